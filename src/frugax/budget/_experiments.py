@@ -1,0 +1,74 @@
+"""The experiment budget: what a campaign of interventions may spend."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from ._quantities import format_seconds, parse_seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class ExperimentBudget:
+    """Most that a campaign of experiments may spend, and what each one costs.
+
+    Attributes:
+        cost: price of all experiments together, in the user's own unit; > 0 or None.
+        n: how many experiments; >= 1 or None.
+        seconds: wall time of the campaign; > 0 or None.
+        costs: price of one experiment by name, as sorted pairs; an experiment that
+            is not named costs 1. Give it as a mapping.
+    """
+
+    cost: float | None
+    n: int | None
+    seconds: float | None
+    costs: tuple[tuple[str, float], ...]
+
+    def __init__(
+        self,
+        *,
+        cost: float | None = None,
+        n: int | None = None,
+        seconds: float | str | None = None,
+        costs: Mapping[str, float] | tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        """Check the limits; see the class.
+
+        Raises:
+            TypeError: no limit at all.
+            ValueError: a limit or a price out of its range.
+        """
+        if cost is None and n is None and seconds is None:
+            raise TypeError(
+                "ExperimentBudget needs a limit: one or more of cost=, n=, seconds=."
+            )
+        if cost is not None and not 0 < cost < math.inf:
+            raise ValueError(f"cost must be > 0 and finite, got {cost}.")
+        if n is not None and (isinstance(n, bool) or n < 1):
+            raise ValueError(f"n must be a whole number >= 1, got {n!r}.")
+        prices = dict(costs)
+        for name, price in prices.items():
+            if not 0 < price < math.inf:
+                raise ValueError(
+                    f"costs[{name!r}] must be > 0 and finite, got {price}."
+                )
+        put = object.__setattr__
+        put(self, "cost", None if cost is None else float(cost))
+        put(self, "n", n)
+        limit = None if seconds is None else parse_seconds(seconds, name="seconds")
+        put(self, "seconds", limit)
+        put(self, "costs", tuple(sorted((k, float(v)) for k, v in prices.items())))
+
+    def price(self, name: str) -> float:
+        """What one experiment of this name costs: its entry in `costs`, else 1."""
+        return dict(self.costs).get(name, 1.0)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.cost is not None:
+            parts.append(f"cost {self.cost:g}")
+        if self.n is not None:
+            parts.append(f"{self.n} experiment{'s' if self.n > 1 else ''}")
+        if self.seconds is not None:
+            parts.append(format_seconds(self.seconds))
+        return ", ".join(parts)

@@ -1,0 +1,39 @@
+"""The overhead budget: what watching a program may cost it."""
+
+import dataclasses
+
+from ._quantities import format_share, parse_share
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class OverheadBudget:
+    """Largest share of a program's own running time that watching it may add.
+
+    Written `OverheadBudget("1%")` or `OverheadBudget(share=0.01)`.
+
+    Attributes:
+        share: added time over the time without watching; in [0, 1].
+    """
+
+    share: float
+
+    def __init__(
+        self, text: str | None = None, /, *, share: float | str | None = None
+    ) -> None:
+        """Read and check the share; see the class.
+
+        Raises:
+            TypeError: no share, or two.
+            ValueError: outside [0, 1], or text that is no percentage.
+        """
+        if (text is None) == (share is None):
+            raise TypeError(
+                'OverheadBudget needs one share: OverheadBudget("1%") or '
+                "OverheadBudget(share=0.01)."
+            )
+        given = share if text is None else text
+        assert given is not None  # by the check above; for the type checker
+        object.__setattr__(self, "share", parse_share(given, name="share"))
+
+    def __str__(self) -> str:
+        return f"{format_share(self.share)} of the running time"

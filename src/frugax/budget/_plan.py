@@ -1,0 +1,35 @@
+"""What every room's plan promises, whatever its budget counts."""
+
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Plan(Protocol):
+    """How a budget will be met, decided before anything is spent.
+
+    A plan is a frozen, hashable dataclass. `str(plan)` is a table to read; JSON goes
+    both ways without loss. Planning raises `InfeasibleBudgetError` when nothing fits;
+    with the limit raised to `error.needed` it succeeds. `tests/contracts` holds every
+    room to this.
+    """
+
+    @property
+    def budget(self) -> Any:
+        """The budget this plan was made for."""
+        ...
+
+    @property
+    def predicted(self) -> float:
+        """What the plan expects to spend, in the budget's unit; <= the limit."""
+        ...
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        ...
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that `to_json` wrote."""
+        ...
+
+    def __hash__(self) -> int: ...

@@ -1,0 +1,138 @@
+"""What was really spent: predicted beside measured, and a verdict."""
+
+import dataclasses
+import enum
+import json
+from typing import Protocol, runtime_checkable
+
+from ._plain import from_plain, to_plain
+from ._quantities import format_bytes, format_seconds, format_share
+from ._table import table
+
+
+class Verdict(enum.StrEnum):
+    """Whether a budget was kept, as far as the measurement can tell."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """One limit beside what was predicted and what was measured.
+
+    Attributes:
+        name: what is limited, for example `"memory of one step"`.
+        unit: what the numbers count: `"bytes"`, `"seconds"`, `"share"`, `"compiles"`...
+        limit: the most allowed.
+        predicted: what the plan expected; None if nothing was predicted.
+        measured: what was found; None if it could not be measured.
+        noise: half-width of the interval in which the true value lies, in `unit`;
+            0 for what is counted exactly.
+        source: where the measurement comes from, so that it can be done again.
+    """
+
+    name: str
+    unit: str
+    limit: float
+    measured: float | None
+    source: str
+    predicted: float | None = None
+    noise: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Kept if the whole interval is within the limit, broken if all is beyond."""
+        if self.measured is None or self.measured != self.measured:
+            return Verdict.CANNOT_TELL
+        if self.measured + self.noise <= self.limit:
+            return Verdict.KEPT
+        if self.measured - self.noise > self.limit:
+            return Verdict.BROKEN
+        return Verdict.CANNOT_TELL
+
+
+@runtime_checkable
+class Report(Protocol):
+    """What every room's report answers: predicted beside measured, and a verdict."""
+
+    @property
+    def spends(self) -> tuple[Spend, ...]:
+        """One entry for each limit that was stated."""
+        ...
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of them: broken, then cannot tell, then kept."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receipt:
+    """The plain report: a list of spends, printed as a table, kept as JSON."""
+
+    spends: tuple[Spend, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of the spends; kept if there are none."""
+        found = {s.verdict for s in self.spends}
+        for worst in (Verdict.BROKEN, Verdict.CANNOT_TELL):
+            if worst in found:
+                return worst
+        return Verdict.KEPT
+
+    def to_json(self) -> str:
+        """The receipt as JSON text, each verdict written out beside its numbers."""
+        spends = [to_plain(s) | {"verdict": str(s.verdict)} for s in self.spends]
+        return json.dumps({"verdict": str(self.verdict), "spends": spends}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Receipt":
+        """The receipt that `to_json` wrote; verdicts are worked out anew.
+
+        Raises:
+            ValueError: the text is not a receipt.
+        """
+        data = json.loads(text)
+        try:
+            spends = [
+                {k: v for k, v in s.items() if k != "verdict"} for s in data["spends"]
+            ]
+        except (AttributeError, KeyError, TypeError) as e:
+            raise ValueError(f"this is no receipt: {text[:60]!r}") from e
+        return cls(from_plain(tuple[Spend, ...], spends, at="spends"))
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                s.name,
+                amount(s.limit, s.unit),
+                amount(s.predicted, s.unit),
+                amount(s.measured, s.unit)
+                + (f" ± {amount(s.noise, s.unit)}" if s.noise else ""),
+                str(s.verdict),
+            ]
+            for s in self.spends
+        ]
+        return table(["budget", "limit", "predicted", "measured", "verdict"], rows)
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A number with its unit as people read it; `-` for None.
+
+    >>> amount(2048, "bytes"), amount(0.01, "share"), amount(3, "compiles")
+    ('2 KiB', '1%', '3 compiles')
+    """
+    if value is None:
+        return "-"
+    match unit:
+        case "bytes":
+            return format_bytes(value)
+        case "seconds":
+            return format_seconds(value)
+        case "share":
+            return format_share(value)
+        case _:
+            return f"{value:.4g} {unit}".rstrip()

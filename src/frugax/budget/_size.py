@@ -1,0 +1,125 @@
+"""The size budget: bytes of a file, or the error that may be made to save them."""
+
+import dataclasses
+import math
+import re
+
+from ._quantities import format_bytes, parse_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class SizeBudget:
+    """How large a file of weights may be, or how far it may be from the original.
+
+    Written `SizeBudget("6x")`, `SizeBudget("2MiB")`, `SizeBudget("4bpw")` or by
+    keyword. One size, one error, or one of each: then both must hold.
+
+    Attributes:
+        bytes: length of the whole file; > 0.
+        ratio: bytes of the original weights over bytes of the file; > 0.
+        bits_per_weight: bits of the whole file per number stored; > 0.
+        rel_error: ||decoded - original|| / ||original|| over all tensors; >= 0.
+        max_abs: largest |decoded - original| of any number; >= 0.
+    """
+
+    bytes: int | None
+    ratio: float | None
+    bits_per_weight: float | None
+    rel_error: float | None
+    max_abs: float | None
+
+    def __init__(
+        self,
+        text: str | None = None,
+        /,
+        *,
+        bytes: int | str | None = None,
+        ratio: float | None = None,
+        bits_per_weight: float | None = None,
+        rel_error: float | None = None,
+        max_abs: float | None = None,
+    ) -> None:
+        """Read and check the limits; see the class.
+
+        Raises:
+            TypeError: no limit, two sizes, or two errors.
+            ValueError: a limit out of its range, or text that is no size.
+        """
+        if text is not None:
+            if bytes is not None or ratio is not None or bits_per_weight is not None:
+                raise TypeError(f"SizeBudget({text!r}) already names a size.")
+            number = re.fullmatch(r"\s*([\d.]+)\s*(x|bpw)\s*", text)
+            try:
+                if number is None:
+                    bytes = parse_bytes(text, name="size")
+                elif number[2] == "x":
+                    ratio = float(number[1])
+                else:
+                    bits_per_weight = float(number[1])
+            except ValueError as e:
+                raise ValueError(
+                    f'size must be a ratio such as "6x", a size such as "2MiB" or '
+                    f'bits per weight such as "4bpw", got {text!r}.'
+                ) from e
+        sizes = {"bytes": bytes, "ratio": ratio, "bits_per_weight": bits_per_weight}
+        errors = {"rel_error": rel_error, "max_abs": max_abs}
+        named = [
+            [k for k, v in group.items() if v is not None] for group in (sizes, errors)
+        ]
+        if not any(named) or max(map(len, named)) > 1:
+            raise TypeError(
+                "SizeBudget needs at most one of bytes, ratio, bits_per_weight and at "
+                "most one of rel_error, max_abs, and at least one of them all; got "
+                f"{named[0] + named[1] or 'none'}."
+            )
+        put = object.__setattr__
+        put(self, "bytes", None if bytes is None else parse_bytes(bytes, name="bytes"))
+        for name in ("ratio", "bits_per_weight"):
+            put(self, name, _number(name, sizes[name], least=0, open_=True))
+        for name, value in errors.items():
+            put(self, name, _number(name, value, least=0, open_=False))
+
+    def limit_bytes(self, *, original_bytes: int, weights: int) -> int | None:
+        """The longest file allowed for these weights, or None if size is not limited.
+
+        Args:
+            original_bytes: bytes of the weights as they are.
+            weights: how many numbers they hold.
+        """
+        if self.bytes is not None:
+            return self.bytes
+        if self.ratio is not None:
+            return math.floor(original_bytes / self.ratio)
+        if self.bits_per_weight is not None:
+            return math.floor(weights * self.bits_per_weight / 8)
+        return None
+
+    def __str__(self) -> str:
+        said = {
+            "bytes": self.bytes and format_bytes(self.bytes),
+            "ratio": self.ratio and f"{self.ratio:g}x smaller",
+            "bits_per_weight": self.bits_per_weight
+            and f"{self.bits_per_weight:g} bits per weight",
+            "rel_error": None
+            if self.rel_error is None
+            else f"relative error {self.rel_error:g}",
+            "max_abs": None
+            if self.max_abs is None
+            else f"largest error {self.max_abs:g}",
+        }
+        return ", ".join(str(v) for v in said.values() if v is not None)
+
+
+def _number(name: str, value: object, *, least: float, open_: bool) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{name} must be a number, got {value!r} of type {type(value).__name__}."
+        )
+    inside = value > least if open_ else value >= least
+    if not (inside and value < math.inf):
+        raise ValueError(
+            f"{name} must be {'>' if open_ else '>='} {least}, got {value}."
+        )
+    return float(value)

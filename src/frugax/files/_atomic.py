@@ -1,0 +1,110 @@
+"""A file is there whole or not at all: temporary name, fsync, rename.
+
+Every failure becomes one `OutputError` that names the file, the cause and a remedy,
+and leaves neither a half-written file nor a temporary one behind.
+"""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from frugax.errors import OutputError
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some of your quota, or write to another disk",
+    errno.EACCES: "choose a folder you may write to, or change its permissions",
+    errno.EPERM: "choose a folder you may write to, or change its permissions",
+    errno.EROFS: "choose a folder on a disk that is not read-only",
+    errno.ENOTDIR: "a file stands where a folder is needed: move it or choose another",
+    errno.EISDIR: "a folder stands where the file should go: choose another name",
+    errno.EEXIST: "a file stands where a folder is needed: move it or choose another",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def output_error(path: str | os.PathLike[str], cause: OSError) -> OutputError:
+    """The error for a write that failed: names the file, the cause and a remedy."""
+    remedy = _REMEDIES.get(cause.errno or 0, "choose another place")
+    reason = cause.strerror or str(cause)
+    return OutputError(f"cannot write {os.fspath(path)}: {reason}; {remedy}.")
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder and its parents, if they are not there.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise output_error(folder, e) from e
+    return folder
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` when the block ends well.
+
+    If the block raises, `path` keeps its old content (or stays absent).
+
+    Args:
+        path: where the file will stand; its folder is made if need be.
+
+    Yields:
+        The temporary file, open for writing bytes.
+
+    Raises:
+        OutputError: no space, no permission, or something in the way.
+    """
+    target = Path(path)
+    folder = make_folder(target.parent)
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files private; give it the mode a plain open() would have.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(target)
+        temporary = None
+        _sync_folder(folder)
+    except OSError as e:
+        raise output_error(target, e) from e
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: where the file will stand; its folder is made if need be.
+        data: its content; text is written as UTF-8.
+
+    Raises:
+        OutputError: no space, no permission, or something in the way.
+    """
+    with replacing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
