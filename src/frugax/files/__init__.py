@@ -3,6 +3,6 @@
 Start at `write_whole`; `replacing` streams.
 """
 
-from ._atomic import make_folder, output_error, replacing, write_whole
+from ._atomic import make_folder, replacing, why_not_written, write_whole
 
-__all__ = ["make_folder", "output_error", "replacing", "write_whole"]
+__all__ = ["make_folder", "replacing", "why_not_written", "write_whole"]

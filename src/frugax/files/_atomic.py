@@ -27,11 +27,11 @@ _REMEDIES = {
 }
 
 
-def output_error(path: str | os.PathLike[str], cause: OSError) -> OutputError:
-    """The error for a write that failed: names the file, the cause and a remedy."""
+def why_not_written(path: str | os.PathLike[str], cause: OSError) -> str:
+    """Say why a write failed: the file, the cause and a remedy, for `OutputError`."""
     remedy = _REMEDIES.get(cause.errno or 0, "choose another place")
     reason = cause.strerror or str(cause)
-    return OutputError(f"cannot write {os.fspath(path)}: {reason}; {remedy}.")
+    return f"cannot write {os.fspath(path)}: {reason}; {remedy}."
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
@@ -44,7 +44,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise output_error(folder, e) from e
+        raise OutputError(why_not_written(folder, e)) from e
     return folder
 
 
@@ -81,7 +81,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary = None
         _sync_folder(folder)
     except OSError as e:
-        raise output_error(target, e) from e
+        raise OutputError(why_not_written(target, e)) from e
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
