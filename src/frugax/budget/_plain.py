@@ -16,6 +16,18 @@ from typing import Any, Literal, TypeVar, cast
 T = TypeVar("T")
 
 
+class WrongValueError(ValueError):
+    """A value that does not fit its place.
+
+    Attributes:
+        at: the place in the data, as a dotted path; empty at the top.
+    """
+
+    def __init__(self, at: str, what: str) -> None:
+        super().__init__(f"{at}: {what}" if at else what)
+        self.at = at
+
+
 def to_plain(value: object) -> Any:
     """Turn a dataclass, and everything in it, into what JSON can hold.
 
@@ -51,8 +63,8 @@ def from_plain(cls: type[T], data: object, *, at: str = "") -> T:
         at: the place of `data` in its file, for the error message.
 
     Raises:
-        ValueError: a value of the wrong kind or out of range, an unknown or a
-            missing key; the message starts with the key's place.
+        WrongValueError: a value of the wrong kind or out of range, an unknown or a
+            missing key. A `ValueError` whose message starts with the key's place.
     """
     return cast("T", _read(cls, data, at))
 
@@ -99,11 +111,11 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:
     for option in options:
         if isinstance(option, type) and type(data) is option:
             return data
-    errors: list[ValueError] = []
+    errors: list[WrongValueError] = []
     for option in options:
         try:
             return _read(option, data, at)
-        except ValueError as e:
+        except WrongValueError as e:
             errors.append(e)
     if len(errors) == 1:
         raise errors[0]
@@ -123,15 +135,16 @@ def _read_dataclass(cls: type[Any], data: Any, at: str) -> Any:
     if not isinstance(data, dict):
         keys = ", ".join(names)
         wrong = cast("object", data)
-        raise _wrong(at, f"a mapping with the keys {keys}", wrong)
+        text = "text with a unit, or " if _reads_text(cls) else ""
+        raise _wrong(at, f"{text}a mapping with the keys {keys}", wrong)
     given = cast("dict[Any, Any]", data)
     for key in given:
         if key not in names:
             close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-            hint = f"Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(
-                f"{_join(at, str(key))}: there is no such key. {hint} "
-                f"Valid keys here: {', '.join(names)}.".replace("  ", " ")
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise WrongValueError(
+                _join(at, str(key)),
+                f"there is no such key. {hint}Valid keys here: {', '.join(names)}.",
             )
     hints = _hints(cls)
     values = {k: _read(hints[k], v, _join(at, k)) for k, v in given.items()}
@@ -150,11 +163,15 @@ def _build(cls: type[Any], at: str, *args: Any, **values: Any) -> Any:
         and not _reads_text(cls)  # these check for themselves which limits are given
     ]
     if missing:
-        raise ValueError(f"{_join(at, missing[0])}: this key is missing.")
+        raise WrongValueError(_join(at, missing[0]), "this key is missing.")
     try:
         return cls(*args, **values)
     except (TypeError, ValueError) as e:
-        raise ValueError(f"{at}: {e}" if at else str(e)) from e
+        # "steps must be >= 1" is about a field: name its whole path instead.
+        name, _, rest = str(e).partition(" ")
+        if name in {f.name for f in dataclasses.fields(cls)}:
+            raise WrongValueError(_join(at, name), rest) from e
+        raise WrongValueError(at, str(e)) from e
 
 
 def _read_tuple(args: tuple[Any, ...], data: list[Any], at: str) -> tuple[Any, ...]:
@@ -168,7 +185,8 @@ def _read_tuple(args: tuple[Any, ...], data: list[Any], at: str) -> tuple[Any, .
 
 @functools.cache
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    # A constructor of its own may take more than the field holds: "3min" for seconds.
+    return typing.get_type_hints(cls.__init__ if _reads_text(cls) else cls)
 
 
 def _reads_text(cls: type[Any]) -> bool:
@@ -176,10 +194,9 @@ def _reads_text(cls: type[Any]) -> bool:
     return not cls.__dataclass_params__.init
 
 
-def _wrong(at: str, wanted: str, data: object, hint: str = "") -> ValueError:
-    place = f"{at}: " if at else ""
+def _wrong(at: str, wanted: str, data: object, hint: str = "") -> WrongValueError:
     shown = repr(data) if len(repr(data)) <= 60 else repr(data)[:57] + "..."
-    return ValueError(f"{place}expected {wanted}, got {shown}.{hint}")
+    return WrongValueError(at, f"expected {wanted}, got {shown}.{hint}")
 
 
 def _join(at: str, key: str) -> str:

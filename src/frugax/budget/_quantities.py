@@ -132,6 +132,8 @@ def parse_share(value: float | str, *, name: str = "value") -> float:
                 f"{name} must be a number in [0, 1] or a percentage, got {value!r}; "
                 f"{example}."
             )
+        if number > 100:
+            raise ValueError(f"{name} must be at most 100%, got {value!r}.")
         value = float(number / 100)
     number = _real(value, name, 'a number in [0, 1] or text such as "1%"')
     if not 0 <= number <= 1:

@@ -97,12 +97,13 @@ class Receipt:
         """
         data = json.loads(text)
         try:
-            spends = [
-                {k: v for k, v in s.items() if k != "verdict"} for s in data["spends"]
-            ]
-        except (AttributeError, KeyError, TypeError) as e:
+            spends = [dict(spend) for spend in data["spends"]]
+        except (KeyError, TypeError, ValueError) as e:
             raise ValueError(f"this is no receipt: {text[:60]!r}") from e
-        return cls(from_plain(tuple[Spend, ...], spends, at="spends"))
+        for spend in spends:
+            spend.pop("verdict", None)
+        read = (from_plain(Spend, s, at=f"spends[{i}]") for i, s in enumerate(spends))
+        return cls(tuple(read))
 
     def __str__(self) -> str:
         rows = [
@@ -135,4 +136,5 @@ def amount(value: float | None, unit: str) -> str:
         case "share":
             return format_share(value)
         case _:
-            return f"{value:.4g} {unit}".rstrip()
+            one = unit.removesuffix("s") if value == 1 else unit
+            return f"{value:.4g} {one}".rstrip()

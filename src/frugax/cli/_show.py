@@ -1,0 +1,116 @@
+"""How a run looks in a terminal: a progress bar while it goes, a table at the end."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from frugax.budget import Receipt, Verdict, amount, format_bytes
+
+_COLOURS = {
+    Verdict.KEPT: "green",
+    Verdict.BROKEN: "bold red",
+    Verdict.CANNOT_TELL: "yellow",
+}
+
+
+class RunView:
+    """An observer that draws a run: a line for each stage, a bar while it trains.
+
+    A context manager: the bar lives inside the block. Where the output is no terminal
+    nothing moves, and each stage is a plain line.
+    """
+
+    def __init__(self, console: Console, folder: Path | None) -> None:
+        self._console, self._folder = console, folder
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}", style="cyan"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._memory = ""
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> "RunView":
+        if self._folder is not None:
+            self._console.print(f"Run folder: {self._folder}", highlight=False)
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bar away; safe to call twice."""
+        self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        """Print the stage; the bar shows it too."""
+        self._console.print(f"[dim]·[/dim] {text}", highlight=False)
+
+    def told(self, text: str) -> None:
+        """Print a fact as it is."""
+        self._console.print(text, highlight=False, markup=False, style="dim")
+
+    def memory(self, used_bytes: int, limit_bytes: int | None) -> None:
+        """Show beside the bar what the step uses of its budget."""
+        self._memory = format_bytes(used_bytes)
+        if limit_bytes is not None:
+            self._memory += f" of {format_bytes(limit_bytes)}"
+
+    def training(self, step: int, steps: int, latest: Mapping[str, float]) -> None:
+        """Move the bar and show the newest figures."""
+        if self._task is None:
+            self._task = self._bar.add_task(
+                "training", total=steps, completed=step, figures=""
+            )
+        now = self._bar.get_time()
+        if self._first is None:
+            self._first = (now, step)
+        seconds, done = now - self._first[0], step - self._first[1]
+        figures = [f"{k} {v:.4g}" for k, v in latest.items()]
+        if seconds > 0.5:
+            figures.append(f"{done / seconds:.3g} steps/s")
+        figures += [self._memory] if self._memory else []
+        self._bar.update(self._task, completed=step, figures="  ".join(figures))
+
+
+def print_receipt(console: Console, receipt: Receipt) -> None:
+    """Print every budget beside what was spent."""
+    if not receipt.spends:
+        console.print("No budget was stated, so none was checked.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("budget")
+    for name in ("limit", "predicted", "measured"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for s in receipt.spends:
+        noise = f" ± {amount(s.noise, s.unit)}" if s.noise else ""
+        table.add_row(
+            s.name,
+            amount(s.limit, s.unit),
+            amount(s.predicted, s.unit),
+            amount(s.measured, s.unit) + noise,
+            f"[{_COLOURS[s.verdict]}]{s.verdict}",
+        )
+    console.print(table)

@@ -1,0 +1,83 @@
+"""Leaves as little-endian NumPy arrays, and the dtypes that a file may hold.
+
+bfloat16 and the 8-bit floats are not NumPy's own; `ml_dtypes`, which comes with JAX,
+brings them and is imported only when such an array is met.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from frugax.errors import MissingExtraError
+from frugax.trees import is_array, named_leaves
+from frugax.typing import PyTree
+
+_NUMPY_NAMES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
+    *("uint64", "float16", "float32", "float64", "complex64", "complex128"),
+)
+_ML_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+# Floats that the quantised codec knows; 8-bit floats are already quantised.
+QUANTISABLE = ("float16", "bfloat16", "float32", "float64")
+DTYPE_NAMES = frozenset(_NUMPY_NAMES + _ML_NAMES)
+
+
+def dtype_named(name: str) -> "np.dtype[Any]":
+    """The dtype with one of `DTYPE_NAMES`, little-endian.
+
+    Raises:
+        MissingExtraError: it needs `ml_dtypes`, which is not installed.
+    """
+    if name in _NUMPY_NAMES:
+        return np.dtype(name).newbyteorder("<")
+    try:
+        import ml_dtypes
+    except ImportError as e:
+        raise MissingExtraError(
+            f"{name} weights need a package: pip install ml_dtypes."
+        ) from e
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
+    """Every leaf by name as a contiguous little-endian NumPy array.
+
+    The input is never changed; NumPy arrays that are contiguous already are not copied.
+
+    Raises:
+        TypeError: a leaf is no array, or holds what no file of weights can.
+        ValueError: two leaves share a name.
+    """
+    return {name: _numpy(leaf, name) for name, leaf in named_leaves(tree)}
+
+
+def unwrapped(tree: PyTree) -> PyTree:
+    """The tree itself, or the state dict if it is a torch module."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tree, torch.nn.Module):
+        return dict(tree.state_dict())
+    return tree
+
+
+def _numpy(leaf: object, name: str) -> np.ndarray:
+    place = f"leaf {name!r}" if name else "the tree"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        from ._torch import to_numpy
+
+        leaf = to_numpy(leaf)
+    if not is_array(leaf):
+        raise TypeError(
+            f"{place} is no array but a {type(leaf).__name__}: {leaf!r:.60}. "
+            "Take it out first: arrays, rest = frugax.trees.partition(tree)."
+        )
+    array = np.asarray(leaf)
+    if array.dtype.name not in DTYPE_NAMES:
+        raise TypeError(
+            f"{place} has dtype {array.dtype}, which a file of weights cannot hold: "
+            f"use one of {', '.join(sorted(DTYPE_NAMES))}."
+        )
+    # `ascontiguousarray` makes 0-d arrays 1-d.
+    whole = np.ascontiguousarray(array).reshape(array.shape)
+    return whole.astype(dtype_named(array.dtype.name), copy=False)

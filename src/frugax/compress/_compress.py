@@ -1,0 +1,229 @@
+"""A tree of weights within a size or error budget: planned, coded, decoded, reported."""
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from frugax.budget import Receipt, SizeBudget, Spend
+from frugax.errors import CorruptFileError
+from frugax.files import write_whole
+from frugax.trees import describe
+from frugax.typing import PyTree
+
+from ._arrays import arrays_of, unwrapped
+from ._choose import Draft, choose, draft_of, limit_of
+from ._error import Error, relative
+from ._file import CompressedFile
+from ._plan import CompressPlan, plan_of
+from ._report import CompressReport, TensorReport, gap_to_bound_db
+from ._sources import Source
+
+
+def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
+    """Choose a codec and a step for every tensor so that the file meets the budget.
+
+    With a size, the file is as close below it as can be, and as exact; a tree that
+    fits without loss stays exact. With an error, the file is the smallest within it.
+    With both, it is the smallest within the error, and must fit the size.
+
+    Args:
+        tree: a pytree of NumPy, JAX or torch arrays, a state dict, or a torch module;
+            it is only read.
+        budget: bytes of the whole file, or the error allowed, or both. Errors count
+            finite float tensors; whole numbers and tensors with NaN or infinity in
+            them are always exact.
+
+    Returns:
+        The plan; `compress(tree, budget, plan=plan)` carries it out.
+
+    Raises:
+        InfeasibleBudgetError: no file is as small as asked, within the error asked;
+            `needed` is the length of the smallest.
+        TypeError: a leaf is no array, or of a dtype that no file can hold.
+        ValueError: two leaves share a name.
+
+    >>> weights = {"w": np.random.default_rng(0).normal(size=(64, 64))}
+    >>> found = plan(weights, SizeBudget(ratio=8))
+    >>> found.tensors[0].codec, found.file_bytes <= 64 * 64 * 8 / 8
+    ('quantised', True)
+    """
+    sources, structure = _sources(tree)
+    return plan_of(choose(sources, structure, budget), budget)
+
+
+def compress(
+    tree: PyTree, budget: SizeBudget, *, plan: CompressPlan | None = None
+) -> bytes:
+    """Code a tree of weights into the bytes of one file, within the budget.
+
+    The bytes are decoded and compared with the tree before they are returned.
+
+    Args:
+        tree: what `frugax.compress.plan` takes; it is only read.
+        budget: bytes of the whole file, or the error allowed, or both.
+        plan: what `frugax.compress.plan` gave for this tree and budget, to save the
+            search; by default it is searched for.
+
+    Returns:
+        The file's bytes; the same ones for the same weights.
+
+    Raises:
+        InfeasibleBudgetError: no file is as small as asked, within the error asked.
+        TypeError: a leaf is no array, or of a dtype that no file can hold.
+        ValueError: the plan is for other weights or another budget.
+
+    >>> weights = {"w": np.arange(6.0).reshape(2, 3), "layers": [np.zeros(3)]}
+    >>> decompress(compress(weights, SizeBudget(max_abs=0)))["w"]
+    array([[0., 1., 2.],
+           [3., 4., 5.]])
+    """
+    draft = _draft(tree, budget, plan)
+    _measure(draft)
+    return draft.data
+
+
+def save(
+    path: str | os.PathLike[str],
+    tree: PyTree,
+    budget: SizeBudget,
+    *,
+    plan: CompressPlan | None = None,
+) -> CompressReport:
+    """Write a tree of weights as one `.fxz` file within the budget, whole or not at all.
+
+    Args:
+        path: where the file will stand.
+        tree: what `frugax.compress.plan` takes; it is only read.
+        budget: bytes of the whole file, or the error allowed, or both.
+        plan: what `frugax.compress.plan` gave for this tree and budget.
+
+    Returns:
+        The report: file bytes and errors, measured on the decoded file.
+
+    Raises:
+        InfeasibleBudgetError: no file is as small as asked, within the error asked.
+        OutputError: the file could not be written.
+        TypeError: a leaf is no array, or of a dtype that no file can hold.
+        ValueError: the plan is for other weights or another budget.
+    """
+    draft = _draft(tree, budget, plan)
+    errors = _measure(draft)
+    write_whole(path, draft.data)
+    return _report(draft, errors, budget, file_bytes=os.stat(path).st_size)
+
+
+def _sources(tree: PyTree) -> tuple[tuple[Source, ...], object]:
+    plain = unwrapped(tree)
+    arrays = arrays_of(plain)
+    return tuple(Source(n, a) for n, a in arrays.items()), describe(plain)
+
+
+def _draft(tree: PyTree, budget: SizeBudget, plan: CompressPlan | None) -> Draft:
+    sources, structure = _sources(tree)
+    if plan is None:
+        return choose(sources, structure, budget)
+    if plan.budget != budget:
+        raise ValueError(f"the plan is for {plan.budget}, not for {budget}.")
+    have = {s.name: (s.array.dtype.name, s.array.shape) for s in sources}
+    planned = {t.name: (t.dtype, t.shape) for t in plan.tensors}
+    for name in have.keys() | planned.keys():
+        if have.get(name) != planned.get(name):
+            raise ValueError(
+                f"the plan is for other weights: it has {name!r} as "
+                f"{planned.get(name)}, the tree as {have.get(name)}."
+            )
+    steps = {t.name: t.step for t in plan.tensors}
+    draft = draft_of(sources, structure, lambda source: steps[source.name])
+    limit = limit_of(sources, budget)
+    for name, found, most in (
+        ("file bytes", len(draft.data), limit),
+        ("relative error", draft.rel_error, budget.rel_error),
+        ("largest error", draft.max_abs, budget.max_abs),
+    ):
+        if most is not None and found > most:
+            raise ValueError(
+                f"the plan was made for other values: with these it gives {found:g} "
+                f"{name}, over {most:g}. Plan anew."
+            )
+    return draft
+
+
+def _measure(draft: Draft) -> Mapping[str, Error]:
+    """Decode the file and measure it against the originals.
+
+    Raises:
+        CorruptFileError: the file does not hold what was meant: a bug, never seen.
+    """
+    errors: dict[str, Error] = {}
+    with CompressedFile(draft.data, place="the file just made") as file:
+        file.check()
+        for source, tensor in zip(draft.sources, draft.tensors, strict=True):
+            # Digests are compared while decoding: exact tensors need no second look.
+            decoded = file[source.name]
+            exact = tensor.record.step is None
+            error = Error() if exact else Error.between(decoded, source.array)
+            if error != tensor.error:
+                raise CorruptFileError(f"tensor {source.name!r} does not come back.")
+            errors[source.name] = error
+    return errors
+
+
+def _report(
+    draft: Draft, errors: Mapping[str, Error], budget: SizeBudget, *, file_bytes: int
+) -> CompressReport:
+    tensors: list[TensorReport] = []
+    gaps: list[tuple[float, int]] = []
+    for source, tensor in zip(draft.sources, draft.tensors, strict=True):
+        error = errors[source.name]
+        rel_error = relative(error.energy, source.energy)
+        stored = sum(map(len, tensor.blocks))
+        gap = None
+        if rel_error:
+            gap = gap_to_bound_db(
+                rel_error=rel_error, stored_bytes=stored, size=source.array.size
+            )
+            gaps.append((gap, source.array.size))
+        tensors.append(
+            TensorReport(
+                name=source.name,
+                dtype=tensor.record.dtype,
+                shape=tensor.record.shape,
+                codec=tensor.record.codec,
+                bytes=stored,
+                original_bytes=source.array.nbytes,
+                rel_error=rel_error,
+                max_abs=error.largest,
+                bound_gap_db=gap,
+            )
+        )
+    plan = plan_of(draft, budget)
+    rows = [
+        ("file", "bytes", limit_of(draft.sources, budget), plan.file_bytes, file_bytes),
+        ("relative error", "", budget.rel_error, plan.rel_error, draft.rel_error),
+        ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs),
+    ]
+    how = "length of the file" , "decoded from the file"
+    spends = tuple(
+        Spend(
+            name=name,
+            unit=unit,
+            limit=limit,
+            predicted=predicted,
+            measured=measured,
+            source=how[0] if unit else how[1],
+        )
+        for name, unit, limit, predicted, measured in rows
+        if limit is not None
+    )
+    weights = sum(size for _, size in gaps)
+    return CompressReport(
+        budget=budget,
+        receipt=Receipt(spends),
+        tensors=tuple(tensors),
+        file_bytes=file_bytes,
+        original_bytes=plan.original_bytes,
+        rel_error=draft.rel_error,
+        max_abs=draft.max_abs,
+        bound_gap_db=sum(g * n for g, n in gaps) / weights if weights else None,
+    )

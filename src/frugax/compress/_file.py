@@ -1,0 +1,148 @@
+"""A file of weights: decoded whole from bytes, or opened and read tensor by tensor."""
+
+import functools
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.trees import rebuild
+from frugax.typing import PyTree
+
+from ._codecs import decode_tensor
+from ._container import Header, Record, check_whole, read_header
+
+
+class CompressedFile(Mapping[str, np.ndarray]):
+    """The weights of an `.fxz` file by name, decoded when they are asked for.
+
+    Opening reads the header only, in time that does not depend on the weights. What is
+    decoded is not kept: keep it yourself, or decode again. Close it, or use `with`.
+
+    Attributes:
+        header: what the file says of itself: structure, tensors, codecs, errors.
+        nbytes: length of the file.
+    """
+
+    header: Header
+    nbytes: int
+
+    def __init__(self, data: bytes | mmap.mmap, *, place: str) -> None:
+        """Use `frugax.compress.open(path)`."""
+        self._file = memoryview(data)
+        self._map = data if isinstance(data, mmap.mmap) else None
+        self._place = place
+        self.nbytes = len(self._file)
+        try:
+            self.header = read_header(self._file)
+        except (CorruptFileError, UnsupportedFileError) as e:
+            self.close()
+            raise type(e)(f"{place}: {e.args[0]}") from e
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tensors, in the tree's order."""
+        return tuple(self._records)
+
+    def record(self, name: str) -> Record:
+        """What the header says of one tensor.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        return self._records[name]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        try:
+            return decode_tensor(self._file, self.header, self._records[name])
+        except (CorruptFileError, UnsupportedFileError) as e:
+            raise type(e)(f"{self._place}: {e.args[0]}") from e
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def tree(self) -> PyTree:
+        """Decode everything, in the structure it was saved in.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            UnsupportedFileError: it uses a coder of a newer version.
+        """
+        try:
+            return rebuild(self.header.structure, self.values())
+        except (ValueError, RecursionError) as e:
+            raise CorruptFileError(f"{self._place}: {e}") from e
+
+    def check(self) -> None:
+        """Compare the SHA-256 of the whole file with its footer.
+
+        Raises:
+            CorruptFileError: they differ.
+        """
+        try:
+            check_whole(self._file)
+        except CorruptFileError as e:
+            raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
+
+    def close(self) -> None:
+        """Let go of the file. Weights that were decoded stay."""
+        self._file.release()
+        if self._map is not None:
+            self._map.close()
+
+    def __enter__(self) -> "CompressedFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"CompressedFile({self._place!r}, {len(self)} tensors)"
+
+    @functools.cached_property
+    def _records(self) -> dict[str, Record]:
+        return {record.name: record for record in self.header.tensors}
+
+
+def open_file(path: str | os.PathLike[str]) -> CompressedFile:
+    """Open a file of weights, to decode the tensors one by one.
+
+    Args:
+        path: an `.fxz` file; it is mapped, not read.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is no such file.
+        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+    """
+    with Path(path).open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+            raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return CompressedFile(mapped, place=os.fspath(path))
+
+
+def decompress(data: bytes) -> PyTree:
+    """Decode a whole file of weights.
+
+    Args:
+        data: what `compress` returned, or the bytes of an `.fxz` file.
+
+    Returns:
+        NumPy arrays in the structure that was compressed, of the same dtypes and
+        shapes. A structure that a file cannot carry (a class of its own) comes back
+        as one dict from names to arrays.
+
+    Raises:
+        CorruptFileError: the bytes are damaged or cut off.
+        UnsupportedFileError: they are no `.fxz` file, or of a newer version.
+    """
+    with CompressedFile(data, place="these bytes") as file:
+        file.check()
+        return file.tree()

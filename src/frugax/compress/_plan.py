@@ -1,0 +1,130 @@
+"""The plan: the codec, bytes and error of each tensor, found before anything is written."""
+
+import dataclasses
+import json
+
+from frugax.budget import (
+    SizeBudget,
+    amount,
+    format_bytes,
+    from_plain,
+    table,
+    to_plain,
+)
+
+from ._choose import Draft
+from ._quantised import Step
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPlan:
+    """How one tensor will be stored.
+
+    Attributes:
+        name: the leaf's name in the tree.
+        dtype: its dtype.
+        shape: its shape.
+        codec: `"lossless"`, `"quantised"` or `"stored"` (as it is).
+        step: the distance of two quantised values; None if exact.
+        bytes: its bytes in the file, without its part of the header.
+        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
+        max_abs: largest |decoded - original|, rounded up to 4 digits.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    step: Step | None
+    bytes: int
+    rel_error: float
+    max_abs: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompressPlan:
+    """How a tree of weights will be stored within a `SizeBudget`.
+
+    Nothing in it is an estimate: planning codes every tensor and counts.
+
+    Attributes:
+        budget: what was asked for.
+        tensors: one entry for each leaf, in the tree's order.
+        original_bytes: bytes of the arrays as they are.
+        file_bytes: length of the file that `compress` will make.
+        rel_error: ||decoded - original|| / ||original|| over all float tensors.
+        max_abs: largest |decoded - original| of any number.
+    """
+
+    budget: SizeBudget
+    tensors: tuple[TensorPlan, ...]
+    original_bytes: int
+    file_bytes: int
+    rel_error: float
+    max_abs: float
+
+    @property
+    def predicted(self) -> float:
+        """File bytes if the budget limits them, otherwise the error it limits."""
+        budget = self.budget
+        sizes = (budget.bytes, budget.ratio, budget.bits_per_weight)
+        if any(size is not None for size in sizes):
+            return self.file_bytes
+        return self.max_abs if budget.rel_error is None else self.rel_error
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(to_plain(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "CompressPlan":
+        """The plan that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is no such plan.
+        """
+        return from_plain(cls, json.loads(text))
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                t.name or "(the array)",
+                f"{t.dtype}{list(t.shape)}",
+                t.codec,
+                amount(t.bytes, "bytes"),
+                f"{t.rel_error:.2g}" if t.step else "exact",
+            ]
+            for t in self.tensors
+        ]
+        ratio = self.original_bytes / self.file_bytes
+        return (
+            table(["tensor", "weights", "codec", "bytes", "relative error"], rows)
+            + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
+            f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
+            f"(budget: {self.budget})"
+        )
+
+
+def plan_of(draft: Draft, budget: SizeBudget) -> CompressPlan:
+    """The plan that a draft carries out."""
+    tensors = tuple(
+        TensorPlan(
+            name=t.record.name,
+            dtype=t.record.dtype,
+            shape=t.record.shape,
+            codec=t.record.codec,
+            step=t.record.step,
+            bytes=sum(map(len, t.blocks)),
+            rel_error=t.record.rel_error,
+            max_abs=t.record.max_abs,
+        )
+        for t in draft.tensors
+    )
+    return CompressPlan(
+        budget=budget,
+        tensors=tensors,
+        original_bytes=sum(s.array.nbytes for s in draft.sources),
+        file_bytes=len(draft.data),
+        rel_error=draft.rel_error,
+        max_abs=draft.max_abs,
+    )

@@ -1,0 +1,134 @@
+"""What compressing really cost: the file's length and its errors, both measured."""
+
+import dataclasses
+import json
+import math
+
+from frugax.budget import (
+    Receipt,
+    SizeBudget,
+    Spend,
+    Verdict,
+    amount,
+    format_bytes,
+    table,
+    to_plain,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorReport:
+    """What became of one tensor, measured on its decoded values.
+
+    Attributes:
+        name: the leaf's name in the tree.
+        dtype: its dtype.
+        shape: its shape.
+        codec: `"lossless"`, `"quantised"` or `"stored"` (as it is).
+        bytes: its bytes in the file, without its part of the header.
+        original_bytes: its bytes in memory.
+        rel_error: ||decoded - original|| / ||original||.
+        max_abs: largest |decoded - original|.
+        bound_gap_db: how far the error is above the least possible for a Gaussian
+            of that size in as many bits, in dB; None if the tensor is exact.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    bytes: int
+    original_bytes: int
+    rel_error: float
+    max_abs: float
+    bound_gap_db: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompressReport:
+    """A compressed file beside its budget; every number is measured by decoding it.
+
+    Attributes:
+        budget: what was asked for.
+        receipt: each limit beside what was predicted and measured.
+        tensors: one entry for each leaf, in the tree's order.
+        file_bytes: length of the whole file.
+        original_bytes: bytes of the arrays as they were.
+        rel_error: ||decoded - original|| / ||original|| over all finite float tensors.
+        max_abs: largest |decoded - original| of any number.
+        bound_gap_db: the tensors' `bound_gap_db`, averaged over quantised weights; None
+            if everything is exact.
+    """
+
+    budget: SizeBudget
+    receipt: Receipt
+    tensors: tuple[TensorReport, ...]
+    file_bytes: int
+    original_bytes: int
+    rel_error: float
+    max_abs: float
+    bound_gap_db: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Original bytes over bytes of the whole file."""
+        return self.original_bytes / self.file_bytes
+
+    @property
+    def spends(self) -> tuple[Spend, ...]:
+        """One entry for each limit that was stated."""
+        return self.receipt.spends
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the budget was kept."""
+        return self.receipt.verdict
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        plain = to_plain(self) | {"ratio": self.ratio, "verdict": str(self.verdict)}
+        return json.dumps(plain, indent=1)
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                t.name or "(the array)",
+                f"{t.dtype}{list(t.shape)}",
+                t.codec,
+                amount(t.bytes, "bytes"),
+                "exact" if t.codec != "quantised" else f"{t.rel_error:.2g}",
+                "-" if t.bound_gap_db is None else f"{t.bound_gap_db:.2f} dB",
+            ]
+            for t in self.tensors
+        ]
+        head = ["tensor", "weights", "codec", "bytes", "relative error", "from bound"]
+        return "\n".join(
+            [
+                table(head, rows),
+                f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
+                f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}",
+                str(self.receipt),
+            ]
+        )
+
+
+def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
+    """How far an error is above the Gaussian rate-distortion bound, in dB.
+
+    With R bits for each number no code has, for an independent Gaussian source, a
+    mean squared error below variance * 2^(-2R). Weights are not quite Gaussian: a gap
+    below 0 is possible.
+
+    Args:
+        rel_error: ||decoded - original|| / ||original||; > 0.
+        stored_bytes: bytes spent on the tensor.
+        size: how many numbers it has.
+
+    References:
+        Shannon 1959, IRE National Convention Record 4, 142-163.
+
+    >>> round(gap_to_bound_db(rel_error=2**-4, stored_bytes=500, size=1000), 2)
+    0.0
+    """
+    bits = 8 * stored_bytes / size
+    return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits

@@ -1,0 +1,146 @@
+"""Is this file whole, and is it these weights?"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from frugax.budget import table
+from frugax.typing import PyTree
+
+from ._arrays import arrays_of, unwrapped
+from ._error import Error
+from ._file import open_file
+from ._sources import Source
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCheck:
+    """One tensor of a file that was read back.
+
+    Attributes:
+        name: its name.
+        codec: its codec.
+        bytes: its bytes in the file.
+        stated_max_abs: the largest error that the file states; 0 if exact.
+        stated_rel_error: the relative error that the file states; 0 if exact.
+        max_abs: the largest error found; None without an original.
+        rel_error: the relative error found; None without an original.
+    """
+
+    name: str
+    codec: str
+    bytes: int
+    stated_max_abs: float
+    stated_rel_error: float
+    max_abs: float | None = None
+    rel_error: float | None = None
+
+    @property
+    def true(self) -> bool:
+        """Whether what was found is within what is stated."""
+        if self.max_abs is None or self.rel_error is None:
+            return True
+        return (
+            self.max_abs <= self.stated_max_abs
+            and self.rel_error <= self.stated_rel_error
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """A file that was read back whole: every checksum in it is right.
+
+    Attributes:
+        file_bytes: its length.
+        tensors: one entry for each tensor.
+        compared: whether the values were compared with an original.
+    """
+
+    file_bytes: int
+    tensors: tuple[TensorCheck, ...]
+    compared: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether every tensor is as near to its original as the file states."""
+        return all(tensor.true for tensor in self.tensors)
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                t.name or "(the array)",
+                t.codec,
+                str(t.bytes),
+                f"{t.stated_rel_error:.4g}",
+                "-" if t.rel_error is None else f"{t.rel_error:.4g}",
+                "yes" if t.true else "NO",
+            ]
+            for t in self.tensors
+        ]
+        head = ["tensor", "codec", "bytes", "stated error", "found", "true"]
+        return table(head, rows)
+
+
+def verify(
+    path: str | os.PathLike[str], against: PyTree | None = None
+) -> VerifyReport:
+    """Read a file back whole: its checksums, its digests, and its stated errors.
+
+    Args:
+        path: an `.fxz` file.
+        against: the original weights, to measure the errors again; by default only
+            the file's own checksums and digests are checked.
+
+    Returns:
+        The report; `report.ok` says whether the stated errors hold for `against`.
+
+    Raises:
+        CorruptFileError: the file is damaged.
+        FileNotFoundError: there is no such file.
+        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+        ValueError: `against` has other names, dtypes or shapes.
+    """
+    originals = None if against is None else arrays_of(unwrapped(against))
+    with open_file(path) as file:
+        file.check()
+        if originals is not None:
+            have = {n: (a.dtype.name, a.shape) for n, a in originals.items()}
+            kept = {r.name: (r.dtype, r.shape) for r in file.header.tensors}
+            if have != kept:
+                name = next(n for n in have | kept if have.get(n) != kept.get(n))
+                raise ValueError(
+                    f"these are other weights: {name!r} is {kept.get(name)} in the "
+                    f"file and {have.get(name)} in the original."
+                )
+        checks: list[TensorCheck] = []
+        for record in file.header.tensors:
+            decoded = file[record.name]
+            found = (None, None)
+            if originals is not None:
+                found = _compare(Source(record.name, originals[record.name]), decoded)
+            checks.append(
+                TensorCheck(
+                    name=record.name,
+                    codec=record.codec,
+                    bytes=record.stored_bytes,
+                    stated_max_abs=record.max_abs,
+                    stated_rel_error=record.rel_error,
+                    max_abs=found[0],
+                    rel_error=found[1],
+                )
+            )
+        return VerifyReport(
+            file_bytes=file.nbytes,
+            tensors=tuple(checks),
+            compared=originals is not None,
+        )
+
+
+def _compare(source: Source, decoded: np.ndarray) -> tuple[float, float]:
+    """Largest and relative error; infinite where a tensor kept exact differs at all."""
+    same = decoded.tobytes() == source.array.tobytes()
+    if same or not source.energy:
+        return (0.0, 0.0) if same else (np.inf, np.inf)
+    error = Error.between(decoded, source.array)
+    return error.largest, (error.energy / source.energy) ** 0.5

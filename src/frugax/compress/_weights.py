@@ -1,0 +1,85 @@
+"""Weights from the files that other tools write, without running anything in them."""
+
+import json
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from frugax.errors import CorruptFileError, UnsupportedFileError
+
+from ._arrays import dtype_named
+from ._file import open_file
+
+# https://huggingface.co/docs/safetensors: dtype names there, and ours.
+_SAFETENSORS = {
+    **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
+    **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"U{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+    "BF16": "bfloat16",
+    "BOOL": "bool",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read a file of weights as a dict from names to arrays.
+
+    Args:
+        path: a `.safetensors`, `.npz` or `.fxz` file. Nothing in it is executed:
+            `.npz` files with pickled objects are refused.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is no such file.
+        UnsupportedFileError: it is of another kind, or holds what is no weight.
+    """
+    path = Path(path)
+    match path.suffix:
+        case ".safetensors":
+            return _safetensors(path)
+        case ".npz":
+            return _npz(path)
+        case ".fxz":
+            with open_file(path) as file:
+                return dict(file)
+    raise UnsupportedFileError(
+        f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
+        "use .safetensors, .npz or .fxz."
+    )
+
+
+def _npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, EOFError) as e:
+        raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
+    except ValueError as e:
+        raise UnsupportedFileError(f"{path}: not an .npz file of arrays: {e}") from e
+
+
+def _safetensors(path: Path) -> dict[str, np.ndarray]:
+    # Read here, not with the safetensors package: its NumPy side knows no bfloat16.
+    data = memoryview(path.read_bytes())
+    try:
+        (length,) = struct.unpack_from("<Q", data)
+        header = json.loads(bytes(data[8 : 8 + length]))
+        header.pop("__metadata__", None)
+        found: dict[str, np.ndarray] = {}
+        for name, entry in header.items():
+            if entry["dtype"] not in _SAFETENSORS:
+                raise UnsupportedFileError(
+                    f"{path}: tensor {name!r} has the dtype {entry['dtype']}."
+                )
+            start, end = entry["data_offsets"]
+            raw = data[8 + length : ][start:end]
+            flat = np.frombuffer(raw, dtype_named(_SAFETENSORS[entry["dtype"]]))
+            found[name] = flat.reshape(entry["shape"])
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as e:
+        raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
+    return found

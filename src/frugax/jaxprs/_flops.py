@@ -1,0 +1,108 @@
+"""How many floating-point operations a traced program really does.
+
+Unlike the compiler's own count, a loop's body counts as often as it runs.
+"""
+
+import math
+from typing import Any
+
+from ._jax_internals import Jaxpr, JaxprEqn, subjaxprs, without_dead_code
+
+# Operations that move or make numbers without computing on them.
+_FREE = frozenset(
+    "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice "
+    "dynamic_update_slice concatenate pad gather scatter rev copy copy_p iota "
+    "convert_element_type bitcast_convert_type stop_gradient split select_n "
+    "optimization_barrier device_put random_bits random_wrap random_unwrap "
+    "random_split random_fold_in random_seed threefry2x32 sharding_constraint".split()
+)
+_HEAVY = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
+
+
+def flops(jaxpr: Jaxpr) -> int:
+    """Floating-point operations of a program, without its dead code.
+
+    One multiplication and one addition count as two. Loops with a known trip count
+    are multiplied by it; a `while` loop, whose trip count is not known, counts once.
+    Of a `cond`, the most expensive branch counts.
+
+    Args:
+        jaxpr: a traced program: `jax.make_jaxpr(f)(*args).jaxpr`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> a, b = jnp.ones((2, 3)), jnp.ones((3, 5))
+        >>> flops(jax.make_jaxpr(jnp.dot)(a, b).jaxpr)
+        60
+    """
+    live, _ = without_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+    return sum(flops_of(eqn) for eqn in live.eqns)
+
+
+def flops_of(eqn: JaxprEqn) -> int:
+    """Floating-point operations of one operation, with all that is inside it."""
+    name = eqn.primitive.name
+    if name == "cond":
+        return max(flops(b.jaxpr) for b in eqn.params["branches"])
+    if name == "scan":
+        return eqn.params["length"] * flops(eqn.params["jaxpr"].jaxpr)
+    if name == "dot_general":
+        return _dot(eqn)
+    if name == "conv_general_dilated":
+        return _convolution(eqn)
+    inside = [flops(j) for j in _bodies(eqn)]
+    if inside:
+        return sum(inside)
+    if name in _FREE:
+        return 0
+    if name.startswith(("reduce", "arg", "cum")):
+        return sum(_size(v) for v in eqn.invars)
+    return sum(_size(v) for v in eqn.outvars)
+
+
+def count_heavy(jaxpr: Jaxpr) -> int:
+    """Matrix products and convolutions written in a program, without its dead code.
+
+    All that is written counts once, in loops and in every branch of a `cond` too: it
+    is the number to compare with `count_heavy_in_hlo`.
+    """
+    live, _ = without_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+    return sum(
+        (e.primitive.name in _HEAVY) + sum(count_heavy(j) for j in _bodies(e))
+        for e in live.eqns
+    )
+
+
+def is_heavy(eqn: JaxprEqn) -> bool:
+    """Whether a matrix product or convolution is in it."""
+    return eqn.primitive.name in _HEAVY or any(
+        is_heavy(e) for j in _bodies(eqn) for e in j.eqns
+    )
+
+
+def has_convolution(eqn: JaxprEqn) -> bool:
+    """Whether a convolution is in it."""
+    return eqn.primitive.name == "conv_general_dilated" or any(
+        has_convolution(e) for j in _bodies(eqn) for e in j.eqns
+    )
+
+
+def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
+    return list(subjaxprs(Jaxpr([], [], [], [eqn])))
+
+
+def _dot(eqn: JaxprEqn) -> int:
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    left = eqn.invars[0].aval.shape
+    return 2 * _size(eqn.outvars[0]) * math.prod(left[i] for i in contracted)
+
+
+def _convolution(eqn: JaxprEqn) -> int:
+    # The kernel holds its input channels per group, so groups are counted already.
+    kernel = eqn.invars[1].aval.shape
+    out_features = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
+    return 2 * _size(eqn.outvars[0]) * math.prod(kernel) // max(out_features, 1)
+
+
+def _size(atom: Any) -> int:
+    return int(getattr(atom.aval, "size", 0))

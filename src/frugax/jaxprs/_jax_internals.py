@@ -1,0 +1,40 @@
+"""The one door to what JAX does not promise to keep: `jax.extend` and `jax._src`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax._src.interpreters.partial_eval import dce_jaxpr
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+    subjaxprs,
+)
+
+__all__ = [
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Var",
+    "fresh_var",
+    "jaxpr_as_fun",
+    "subjaxprs",
+    "without_dead_code",
+]
+
+
+def fresh_var(aval: Any) -> Var:
+    """A new variable of this shape and type."""
+    return Var(aval)
+
+
+def without_dead_code(
+    jaxpr: Jaxpr, used_outputs: Sequence[bool]
+) -> tuple[Jaxpr, list[bool]]:
+    """The program without what `used_outputs` do not need, and which inputs remain."""
+    live, used_inputs = dce_jaxpr(jaxpr, list(used_outputs))
+    return live, list(used_inputs)

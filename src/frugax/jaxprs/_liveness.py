@@ -1,0 +1,28 @@
+"""The most bytes a traced program holds at once, run in the order it is written."""
+
+from ._graph import Graph, bytes_of, variables
+
+
+def peak_bytes(graph: Graph) -> int:
+    """Most bytes of intermediate results alive at once; inputs are not counted.
+
+    A model, not a measurement: the compiler reorders, fuses and shares buffers.
+    `measure.program` says what a compiled program really needs.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from frugax.jaxprs import trace
+        >>> peak_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
+        32
+    """
+    dies_at: dict[int, list[int]] = {}
+    for v, position in graph.last_use.items():
+        if graph.defined_at[v] >= 0:
+            dies_at.setdefault(position, []).append(bytes_of(v))
+    alive = peak = 0
+    for i, eqn in enumerate(graph.eqns):
+        used = [v for v in variables(eqn.outvars) if v in graph.last_use]
+        alive += sum(map(bytes_of, used))
+        peak = max(peak, alive)
+        alive -= sum(dies_at.get(i, ()))
+    return peak

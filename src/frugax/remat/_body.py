@@ -1,0 +1,133 @@
+"""A loss as the planner sees it: operations worth placing, and cuts between them.
+
+Reads: a `Graph` and the inputs to differentiate. Gives: a `Body`, whose segments can
+be costed (`_costs.py`) and run (`_execute.py`).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+
+from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, is_heavy, trace, variables
+
+from ._needs import active_variables
+
+# Done again wherever the result is wanted, if all they read is arguments: slices and
+# casts of weights, masks, index grids. To keep them would cost bytes and save nothing.
+_CHEAP = frozenset(
+    "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice iota "
+    "convert_element_type stop_gradient rev copy".split()
+)
+# More cuts than this make planning slow and plans no better.
+_MOST_CUTS = 64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Body:
+    """A loss split into what is free to do again and what is not.
+
+    Attributes:
+        graph: the whole program; its first output is the loss.
+        wanted: the arguments to differentiate, in the order of the gradients.
+        active: variables through which gradients flow.
+        free: operations done again wherever they are wanted, by what they make.
+        eqns: all other operations, in order; segments are ranges of these.
+    """
+
+    graph: Graph
+    wanted: tuple[Var, ...]
+    active: frozenset[Var]
+    free: dict[Var, JaxprEqn]
+    eqns: tuple[JaxprEqn, ...]
+
+    @functools.cached_property
+    def defined_at(self) -> dict[Var, int]:
+        """Which of `eqns` makes each variable that may have to be kept."""
+        return {v: i for i, e in enumerate(self.eqns) for v in e.outvars}
+
+    @functools.cached_property
+    def last_use(self) -> dict[Var, int]:
+        """Which of `eqns` reads each variable last; `len(eqns)` for results."""
+        used = {v: i for i, e in enumerate(self.eqns) for v in self.kept(e.invars)}
+        return used | dict.fromkeys(self.kept(self.graph.outputs), len(self.eqns))
+
+    def kept(self, atoms: Iterable[Any]) -> list[Var]:
+        """Those of `atoms` that some earlier operation made and that cost bytes."""
+        return [v for v in variables(atoms) if v in self.defined_at]
+
+    def with_free(self, eqns: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+        """These operations, after the free ones that they want."""
+        before: dict[int, JaxprEqn] = {}
+        pending = [v for e in eqns for v in e.invars]
+        while pending:
+            for e in [self.free[v] for v in variables([pending.pop()]) if v in self.free]:
+                before[self.graph.defined_at[e.outvars[0]]] = e
+                pending += e.invars
+        return [before[i] for i in sorted(before)] + list(eqns)
+
+    @functools.cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Places between two of `eqns` where a segment may end, both ends included.
+
+        After each matrix product or convolution, since from there what follows can
+        often be done again without it; and where fewest bytes cross, up to the next.
+        """
+        crossing = self.crossing_bytes(active_only=False)
+        heavy = [i + 1 for i, e in enumerate(self.eqns) if is_heavy(e) or _loops(e)]
+        edges = sorted({0, *heavy, len(self.eqns)})
+        narrow = {
+            min(range(a, b), key=lambda p: crossing[p])
+            for a, b in zip(edges, edges[1:], strict=False)
+            if b > a
+        }
+        places = sorted({*edges, *narrow} - {0, len(self.eqns)})
+        if len(places) > _MOST_CUTS:
+            places = sorted(sorted(places, key=lambda p: crossing[p])[:_MOST_CUTS])
+        return (0, *places, len(self.eqns))
+
+    def crossing_bytes(self, *, active_only: bool) -> list[int]:
+        """Bytes made before each place between two operations and read after it."""
+        change = [0] * (len(self.eqns) + 2)
+        for v, made in self.defined_at.items():
+            if v in self.last_use and (v in self.active or not active_only):
+                change[made + 1] += bytes_of(v)
+                change[self.last_use[v] + 1] -= bytes_of(v)
+        total, found = 0, []
+        for c in change[:-1]:
+            total += c
+            found.append(total)
+        return found
+
+
+def read_body(
+    loss: Any, args: Sequence[Any], argnums: tuple[int, ...], *, has_aux: bool
+) -> Body:
+    """Trace a loss and sort its operations.
+
+    Raises:
+        TypeError: it does not return one real number, or an argument to
+            differentiate holds none.
+    """
+    graph = trace(loss, args)
+    counts = [len(jax.tree.leaves(a)) for a in args]
+    starts = [sum(counts[:i]) for i in range(len(args))]
+    wanted = tuple(v for n in argnums for v in graph.args[starts[n] : starts[n] + counts[n]])
+    active = frozenset(active_variables(graph, wanted))
+    free: dict[Var, JaxprEqn] = {}
+    rest: list[JaxprEqn] = []
+    source, results = set(graph.inputs), set(variables(graph.outputs))
+    for e in graph.eqns:
+        cheap = e.primitive.name in _CHEAP and set(variables(e.invars)) <= source
+        if cheap and not results & set(e.outvars):
+            free |= dict.fromkeys(e.outvars, e)
+            source |= set(e.outvars)
+        else:
+            rest.append(e)
+    return Body(graph, wanted, active, free, tuple(rest))
+
+
+def _loops(eqn: JaxprEqn) -> bool:
+    return eqn.primitive.name in ("scan", "while")

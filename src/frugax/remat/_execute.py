@@ -1,0 +1,205 @@
+"""Run a plan: the loss and its gradients, segment by segment, there and back.
+
+The way back is written out, not left to `jax.grad` of the whole: so each piece's
+gradients of weights can be made to come before the next piece starts. Compilers like
+to put them off, and then keep alive all that they are made from.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frugax.jaxprs import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Var,
+    is_heavy,
+    jaxpr_as_fun,
+    trace,
+    variables,
+    without_dead_code,
+)
+
+from ._body import Body
+from ._gates import Gate, after, opaque_true, through_gate
+from ._plan import Segment
+
+# From the cotangents of a part's outputs to those of its inputs.
+Pull = Callable[[list[Any]], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """Some operations in a row, ready to run.
+
+    Attributes:
+        eqns: the operations, with the free ones that they want.
+        inputs: what they read from outside.
+        outputs: what later operations, or the caller, read of them.
+        run: from the values of `inputs` to those of `outputs`.
+        moving: those of `inputs` that gradients are wanted for.
+        turned: those of `outputs` that gradients come back through.
+    """
+
+    eqns: list[JaxprEqn]
+    inputs: list[Var]
+    outputs: list[Var]
+    run: Callable[..., list[Any]]
+    moving: list[Var]
+    turned: list[Var]
+
+    def pull_at(self, values: Sequence[Any]) -> tuple[list[Any], Pull]:
+        """The outputs at these inputs, and the way back from there."""
+        given = dict(zip(self.inputs, values, strict=True))
+
+        def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
+            here = given | dict(zip(self.moving, moved, strict=True))
+            outs = self.run(*(here[v] for v in self.inputs))
+            made = dict(zip(self.outputs, outs, strict=True))
+            rest = [made[v] for v in self.outputs if v not in self.turned]
+            return [made[v] for v in self.turned], rest
+
+        start = [given[v] for v in self.moving]
+        turned, pull, rest = jax.vjp(turned_and_rest, start, has_aux=True)
+        made = iter(turned), iter(rest)
+        outs = [next(made[v not in self.turned]) for v in self.outputs]
+        return outs, lambda cotangents: pull(cotangents)[0]
+
+
+def value_and_gradients(
+    body: Body, segments: Sequence[Segment], values: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """What the loss returns, flattened, and the gradients of its first output.
+
+    Args:
+        body: the loss.
+        segments: the plan, covering all operations of `body` in order.
+        values: the arguments of the loss, flattened.
+    """
+    graph = body.graph
+    given = [*graph.const_values, *values]
+    env: dict[Var, Any] = dict(zip(graph.inputs, given, strict=True))
+    back: list[tuple[_Part, Pull]] = []
+    for segment in segments:
+        if segment.gate is None:
+            back += _keep(body, segment.start, segment.stop, env)
+            continue
+        part = _part(body, segment.start, segment.stop)
+        reads = [env[v] for v in part.inputs]
+        env |= zip(part.outputs, part.run(*reads), strict=True)
+        back.append((part, _recompute(body, segment, segment.gate, part, reads)))
+
+    grads: dict[Var, Any] = {}
+    loss = graph.outputs[0]
+    if variables([loss]):
+        grads[loss] = jnp.ones((), loss.aval.dtype)
+    _turn(body, back, grads)
+    outputs = [env[v] if variables([v]) else v.val for v in graph.outputs]
+    return outputs, [_gradient(grads, v) for v in body.wanted]
+
+
+def _keep(
+    body: Body, start: int, stop: int, env: dict[Var, Any]
+) -> list[tuple[_Part, Pull]]:
+    """Run forward in small parts, adding to `env`; keep what the way back needs."""
+    edges = [start, *(c for c in body.cuts if start < c < stop), stop]
+    back: list[tuple[_Part, Pull]] = []
+    for a, b in zip(edges, edges[1:], strict=False):
+        part = _part(body, a, b)
+        outs, pull = part.pull_at([env[v] for v in part.inputs])
+        env |= zip(part.outputs, outs, strict=True)
+        back.append((part, pull))
+    return back
+
+
+def _turn(
+    body: Body, back: list[tuple[_Part, Pull]], grads: dict[Var, Any], inner: int = 1
+) -> None:
+    """Carry `grads` back through the parts, last first."""
+    for part, pull in reversed(back):
+        arrived = [v for v in part.turned if v in grads]
+        if not arrived:
+            continue
+        cotangents = [_gradient(grads, v) for v in part.turned]
+        for v in arrived:
+            del grads[v]
+        new = list(zip(part.moving, pull(cotangents), strict=True))
+        finished = [g for v, g in new if v not in body.defined_at]
+        true = opaque_true(finished) if finished and (ORDER & inner) else None
+        for v, g in new:
+            g = after(true, g) if true is not None and v in body.defined_at else g
+            grads[v] = grads[v] + g if v in grads else g
+
+
+def _gradient(grads: dict[Var, Any], v: Var) -> Any:
+    return grads[v] if v in grads else jnp.zeros(v.aval.shape, v.aval.dtype)
+
+
+def _part(body: Body, start: int, stop: int) -> _Part:
+    own = body.eqns[start:stop]
+    eqns = body.with_free(own)
+    made = {v for e in eqns for v in e.outvars}
+    read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
+    inputs = [v for v in read if v not in made]
+    outputs = [v for e in own for v in e.outvars if body.last_use.get(v, -1) >= stop]
+    return _Part(
+        eqns=eqns,
+        inputs=inputs,
+        outputs=outputs,
+        run=body.graph.run(eqns, inputs, outputs),
+        moving=[v for v in inputs if v in body.active],
+        turned=[v for v in outputs if v in body.active],
+    )
+
+
+def _recompute(
+    body: Body, segment: Segment, gate: Gate, part: _Part, values: Sequence[Any]
+) -> Pull:
+    """The way back that first does the segment again, and keeps only its inputs."""
+
+    def there_and_back(given: list[Any], cotangents: list[Any]) -> list[Any]:
+        env = dict(zip(part.inputs, given, strict=True))
+        back = _keep(body, segment.start, segment.stop, env)
+        grads = dict(zip(part.turned, cotangents, strict=True))
+        _turn(body, back, grads, 2)
+        return [_gradient(grads, v) for v in part.moving]
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        # Traced and stripped first: what the gradients do not need is neither kept
+        # nor done again, inside a branch as little as outside.
+        again = trace(there_and_back, (list(values), cotangents))
+        live, used = without_dead_code(again.jaxpr, [True] * len(again.outputs))
+        run = jaxpr_as_fun(ClosedJaxpr(live, ()))
+        reads = [*again.const_values, *values, *cotangents]
+        tied = [False] * len(again.consts) + _tied(body, part)
+        first_cotangent = len(reads) - len(cotangents)
+        kept = [i for i, u in enumerate(used) if u]
+        inputs = [reads[i] for i in kept if i < first_cotangent]
+        last = [reads[i] for i in kept if i >= first_cotangent]
+        ties = [tied[i] for i in kept if i < first_cotangent]
+        return through_gate(gate, lambda x, c: run(*x, *c), inputs, last, tied=ties)
+
+    return pull
+
+
+def _tied(body: Body, part: _Part) -> list[bool]:
+    """Which inputs the gate must tie to the cotangents, for nothing to be merged.
+
+    Each that is tied may be copied, so: what earlier segments made; if some heavy
+    operation does not depend on it, the data as well; if need be, the weights too.
+    """
+    kept = {v for v in part.inputs if v in body.defined_at}
+    data = {v for v in part.inputs if v not in body.active}
+    heavy = [e for e in part.eqns if is_heavy(e)]
+    choice: set[Var] = set()
+    for choice in (kept, kept | data, set(part.inputs)):
+        reached = set(choice)
+        for e in part.eqns:
+            if reached & set(variables(e.invars)):
+                reached |= set(e.outvars)
+        if choice and all(set(e.outvars) <= reached for e in heavy):
+            break
+    return [v in choice for v in part.inputs]

@@ -1,0 +1,142 @@
+"""What the backward pass will want from each operation of the forward pass.
+
+Reads: a `Graph` and which of its inputs are differentiated. Gives: for every active
+operation, the variables that its own backward rule reads. Everything the planner
+knows about residuals comes from here; XLA's measurement has the last word.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, is_heavy, trace, variables
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Needs:
+    """What the backward rule of one operation reads.
+
+    Attributes:
+        variables: inputs and outputs of the operation, as the graph names them.
+        hidden_bytes: residuals that are neither, such as what a loop saves in each
+            of its rounds; to have them again the operation must run again.
+    """
+
+    variables: frozenset[Var]
+    hidden_bytes: int
+
+
+def active_variables(graph: Graph, inputs: Sequence[Var]) -> set[Var]:
+    """The variables through which gradients of the outputs reach `inputs`.
+
+    Whole numbers, booleans and random keys stop a gradient.
+    """
+    active = {v for v in inputs if is_inexact(v)}
+    for eqn in graph.eqns:
+        if any(v in active for v in variables(eqn.invars)):
+            active |= {v for v in eqn.outvars if is_inexact(v)}
+    return active
+
+
+def is_inexact(var: Any) -> bool:
+    """Whether gradients can flow through this variable."""
+    return jnp.issubdtype(var.aval.dtype, jnp.inexact)
+
+
+def backward_needs(graph: Graph, active: set[Var]) -> list[Needs]:
+    """What the backward rule of each operation reads; nothing for inactive ones."""
+    known: dict[Any, tuple[frozenset[int], int]] = {}
+    found: list[Needs] = []
+    for eqn in graph.eqns:
+        if not any(v in active for v in eqn.outvars):
+            found.append(Needs(frozenset(), 0))
+            continue
+        # Equal operations are asked once; those with a body differ in ways that no
+        # short key tells.
+        key = None if _has_body(eqn) else _key(eqn, active)
+        places, hidden = known.get(key) or _ask(graph, eqn, active)
+        if key is not None:
+            known[key] = places, hidden
+        atoms = [*eqn.invars, *eqn.outvars]
+        found.append(Needs(frozenset(variables(atoms[p] for p in places)), hidden))
+    return found
+
+
+def _key(eqn: JaxprEqn, active: set[Var]) -> tuple[object, ...]:
+    shapes = tuple(str(v.aval) for v in eqn.invars)
+    literal = tuple(not variables([v]) for v in eqn.invars)
+    moving = tuple(bool(variables([v])) and v in active for v in eqn.invars)
+    return eqn.primitive.name, shapes, literal, moving, str(eqn.params)
+
+
+def _has_body(eqn: JaxprEqn) -> bool:
+    return any("jaxpr" in name or name == "branches" for name in eqn.params)
+
+
+def _ask(
+    graph: Graph, eqn: JaxprEqn, active: set[Var]
+) -> tuple[frozenset[int], int]:
+    """Which places of (inputs, outputs) the rule reads, and its hidden bytes."""
+    inputs = list(dict.fromkeys(variables(eqn.invars)))
+    moving = [v for v in inputs if v in active]
+    run = graph.run([eqn], inputs, eqn.outvars)
+    is_out = [v in active for v in eqn.outvars]
+
+    def both(values: list[Any], cotangents: list[Any]) -> tuple[Any, Any]:
+        given = dict(zip(inputs, values, strict=True))
+
+        def active_outs(*moved: Any) -> tuple[list[Any], list[Any]]:
+            here = given | dict(zip(moving, moved, strict=True))
+            outs = run(*(here[v] for v in inputs))
+            pairs = list(zip(outs, is_out, strict=True))
+            return [o for o, a in pairs if a], [o for o, a in pairs if not a]
+
+        primals = [given[v] for v in moving]
+        outs, pull, rest = jax.vjp(active_outs, *primals, has_aux=True)
+        return (outs, rest), pull(cotangents)
+
+    shape = lambda v: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+    outs = [v for v in eqn.outvars if v in active]
+    inner = trace(both, (list(map(shape, inputs)), list(map(shape, outs))))
+    backward = set(inner.args[len(inputs) :])
+    read: dict[Var, None] = {}
+    for e in inner.eqns:
+        if any(v in backward for v in variables(e.invars)):
+            backward |= set(e.outvars)
+            read |= dict.fromkeys(v for v in variables(e.invars) if v not in backward)
+
+    rest = [v for v in eqn.outvars if v not in active]
+    place_of = dict(zip(inner.args, map(eqn.invars.index, inputs), strict=False))
+    made = zip(inner.outputs, [*outs, *rest], strict=False)
+    for atom, v in made:
+        if variables([atom]):
+            place_of.setdefault(atom, len(eqn.invars) + eqn.outvars.index(v))
+    return _walk_back(inner, list(read), place_of)
+
+
+def _walk_back(
+    inner: Graph, residuals: list[Var], place_of: dict[Var, int]
+) -> tuple[frozenset[int], int]:
+    """Replace each residual by what it can be made from again at next to no cost."""
+    places: set[int] = set()
+    hidden = 0
+    pending, seen = list(residuals), set(residuals)
+    while pending:
+        v = pending.pop()
+        if v in place_of:
+            places.add(place_of[v])
+            continue
+        if inner.defined_at[v] < 0:
+            continue  # a constant
+        eqn = inner.eqns[inner.defined_at[v]]
+        if is_heavy(eqn) or eqn.primitive.name in ("scan", "while", "cond"):
+            # Made by work that is worth counting: it is saved, or all is run again.
+            hidden += bytes_of(v)
+            continue
+        before = [u for u in variables(eqn.invars) if u not in seen]
+        seen |= set(before)
+        pending += before
+    return frozenset(places), hidden

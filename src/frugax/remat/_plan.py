@@ -1,0 +1,104 @@
+"""The plan: which parts of a loss are kept and which are done again."""
+
+import dataclasses
+import json
+from typing import Literal
+
+from frugax.budget import (
+    MemoryBudget,
+    amount,
+    format_bytes,
+    format_share,
+    from_plain,
+    table,
+    to_plain,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A range of a loss's operations that is treated alike.
+
+    Attributes:
+        start: first operation.
+        stop: one past the last.
+        gate: how it is done again in the backward pass (`_gates.py`); None if what
+            the backward pass needs of it is kept instead.
+        saved_bytes: kept for it from the forward to the backward pass, by the model.
+        recomputed_flops: done again for it, by the model.
+    """
+
+    start: int
+    stop: int
+    gate: Literal["cond", "select", "barrier"] | None
+    saved_bytes: int
+    recomputed_flops: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RematPlan:
+    """How a backward pass is fitted into a memory budget.
+
+    Attributes:
+        budget: what it was made for.
+        predicted: bytes of the program with this plan, of the budget's kind, as XLA
+            accounted for them when the plan was made; <= the limit.
+        unplanned_bytes: bytes of the same program without a plan.
+        extra_flops: done a second time, counted on the traced program.
+        unplanned_flops: of the loss and its gradients without a plan.
+        segments: the parts, in order; empty if everything is kept.
+        fingerprint: names the traced loss; a plan fits no other.
+        argnums: which arguments are differentiated.
+        has_aux: whether the loss returns more than a number.
+        compiler_options: to be given to `jax.jit`, as (name, value); without them
+            the plan may not hold.
+        compiles: how many programs were compiled to find it.
+    """
+
+    budget: MemoryBudget
+    predicted: int
+    unplanned_bytes: int
+    extra_flops: int
+    unplanned_flops: int
+    segments: tuple[Segment, ...]
+    fingerprint: str
+    argnums: int | tuple[int, ...]
+    has_aux: bool
+    compiler_options: tuple[tuple[str, str], ...]
+    compiles: int
+
+    @property
+    def extra_share(self) -> float:
+        """`extra_flops` as a share of what the unplanned program does."""
+        return self.extra_flops / max(self.unplanned_flops, 1)
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(to_plain(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "RematPlan":
+        """The plan that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is no plan; the message names the place.
+        """
+        return from_plain(cls, json.loads(text))
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                f"{s.start}-{s.stop - 1}",
+                f"recompute ({s.gate})" if s.gate else "keep",
+                amount(s.saved_bytes, "bytes"),
+                f"{s.recomputed_flops:,}",
+            ]
+            for s in self.segments
+        ]
+        head = ["operations", "backward pass", "saved", "flops again"]
+        total = (
+            f"{self.budget}: {format_bytes(self.predicted)} measured with this plan, "
+            f"{format_bytes(self.unplanned_bytes)} without; "
+            f"{format_share(self.extra_share)} more flops"
+        )
+        return f"{total}\n{table(head, rows)}" if rows else f"{total}; all is kept"

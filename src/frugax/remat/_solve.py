@@ -1,0 +1,139 @@
+"""Which segments to recompute, for a range of memory limits, by dynamic programming.
+
+The chain method of Beaumont, Herrmann, Pallez & Shilova 2020 ("Optimal memory-aware
+backpropagation of deep join networks", Phil. Trans. R. Soc. A 378), one level deep
+and over the cuts of any graph: a segment's backward pass finds in memory what all
+segments up to it have stored, and what it needs itself.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from frugax.jaxprs import bytes_of
+
+from ._body import Body
+from ._costs import Cost, Mode, segment_costs
+
+# Stored bytes are counted in this many steps of what the plain program stores.
+_SLOTS = 512
+# Limits that are tried, from the plain program down: each this share of the last.
+_STEP = 0.93
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan on paper: its segments, and what the model thinks of it.
+
+    Attributes:
+        segments: (start, stop, mode) in order, covering all operations.
+        peak_bytes: most bytes held during the backward pass, by the model.
+        flops: done a second time.
+    """
+
+    segments: tuple[tuple[int, int, Mode], ...]
+    peak_bytes: int
+    flops: int
+
+
+def plain_draft(body: Body, costs: dict[tuple[int, int, Mode], Cost]) -> Draft:
+    """The plan that keeps everything."""
+    whole: tuple[tuple[int, int, Mode], ...] = ((0, len(body.eqns), "save"),)
+    return Draft(whole, _peak(whole, costs), 0)
+
+
+def drafts(body: Body) -> list[Draft]:
+    """Plans for ever smaller limits, the plain one first; each needs less than the last.
+
+    The list does not depend on any budget: searching it in an order that does not
+    either is what makes `InfeasibleBudgetError.needed` true.
+    """
+    costs = segment_costs(body)
+    found = [plain_draft(body, costs)]
+    unit = max(found[0].peak_bytes / _SLOTS, 1.0)
+    limit = float(found[0].peak_bytes)
+    options = [
+        (key, round(c.stored_bytes / unit), c.transient_bytes / unit, c.flops)
+        for key, c in costs.items()
+        if c.possible
+    ]
+    into: dict[int, list[tuple[tuple[int, int, Mode], int, float, int]]] = {}
+    for option in options:
+        into.setdefault(option[0][1], []).append(option)
+    while (limit := limit * _STEP) > unit:
+        segments = _cheapest(body.cuts, into, int(limit / unit))
+        if segments is None:
+            break
+        draft = Draft(
+            segments, _peak(segments, costs), sum(costs[s].flops for s in segments)
+        )
+        if draft.peak_bytes < found[-1].peak_bytes:
+            found.append(draft)
+    return found
+
+
+def _cheapest(
+    cuts: tuple[int, ...],
+    into: dict[int, list[tuple[tuple[int, int, Mode], int, float, int]]],
+    slots: int,
+) -> tuple[tuple[int, int, Mode], ...] | None:
+    """The segments with fewest flops that stay within `slots`, or None."""
+    best = {0: np.zeros(1)}  # fewest flops to each cut, by slots stored so far
+    best[0] = np.full(slots + 1, np.inf)
+    best[0][0] = 0
+    choice: dict[int, list[tuple[tuple[int, int, Mode], int] | None]] = {}
+    for stop in cuts[1:]:
+        least = np.full(slots + 1, np.inf)
+        chosen = np.full(slots + 1, -1)
+        for n, ((start, _, _), stored, transient, flops) in enumerate(into[stop]):
+            room = int(slots - transient)  # what may be stored when it runs
+            if room < stored:
+                continue
+            reached = best[start][: room - stored + 1] + flops
+            part = slice(stored, room + 1)
+            better = reached < least[part]
+            least[part] = np.where(better, reached, least[part])
+            chosen[part] = np.where(better, n, chosen[part])
+        best[stop] = least
+        choice[stop] = [
+            None if n < 0 else (into[stop][n][0], into[stop][n][1]) for n in chosen
+        ]
+    end = cuts[-1]
+    at = int(np.argmin(best[end]))
+    if not np.isfinite(best[end][at]):
+        return None
+    segments: list[tuple[int, int, Mode]] = []
+    while end:
+        picked = choice[end][at]
+        assert picked is not None  # a finite cost has a choice behind it
+        segments.append(picked[0])
+        end, at = picked[0][0], at - picked[1]
+    return _joined(segments[::-1])
+
+
+def _joined(
+    segments: list[tuple[int, int, Mode]],
+) -> tuple[tuple[int, int, Mode], ...]:
+    """Neighbours that both keep everything are one segment."""
+    found: list[tuple[int, int, Mode]] = []
+    for start, stop, mode in segments:
+        if found and mode == found[-1][2] == "save":
+            found[-1] = (found[-1][0], stop, mode)
+        else:
+            found.append((start, stop, mode))
+    return tuple(found)
+
+
+def _peak(
+    segments: tuple[tuple[int, int, Mode], ...],
+    costs: dict[tuple[int, int, Mode], Cost],
+) -> int:
+    """Most bytes held, with what several segments store counted once."""
+    stored: set[object] = set()
+    total = peak = 0
+    for key in segments:
+        new = costs[key].stored - stored
+        stored |= new
+        total += sum(map(bytes_of, new)) + costs[key].hidden_bytes
+        peak = max(peak, total + costs[key].transient_bytes)
+    return peak

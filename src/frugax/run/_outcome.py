@@ -1,0 +1,100 @@
+"""What a run came to: every figure that the receipt and the report show.
+
+Plain data only. `receipt.json` is this, so the report can be made again from it.
+"""
+
+import dataclasses
+import json
+
+from frugax.budget import Receipt, to_plain
+
+from ._config import RunConfig
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFacts:
+    """Bytes of one compiled training step, as XLA counts them.
+
+    Attributes:
+        unplanned_bytes: what the same step needs without a plan.
+        planned_bytes: what the step that ran needs.
+        limit_bytes: the budget; None if memory was not limited.
+        kind: which bytes: `"temp"` or `"total"`.
+        argument_bytes: arguments of the step that ran.
+        output_bytes: its results.
+        temp_bytes: its temporaries.
+        alias_bytes: results that take the place of donated arguments.
+        plan: the memory plan as a table; empty if none was needed.
+    """
+
+    unplanned_bytes: int
+    planned_bytes: int
+    limit_bytes: int | None
+    kind: str
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    plan: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """The trained model and its file.
+
+    Attributes:
+        summary: one line about model and data.
+        weights: how many numbers were trained.
+        original_bytes: their bytes in memory.
+        file_name: the model file, within the run's folder.
+        file_bytes: its length.
+        rel_error: relative error of the decoded weights, measured.
+        tensors: the table of tensors, codecs, bytes and errors.
+        before: evaluation of the trained weights; empty if nothing is evaluated.
+        after: evaluation of the weights decoded from the file.
+    """
+
+    summary: str
+    weights: int
+    original_bytes: int
+    file_name: str
+    file_bytes: int
+    rel_error: float
+    tensors: str
+    before: dict[str, float]
+    after: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One finished run.
+
+    Attributes:
+        config: what was asked.
+        receipt: every budget beside what was spent.
+        steps: training steps in the final weights.
+        stopped_because: why training ended.
+        seconds: wall time by what it went to; `"total"` is their sum and more.
+        evaluations: (step, figures) as they came.
+        memory: bytes of the training step.
+        model: the model and its file.
+        notes: what fell short, was left out or fell back, one sentence each.
+        environment: versions, device and date.
+    """
+
+    config: RunConfig
+    receipt: Receipt
+    steps: int
+    stopped_because: str
+    seconds: dict[str, float]
+    evaluations: tuple[tuple[int, dict[str, float]], ...]
+    memory: MemoryFacts
+    model: ModelFacts
+    notes: tuple[str, ...]
+    environment: dict[str, str]
+
+    def to_json(self) -> str:
+        """All of it as JSON text, the verdicts written out."""
+        receipt = json.loads(self.receipt.to_json())
+        rest = {k: v for k, v in to_plain(self).items() if k != "receipt"}
+        return json.dumps(receipt | rest, indent=1) + "\n"

@@ -1,0 +1,121 @@
+"""Before training: build the model, plan its memory, compile one step."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import optax
+
+from frugax import train, trees
+from frugax.budget import MemoryBudget
+from frugax.errors import ConfigError
+from frugax.typing import PyTree
+
+from ._config import RunConfig, TrainConfig
+from ._observer import Observer
+from ._stopwatch import Stopwatch
+from ._task import Task, load_task
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """What is ready to train: the step is planned and compiled.
+
+    Attributes:
+        task: what is trained.
+        static: the parts of the model that are not trained.
+        state: the first state.
+        step: the compiled step.
+        memory: the memory budget in bytes; None without one.
+        unplanned_bytes: bytes of the same step without a plan.
+    """
+
+    task: Task
+    static: PyTree
+    state: train.TrainState
+    step: train.TrainStep
+    memory: MemoryBudget | None
+    unplanned_bytes: int
+
+    @property
+    def memory_kind(self) -> str:
+        """Which bytes are counted: those of the budget, else temporaries."""
+        return "temp" if self.memory is None else self.memory.kind
+
+    def batch(self, step: int) -> PyTree:
+        """The batch of one step."""
+        return _batch_at(self.task, step)
+
+    def evaluate(self, arrays: PyTree) -> dict[str, float]:
+        """What the task says about these weights; empty if it does not evaluate."""
+        if self.task.evaluate is None:
+            return {}
+        said = self.task.evaluate(trees.combine(arrays, self.static))
+        return {name: float(value) for name, value in said.items()}
+
+
+def prepare(
+    config: RunConfig, config_folder: Path, watch: Stopwatch, observer: Observer
+) -> Prepared:
+    """Build, plan and compile.
+
+    Raises:
+        InfeasibleBudgetError: the memory budget cannot be met.
+        ConfigError: the task cannot be made or evaluated as the config wants.
+        MissingExtraError: a package for the data is not installed.
+    """
+    observer.stage("building the model")
+    with watch.on("building the model"):
+        task = load_task(config, config_folder=config_folder)
+        arrays, static = trees.partition(task.init(jax.random.key(config.seed)))
+        if not jax.tree.leaves(arrays):
+            raise ConfigError("task: init returned no floating-point arrays to train.")
+        optimizer = _optimizer(config.train)
+        state = train.init_state(arrays, optimizer)
+        batch = _batch_at(task, 0)
+    if config.budgets.accuracy_drop is not None and task.evaluate is None:
+        raise ConfigError("budgets.accuracy_drop needs a task that evaluates.")
+
+    def loss(params: PyTree, batch: PyTree) -> jax.Array:
+        return task.loss(trees.combine(params, static), batch)
+
+    setting, budget = config.budgets.memory, None
+    plain = train.make_train_step(loss, optimizer)
+    with watch.on("planning and compiling"):
+        if setting is not None:
+            observer.stage("measuring the step without a plan")
+            plain.prepare(state, batch)
+            budget = setting.budget(plain.program.bytes_of(setting.kind))
+            observer.stage("planning memory")
+        step = train.make_train_step(
+            loss,
+            optimizer,
+            budget=budget,
+            compile_budget=config.budgets.time and config.budgets.time.compiles,
+        )
+        step.prepare(state, batch)
+    kind = setting.kind if setting else "temp"
+    unplanned = (plain if setting else step).program.bytes_of(kind)
+    observer.memory(
+        step.program.bytes_of(kind), None if budget is None else budget.limit_bytes
+    )
+    return Prepared(task, static, state, step, budget, unplanned)
+
+
+def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    rate = config.learning_rate
+    if config.schedule == "cosine":
+        rate = optax.cosine_decay_schedule(rate, config.steps)
+    match config.optimizer:
+        case "adam":
+            return optax.adam(rate)
+        case "adamw":
+            return optax.adamw(rate, weight_decay=config.weight_decay)
+        case "sgd":
+            return optax.sgd(rate, momentum=0.9)
+
+
+def _batch_at(task: Task, step: int) -> PyTree:
+    if callable(task.batches):
+        return task.batches(step)
+    return task.batches[step % len(task.batches)]

@@ -1,0 +1,173 @@
+"""One run, from its config to its report, in the order in which things happen.
+
+Build the model, plan memory, compile one step (`_prepare.py`); train and watch (here);
+compress, evaluate what the file holds, write the receipt (`_finish.py`). Every figure
+is measured there or by the room that spent it.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from frugax import train, watch
+from frugax.budget import OverheadBudget, TimeBudget
+
+from ._config import RunConfig
+from ._finish import finish
+from ._folder import RunFolder, claim
+from ._observer import Observer, Silent
+from ._outcome import Outcome
+from ._prepare import Prepared, prepare
+from ._stopwatch import Stopwatch
+
+# Of a time budget, what is kept back for compressing, evaluating and writing: training
+# stops that much earlier. 10%, at least two seconds, never more than half.
+_RESERVE_SHARE, _RESERVE_SECONDS = 0.1, 2.0
+
+# What `fit` calls its seconds, and what the report does.
+_PARTS = {
+    "compile_s": "planning and compiling",
+    "run_s": "training steps",
+    "host_s": "batches and watching",
+    "io_s": "checkpoints",
+    "eval_s": "evaluating",
+}
+
+
+class InterruptedRunError(KeyboardInterrupt):
+    """Ctrl-C: training stopped after a whole step and a checkpoint was saved.
+
+    Attributes:
+        step: steps done and saved.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"interrupted after step {step}; a checkpoint was saved")
+        self.step = step
+
+
+def run(
+    config: RunConfig,
+    folder: RunFolder,
+    *,
+    config_folder: Path,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Outcome:
+    """Train, compress and evaluate as a config says, and write the run's folder.
+
+    JAX's compile cache is turned on for the process (`train.use_compile_cache`).
+
+    Args:
+        config: what to do.
+        folder: where to; a new folder, or with `resume` one that holds a run.
+        config_folder: where the user's own module is looked for.
+        resume: go on from the newest checkpoint in `folder`.
+        observer: told about progress.
+
+    Returns:
+        All figures of the run, as written to `receipt.json`.
+
+    Raises:
+        InfeasibleBudgetError: a budget cannot be met.
+        BudgetExceededError: the training step would need one compile too many.
+        CheckpointError: with `resume`, the checkpoint is damaged or of another run.
+        ConfigError: the config asks the impossible.
+        OutputError: the folder cannot be written to.
+        InterruptedRunError: Ctrl-C; the run can be resumed.
+    """
+    observer = observer or Silent()
+    stopwatch = Stopwatch()
+    train.use_compile_cache()
+    if resume:
+        ready = prepare(config, config_folder, stopwatch, observer)
+    else:
+        with claim(folder, config, config_folder):
+            ready = prepare(config, config_folder, stopwatch, observer)
+    result, watcher = _train(config, folder, ready, stopwatch, observer, resume=resume)
+    return finish(config, folder, ready, result, watcher, stopwatch, observer)
+
+
+def _train(
+    config: RunConfig,
+    folder: RunFolder,
+    ready: Prepared,
+    stopwatch: Stopwatch,
+    observer: Observer,
+    *,
+    resume: bool,
+) -> tuple[train.FitResult, watch.Watcher]:
+    checkpoints = train.Checkpoints(folder.checkpoints)
+    state = ready.state
+    if resume and checkpoints.latest_step() is not None:
+        with stopwatch.on("checkpoints"):
+            state, _ = checkpoints.restore(like=state)
+    start = int(state.step)
+    journal = _journal(config, folder, start, stopwatch)
+    if resume:
+        observer.told(f"going on after step {start:,}")
+    observer.stage("training")
+    overhead = config.budgets.overhead or OverheadBudget(share=0.01)
+    watcher = watch.Watcher(journal, overhead)
+    shown = 0.0
+
+    def on_step(number: int, metrics: Mapping[str, jax.Array], _: object) -> None:
+        nonlocal shown
+        now = time.perf_counter()
+        watcher.record(number + 1, {**metrics, "seconds": stopwatch.total})
+        if now - shown > 0.1:  # a person reads no more than ten figures a second
+            shown = now
+            observer.training(number + 1, config.train.steps, watcher.latest)
+
+    evaluates = ready.task.evaluate is not None
+    with journal:
+        try:
+            result = train.fit(
+                ready.step,
+                state,
+                ready.task.batches,
+                steps=config.train.steps,
+                budget=_time_for_training(config, stopwatch),
+                on_step=on_step,
+                evaluate=(lambda s: ready.evaluate(s.params)) if evaluates else None,
+                evaluate_every=config.train.evaluate_every if evaluates else None,
+                checkpoints=checkpoints,
+                save_every=config.train.save_every,
+            )
+        finally:
+            watcher.finish()  # what is known of a run that failed is worth having
+    for part, name in _PARTS.items():
+        stopwatch.add(name, getattr(result.ledger, part))
+    done = int(result.state.step)
+    observer.training(done, config.train.steps, watcher.latest)
+    if result.stopped_because == "interrupted":
+        raise InterruptedRunError(done)
+    return result, watcher
+
+
+def _journal(
+    config: RunConfig, folder: RunFolder, start: int, stopwatch: Stopwatch
+) -> watch.Journal:
+    """The run's journal; when resuming, without what came after the checkpoint."""
+    if not folder.journal.exists():
+        return watch.Journal.create(folder.journal, meta={"name": config.name})
+    journal = watch.Journal.append_to(folder.journal)
+    journal.rewind(start)
+    earlier = watch.read(folder.journal)
+    if len(earlier.steps):
+        # Time that an earlier part of this run took counts against the same budget.
+        stopwatch.add_earlier(float(np.max(earlier["seconds"])))
+    return journal
+
+
+def _time_for_training(config: RunConfig, stopwatch: Stopwatch) -> TimeBudget | None:
+    budget = config.budgets.time
+    if budget is None or budget.seconds is None:
+        return None
+    reserve = max(_RESERVE_SECONDS, _RESERVE_SHARE * budget.seconds)
+    left = budget.seconds - stopwatch.total - min(reserve, budget.seconds / 2)
+    # Never zero: whether a step still fits is decided, and refused, by `fit`.
+    return TimeBudget(seconds=max(left, 1e-3))

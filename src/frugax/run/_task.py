@@ -1,0 +1,164 @@
+"""What is trained: a built-in model on built-in data, or the user's own function.
+
+A task is four functions. They may be plain JAX, equinox or flax: whatever `init`
+returns, its floating-point arrays are trained and the rest is kept as it is.
+"""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frugax import models
+from frugax.errors import ConfigError
+from frugax.typing import PyTree
+
+from ._config import DataConfig, ModelConfig, RunConfig
+from ._data import Images, epoch_batches, load_images
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """What a run trains.
+
+    Attributes:
+        init: from a `jax.random` key to a model: any pytree, or an equinox module.
+        loss: from `(model, batch)` to a scalar, or to a scalar and a dict of scalar
+            metrics.
+        batches: from the step's index to a batch (a pytree of arrays, the same shapes
+            every time), or a list of batches that is gone through again and again.
+            Not an iterator: a resumed run must be able to ask for step 1,000 first.
+        evaluate: from a model to a dict of numbers; `"accuracy"` is shown and may be
+            limited by `accuracy_drop`. None: nothing is evaluated.
+        summary: one line about the model and data, for the report.
+    """
+
+    init: Callable[[jax.Array], PyTree]
+    loss: Callable[[PyTree, PyTree], Any]
+    batches: Callable[[int], PyTree] | Sequence[PyTree]
+    evaluate: Callable[[PyTree], Mapping[str, float]] | None = None
+    summary: str = ""
+
+
+def load_task(config: RunConfig, *, config_folder: Path) -> Task:
+    """Make the task that a config names.
+
+    Args:
+        config: the run's config.
+        config_folder: where its file lies; the user's module is looked for there
+            first, then in the working folder and among installed packages.
+
+    Raises:
+        ConfigError: the user's function is not there or does not return a task, or
+            the batch is larger than the data.
+        MissingExtraError: the data set's package is not installed.
+    """
+    if config.task is not None:
+        return _own_task(config.task, config.options, config_folder)
+    assert config.data is not None  # RunConfig has checked both
+    assert config.model is not None
+    data = load_images(config.data, seed=config.seed)
+    return _image_task(config.data, config.model, data, seed=config.seed)
+
+
+def _image_task(
+    data_config: DataConfig, model_config: ModelConfig, data: Images, *, seed: int
+) -> Task:
+    width, depth, classes = model_config.width, model_config.depth, data.classes
+    match model_config.name:
+        case "residual_mlp":
+            body = models.residual_mlp(width=width, depth=depth, classes=classes)
+            chain = models.Chain(models.Flatten(), body)
+        case "mlp":
+            body = models.mlp(hidden=(width,) * depth, classes=classes)
+            chain = models.Chain(models.Flatten(), body)
+        case "convnet":
+            chain = models.convnet(channels=(width,) * depth, classes=classes)
+    net = models.compile(chain, input_shape=data.train_x.shape[1:])
+    try:
+        batches = epoch_batches(data, batch=data_config.batch, seed=seed)
+    except ValueError as e:
+        raise ConfigError(f"data.{e}") from e
+
+    def loss(params: PyTree, batch: PyTree) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logits = net.apply(params, batch["x"])
+        accuracy = models.accuracy(logits, batch["y"])
+        return models.cross_entropy(logits, batch["y"]), {"accuracy": accuracy}
+
+    test_x, test_y = jnp.asarray(data.test_x), jnp.asarray(data.test_y)
+
+    @jax.jit
+    def measure(params: PyTree) -> dict[str, jax.Array]:
+        logits = net.apply(params, test_x)
+        return {
+            "accuracy": models.accuracy(logits, test_y),
+            "loss": models.cross_entropy(logits, test_y),
+        }
+
+    def evaluate(params: PyTree) -> dict[str, float]:
+        return {k: float(v) for k, v in jax.device_get(measure(params)).items()}
+
+    summary = (
+        f"{model_config.name} of width {width}, depth {depth}, on {data_config.name}: "
+        f"{len(data.train_x):,} training and {len(data.test_x):,} test images"
+    )
+    return Task(net.init, loss, batches, evaluate, summary)
+
+
+def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Task:
+    module_name, colon, function_name = name.partition(":")
+    if not colon or not module_name or not function_name:
+        raise ConfigError(
+            f'task: {name!r} names no function: write "module:function", for example '
+            '"my_model:task".'
+        )
+    for folder in (Path.cwd(), config_folder.resolve()):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as e:
+        if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
+            raise  # the user's module is there, but imports something that is not
+        raise ConfigError(
+            f"task: there is no module {module_name!r} in {config_folder}, in "
+            f"{Path.cwd()} or among the installed packages."
+        ) from e
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        found = [n for n in vars(module) if callable(vars(module)[n]) and n[0] != "_"]
+        raise ConfigError(
+            f"task: {module_name} ({module.__file__}) has no function "
+            f"{function_name!r}. It has: {', '.join(found) or 'none'}."
+        )
+    return _as_task(function(**options), name)
+
+
+def _as_task(made: Any, name: str) -> Task:
+    wanted = (
+        "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
+        "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
+    )
+    if isinstance(made, tuple) and len(made) in (3, 4):
+        made = Task(*made)
+    if not isinstance(made, Task):
+        raise ConfigError(f"task: {name} returned a {type(made).__name__}; {wanted}")
+    for part in ("init", "loss"):
+        if not callable(getattr(made, part)):
+            value = getattr(made, part)
+            raise ConfigError(
+                f"task: {name}: {part} must be a function, got a "
+                f"{type(value).__name__}; {wanted}"
+            )
+    if not (callable(made.batches) or isinstance(made.batches, Sequence)):
+        raise ConfigError(
+            f"task: {name}: batches must be a function of the step's index or a list "
+            f"of batches, got a {type(made.batches).__name__}. An iterator cannot be "
+            "resumed exactly; write `lambda step: ...` instead."
+        )
+    return dataclasses.replace(made, summary=made.summary or name)

@@ -1,0 +1,269 @@
+"""Checkpoints that are whole or do not count, and that say whose they are.
+
+Orbax writes the arrays. A manifest is written last: step, every leaf's place and
+type, every file's length and checksum, and the caller's own JSON. A folder without
+one is a save that was killed, and is passed over. On the way back the manifest is
+compared first, so neither a damaged file nor a stranger's state reaches Orbax.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from frugax.errors import CheckpointError, OutputError
+from frugax.files import make_folder, why_not_written, write_whole
+
+from ._signature import Signature
+from ._state import TrainState
+
+_MANIFEST = "frugax.json"
+_VERSION = 1
+_OURS = re.compile(r"(\d+)(\.orbax-checkpoint-tmp.*)?")
+
+
+class Checkpoints:
+    """The last few states of one training run, in one folder.
+
+    Attributes:
+        folder: where they are; one sub-folder each, named by the step.
+        keep: how many of them stay; >= 1.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
+        """Name the folder; nothing is read or written yet.
+
+        Raises:
+            ValueError: `keep` is below 1.
+        """
+        if keep < 1:
+            raise ValueError(f"keep must be >= 1, got {keep}.")
+        # Orbax refuses relative paths.
+        self.folder = Path(folder).absolute()
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """The steps that have a finished checkpoint, in order."""
+        return sorted(int(p.name) for p in self._ours() if (p / _MANIFEST).exists())
+
+    def latest_step(self) -> int | None:
+        """The last of them, or None."""
+        return max(self.steps(), default=None)
+
+    def save(self, state: TrainState, extra: Mapping[str, Any] | None = None) -> None:
+        """Write a state, then drop what is older than the last `keep`.
+
+        It is on disk when this returns. Killed half-way, it does not count.
+
+        Args:
+            state: what to save, under the number `state.step`.
+            extra: anything JSON can hold, given back by `restore`.
+
+        Raises:
+            CheckpointError: the folder has this step, or a later one, already.
+            OutputError: no space, no permission, or something in the way.
+            TypeError: `extra` holds something that JSON cannot.
+        """
+        step, latest = int(state.step), self.latest_step()
+        if latest is not None and latest >= step:
+            raise CheckpointError(
+                f"{self.folder} holds step {latest}, so step {step} cannot follow: "
+                "restore it and go on from there, or use another folder."
+            )
+        extra = json.loads(json.dumps(extra or {}))  # refused before the slow part
+        place = make_folder(self.folder) / str(step)
+        for unfinished in self._ours():
+            if not (unfinished / _MANIFEST).exists():
+                shutil.rmtree(unfinished)
+        leaves = Signature.of(state=state).leaves
+        _write_arrays(place, _to_numpy(state))
+        body = {
+            "version": _VERSION,
+            "step": step,
+            "leaves": leaves,
+            "files": _checksums(place),
+            "extra": extra,
+        }
+        text = json.dumps(body)
+        sealed = {"crc32": zlib.crc32(text.encode()), "manifest": text}
+        write_whole(place / _MANIFEST, json.dumps(sealed))
+        for old in self.steps()[: -self.keep]:
+            # The manifest goes first: a folder without one does not count.
+            (self.folder / str(old) / _MANIFEST).unlink()
+            shutil.rmtree(self.folder / str(old))
+
+    def restore(
+        self, like: TrainState, *, step: int | None = None
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Read a state back, bit for bit.
+
+        Args:
+            like: a state of the same run, for its structure, types and devices; its
+                values are not looked at (`jax.ShapeDtypeStruct`s will do).
+            step: which one; by default the latest.
+
+        Returns:
+            The state, and the `extra` that was saved with it.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or it belongs to a state of
+                another structure, shape or dtype; the message names the leaf or file.
+        """
+        if step is None:
+            step = self.latest_step()
+        if step is None or step not in self.steps():
+            which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+            raise CheckpointError(
+                f"{self.folder} holds {which}: check the path, or train from the start."
+            )
+        place = self.folder / str(step)
+        body = self._manifest(place)
+        saved = {str(where): str(kind) for where, kind in body["leaves"]}
+        wanted = dict(Signature.of(state=like).leaves)
+        for leaf in [*wanted, *saved]:
+            if saved.get(leaf) != wanted.get(leaf):
+                raise CheckpointError(
+                    f"{place} belongs to another state: {leaf} is "
+                    f"{saved.get(leaf, 'absent')} there and "
+                    f"{wanted.get(leaf, 'absent')} here. Restore it into the model and "
+                    "optimiser that wrote it."
+                )
+        found = _checksums(place)
+        for file, whole in body["files"].items():
+            if found.get(file) != whole:
+                gone = "is missing" if file not in found else "is damaged"
+                raise CheckpointError(self._damage(place, f"{file} {gone}"))
+        return _from_numpy(_read_arrays(place), like), body["extra"]
+
+    def _ours(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return [
+            p for p in self.folder.iterdir() if p.is_dir() and _OURS.fullmatch(p.name)
+        ]
+
+    def _manifest(self, place: Path) -> dict[str, Any]:
+        try:
+            sealed = json.loads((place / _MANIFEST).read_text())
+            text = str(sealed["manifest"])
+            if zlib.crc32(text.encode()) != sealed["crc32"]:
+                raise ValueError("checksum")
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise CheckpointError(self._damage(place, f"{_MANIFEST} is damaged")) from e
+        body = json.loads(text)
+        if body["version"] != _VERSION:
+            raise CheckpointError(
+                f"{place} is of format {body['version']}, and this frugax reads "
+                f"{_VERSION}: update frugax."
+            )
+        return body
+
+    def _damage(self, place: Path, what: str) -> str:
+        older = [s for s in self.steps() if s < int(place.name)]
+        remedy = (
+            f"restore an older one with step={older[-1]}"
+            if older
+            else "there is no older one, train from the start"
+        )
+        return f"{place}: {what}; {remedy}, and delete this folder."
+
+
+def _to_numpy(state: TrainState) -> dict[str, np.ndarray]:
+    """Every leaf on the host, by its place; Orbax cannot hold empty ones."""
+    flat = jax.tree_util.tree_leaves_with_path(state)
+    named = {_name(path): np.asarray(_raw(leaf)) for path, leaf in flat}
+    return {name: array for name, array in named.items() if array.size}
+
+
+def _from_numpy(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainState:
+    def build(path: Any, leaf: Any) -> jax.Array:
+        key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        raw = jax.eval_shape(_raw, leaf)
+        # A copy: XLA may not write over memory that NumPy owns, and steps donate.
+        value = jnp.array(arrays.get(_name(path), np.zeros(raw.shape, raw.dtype)))
+        if key:
+            # Only an array of keys can be asked for its implementation.
+            impl = jax.random.key_impl(jnp.empty((), leaf.dtype))
+            value = jax.random.wrap_key_data(value, impl=impl)
+        sharding = getattr(leaf, "sharding", None)
+        on_default = sharding is None or sharding.device_set == value.devices()
+        return value if on_default else jax.device_put(value, sharding)
+
+    return jax.tree_util.tree_map_with_path(build, like)
+
+
+def _raw(leaf: Any) -> Any:
+    """Numbers as they are, random keys as the numbers in them."""
+    key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if key else leaf
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path)
+
+
+def _checksums(place: Path) -> dict[str, list[int]]:
+    """Length and CRC-32 of every file that Orbax wrote."""
+    files = sorted(p for p in place.rglob("*") if p.is_file() and p.name != _MANIFEST)
+    found: dict[str, list[int]] = {}
+    for path in files:
+        crc = 0
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                crc = zlib.crc32(chunk, crc)
+        found[path.relative_to(place).as_posix()] = [path.stat().st_size, crc]
+    return found
+
+
+def _write_arrays(place: Path, arrays: dict[str, np.ndarray]) -> None:
+    with _orbax() as (ocp, checkpointer):
+        try:
+            checkpointer.save(place, args=ocp.args.StandardSave(arrays))
+        except OSError as e:
+            raise OutputError(why_not_written(place, e)) from e
+        except ValueError as e:
+            # TensorStore reports what the disk refuses as ValueError, in many lines.
+            reason = str(e).splitlines()[0][:200]
+            raise OutputError(
+                f"cannot write {place}: {reason}; choose another place."
+            ) from e
+
+
+def _read_arrays(place: Path) -> dict[str, np.ndarray]:
+    with _orbax() as (ocp, checkpointer):
+        try:
+            return checkpointer.restore(place, args=ocp.args.StandardRestore())
+        except (OSError, ValueError, KeyError) as e:
+            # The files are as they were written: this Orbax cannot read them.
+            reason = str(e).splitlines()[0][:200]
+            raise CheckpointError(
+                f"{place} cannot be read by orbax-checkpoint {ocp.__version__}: "
+                f"{reason}; use the version that wrote it."
+            ) from e
+
+
+@contextlib.contextmanager
+def _orbax() -> Iterator[tuple[Any, Any]]:
+    """Orbax and a checkpointer of it, with its chatter on stderr turned off."""
+    import orbax.checkpoint as ocp  # here: it takes half a second
+
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.closing(
+            ocp.Checkpointer(ocp.StandardCheckpointHandler())
+        ) as checkpointer:
+            yield ocp, checkpointer
+    finally:
+        logger.setLevel(level)

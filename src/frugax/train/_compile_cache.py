@@ -1,0 +1,48 @@
+"""Compiled programs that outlive the process, in a folder of bounded size."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import jax
+
+from frugax.errors import MissingExtraError
+from frugax.files import make_folder
+
+# JAX's own threshold of 1 s leaves out most steps that fit on a laptop; below 0.1 s
+# reading the file costs as much as compiling anew.
+_LEAST_SECONDS = 0.1
+_MOST_BYTES = 2 * 2**30
+
+
+def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Keep what XLA compiles on disk, for the next process to find.
+
+    This sets JAX's own global options, which is why frugax never calls it by itself.
+    Programs that take less than 0.1 s to compile are not kept; past 2 GiB the least
+    recently used are dropped. Tracing and lowering are not cached by JAX.
+
+    Args:
+        folder: where to keep them; by default `$XDG_CACHE_HOME/frugax/xla`, and
+            `~/.cache/frugax/xla` where that is not set. It is made if need be.
+
+    Returns:
+        The folder.
+
+    Raises:
+        MissingExtraError: JAX needs the package `filelock` to bound the folder.
+        OutputError: the folder cannot be made.
+    """
+    if importlib.util.find_spec("filelock") is None:
+        raise MissingExtraError(
+            "JAX needs the package filelock to bound its compile cache: "
+            "pip install filelock."
+        )
+    if folder is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "frugax" / "xla"
+    place = make_folder(folder)
+    jax.config.update("jax_compilation_cache_dir", str(place))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
+    return place

@@ -1,0 +1,154 @@
+"""Train so many steps, within so many seconds, so that it can go on later.
+
+Here is what the user says and gets; the loop itself is in `_loop.py`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from frugax.budget import Receipt, Spend, TimeBudget
+from frugax.typing import PyTree
+
+from ._batches import batches_by_index
+from ._checkpoints import Checkpoints
+from ._clock import TimeLedger
+from ._loop import Evaluation, Loop, StoppedBecause
+from ._plan import TrainPlan
+from ._state import TrainState
+from ._step import Metrics, TrainStep
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """A trained state, and how it came about.
+
+    Attributes:
+        state: after the last step taken.
+        steps: steps that this call took.
+        loss: the last one; None if no step was taken.
+        history: evaluations in order.
+        ledger: where the seconds went.
+        stopped_because: `"steps"` all are done, `"time"` the next would not fit,
+            `"interrupted"` Ctrl-C, `"stop"` the caller's `stop` said so.
+        plan: what the time budget allowed once a step had been timed; None without a
+            limit of seconds, or if no step was timed.
+        receipt: time, and the step's memory and compiles, predicted beside measured.
+    """
+
+    state: TrainState
+    steps: int
+    loss: float | None
+    history: tuple[Evaluation, ...]
+    ledger: TimeLedger
+    stopped_because: StoppedBecause
+    plan: TrainPlan | None
+    receipt: Receipt
+
+
+def fit(
+    step: TrainStep,
+    state: TrainState,
+    batches: Callable[[int], PyTree] | Sequence[PyTree],
+    *,
+    steps: int,
+    budget: TimeBudget | None = None,
+    on_step: Callable[[int, Metrics, TrainState], Any] | None = None,
+    evaluate: Callable[[TrainState], Mapping[str, Any]] | None = None,
+    evaluate_every: int | None = None,
+    checkpoints: Checkpoints | None = None,
+    save_every: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> FitResult:
+    """Train until `state.step` is `steps`, or the budget ends.
+
+    A run that goes on from a restored state takes the same steps on the same batches
+    as one that never stopped, and ends bit-equal to it.
+
+    The time budget counts everything from the call to the return, compiling included.
+    The loop stops after the last step that is expected to fit, judging by the slowest
+    of the last few and leaving time for the last evaluation and checkpoint. What it
+    cannot do is stop in the middle of a step or of a compilation.
+
+    Args:
+        step: from `make_train_step`.
+        state: where to start; its memory is given away, as by `step`.
+        batches: the batch of each step, as a function of the step number, or a list
+            to go round. Not an iterator: that cannot be resumed.
+        steps: step number to reach, those of earlier runs included.
+        budget: the seconds and compiles there are.
+        on_step: called after each step with its number, counted from 0, its metrics
+            and the new state, all still on the device. Reading a value waits for it.
+            The state is given away at the next step: do not keep it.
+        evaluate: called with a state before the first step, every `evaluate_every`
+            steps and at the end; gives named numbers.
+        evaluate_every: steps between evaluations; None for the first and last only.
+        checkpoints: where the state is saved before the first step, every
+            `save_every` steps and at the end. A step that is there is not saved again.
+        save_every: steps between checkpoints; None for the first and last only.
+        stop: asked before each step whether to stop.
+
+    Raises:
+        ValueError: a number out of its range, or `*_every` without what it is for.
+        TypeError: `batches` is an iterator.
+        FloatingPointError: the loss, or a state about to be saved, is not finite.
+        InfeasibleBudgetError: the time was over before the first step. `needed` is
+            what had been spent by then.
+        BudgetExceededError: a batch needs one compile too many; see `TrainStep`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from frugax import train
+        >>> optimizer = optax.sgd(0.25)
+        >>> loss = lambda w, x: ((w - x) ** 2).sum()
+        >>> step = train.make_train_step(loss, optimizer)
+        >>> state = train.init_state(jnp.zeros(2), optimizer)
+        >>> result = train.fit(step, state, [jnp.ones(2)], steps=3)
+        >>> result.stopped_because, result.state.params
+        ('steps', Array([0.875, 0.875], dtype=float32))
+    """
+    for name, value in (("evaluate_every", evaluate_every), ("save_every", save_every)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}.")
+    if evaluate_every is not None and evaluate is None:
+        raise ValueError("evaluate_every needs evaluate=, the function to call.")
+    if save_every is not None and checkpoints is None:
+        raise ValueError("save_every needs checkpoints=, the place to save in.")
+    loop = Loop(
+        step=step,
+        state=state,
+        batch_of=batches_by_index(batches),
+        until=steps,
+        budget=budget,
+        on_step=on_step,
+        evaluate=evaluate,
+        evaluate_every=evaluate_every,
+        checkpoints=checkpoints,
+        save_every=save_every,
+        stop=stop,
+    )
+    start = loop.at
+    with step.limit_compiles(None if budget is None else budget.compiles):
+        stopped_because = loop.run()
+        spends = step.report().spends
+    ledger = loop.clock.ledger()
+    if budget is not None and budget.seconds is not None:
+        time = Spend(
+            name="time of training",
+            unit="seconds",
+            limit=budget.seconds,
+            predicted=None if loop.plan is None else loop.plan.predicted,
+            measured=ledger.wall_s,
+            source="time.perf_counter() from the call of fit to its return",
+        )
+        spends = (time, *spends)
+    return FitResult(
+        state=loop.state,
+        steps=loop.at - start,
+        loss=loop.loss,
+        history=tuple(loop.history),
+        ledger=ledger,
+        stopped_because=stopped_because,
+        plan=loop.plan,
+        receipt=Receipt(spends),
+    )

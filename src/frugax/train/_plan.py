@@ -1,0 +1,132 @@
+"""How many training steps fit in the seconds that there are."""
+
+import bisect
+import dataclasses
+import json
+import math
+
+from frugax.budget import (
+    TimeBudget,
+    format_seconds,
+    from_plain,
+    table,
+    to_plain,
+)
+from frugax.errors import InfeasibleBudgetError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """How many steps will be taken, and where the seconds go.
+
+    Attributes:
+        budget: what it was made for.
+        steps: steps that fit; >= 1 and <= `wanted_steps`.
+        wanted_steps: steps that were asked for.
+        step_seconds: what one step takes.
+        compile_seconds: what planning and compiling take, once.
+        other_seconds: what evaluations and checkpoints take, all together.
+    """
+
+    budget: TimeBudget
+    steps: int
+    wanted_steps: int
+    step_seconds: float
+    compile_seconds: float
+    other_seconds: float
+
+    @property
+    def predicted(self) -> float:
+        """Seconds from start to end; never more than the budget's."""
+        return _total(
+            self.steps, self.step_seconds, self.compile_seconds, self.other_seconds
+        )
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(to_plain(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TrainPlan":
+        """The plan that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is not such a plan.
+        """
+        return from_plain(cls, json.loads(text))
+
+    def __str__(self) -> str:
+        rows = [
+            ["compile", "1", format_seconds(self.compile_seconds)],
+            [
+                "steps",
+                f"{self.steps} of {self.wanted_steps}",
+                format_seconds(self.steps * self.step_seconds),
+            ],
+            ["other", "", format_seconds(self.other_seconds)],
+            ["all", f"within {self.budget}", format_seconds(self.predicted)],
+        ]
+        return table(["part", "count", "seconds"], rows)
+
+
+def plan(
+    budget: TimeBudget,
+    *,
+    step_seconds: float,
+    compile_seconds: float,
+    steps: int,
+    other_seconds: float = 0.0,
+) -> TrainPlan:
+    """How many of `steps` fit in the budget, compilation included.
+
+    Args:
+        budget: the seconds there are; without `seconds` every step fits.
+        step_seconds: what one step takes; > 0.
+        compile_seconds: what planning and compiling take, once; >= 0.
+        steps: how many steps are wanted; >= 1.
+        other_seconds: what evaluations and checkpoints take, all together; >= 0.
+
+    Raises:
+        ValueError: a number out of its range.
+        InfeasibleBudgetError: not even one step fits.
+
+    Example:
+        >>> p = plan(TimeBudget("10s"), step_seconds=2, compile_seconds=3, steps=9)
+        >>> p.steps, p.predicted
+        (3, 9.0)
+    """
+    if not 0 < step_seconds < math.inf:
+        raise ValueError(f"step_seconds must be > 0 and finite, got {step_seconds}.")
+    for name, value in (("compile", compile_seconds), ("other", other_seconds)):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}_seconds must be >= 0 and finite, got {value}.")
+    if steps < 1:
+        raise ValueError(f"steps must be >= 1, got {steps}.")
+
+    costs = float(step_seconds), float(compile_seconds), float(other_seconds)
+    limit = math.inf if budget.seconds is None else budget.seconds
+    needed = _total(1, *costs)
+    if needed > limit:
+        raise InfeasibleBudgetError(
+            "training for one step",
+            needed=needed,
+            limit=limit,
+            unit="seconds",
+            hint="keep compiled programs with train.use_compile_cache().",
+        )
+    # A search rather than a quotient: rounding cannot then put it one off.
+    fitting = bisect.bisect_right(
+        range(2, steps + 1), limit, key=lambda n: _total(n, *costs)
+    )
+    return TrainPlan(
+        budget=budget,
+        steps=1 + fitting,
+        wanted_steps=steps,
+        step_seconds=costs[0],
+        compile_seconds=costs[1],
+        other_seconds=costs[2],
+    )
+
+
+def _total(steps: int, step_s: float, compile_s: float, other_s: float) -> float:
+    return compile_s + other_s + steps * step_s

@@ -1,0 +1,43 @@
+"""Every leaf by its name, as a person would write the way to it."""
+
+from frugax.typing import PyTree
+
+from ._open import open_container
+
+
+def named_leaves(tree: PyTree) -> list[tuple[str, object]]:
+    """Name every leaf of a tree, in the order of `jax.tree.leaves`.
+
+    Containers are dicts, lists, tuples, named tuples, dataclasses, and whatever is
+    registered with JAX (equinox and flax modules are). None is an empty container.
+
+    Args:
+        tree: the tree; it is only read.
+
+    Returns:
+        Pairs of name and leaf. A tree that is one leaf has the empty name.
+
+    Raises:
+        TypeError: a dict whose keys do not sort.
+        ValueError: two leaves share a name: a key holds what looks like a path.
+
+    >>> named_leaves({"w": 1, "layers": [{"b": 2}, None]})
+    [('layers[0].b', 2), ('w', 1)]
+    """
+    found: list[tuple[str, object]] = []
+    _collect(tree, "", found)
+    seen: set[str] = set()
+    for name, _ in found:
+        if name in seen:
+            raise ValueError(f"two leaves are named {name!r}: rename one of the keys.")
+        seen.add(name)
+    return found
+
+
+def _collect(tree: PyTree, name: str, found: list[tuple[str, object]]) -> None:
+    opened = open_container(tree)
+    if opened is None:
+        found.append((name.removeprefix("."), tree))
+        return
+    for place, child in zip(opened.places, opened.children, strict=True):
+        _collect(child, name + place, found)

@@ -1,0 +1,77 @@
+"""Every budget is frozen, hashable, readable, and survives plain data both ways."""
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+from hypothesis import given, strategies as st
+
+import frugax as fx
+from frugax.budget import from_plain, to_plain
+
+BUDGETS = [
+    fx.MemoryBudget("2GiB", headroom_frac="5%", kind="total"),
+    fx.SizeBudget("6x"),
+    fx.SizeBudget("2MiB"),
+    fx.SizeBudget("4.25bpw"),
+    fx.SizeBudget(ratio=4.0, rel_error=0.01),
+    fx.SizeBudget(max_abs=1e-3),
+    fx.OverheadBudget("1%"),
+    fx.TimeBudget("10min"),
+    fx.TimeBudget(seconds="1h", compiles=2),
+    fx.TimeBudget(compiles=1),
+    fx.ExperimentBudget(cost=10, n=5, seconds="1h", costs={"X": 2, "Y": 0.5}),
+    fx.ExperimentBudget(n=3),
+]
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+def test_frozen_hashable_and_back_from_plain_data(budget):
+    assert from_plain(type(budget), to_plain(budget)) == budget
+    assert hash(budget) == hash(copy.deepcopy(budget))
+    assert pickle.loads(pickle.dumps(budget)) == budget
+    assert dataclasses.replace(budget) == budget
+    field = dataclasses.fields(budget)[0].name
+    with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+        setattr(budget, field, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: fx.SizeBudget(), TypeError, "at least one"),
+        (lambda: fx.SizeBudget(ratio=2, bytes=5), TypeError, "'bytes', 'ratio'"),
+        (lambda: fx.SizeBudget("2x", ratio=3), TypeError, "already names a size"),
+        (lambda: fx.SizeBudget("small"), ValueError, "got 'small'"),
+        (lambda: fx.SizeBudget(ratio=0), ValueError, "ratio must be > 0"),
+        (lambda: fx.SizeBudget(rel_error=-1), ValueError, "rel_error must be >= 0"),
+        (lambda: fx.SizeBudget(ratio=float("inf")), ValueError, "got inf"),
+        (lambda: fx.TimeBudget(), TypeError, "needs a limit"),
+        (lambda: fx.TimeBudget("1h", seconds=2), TypeError, "already names"),
+        (lambda: fx.TimeBudget(compiles=0), ValueError, "compiles must be"),
+        (lambda: fx.OverheadBudget(), TypeError, "needs one share"),
+        (lambda: fx.OverheadBudget(share=1.5), ValueError, r"in \[0, 1\]"),
+        (lambda: fx.ExperimentBudget(), TypeError, "needs a limit"),
+        (lambda: fx.ExperimentBudget(n=0), ValueError, "n must be"),
+        (lambda: fx.ExperimentBudget(cost=-1), ValueError, "cost must be > 0"),
+        (lambda: fx.ExperimentBudget(n=1, costs={"X": 0}), ValueError, "'X'"),
+    ],
+)
+def test_wrong_limits_are_explained(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@given(st.floats(0.01, 1000), st.integers(1, 10**9), st.integers(1, 10**9))
+def test_a_ratio_never_allows_more_than_its_share(ratio, original, weights):
+    limit = fx.SizeBudget(ratio=ratio).limit_bytes(
+        original_bytes=original, weights=weights
+    )
+    assert limit is not None
+    assert limit <= original / ratio < limit + 1
+
+
+def test_an_experiment_without_a_price_costs_one():
+    budget = fx.ExperimentBudget(n=1, costs={"X": 2})
+    assert (budget.price("X"), budget.price("Z")) == (2.0, 1.0)

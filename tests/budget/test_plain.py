@@ -1,0 +1,76 @@
+"""Plain data becomes dataclasses, and what is wrong is named with its place."""
+
+import dataclasses
+from typing import Literal
+
+import pytest
+from hypothesis import given, strategies as st
+
+import frugax as fx
+from frugax.budget import WrongValueError, from_plain, to_plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    size: int
+    kind: Literal["a", "b"] = "a"
+    rate: float = 1.0
+
+    def __post_init__(self):
+        if self.size < 0:
+            raise ValueError(f"size must be >= 0, got {self.size}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    name: str
+    inner: Inner
+    memory: fx.MemoryBudget | None = None
+    parts: tuple[Inner, ...] = ()
+    pair: tuple[int, str] = (0, "")
+    notes: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+GOOD = {"name": "x", "inner": {"size": 1}}
+
+
+def test_whole_numbers_stand_for_floats_and_text_for_budgets():
+    made = from_plain(Outer, GOOD | {"memory": "1KiB", "notes": {"a": 1}})
+    assert made.memory == fx.MemoryBudget(limit_bytes=1024)
+    assert made.notes == {"a": 1.0}
+    assert isinstance(made.notes["a"], float)
+
+
+@given(st.integers(0, 99), st.floats(allow_nan=False), st.text(), st.integers())
+def test_there_and_back(size, rate, name, n):
+    inner = Inner(size=size, rate=rate)
+    made = Outer(name, inner, fx.MemoryBudget("1MB"), (inner, inner), (n, name))
+    assert from_plain(Outer, to_plain(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "at", "message"),
+    [
+        ({"nane": "x"}, "nane", "Did you mean 'name'"),
+        ({"inner": {"size": "1"}}, "inner.size", "a whole number, got '1'"),
+        ({"inner": {"size": True}}, "inner.size", "got True"),
+        ({"inner": {"size": -1}}, "inner.size", "must be >= 0, got -1"),
+        ({"inner": {"size": 1, "kind": "c"}}, "inner.kind", "'a' or 'b', got 'c'"),
+        ({"inner": {"kind": "a"}}, "inner.size", "missing"),
+        ({"inner": 3}, "inner", "a mapping with the keys size, kind, rate, got 3"),
+        ({"memory": "1 parsec"}, "memory", "'parsec'"),
+        ({"memory": {"limit": 3}}, "memory.limit", "Did you mean 'limit_bytes'"),
+        ({"parts": [{"size": 1}, {"size": None}]}, "parts[1].size", "got None"),
+        ({"pair": [1]}, "pair", "a list of 2 values"),
+        ({"notes": {"a": "b"}}, "notes.a", "a number, got 'b'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(change, at, message):
+    with pytest.raises(WrongValueError, match=message) as caught:
+        from_plain(Outer, GOOD | change)
+    assert caught.value.at == at
+
+
+def test_only_plain_things_are_written():
+    with pytest.raises(TypeError, match="object"):
+        to_plain({"a": [object()]})

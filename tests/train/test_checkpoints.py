@@ -1,0 +1,223 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from frugax.errors import CheckpointError, OutputError
+from frugax.train import Checkpoints, TrainState, init_state
+
+
+def state_of(step=3, width=4, **more):
+    params = {
+        "w": jnp.arange(width, dtype=jnp.float32) + step,
+        "half/of.it": jnp.full((2, 3), 1 / 3, jnp.bfloat16),
+        "empty": jnp.zeros((0, 5)),
+        **more,
+    }
+    state = init_state(params, optax.adam(0.1))
+    return state._replace(step=jnp.int32(step))
+
+
+def same_bits(a, b):
+    raw = lambda x: (
+        jax.random.key_data(x)
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        else x
+    )
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    return all(
+        x.dtype == y.dtype
+        and x.shape == y.shape
+        and np.asarray(raw(x)).tobytes() == np.asarray(raw(y)).tobytes()
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def files_of(folder):
+    return sorted(p for p in Path(folder).rglob("*") if p.is_file())
+
+
+def test_every_leaf_comes_back_bit_equal(tmp_path):
+    state = state_of(
+        key=jax.random.key(7),
+        nan=jnp.array([jnp.nan, -0.0, jnp.inf]),
+        flag=jnp.array(True),
+        wave=jnp.ones(2, jnp.complex64),
+    )
+    saved = Checkpoints(tmp_path)
+    saved.save(state, {"note": [1, "two", None]})
+    back, extra = Checkpoints(tmp_path).restore(state)
+    assert same_bits(back, state)
+    assert extra == {"note": [1, "two", None]}
+    shapes_only, _ = saved.restore(jax.eval_shape(lambda: state))
+    assert same_bits(shapes_only, state)
+
+
+def test_only_the_last_few_stay(tmp_path):
+    saved = Checkpoints(tmp_path, keep=2)
+    assert saved.latest_step() is None
+    for step in (1, 5, 12):
+        saved.save(state_of(step))
+    assert saved.steps() == [5, 12]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["12", "5"]
+    older, _ = saved.restore(state_of(), step=5)
+    assert int(older.step) == 5
+
+
+def test_an_older_step_cannot_follow_a_later_one(tmp_path):
+    saved = Checkpoints(tmp_path)
+    saved.save(state_of(5))
+    for step in (4, 5):
+        with pytest.raises(CheckpointError, match="holds step 5"):
+            saved.save(state_of(step))
+
+
+@pytest.mark.parametrize(
+    ("like", "said"),
+    [
+        (
+            state_of(width=5),
+            r"state\.params\['w'\] is float32\[4\] there and float32\[5",
+        ),
+        (state_of(more=jnp.ones(2)), r"state\.params\['more'\] is absent there"),
+        (
+            TrainState(jnp.int32(0), {"w": jnp.zeros(4)}, ()),
+            r"params\['empty'\] is float32\[0,5\] there and absent here",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_state_is_refused_and_the_leaf_named(
+    tmp_path, like, said
+):
+    saved = Checkpoints(tmp_path)
+    saved.save(state_of())
+    with pytest.raises(CheckpointError, match=said) as e:
+        saved.restore(like)
+    assert "\n" not in str(e.value)
+
+
+def test_any_damage_to_any_file_is_found_and_said_in_one_line(tmp_path, capfd):
+    saved = Checkpoints(tmp_path, keep=2)
+    saved.save(state_of(1))
+    saved.save(state_of(2), {"a": 1})
+    for file in files_of(tmp_path / "2"):
+        whole = file.read_bytes()
+        middle = len(whole) // 2
+        flipped = bytes([whole[middle] ^ 0x10])
+        for damaged in (
+            whole[:middle],
+            whole[:middle] + flipped + whole[middle + 1 :],
+            None,
+        ):
+            if damaged is None:
+                file.unlink()
+            else:
+                file.write_bytes(damaged)
+            if file.name == "frugax.json" and damaged is None:
+                assert saved.latest_step() == 1  # as if the save had been killed
+            else:
+                with pytest.raises(CheckpointError, match="step=1") as e:
+                    saved.restore(state_of())
+                assert file.name in str(e.value)
+                assert "\n" not in str(e.value)
+            file.write_bytes(whole)
+    assert int(saved.restore(state_of())[0].step) == 2
+    assert capfd.readouterr().err == ""  # nor does Orbax print tracebacks of its own
+
+
+def test_a_folder_without_checkpoints_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no checkpoint:"):
+        Checkpoints(tmp_path / "none").restore(state_of())
+    saved = Checkpoints(tmp_path)
+    saved.save(state_of(3))
+    with pytest.raises(CheckpointError, match="no checkpoint of step 2"):
+        saved.restore(state_of(), step=2)
+
+
+def test_a_file_in_the_way_is_an_output_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="file"):
+        Checkpoints(tmp_path / "file").save(state_of())
+
+
+def test_extra_that_json_cannot_hold_is_refused_before_writing(tmp_path):
+    with pytest.raises(TypeError):
+        Checkpoints(tmp_path).save(state_of(), {"array": np.zeros(3)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_number_kept_must_be_one_or_more(tmp_path):
+    with pytest.raises(ValueError, match="got 0"):
+        Checkpoints(tmp_path, keep=0)
+
+
+TRAIN = """
+import sys
+import jax, jax.numpy as jnp, optax
+from frugax import train
+
+folder, until = sys.argv[1], int(sys.argv[2])
+optimizer = optax.adam(1e-2)
+loss = lambda p, b: ((jnp.tanh(b @ p["w"]) @ p["v"]) ** 2).mean()
+normal = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
+batch_of = lambda i: normal(i, 16, 8)
+step = train.make_train_step(loss, optimizer)
+state = train.init_state({"w": normal(-1, 8, 32), "v": normal(-2, 32, 4)}, optimizer)
+checkpoints = train.Checkpoints(folder)
+if checkpoints.latest_step() is not None:
+    state, _ = checkpoints.restore(state)
+print("from", int(state.step), flush=True)
+def on_step(i, metrics, state):
+    print(i, flush=True)
+train.fit(step, state, batch_of, steps=until, checkpoints=checkpoints, save_every=3,
+          on_step=on_step)
+"""
+
+
+def start(folder, until):
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(folder), str(until)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+
+
+def last_state(folder):
+    like = init_state(
+        {"w": jnp.zeros((8, 32)), "v": jnp.zeros((32, 4))}, optax.adam(1e-2)
+    )
+    return Checkpoints(folder).restore(like)[0]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_moment_ends_bit_equal_to_one_that_was_not(tmp_path):
+    straight = start(tmp_path / "straight", 60)
+    straight.communicate(timeout=120)
+    assert straight.returncode == 0
+    rng = np.random.default_rng(0)
+    killed = 0
+    for _ in range(20):
+        run = start(tmp_path / "killed", 60)
+        assert run.stdout is not None
+        steps_first, wait = int(rng.integers(4, 16)), rng.uniform(0, 0.05)
+        for _ in range(steps_first):
+            if not run.stdout.readline():
+                break
+        time.sleep(wait)  # somewhere in a step or in a save
+        run.send_signal(signal.SIGKILL)
+        run.communicate()
+        if run.returncode == 0:
+            break
+        killed += 1
+    assert killed >= 3
+    assert run.returncode == 0
+    assert same_bits(last_state(tmp_path / "killed"), last_state(tmp_path / "straight"))

@@ -1,0 +1,89 @@
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax.train import CompileLedger
+
+
+def listeners():
+    """How many functions JAX tells of events: the ledger's own must not stay."""
+    monitoring = sys.modules["jax._src.monitoring"]
+    return sum(
+        len(getattr(monitoring, f"get_{kind}_listeners")())
+        for kind in ("event", "event_duration")
+    )
+
+
+def test_a_ledger_counts_compiles_of_each_function_and_not_calls():
+    @jax.jit
+    def halve(x):
+        return x / 2.0
+
+    three, four = jnp.ones(3), jnp.ones(4)
+    with CompileLedger() as ledger:
+        halve(three), halve(three), halve(four)
+    cost = ledger.functions["halve"]
+    assert cost.compiles == 2 == ledger.compiles
+    assert min(cost.trace_s, cost.lower_s, cost.xla_s) > 0
+    assert ledger.seconds == pytest.approx(cost.seconds)
+    assert "halve" in str(ledger)
+
+
+def test_a_closed_ledger_counts_no_more_and_leaves_no_listener():
+    before = listeners()
+    three = jnp.ones(3)
+    with CompileLedger() as outer:
+        with CompileLedger() as inner:
+            jax.jit(lambda x: x + 1.0)(three)
+        jax.jit(lambda x: x + 2.0)(three)
+        assert listeners() == before + 2  # one for events, one for durations
+    jax.jit(lambda x: x + 3.0)(three)
+    assert (inner.compiles, outer.compiles) == (1, 2)
+    assert listeners() == before
+
+
+def test_a_ledger_that_is_open_cannot_be_opened_again():
+    with CompileLedger() as ledger, pytest.raises(ValueError, match="open already"):
+        ledger.__enter__()
+
+
+CACHED = """
+import jax, jax.numpy as jnp, sys
+from frugax import train
+train.use_compile_cache()
+@jax.jit
+def layers(x):
+    # Long enough in XLA to be above the threshold of 0.1 s.
+    for _ in range(200):
+        x = jnp.tanh(x @ x) + jnp.sort(x, axis=0)
+    return x
+with train.CompileLedger() as ledger:
+    layers(jnp.ones((8, 8)))
+print(ledger.functions["layers"].compiles, ledger.cache_hits, ledger.cache_misses > 0)
+"""
+
+
+def test_the_second_process_finds_what_the_first_compiled(tmp_path):
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", CACHED],
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert (tmp_path / "frugax" / "xla").is_dir()
+    (compiles, hits, missed), (compiles_again, hits_again, _) = said
+    assert (compiles, hits, missed) == ("1", "0", "True")
+    assert compiles_again == "1"
+    assert int(hits_again) >= 1
+
+
+def test_importing_train_switches_no_cache_on():
+    assert jax.config.values["jax_compilation_cache_dir"] is None

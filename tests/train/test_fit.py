@@ -1,0 +1,313 @@
+import itertools
+import os
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from frugax.budget import TimeBudget, Verdict
+from frugax.errors import BudgetExceededError, CheckpointError, InfeasibleBudgetError
+from frugax.train import Checkpoints, fit, init_state, make_train_step
+
+OPTIMIZER = optax.adam(0.05)
+
+
+def loss(params, batch):
+    return ((jnp.broadcast_to(params["w"], batch.shape) - batch) ** 2).sum()
+
+
+def batch_of(index):
+    return np.random.default_rng(index).normal(size=3).astype(np.float32)
+
+
+def start():
+    return init_state({"w": jnp.zeros(3)}, OPTIMIZER)
+
+
+def new_step(**budgets):
+    return make_train_step(loss, OPTIMIZER, **budgets)
+
+
+def bits(state):
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(state)]
+
+
+def test_the_loop_is_the_step_again_and_again():
+    step, state = new_step(), start()
+    for i in range(7):
+        state, metrics = step(state, batch_of(i))
+    result = fit(new_step(), start(), batch_of, steps=7)
+    assert bits(result.state) == bits(state)
+    assert result.loss == float(metrics["loss"])
+    assert (result.steps, result.stopped_because) == (7, "steps")
+    assert result.plan is None
+    assert result.receipt.verdict is Verdict.KEPT
+
+
+def test_going_on_from_a_checkpoint_is_bit_equal_to_never_stopping(tmp_path):
+    straight = fit(new_step(), start(), batch_of, steps=60)
+    saved = Checkpoints(tmp_path)
+    fit(new_step(), start(), batch_of, steps=30, checkpoints=saved)
+    state, _ = saved.restore(start())
+    rest = fit(new_step(), state, batch_of, steps=60, checkpoints=saved, save_every=20)
+    assert rest.steps == 30
+    assert bits(rest.state) == bits(straight.state)
+    assert saved.steps() == [40, 60]
+
+
+def test_a_state_that_is_there_already_is_not_trained():
+    step = new_step()
+    first = fit(step, start(), batch_of, steps=5)
+    again = fit(step, first.state, batch_of, steps=5)
+    assert (again.steps, again.loss, again.stopped_because) == (0, None, "steps")
+
+
+def test_a_list_of_batches_goes_round():
+    batches = [batch_of(i) for i in range(3)]
+    by_list = fit(new_step(), start(), batches, steps=7)
+    by_index = fit(new_step(), start(), lambda i: batches[i % 3], steps=7)
+    assert bits(by_list.state) == bits(by_index.state)
+
+
+@pytest.mark.parametrize("wrong", [iter([1]), (i for i in [1]), {"x": 1}, "text"])
+def test_an_iterator_is_refused(wrong):
+    with pytest.raises(TypeError):
+        fit(new_step(), start(), wrong, steps=1)
+
+
+def test_the_refusal_says_why_and_what_to_do():
+    from frugax.train._batches import batches_by_index
+
+    with pytest.raises(TypeError, match=r"generator: .* again after a restart. Write"):
+        batches_by_index(i for i in [1])
+    with pytest.raises(ValueError, match="empty"):
+        batches_by_index([])
+
+
+def test_on_step_sees_every_step_in_order_with_arrays():
+    seen = []
+    fit(
+        new_step(),
+        start(),
+        batch_of,
+        steps=9,
+        on_step=lambda i, metrics, state: seen.append((i, state.step + 0, metrics)),
+    )
+    assert [i for i, _, _ in seen] == list(range(9))
+    assert [int(n) for _, n, _ in seen] == list(range(1, 10))
+    assert all(isinstance(m["loss"], jax.Array) for _, _, m in seen)
+
+
+def test_evaluations_come_first_every_few_steps_and_last():
+    result = fit(
+        new_step(),
+        start(),
+        batch_of,
+        steps=10,
+        evaluate=lambda s: {"norm": jnp.abs(s.params["w"]).sum()},
+        evaluate_every=4,
+    )
+    assert [e.step for e in result.history] == [0, 4, 8, 10]
+    assert result.history[0].values == {"norm": 0.0}
+    assert all(type(e.values["norm"]) is float for e in result.history)
+    seconds = [e.seconds for e in result.history]
+    assert seconds == sorted(seconds)
+
+
+def test_the_ledgers_parts_add_up_to_the_wall(tmp_path):
+    began = time.perf_counter()
+    result = fit(
+        new_step(),
+        start(),
+        batch_of,
+        steps=20,
+        evaluate=lambda s: {"zero": 0.0},
+        evaluate_every=7,
+        checkpoints=Checkpoints(tmp_path),
+    )
+    wall = time.perf_counter() - began
+    ledger = result.ledger
+    parts = (ledger.compile_s, ledger.run_s, ledger.host_s, ledger.io_s, ledger.eval_s)
+    assert min(parts) > 0
+    assert sum(parts) == pytest.approx(ledger.wall_s)
+    # Every lap is counted once, so the sum lies within the call, up to rounding.
+    assert ledger.wall_s <= wall + 1e-6
+    assert "compile" in str(ledger)
+
+
+def clocked(monkeypatch, *, step_s, compile_s, evaluate_s=0.0):
+    """A step, batches and an evaluation that take exactly so long, on a fake clock."""
+    now = [0.0]
+    monkeypatch.setattr("frugax.train._clock.time.perf_counter", lambda: now[0])
+    step = new_step()
+    prepare = step.prepare
+
+    def slow_prepare(state, batch):
+        now[0] += compile_s
+        prepare(state, batch)
+
+    def slow_batch(index):
+        now[0] += step_s
+        return batch_of(index)
+
+    def slow_evaluate(state):
+        now[0] += evaluate_s
+        return {"zero": 0.0}
+
+    monkeypatch.setattr(step, "prepare", slow_prepare)
+    return step, slow_batch, slow_evaluate
+
+
+# Whole numbers of eighths are exact in floating point: no rounding to allow for. The
+# batch that compiling is tried on takes its time too, one eighth.
+@pytest.mark.parametrize(
+    ("limit", "evaluate_s", "steps"),
+    [(20.0, 0.0, 119), (20.0, 2.0, 87), (5.5, 0.0, 3), (6.0, 0.25, 3)],
+)
+def test_it_stops_after_the_last_step_that_fits(monkeypatch, limit, evaluate_s, steps):
+    step, batch, evaluate = clocked(
+        monkeypatch, step_s=0.125, compile_s=5.0, evaluate_s=evaluate_s
+    )
+    result = fit(
+        step,
+        start(),
+        batch,
+        steps=1000,
+        budget=TimeBudget(seconds=limit),
+        evaluate=evaluate,
+    )
+    assert (result.stopped_because, result.steps) == ("time", steps)
+    assert result.ledger.wall_s <= limit
+    assert result.ledger.wall_s + 0.125 > limit
+    assert result.receipt.verdict is Verdict.KEPT
+
+
+def test_the_plan_says_early_how_many_steps_will_fit(monkeypatch):
+    step, batch, evaluate = clocked(
+        monkeypatch, step_s=0.125, compile_s=5.0, evaluate_s=1.0
+    )
+    result = fit(
+        step,
+        start(),
+        batch,
+        steps=1000,
+        budget=TimeBudget("30s"),
+        evaluate=evaluate,
+        evaluate_every=10,
+    )
+    assert result.plan is not None
+    assert result.plan.predicted <= 30
+    # Evaluations come in whole numbers, the plan spreads them over the steps.
+    assert abs(result.plan.steps - result.steps) <= 10
+    (spend,) = result.receipt.spends
+    assert spend.predicted == result.plan.predicted
+    assert spend.measured == result.ledger.wall_s
+
+
+def test_time_that_is_over_before_the_first_step_is_an_error(monkeypatch):
+    step, batch, _ = clocked(monkeypatch, step_s=0.125, compile_s=5.0)
+    with pytest.raises(InfeasibleBudgetError, match="use_compile_cache") as e:
+        fit(step, start(), batch, steps=10, budget=TimeBudget("5s"))
+    assert e.value.needed == 5.125
+
+
+def test_a_compile_budget_holds_inside_the_loop_only():
+    step = new_step()
+    batches = [np.zeros(3, np.float32), np.zeros((2, 3), np.float32)]
+    with pytest.raises(BudgetExceededError, match=r"float32\[3\] -> float32\[2,3\]"):
+        fit(step, start(), batches, steps=4, budget=TimeBudget(compiles=1))
+    result = fit(step, start(), batches, steps=4, budget=TimeBudget(compiles=2))
+    assert [s.unit for s in result.receipt.spends] == ["compiles"]
+    assert step.report().spends == ()
+
+
+@pytest.mark.parametrize("bad", [0, 5, 13])
+def test_a_loss_that_is_not_finite_is_an_error_naming_the_step(tmp_path, bad):
+    batches = lambda i: batch_of(i) * (np.float32("nan") if i == bad else np.float32(1))
+    saved = Checkpoints(tmp_path)
+    said = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is sound"
+    with pytest.raises(FloatingPointError, match=said):
+        fit(new_step(), start(), batches, steps=20, checkpoints=saved, save_every=4)
+    assert saved.latest_step() == bad // 4 * 4
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    # The gradient of |x|^0.5 at 0 is infinite while the value is finite.
+    root = lambda p, b: jnp.sqrt(jnp.abs(p["w"])).sum()
+    step = make_train_step(root, OPTIMIZER)
+    saved = Checkpoints(tmp_path)
+    with pytest.raises(
+        FloatingPointError, match=r"params\['w'\] is not finite after 1"
+    ):
+        fit(step, start(), batch_of, steps=5, checkpoints=saved, save_every=1)
+    assert saved.latest_step() == 0
+
+
+def test_stop_is_asked_before_each_step():
+    asked = itertools.count()
+    result = fit(
+        new_step(), start(), batch_of, steps=100, stop=lambda: next(asked) == 6
+    )
+    assert (result.steps, result.stopped_because) == (6, "stop")
+
+
+def test_ctrl_c_ends_after_the_running_step_and_saves(tmp_path):
+    saved = Checkpoints(tmp_path)
+
+    def press(index, metrics, state):
+        if index == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = fit(
+        new_step(), start(), batch_of, steps=100, checkpoints=saved, on_step=press
+    )
+    assert (result.steps, result.stopped_because) == (7, "interrupted")
+    assert saved.latest_step() == 7
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_ctrl_c_raises():
+    def press(index, metrics, state):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(new_step(), start(), batch_of, steps=100, on_step=press)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_fit_works_outside_the_main_thread():
+    results = []
+    run = lambda: results.append(fit(new_step(), start(), batch_of, steps=3))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert results[0].steps == 3
+
+
+def test_starting_anew_in_the_folder_of_another_run_is_refused_first(tmp_path):
+    saved = Checkpoints(tmp_path)
+    fit(new_step(), start(), batch_of, steps=5, checkpoints=saved)
+    step = new_step()
+    with pytest.raises(CheckpointError, match="holds step 5, so step 0"):
+        fit(step, start(), batch_of, steps=9, checkpoints=saved)
+    assert step.compiles == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"evaluate_every": 1}, "needs evaluate="),
+        ({"save_every": 1}, "needs checkpoints="),
+        ({"evaluate_every": 0, "evaluate": lambda s: {}}, "evaluate_every must"),
+        ({"save_every": 0}, "save_every must"),
+    ],
+)
+def test_a_period_must_be_positive_and_for_something(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        fit(new_step(), start(), batch_of, steps=1, **wrong)

@@ -1,0 +1,243 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from frugax.budget import MemoryBudget, Verdict
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
+from frugax.train import CompileLedger, init_state, make_train_step
+
+WIDTH, DEPTH = 64, 8
+# Weights are about 0.1; a few units in the last place of that.
+FLOAT32 = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def mlp_params(key=0):
+    keys = jax.random.split(jax.random.key(key), DEPTH)
+    scale = WIDTH**-0.5
+    return {
+        f"w{i}": scale * jax.random.normal(k, (WIDTH,) * 2) for i, k in enumerate(keys)
+    }
+
+
+def mlp_loss(params, batch):
+    h = batch["x"]
+    for i in range(DEPTH):
+        h = jnp.tanh(h @ params[f"w{i}"])
+    return ((h - batch["y"]) ** 2).mean()
+
+
+def mlp_batch(rows=512, key=1):
+    x, y = jax.random.normal(jax.random.key(key), (2, rows, WIDTH))
+    return {"x": x, "y": y}
+
+
+def square(params, batch):
+    x = batch["x"]
+    error = jnp.broadcast_to(params["w"], x.shape) - x
+    return (error**2).sum(), {"worst": jnp.abs(error).max()}
+
+
+def small(*, donate=True, **budgets):
+    optimizer = optax.adam(0.1)
+    step = make_train_step(square, optimizer, donate=donate, **budgets)
+    return step, init_state({"w": jnp.zeros(3)}, optimizer), {"x": jnp.ones(3)}
+
+
+def test_a_step_is_the_gradient_and_the_update_written_out():
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    step = make_train_step(mlp_loss, optimizer)
+    params, batch = mlp_params(), mlp_batch(rows=16)
+    state, metrics = step(init_state(params, optimizer), batch)
+    loss, grads = jax.value_and_grad(mlp_loss)(params, batch)
+    updates, opt_state = optimizer.update(grads, optimizer.init(params), params)
+    expected = optax.apply_updates(params, updates)
+    assert int(state.step) == 1
+    assert jax.tree.structure(state.opt_state) == jax.tree.structure(opt_state)
+    # Compiled together or one by one, float32 sums differ in their last bits.
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
+    for name in params:
+        np.testing.assert_allclose(state.params[name], expected[name], **FLOAT32)
+
+
+def test_metrics_are_arrays_on_the_device_with_what_the_loss_reports():
+    step, state, batch = small()
+    _, metrics = step(state, batch)
+    assert all(isinstance(v, jax.Array) for v in metrics.values())
+    assert {k: float(v) for k, v in metrics.items()} == {"loss": 3.0, "worst": 1.0}
+
+
+def test_one_shape_compiles_once_and_preparing_counts():
+    step, state, batch = small()
+    with CompileLedger() as ledger:
+        step.prepare(state, batch)
+        for _ in range(3):
+            state, _ = step(state, batch)
+    assert step.compiles == 1 == ledger.functions["train_step"].compiles
+    assert step.compile_seconds > 0
+
+
+def test_preparing_needs_shapes_only():
+    step, state, batch = small()
+    abstract = jax.eval_shape(lambda *a: a, state, batch)
+    step.prepare(*abstract)
+    step(state, batch)
+    assert step.compiles == 1
+
+
+def test_a_shape_seen_before_is_not_compiled_again():
+    step, state, batch = small()
+    other = {"x": jnp.ones((1, 3))}
+    for b in (batch, other, batch, other):
+        state, _ = step(state, b)
+    assert step.compiles == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"x": jnp.ones((2, 3))}, r"batch\['x'\]: float32\[3\] -> float32\[2,3\]"),
+        ({"x": jnp.ones(3, jnp.int32)}, r"batch\['x'\]: float32\[3\] -> int32\[3\]"),
+        ({"x": jnp.ones(3), "y": 1.0}, r"batch\['y'\]: absent -> float32\[\]"),
+        ({"z": jnp.ones(3)}, r"batch\['x'\]: float32\[3\] -> absent"),
+    ],
+)
+def test_a_compile_over_budget_is_refused_first_and_the_leaf_named(batch, said):
+    step, state, first = small(compile_budget=1)
+    state, _ = step(state, first)
+    with CompileLedger() as ledger, pytest.raises(BudgetExceededError, match=said):
+        step(state, batch)
+    assert ledger.functions["train_step"].compiles == 0
+    step(state, first)  # the state was not given away
+    assert step.compiles == 1
+    (spend,) = step.report().spends
+    assert (spend.limit, spend.measured, spend.verdict) == (1, 1, Verdict.KEPT)
+
+
+def test_the_refusal_compares_with_the_nearest_program():
+    step, state, batch = small(compile_budget=2)
+    wide = {"x": jnp.ones((5, 3)), "note": jnp.ones(())}
+    state, _ = step(step(state, batch)[0], wide)
+    with pytest.raises(BudgetExceededError, match=r"float32\[5,3\] -> float32\[6,3\] "):
+        step(state, {"x": jnp.ones((6, 3)), "note": jnp.ones(())})
+
+
+def test_donation_reuses_the_states_memory_and_spares_the_callers_params():
+    params = {"w": jnp.zeros(3)}
+    optimizer = optax.adam(0.1)
+    state = init_state(params, optimizer)
+    step = make_train_step(square, optimizer)
+    step(state, {"x": jnp.ones(3)})
+    assert state.params["w"].is_deleted()
+    np.testing.assert_array_equal(params["w"], np.zeros(3))
+    assert step.program.alias_bytes == sum(x.nbytes for x in jax.tree.leaves(state))
+
+
+def test_without_donation_the_state_stays():
+    step, state, batch = small(donate=False)
+    step(state, batch)
+    np.testing.assert_array_equal(state.params["w"], np.zeros(3))
+    assert step.program.alias_bytes == 0
+
+
+def test_an_optimiser_that_holds_the_weights_themselves_can_be_donated():
+    # Its state is the very arrays of the weights; XLA cannot be given them twice.
+    anchored = optax.GradientTransformation(
+        lambda params: params,
+        lambda grads, anchor, _: (jax.tree.map(jnp.subtract, anchor, grads), anchor),
+    )
+    step = make_train_step(square, anchored)
+    state, _ = step(init_state({"w": jnp.zeros(3)}, anchored), {"x": jnp.ones(3)})
+    np.testing.assert_array_equal(state.params["w"], 2 * np.ones(3))
+
+
+def test_an_optimiser_that_wants_the_loss_is_given_it():
+    optimizer = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1))
+    step = make_train_step(square, optimizer)
+    state = init_state({"w": jnp.zeros(3)}, optimizer)
+    state, _ = step(state, {"x": jnp.ones(3)})
+    assert float(state.opt_state[1].best_value) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda p, b: p["w"], "real scalar"),
+        (lambda p, b: jnp.int32(1), "real scalar"),
+        (lambda p, b: (p["w"].sum(), {"all": p["w"]}), "dict of scalars"),
+        (lambda p, b: (p["w"].sum(), [p["w"].sum()]), "dict of scalars"),
+        (lambda p, b: (p["w"].sum(), {"loss": p["w"].sum()}), "its own name"),
+    ],
+)
+def test_a_loss_of_the_wrong_kind_is_refused(loss, said):
+    optimizer = optax.sgd(0.1)
+    step = make_train_step(loss, optimizer)
+    with pytest.raises(TypeError, match=said):
+        step(init_state({"w": jnp.zeros(3)}, optimizer), {"x": jnp.ones(3)})
+
+
+def test_a_state_that_would_change_its_type_is_refused():
+    def update(grads, state, params):
+        return grads, state.astype(jnp.float32)
+
+    optimizer = optax.GradientTransformation(lambda p: jnp.zeros((), jnp.int32), update)
+    step = make_train_step(square, optimizer)
+    with pytest.raises(TypeError, match=r"opt_state: int32\[\] -> float32\[\]"):
+        step(init_state({"w": jnp.zeros(3)}, optimizer), {"x": jnp.ones(3)})
+
+
+def test_a_compile_budget_below_one_is_refused():
+    with pytest.raises(ValueError, match="got 0"):
+        make_train_step(square, optax.sgd(0.1), compile_budget=0)
+
+
+def test_a_step_that_never_ran_has_no_program():
+    step, _, _ = small()
+    assert step.plan is None
+    with pytest.raises(RuntimeError, match="prepare"):
+        _ = step.program
+
+
+@pytest.mark.parametrize("kind", ["temp", "total"])
+def test_the_whole_step_keeps_a_memory_budget_that_it_breaks_without_a_plan(kind):
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    free = make_train_step(mlp_loss, optimizer)
+    state, batch = init_state(mlp_params(), optimizer), mlp_batch()
+    free.prepare(state, batch)
+    needed = free.program.bytes_of(kind)
+    # Two activations of (512, 64) float32 less than it would take: one block or two
+    # must be done again.
+    budget = MemoryBudget(limit_bytes=needed - 2 * 4 * 512 * WIDTH, kind=kind)
+    step = make_train_step(mlp_loss, optimizer, budget=budget)
+    step.prepare(state, batch)
+    assert step.unplanned_bytes == needed
+    assert step.program.bytes_of(kind) <= budget.limit_bytes
+    (spend,) = step.report().spends
+    assert spend.verdict is Verdict.KEPT
+    assert spend.predicted == spend.measured == step.program.bytes_of(kind)
+
+    planned, _ = step(jax.tree.map(jnp.array, state), batch)
+    plain, _ = free(state, batch)
+    for name in planned.params:
+        np.testing.assert_allclose(planned.params[name], plain.params[name], **FLOAT32)
+
+
+def test_what_is_lowered_is_the_planned_step():
+    optimizer = optax.sgd(0.1)
+    state, batch = init_state(mlp_params(), optimizer), mlp_batch()
+    free = make_train_step(mlp_loss, optimizer)
+    free.prepare(state, batch)
+    budget = MemoryBudget(limit_bytes=free.program.temp_bytes - 4 * 512 * WIDTH)
+    step = make_train_step(mlp_loss, optimizer, budget=budget)
+    memory = step.lower(state, batch).compile().memory_analysis()
+    assert memory.temp_size_in_bytes <= budget.limit_bytes
+
+
+def test_a_memory_budget_that_nothing_fits_says_what_is_needed():
+    optimizer = optax.sgd(0.1)
+    budget = MemoryBudget(limit_bytes=1000)
+    step = make_train_step(mlp_loss, optimizer, budget=budget)
+    with pytest.raises(InfeasibleBudgetError) as e:
+        step(init_state(mlp_params(), optimizer), mlp_batch())
+    assert e.value.needed > 1000

@@ -1,0 +1,342 @@
+"""A journal gives back what was written, or says what it cannot."""
+
+import resource
+import signal
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings, strategies as st
+
+from frugax import watch
+from frugax.errors import (
+    CorruptFileError,
+    FrugaxError,
+    OutputError,
+    UnsupportedFileError,
+)
+from frugax.watch import _blocks
+
+numbers = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.floats(width=32).map(np.float32),
+    st.booleans(),
+)
+records = st.lists(
+    st.dictionaries(st.sampled_from(["loss", "grad norm", "é", "n"]), numbers),
+    max_size=200,
+)
+
+
+def written(path, n=200, *, close=True):
+    journal = watch.Journal.create(path, {"seed": 1})
+    for step in range(n):
+        journal.write(step, {"loss": 1 / (step + 1), "n": step})
+    if close:
+        journal.close()
+    return journal
+
+
+@settings(max_examples=60, deadline=None)
+@given(records, st.integers(0, 20))
+def test_every_record_comes_back(tmp_path_factory, given, gap):
+    path = tmp_path_factory.mktemp("journal") / "a"
+    with watch.Journal.create(path, {"é": [1, None]}) as journal:
+        for i, record in enumerate(given):
+            journal.write(i * (gap + 1), record)
+    back = watch.read(path, strict=True)
+    assert back.meta == {"é": [1, None]}
+    assert not back.lost
+    assert len(back) == len(given)
+    assert list(back.steps) == [i * (gap + 1) for i in range(len(given))]
+    for name in back.names:
+        had = [(i * (gap + 1), r[name]) for i, r in enumerate(given) if name in r]
+        assert list(back.steps_with(name)) == [step for step, _ in had]
+        values = np.array([v for _, v in had])
+        # Whole numbers beside fractions become float64, as in NumPy.
+        np.testing.assert_array_equal(back[name], values.astype(back[name].dtype))
+    assert set(back.names) == {name for record in given for name in record}
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (3, np.int64),
+        (True, np.int64),
+        (np.uint8(3), np.int64),
+        (0.1, np.float64),
+        (np.float32(0.1), np.float32),
+        (np.float16(0.1), np.float32),
+        (ml_dtypes.bfloat16(0.1), np.float32),
+        (jnp.float32(0.1), np.float32),
+    ],
+)
+def test_numbers_keep_their_exact_value(tmp_path, value, dtype):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        journal.write(0, {"x": np.asarray(value)})
+    x = watch.read(tmp_path / "a")["x"]
+    assert x.dtype == dtype
+    assert float(x[0]) == float(value)
+
+
+def test_what_is_no_number_is_refused_and_named(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        for wrong in (np.zeros(2), np.array("text"), np.array(1j)):
+            with pytest.raises(TypeError, match="'loss'"):
+                journal.write(0, {"loss": wrong})
+        with pytest.raises(ValueError, match="int64"):
+            journal.write(0, {"loss": np.uint64(2**63)})
+        for name in ("", "a" * 101, "\ud800"):
+            with pytest.raises(ValueError, match="name"):
+                journal.write(0, {name: 1.0})
+        journal.write(5, {})
+        with pytest.raises(ValueError, match="above 5, got 5"):
+            journal.write(5, {})
+    assert list(watch.read(tmp_path / "a").steps) == [5]
+
+
+def test_an_unknown_name_is_answered_with_those_that_exist(tmp_path):
+    written(tmp_path / "a")
+    with pytest.raises(KeyError, match="there are loss, n"):
+        watch.read(tmp_path / "a")["lost"]
+
+
+def test_a_rewind_makes_later_records_void(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        for step in range(150):
+            journal.write(step, {"loss": 0.0} | ({"late": 1} if step > 90 else {}))
+        journal.rewind(70)
+        assert journal.last_step == 70
+        journal.write(71, {"loss": 1.0})
+    back = watch.read(tmp_path / "a", strict=True)
+    assert list(back.steps) == list(range(72))
+    assert back["loss"].sum() == 1.0
+    assert "late" not in back
+
+
+def test_a_rewind_holds_when_nothing_follows_and_after_reopening(tmp_path):
+    journal = written(tmp_path / "a", close=False)
+    journal.rewind(10)
+    journal.close()
+    assert list(watch.read(tmp_path / "a").steps) == list(range(11))
+    with watch.Journal.append_to(tmp_path / "a") as journal:
+        assert journal.last_step == 10
+        journal.write(30, {"n": 0})
+    assert list(watch.read(tmp_path / "a", strict=True).steps) == [*range(11), 30]
+
+
+def test_a_lost_rewind_mark_does_not_bring_back_void_records(tmp_path):
+    path = tmp_path / "a"
+    journal = written(path, close=False)
+    journal.flush()
+    start = path.stat().st_size
+    journal.rewind(70)
+    end = path.stat().st_size
+    journal.write(71, {"n": -1})
+    journal.close()
+    data = bytearray(path.read_bytes())
+    data[start + 20] ^= 1
+    path.write_bytes(data)
+    back = watch.read(path)
+    assert [(x.at, x.bytes) for x in back.lost] == [(start, end - start)]
+    assert list(back.steps) == list(range(72))
+    assert back["n"][-1] == -1
+
+
+def test_damage_in_the_middle_costs_one_block_and_is_counted(tmp_path):
+    path = tmp_path / "a"
+    written(path)
+    data = bytearray(path.read_bytes())
+    second = data.find(_blocks.MARK, data.find(_blocks.MARK) + 1)
+    data[second + 60] ^= 8
+    path.write_bytes(data)
+    back = watch.read(path)
+    assert list(back.steps) == [*range(64), *range(128, 200)]
+    assert [(x.at, x.records) for x in back.lost] == [(second, 64)]
+    assert back.closed
+    with pytest.raises(CorruptFileError, match=f"at byte {second}"):
+        watch.read(path, strict=True)
+
+
+def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):
+    path = tmp_path / "a"
+    died = written(path, close=False)
+    died.flush()
+    data = path.read_bytes()
+    path.write_bytes(data[:-10])
+    with watch.Journal.append_to(path) as journal:
+        assert journal.last_step == 191
+        assert journal.meta == {"seed": 1}
+        (lost,) = journal.lost
+        assert lost.records is None
+        assert lost.bytes > 0
+        journal.write(192, {"n": 192})
+    back = watch.read(path)
+    assert list(back.steps) == list(range(193))
+    assert [x.bytes for x in back.lost] == [lost.bytes]
+    died._file.close()
+
+
+def test_going_on_with_a_sound_journal_loses_nothing(tmp_path):
+    written(tmp_path / "a", 100)
+    with watch.Journal.append_to(tmp_path / "a") as journal:
+        assert journal.lost == ()
+        journal.write(100, {"n": 100})
+    assert list(watch.read(tmp_path / "a", strict=True)["n"]) == list(range(101))
+
+
+def test_an_open_journal_can_be_read_but_not_strictly(tmp_path):
+    journal = written(tmp_path / "a", 100, close=False)
+    assert len(watch.read(tmp_path / "a")) == 64
+    assert not watch.read(tmp_path / "a").closed
+    with pytest.raises(CorruptFileError, match="the end is missing"):
+        watch.read(tmp_path / "a", strict=True)
+    journal.close()
+
+
+def test_kill_9_loses_at_most_the_open_block(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from frugax.watch import Journal\n"
+        "journal = Journal.create(sys.argv[1], {})\n"
+        "for step in range(1000): journal.write(step, {'loss': float(step)})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / "a"
+    ran = subprocess.run([sys.executable, "-c", code, path])
+    assert ran.returncode == -signal.SIGKILL
+    back = watch.read(path)
+    assert 1000 - 64 <= len(back) < 1000
+    assert not back.lost
+    assert not back.closed
+    np.testing.assert_array_equal(back["loss"], np.arange(len(back)))
+
+
+def write_all(journal, values):
+    """Write the values that are not yet there, at steps 0, 1, 2..."""
+    start = 0 if journal.last_step is None else journal.last_step + 1
+    for step in range(start, len(values)):
+        journal.write(step, {"x": values[step]})
+
+
+def test_a_full_disk_is_said_and_costs_no_record(tmp_path):
+    path = tmp_path / "a"
+    journal = watch.Journal.create(path, {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    rng = np.random.default_rng(0)  # noise does not pack, so the limit is soon met
+    values = rng.random(1000)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write .*a: File too large"):
+            write_all(journal, values)
+        assert path.stat().st_size < 3000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    write_all(journal, values)
+    journal.close()
+    np.testing.assert_array_equal(watch.read(path, strict=True)["x"], values)
+
+
+def test_a_journal_is_never_overwritten(tmp_path):
+    written(tmp_path / "a")
+    with pytest.raises(OutputError, match="append_to"):
+        watch.Journal.create(tmp_path / "a", {})
+    assert len(watch.read(tmp_path / "a", strict=True)) == 200
+    with pytest.raises(OutputError, match="a file stands where a folder is needed"):
+        watch.Journal.create(tmp_path / "a" / "b", {})
+
+
+def test_other_files_and_newer_formats_are_told_apart(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"\x80\x04\x95 not a journal")
+    with pytest.raises(CorruptFileError, match="no journal"):
+        watch.read(path)
+    path.write_bytes(_blocks.MAGIC + _blocks._encode_frame({"format": 2, "meta": {}}))
+    with pytest.raises(UnsupportedFileError, match="format 2"):
+        watch.Journal.append_to(path)
+
+
+def block_claiming(head, body=b""):
+    return _blocks.MARK + _blocks._encode_frame(head) + body
+
+
+def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
+    path = tmp_path / "a"
+    bomb = zstandard.compress(bytes(2**28))
+    body = {"body": len(bomb), "crc": _blocks.zlib.crc32(bomb)}
+    start = {"kind": "records", "first": 0, **body}
+    wrong = [
+        (start | {"n": 64, "columns": [["x", "f8", 64]]}, bomb),
+        (start | {"n": 2**40, "columns": []}, bomb),
+        (start | {"n": 1, "columns": [["x", "f8", 2**50]]}, bomb),
+        (start | {"n": 1, "columns": [["x", "O", 1]]}, bomb),
+        (start | {"n": 1, "columns": [["x", "f8", 1]] * 2}, bomb),
+        (start | {"n": 1, "columns": 3}, bomb),
+        (start | {"n": 1, "columns": [], "body": 2**60}, bomb),
+        ({"kind": "rewind", "first": 0, "step": 1e400}, b""),
+        ({"kind": "dropped", "first": 0, "bytes": -1}, b""),
+        ({"kind": "else", "first": 0}, b""),
+    ]
+    header = _blocks.encode_header({})
+    for head, tail in wrong:
+        path.write_bytes(header + block_claiming(head, tail))
+        back = watch.read(path)
+        assert (len(back), len(back.lost)) == (0, 1), head
+    deep = b"[" * 100_000
+    frame = _blocks._FRAME.pack(len(deep), _blocks.zlib.crc32(deep)) + deep
+    path.write_bytes(header + _blocks.MARK + frame)
+    assert len(watch.read(path).lost) == 1
+
+
+def corrupted(rng, data):
+    """One random accident: a flipped bit, a cut, a hole, a stray or a doubled piece."""
+    at, length = int(rng.integers(len(data))), int(rng.integers(1, 40))
+    match rng.integers(5):
+        case 0:
+            flipped = bytes([data[at] ^ (1 << int(rng.integers(8)))])
+            return data[:at] + flipped + data[at + 1 :]
+        case 1:
+            return data[:at]
+        case 2:
+            return data[:at] + data[at + length :]
+        case 3:
+            return data[:at] + rng.bytes(length) + data[at:]
+        case _:
+            return data[:at] + bytes(length) + data[at + length :]
+
+
+def test_two_thousand_accidents_never_give_wrong_data(tmp_path):
+    whole = tmp_path / "whole"
+    journal = watch.Journal.create(whole, {"seed": 1})
+    rng = np.random.default_rng(0)
+    truth = {}
+    for step in range(300):
+        truth[step] = rng.normal()
+        journal.write(step, {"x": truth[step]} | ({"y": 1} if step % 3 else {}))
+        if step == 150:
+            journal.flush()
+    journal.close()
+    data, path = whole.read_bytes(), tmp_path / "a"
+    refused = declared = 0
+    for _ in range(2000):
+        damaged = corrupted(rng, data)
+        path.write_bytes(damaged)
+        try:
+            back = watch.read(path)
+        except FrugaxError:
+            refused += 1
+            continue
+        if len(back):
+            assert [truth[s] for s in back.steps] == list(back["x"])
+        if damaged != data:
+            assert back.lost or not back.closed
+            declared += 1
+            with pytest.raises(CorruptFileError):
+                watch.read(path, strict=True)
+    assert refused > 5
+    assert declared > 1000

@@ -1,0 +1,227 @@
+"""The watcher keeps to its budget and drops nothing. Time is made by the tests."""
+
+import dataclasses
+import resource
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from frugax import OverheadBudget, watch
+from frugax.budget import Verdict
+from frugax.errors import OutputError
+
+
+@dataclasses.dataclass
+class Clock:
+    """Seconds that pass only when told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclasses.dataclass
+class Metric:
+    """A number on an imagined device: reading it takes time on the clock."""
+
+    clock: Clock
+    value: float
+    seconds: float = 0.0
+    ready: bool = True
+    shape: tuple[int, ...] = ()
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        self.clock.now += self.seconds
+        return np.asarray(self.value)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with watch.Journal.create(tmp_path / "journal", {}) as made:
+        yield made
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    share=st.floats(0.001, 0.5),
+    step=st.floats(1e-4, 0.1),
+    fetch=st.floats(1e-6, 1e-3),
+    n=st.integers(1, 400),
+)
+def test_the_bucket_never_overdraws_by_more_than_one_drain(
+    tmp_path_factory, share, step, fetch, n
+):
+    path, clock = tmp_path_factory.mktemp("watch") / "a", Clock()
+    with watch.Journal.create(path, {}) as journal:
+        watcher = watch.Watcher(journal, OverheadBudget(share=share), clock=clock)
+        outside = 0.0
+        for i in range(n):
+            watcher.record(i, {"loss": Metric(clock, i, fetch)})
+            assert watcher.recorded == i + 1 == watcher.written + watcher.pending
+            (spend,) = watcher.report().spends
+            if spend.measured is not None:
+                # A drain takes at most one block of 64 records; 1e-9: rounding.
+                assert spend.measured * outside <= share * outside + 64 * fetch + 1e-9
+            clock.now += step
+            outside += step
+        watcher.finish()
+        assert watcher.written == n
+        assert watcher.pending == watcher.forced == 0
+    assert list(watch.read(path, strict=True)["loss"]) == list(range(n))
+
+
+def test_a_long_run_keeps_its_budget_to_the_end(journal):
+    clock = Clock()
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+    for i in range(5000):
+        watcher.record(i, {"loss": Metric(clock, i, 30e-6)})
+        clock.now += 0.01
+    watcher.finish()
+    report = watcher.report()
+    assert report.verdict is Verdict.KEPT
+    # 5000 records of 30 us in 50 s: 0.3 %.
+    assert report.spends[0].measured == pytest.approx(0.003, rel=1e-3)
+    assert "A/B run would prove" in report.spends[0].source
+
+
+def test_what_the_budget_cannot_pay_is_reported_as_broken(journal):
+    clock = Clock()
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=clock)
+    for i in range(100):
+        watcher.record(i, {"loss": Metric(clock, i, 0.001)})
+        clock.now += 0.01
+    watcher.finish()
+    assert watcher.written == 100
+    assert watcher.report().spends[0].measured == pytest.approx(0.1)
+    assert watcher.report().verdict is Verdict.BROKEN
+
+
+def test_with_no_budget_nothing_is_read_until_the_end(journal):
+    clock = Clock()
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0), clock=clock)
+    for i in range(100):
+        watcher.record(i, {"loss": Metric(clock, i, 0.001)})
+        clock.now += 1.0
+    assert watcher.written == 0
+    assert watcher.latest == {}
+    watcher.finish()
+    assert watcher.written == 100
+    assert watcher.latest == {"loss": 99}
+    assert watcher.latest_step == 99
+
+
+def test_only_what_the_device_has_finished_is_read(journal):
+    clock = Clock()
+    watcher = watch.Watcher(journal, OverheadBudget("50%"), clock=clock)
+    metrics = [Metric(clock, i, ready=i < 3) for i in range(6)]
+    for i, metric in enumerate(metrics):
+        watcher.record(i, {"loss": metric})
+        clock.now += 1.0
+    assert watcher.written == 3
+    assert watcher.latest_step == 2
+    metrics[3].ready = True
+    watcher.record(6, {"loss": Metric(clock, 6)})
+    assert watcher.latest == {"loss": 3}
+
+
+def test_a_full_buffer_is_read_whatever_it_costs_and_said(journal):
+    clock = Clock()
+    watcher = watch.Watcher(
+        journal, OverheadBudget(share=0.0), clock=clock, most_pending=10
+    )
+    for i in range(100):
+        watcher.record(i, {"loss": Metric(clock, i, 0.001)})
+        clock.now += 1.0
+        assert watcher.pending <= 10
+    (spend,) = watcher.report().spends
+    assert watcher.forced == 18  # at the 11th record, then at every fifth
+    assert "18 drains were forced" in spend.source
+    assert watcher.report().verdict is Verdict.BROKEN
+
+
+def test_a_plan_sets_the_pace_and_the_prediction(journal):
+    clock = Clock()
+    budget = OverheadBudget("1%")
+    plan = watch.plan(budget, step_seconds=0.01, drain_seconds=0.002, steps=100)
+    watcher = watch.Watcher(journal, budget, plan=plan, clock=clock)
+    written = [0]
+    for i in range(100):
+        watcher.record(i, {"loss": Metric(clock, i)})
+        written.append(watcher.written)
+        clock.now += 0.01
+    drained = np.diff(written)
+    assert plan.every == 20 <= drained[drained > 0].min()
+    assert drained.sum() >= 80
+    assert watcher.report().spends[0].predicted == plan.predicted
+
+
+def test_before_any_time_has_passed_nothing_can_be_told(journal):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), clock=Clock())
+    assert watcher.report().verdict is Verdict.CANNOT_TELL
+    watcher.record(0, {"loss": 1.0})
+    assert watcher.report().verdict is Verdict.CANNOT_TELL
+
+
+def test_a_full_disk_costs_no_record(tmp_path):
+    path, clock = tmp_path / "a", Clock()
+    journal = watch.Journal.create(path, {})
+    watcher = watch.Watcher(journal, OverheadBudget("50%"), clock=clock)
+    values = np.random.default_rng(0).random(500)  # noise does not pack
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    failures = 0
+    try:
+        for i, value in enumerate(values):
+            clock.now += 1.0
+            try:
+                watcher.record(i, {"x": value})
+            except OutputError:
+                failures += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert failures > 1
+    watcher.finish()
+    journal.close()
+    np.testing.assert_array_equal(watch.read(path, strict=True)["x"], values)
+
+
+def test_what_is_no_scalar_and_what_is_traced_is_refused_and_named(journal):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    with pytest.raises(ValueError, match=r"'loss' must have shape \(\), got \(3,\)"):
+        watcher.record(0, {"loss": jnp.zeros(3)})
+    with pytest.raises(TypeError, match="'loss' is being traced"):
+        jax.jit(lambda x: watcher.record(0, {"loss": x}))(1.0)
+    assert watcher.recorded == 0
+
+
+def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):
+    traces = []
+
+    @jax.jit
+    def step(x):
+        traces.append(1)
+        x = jnp.cos(x)
+        return x, {"x": x, "low": x.astype(jnp.bfloat16), "n": jnp.int32(3)}
+
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    x, expected = jnp.float32(1.0), []
+    for i in range(200):
+        x, metrics = step(x)
+        expected.append(float(x))
+        watcher.record(i, {**metrics, "lr": 0.1})
+    watcher.finish()
+    assert len(traces) == 1
+    back = watch.read(tmp_path / "journal")
+    assert list(back["x"]) == expected
+    assert set(back["n"]) == {3}
+    assert set(back["lr"]) == {0.1}
+    np.testing.assert_array_equal(
+        back["low"], np.asarray(jnp.array(expected, jnp.bfloat16), np.float32)
+    )
