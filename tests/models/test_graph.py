@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from frugax import models
 from frugax.models import graph
@@ -42,6 +42,7 @@ layers = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(layers)
 def test_a_model_survives_json_and_hashes(model):
     back = graph.from_plain(json.loads(json.dumps(graph.to_plain(model))))

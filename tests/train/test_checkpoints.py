@@ -28,9 +28,7 @@ def state_of(step=3, width=4, **more):
 
 def same_bits(a, b):
     raw = lambda x: (
-        jax.random.key_data(x)
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        else x
+        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
     )
     assert jax.tree.structure(a) == jax.tree.structure(b)
     return all(
@@ -182,13 +180,22 @@ train.fit(step, state, batch_of, steps=until, checkpoints=checkpoints, save_ever
 """
 
 
-def start(folder, until):
-    return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(folder), str(until)],
+def train(folder, *, kill_after=None, wait_s=0.0):
+    """Run the script above to the end, or kill it some time after so many lines."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(folder), "60"],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
+    assert run.stdout is not None
+    if kill_after is not None:
+        for _ in range(kill_after):
+            run.stdout.readline()
+        time.sleep(wait_s)  # somewhere in a step or in a save
+        run.send_signal(signal.SIGKILL)
+    run.communicate(timeout=120)
+    return run.returncode
 
 
 def last_state(folder):
@@ -200,24 +207,11 @@ def last_state(folder):
 
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_ends_bit_equal_to_one_that_was_not(tmp_path):
-    straight = start(tmp_path / "straight", 60)
-    straight.communicate(timeout=120)
-    assert straight.returncode == 0
+    assert train(tmp_path / "straight") == 0
     rng = np.random.default_rng(0)
-    killed = 0
-    for _ in range(20):
-        run = start(tmp_path / "killed", 60)
-        assert run.stdout is not None
-        steps_first, wait = int(rng.integers(4, 16)), rng.uniform(0, 0.05)
-        for _ in range(steps_first):
-            if not run.stdout.readline():
-                break
-        time.sleep(wait)  # somewhere in a step or in a save
-        run.send_signal(signal.SIGKILL)
-        run.communicate()
-        if run.returncode == 0:
-            break
-        killed += 1
-    assert killed >= 3
-    assert run.returncode == 0
+    for _ in range(3):
+        lines, wait_s = int(rng.integers(4, 14)), rng.uniform(0, 0.05)
+        how = train(tmp_path / "killed", kill_after=lines, wait_s=wait_s)
+        assert how == -signal.SIGKILL
+    assert train(tmp_path / "killed") == 0
     assert same_bits(last_state(tmp_path / "killed"), last_state(tmp_path / "straight"))

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from frugax import InfeasibleBudgetError, OverheadBudget, watch
 
@@ -14,6 +14,7 @@ def plan(share, **given):
     return watch.plan(OverheadBudget(share=share), **given)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), seconds, seconds, st.integers(1, 10**9), st.floats(0, 1e-3))
 def test_within_the_budget_and_one_step_more_often_is_not(
     share, step, drain, n, record
@@ -38,6 +39,7 @@ def test_within_the_budget_and_one_step_more_often_is_not(
     assert len({made, watch.WatchPlan.from_json(made.to_json())}) == 1
 
 
+@settings(deadline=None)
 @given(seconds, seconds, st.integers(1, 10**6))
 def test_planning_succeeds_at_what_is_needed_and_not_below(step, drain, n):
     given = {"step_seconds": step, "drain_seconds": drain, "steps": n}

@@ -48,7 +48,8 @@ def run(
         config: the YAML file that says what to train and what may be spent.
         resume: go on with the run in this folder, to the same numbers.
         runs: the folder in which the run's own folder is made.
-        set: replace single values, as key=value with a dotted key.
+        set: replace single values, as key=value with a dotted key; with --resume
+            only budgets that leave the trained numbers as they are.
         allow_broken: exit with 0 even when a budget was not kept.
 
     Raises:
@@ -63,12 +64,7 @@ def run(
             "to go on with (frugax run --resume runs/digits)."
         )
     if resume is not None:
-        if set:
-            raise ConfigError(
-                "--set cannot change a run that is resumed: its numbers would no "
-                "longer be those of an uninterrupted run. Start a new one."
-            )
-        folder, asked = room.reopen(resume)
+        folder, asked = room.reopen(resume, overrides=set)
         config_folder = folder.config_folder()
     else:
         assert config is not None  # one of the two, by the check above

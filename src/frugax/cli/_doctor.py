@@ -103,5 +103,3 @@ def _cache() -> tuple[str, str]:
 
 def _disk_advice(free: int) -> str:
     return "" if free > 2**30 else "[yellow]little: checkpoints may not fit[/yellow]"
-
-

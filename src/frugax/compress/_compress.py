@@ -73,8 +73,10 @@ def compress(
         TypeError: a leaf is no array, or of a dtype that no file can hold.
         ValueError: the plan is for other weights or another budget.
 
+    >>> import frugax
     >>> weights = {"w": np.arange(6.0).reshape(2, 3), "layers": [np.zeros(3)]}
-    >>> decompress(compress(weights, SizeBudget(max_abs=0)))["w"]
+    >>> data = compress(weights, SizeBudget(max_abs=0))
+    >>> frugax.compress.decompress(data)["w"]
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """

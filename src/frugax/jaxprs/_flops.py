@@ -10,11 +10,39 @@ from ._jax_internals import Jaxpr, JaxprEqn, subjaxprs, without_dead_code
 
 # Operations that move or make numbers without computing on them.
 _FREE = frozenset(
-    "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice "
-    "dynamic_update_slice concatenate pad gather scatter rev copy copy_p iota "
-    "convert_element_type bitcast_convert_type stop_gradient split select_n "
-    "optimization_barrier device_put random_bits random_wrap random_unwrap "
-    "random_split random_fold_in random_seed threefry2x32 sharding_constraint".split()
+    {
+        "bitcast_convert_type",
+        "broadcast_in_dim",
+        "concatenate",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "device_put",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "expand_dims",
+        "gather",
+        "iota",
+        "optimization_barrier",
+        "pad",
+        "random_bits",
+        "random_fold_in",
+        "random_seed",
+        "random_split",
+        "random_unwrap",
+        "random_wrap",
+        "reshape",
+        "rev",
+        "scatter",
+        "select_n",
+        "sharding_constraint",
+        "slice",
+        "split",
+        "squeeze",
+        "stop_gradient",
+        "threefry2x32",
+        "transpose",
+    }
 )
 _HEAVY = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 

@@ -101,15 +101,22 @@ class Graph:
         It holds across processes. Parameters of operations, such as which axes are
         summed, are told apart only by the shapes that they lead to.
         """
-        number = {v: i for i, v in enumerate(self.inputs)}
-        # weak types are left out: a Python number and an array share a plan
-        kinds = lambda vs: [(v.aval.shape, str(v.aval.dtype)) for v in vs]
+        number: dict[Any, int] = {v: i for i, v in enumerate(self.inputs)}
+        place = lambda atoms: [
+            -1 if isinstance(v, Literal) else number[v] for v in atoms
+        ]
+        # Weak types are left out: a Python number and an array share a plan.
+        kinds = lambda atoms: [
+            (getattr(v.aval, "shape", ()), str(getattr(v.aval, "dtype", v.aval)))
+            for v in atoms
+        ]
         said = hashlib.sha256(repr(kinds(self.inputs)).encode())
         for eqn in self.eqns:
-            read = [number.get(v, -1) for v in map(_var_or_none, eqn.invars)]
+            read = place(eqn.invars)
             number |= {v: len(number) + i for i, v in enumerate(eqn.outvars)}
-            said.update(repr((str(eqn.primitive), read, kinds(eqn.outvars))).encode())
-        said.update(repr([number.get(_var_or_none(v), -1) for v in self.outputs]).encode())
+            what = eqn.primitive.name, read, kinds(eqn.outvars)
+            said.update(repr(what).encode())
+        said.update(repr(place(self.outputs)).encode())
         return said.hexdigest()[:16]
 
 
@@ -173,8 +180,9 @@ def bytes_of(var: Any) -> int:
     return int(aval.size) * aval.dtype.itemsize if hasattr(aval, "shape") else 0
 
 
-def _var_or_none(atom: Any) -> Var | None:
-    return None if isinstance(atom, Literal) else atom
+def shape_of(var: Any) -> jax.ShapeDtypeStruct:
+    """The shape and type of one variable."""
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
 
 
 def _only_wraps(eqn: JaxprEqn) -> bool:

@@ -19,7 +19,8 @@ def count_heavy_in_hlo(text: str) -> int:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> x = jnp.ones((8, 8))
-        >>> count_heavy_in_hlo(jax.jit(lambda x: x @ (x @ x)).lower(x).compile().as_text())
+        >>> compiled = jax.jit(lambda x: x @ (x @ x)).lower(x).compile()
+        >>> count_heavy_in_hlo(compiled.as_text())
         2
     """
     return len(_HEAVY.findall(text))

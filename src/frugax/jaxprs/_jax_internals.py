@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jax._src.interpreters.partial_eval import dce_jaxpr
+from jax._src.interpreters import partial_eval
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -36,5 +36,5 @@ def without_dead_code(
     jaxpr: Jaxpr, used_outputs: Sequence[bool]
 ) -> tuple[Jaxpr, list[bool]]:
     """The program without what `used_outputs` do not need, and which inputs remain."""
-    live, used_inputs = dce_jaxpr(jaxpr, list(used_outputs))
+    live, used_inputs = partial_eval.dce_jaxpr(jaxpr, list(used_outputs))
     return live, list(used_inputs)

@@ -4,11 +4,12 @@ Reads: what `jax.jit(f).lower(...).compile()` gives. Gives: one frozen `Program`
 """
 
 import dataclasses
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from frugax.budget import amount, table
 
 
+@runtime_checkable
 class Compiled(Protocol):
     """What is asked of a compiled program: `jax.stages.Compiled` answers it."""
 
@@ -97,7 +98,7 @@ def program(compiled: Compiled) -> Program:
             "checked; plan on another backend."
         )
     # Some backends give one dictionary for each computation, some none at all.
-    costs = compiled.cost_analysis()
+    costs: Any = compiled.cost_analysis()
     first = costs[0] if isinstance(costs, list) and costs else costs
     return Program(
         argument_bytes=int(memory.argument_size_in_bytes),

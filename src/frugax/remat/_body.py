@@ -6,20 +6,34 @@ be costed (`_costs.py`) and run (`_execute.py`).
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, is_heavy, trace, variables
 
-from ._needs import active_variables
+from ._needs import active_variables, is_inexact
 
 # Done again wherever the result is wanted, if all they read is arguments: slices and
 # casts of weights, masks, index grids. To keep them would cost bytes and save nothing.
 _CHEAP = frozenset(
-    "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice iota "
-    "convert_element_type stop_gradient rev copy".split()
+    {
+        "broadcast_in_dim",
+        "convert_element_type",
+        "copy",
+        "dynamic_slice",
+        "expand_dims",
+        "iota",
+        "reshape",
+        "rev",
+        "slice",
+        "squeeze",
+        "stop_gradient",
+        "transpose",
+    }
 )
 # More cuts than this make planning slow and plans no better.
 _MOST_CUTS = 64
@@ -63,7 +77,9 @@ class Body:
         before: dict[int, JaxprEqn] = {}
         pending = [v for e in eqns for v in e.invars]
         while pending:
-            for e in [self.free[v] for v in variables([pending.pop()]) if v in self.free]:
+            for e in [
+                self.free[v] for v in variables([pending.pop()]) if v in self.free
+            ]:
                 before[self.graph.defined_at[e.outvars[0]]] = e
                 pending += e.invars
         return [before[i] for i in sorted(before)] + list(eqns)
@@ -80,7 +96,7 @@ class Body:
         edges = sorted({0, *heavy, len(self.eqns)})
         narrow = {
             min(range(a, b), key=lambda p: crossing[p])
-            for a, b in zip(edges, edges[1:], strict=False)
+            for a, b in itertools.pairwise(edges)
             if b > a
         }
         places = sorted({*edges, *narrow} - {0, len(self.eqns)})
@@ -103,19 +119,39 @@ class Body:
 
 
 def read_body(
-    loss: Any, args: Sequence[Any], argnums: tuple[int, ...], *, has_aux: bool
+    loss: Callable[..., Any],
+    args: Sequence[Any],
+    argnums: int | tuple[int, ...],
+    *,
+    has_aux: bool,
 ) -> Body:
     """Trace a loss and sort its operations.
 
     Raises:
-        TypeError: it does not return one real number, or an argument to
-            differentiate holds none.
+        TypeError: it cannot be traced, does not return one real number (and one
+            thing more if `has_aux`), or is to be differentiated by whole numbers.
     """
-    graph = trace(loss, args)
+    try:
+        graph = trace(loss, args)
+    except jax.errors.ConcretizationTypeError as e:
+        raise TypeError(
+            "this loss cannot be planned, since it cannot be traced: its Python code "
+            f"depends on the values of arrays. {str(e).splitlines()[0]}"
+        ) from e
+    _check_outputs(graph, has_aux=has_aux)
+    positions = (argnums,) if isinstance(argnums, int) else argnums
     counts = [len(jax.tree.leaves(a)) for a in args]
     starts = [sum(counts[:i]) for i in range(len(args))]
-    wanted = tuple(v for n in argnums for v in graph.args[starts[n] : starts[n] + counts[n]])
-    active = frozenset(active_variables(graph, wanted))
+    wanted = tuple(
+        v for n in positions for v in graph.args[starts[n] : starts[n] + counts[n]]
+    )
+    for v in wanted:
+        if not is_inexact(v):
+            raise TypeError(
+                f"argument {argnums} holds {v.aval.str_short()}, which has no "
+                "gradient; choose other `argnums`, or make it floating-point."
+            )
+    active = active_variables(graph, wanted)
     free: dict[Var, JaxprEqn] = {}
     rest: list[JaxprEqn] = []
     source, results = set(graph.inputs), set(variables(graph.outputs))
@@ -127,6 +163,24 @@ def read_body(
         else:
             rest.append(e)
     return Body(graph, wanted, active, free, tuple(rest))
+
+
+def _check_outputs(graph: Graph, *, has_aux: bool) -> None:
+    out = jax.tree.unflatten(graph.out_tree, graph.outputs)
+    if has_aux:
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise TypeError(
+                "with has_aux=True the loss must return (number, anything), got "
+                f"{graph.out_tree}."
+            )
+        out = out[0]
+    number = out is graph.outputs[0] and out.aval.shape == ()
+    if not number or not jnp.issubdtype(out.aval.dtype, jnp.floating):
+        shown = out.aval.str_short() if out is graph.outputs[0] else graph.out_tree
+        raise TypeError(
+            f"the loss must return one real number, got {shown}; if it returns more, "
+            "set has_aux=True."
+        )
 
 
 def _loops(eqn: JaxprEqn) -> bool:

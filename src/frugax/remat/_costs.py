@@ -81,7 +81,11 @@ def segment_costs(body: Body) -> dict[tuple[int, int, Mode], Cost]:
 def _needs_of_kept(body: Body) -> list[Needs]:
     """What each backward rule reads of that which costs bytes to keep."""
     of_graph = dict(
-        zip(map(id, body.graph.eqns), backward_needs(body.graph, body.active), strict=True)
+        zip(
+            map(id, body.graph.eqns),
+            backward_needs(body.graph, body.active),
+            strict=True,
+        )
     )
     asked = [of_graph[id(e)] for e in body.eqns]
     return [Needs(frozenset(body.kept(n.variables)), n.hidden_bytes) for n in asked]

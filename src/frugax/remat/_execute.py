@@ -1,11 +1,12 @@
 """Run a plan: the loss and its gradients, segment by segment, there and back.
 
-The way back is written out, not left to `jax.grad` of the whole: so each piece's
-gradients of weights can be made to come before the next piece starts. Compilers like
-to put them off, and then keep alive all that they are made from.
+The way back is written out, not left to `jax.grad` of the whole. So, inside what is
+done again, each piece's gradients of weights can be made to come before the next
+piece starts: compilers like to put them off, and keep alive what they are made from.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from frugax.jaxprs import (
     Var,
     is_heavy,
     jaxpr_as_fun,
+    shape_of,
     trace,
     variables,
     without_dead_code,
@@ -95,8 +97,8 @@ def value_and_gradients(
     grads: dict[Var, Any] = {}
     loss = graph.outputs[0]
     if variables([loss]):
-        grads[loss] = jnp.ones((), loss.aval.dtype)
-    _turn(body, back, grads)
+        grads[loss] = jnp.ones((), shape_of(loss).dtype)
+    _turn(body, back, grads, in_order=False)
     outputs = [env[v] if variables([v]) else v.val for v in graph.outputs]
     return outputs, [_gradient(grads, v) for v in body.wanted]
 
@@ -107,7 +109,7 @@ def _keep(
     """Run forward in small parts, adding to `env`; keep what the way back needs."""
     edges = [start, *(c for c in body.cuts if start < c < stop), stop]
     back: list[tuple[_Part, Pull]] = []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         part = _part(body, a, b)
         outs, pull = part.pull_at([env[v] for v in part.inputs])
         env |= zip(part.outputs, outs, strict=True)
@@ -116,9 +118,16 @@ def _keep(
 
 
 def _turn(
-    body: Body, back: list[tuple[_Part, Pull]], grads: dict[Var, Any], inner: int = 1
+    body: Body,
+    back: list[tuple[_Part, Pull]],
+    grads: dict[Var, Any],
+    *,
+    in_order: bool,
 ) -> None:
-    """Carry `grads` back through the parts, last first."""
+    """Carry `grads` back through the parts, last first.
+
+    In order: no part starts before the gradients of weights of the last are there.
+    """
     for part, pull in reversed(back):
         arrived = [v for v in part.turned if v in grads]
         if not arrived:
@@ -128,14 +137,17 @@ def _turn(
             del grads[v]
         new = list(zip(part.moving, pull(cotangents), strict=True))
         finished = [g for v, g in new if v not in body.defined_at]
-        true = opaque_true(finished) if finished and (ORDER & inner) else None
+        true = opaque_true(finished) if finished and in_order else None
         for v, g in new:
             g = after(true, g) if true is not None and v in body.defined_at else g
             grads[v] = grads[v] + g if v in grads else g
 
 
 def _gradient(grads: dict[Var, Any], v: Var) -> Any:
-    return grads[v] if v in grads else jnp.zeros(v.aval.shape, v.aval.dtype)
+    if v in grads:
+        return grads[v]
+    zero = shape_of(v)
+    return jnp.zeros(zero.shape, zero.dtype)
 
 
 def _part(body: Body, start: int, stop: int) -> _Part:
@@ -164,7 +176,7 @@ def _recompute(
         env = dict(zip(part.inputs, given, strict=True))
         back = _keep(body, segment.start, segment.stop, env)
         grads = dict(zip(part.turned, cotangents, strict=True))
-        _turn(body, back, grads, 2)
+        _turn(body, back, grads, in_order=True)
         return [_gradient(grads, v) for v in part.moving]
 
     def pull(cotangents: list[Any]) -> list[Any]:

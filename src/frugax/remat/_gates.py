@@ -66,10 +66,13 @@ def opaque_true(arrays: Sequence[Any]) -> jax.Array:
 
     True for every value, NaN and infinities included; known once all `arrays` are.
     """
-    return jnp.stack([_sign_bit(a) < 2 for a in arrays]).all()
+    return jnp.stack([_sign_bit(a) < 2 for a in arrays if a.size]).all()
 
 
 def _sign_bit(array: Any) -> jax.Array:
+    # The largest of a few, not one alone: XLA does not fuse a reduction into those
+    # who read it. A single number it would look up again in each of them, and keep
+    # the whole array alive for that.
     numbers = array.reshape(-1)[:16]
     numbers = numbers.real if jnp.iscomplexobj(numbers) else numbers
     width = numbers.dtype.itemsize * 8

@@ -12,7 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, is_heavy, trace, variables
+from frugax.jaxprs import (
+    Graph,
+    JaxprEqn,
+    Var,
+    bytes_of,
+    is_heavy,
+    shape_of,
+    trace,
+    variables,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Needs:
     hidden_bytes: int
 
 
-def active_variables(graph: Graph, inputs: Sequence[Var]) -> set[Var]:
+def active_variables(graph: Graph, inputs: Sequence[Var]) -> frozenset[Var]:
     """The variables through which gradients of the outputs reach `inputs`.
 
     Whole numbers, booleans and random keys stop a gradient.
@@ -38,7 +47,7 @@ def active_variables(graph: Graph, inputs: Sequence[Var]) -> set[Var]:
     for eqn in graph.eqns:
         if any(v in active for v in variables(eqn.invars)):
             active |= {v for v in eqn.outvars if is_inexact(v)}
-    return active
+    return frozenset(active)
 
 
 def is_inexact(var: Any) -> bool:
@@ -46,7 +55,7 @@ def is_inexact(var: Any) -> bool:
     return jnp.issubdtype(var.aval.dtype, jnp.inexact)
 
 
-def backward_needs(graph: Graph, active: set[Var]) -> list[Needs]:
+def backward_needs(graph: Graph, active: frozenset[Var]) -> list[Needs]:
     """What the backward rule of each operation reads; nothing for inactive ones."""
     known: dict[Any, tuple[frozenset[int], int]] = {}
     found: list[Needs] = []
@@ -65,7 +74,7 @@ def backward_needs(graph: Graph, active: set[Var]) -> list[Needs]:
     return found
 
 
-def _key(eqn: JaxprEqn, active: set[Var]) -> tuple[object, ...]:
+def _key(eqn: JaxprEqn, active: frozenset[Var]) -> tuple[object, ...]:
     shapes = tuple(str(v.aval) for v in eqn.invars)
     literal = tuple(not variables([v]) for v in eqn.invars)
     moving = tuple(bool(variables([v])) and v in active for v in eqn.invars)
@@ -77,7 +86,7 @@ def _has_body(eqn: JaxprEqn) -> bool:
 
 
 def _ask(
-    graph: Graph, eqn: JaxprEqn, active: set[Var]
+    graph: Graph, eqn: JaxprEqn, active: frozenset[Var]
 ) -> tuple[frozenset[int], int]:
     """Which places of (inputs, outputs) the rule reads, and its hidden bytes."""
     inputs = list(dict.fromkeys(variables(eqn.invars)))
@@ -98,9 +107,8 @@ def _ask(
         outs, pull, rest = jax.vjp(active_outs, *primals, has_aux=True)
         return (outs, rest), pull(cotangents)
 
-    shape = lambda v: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
     outs = [v for v in eqn.outvars if v in active]
-    inner = trace(both, (list(map(shape, inputs)), list(map(shape, outs))))
+    inner = trace(both, (list(map(shape_of, inputs)), list(map(shape_of, outs))))
     backward = set(inner.args[len(inputs) :])
     read: dict[Var, None] = {}
     for e in inner.eqns:

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from frugax.jaxprs import bytes_of
+from frugax.jaxprs import Var, bytes_of
 
 from ._body import Body
 from ._costs import Cost, Mode, segment_costs
@@ -21,35 +21,33 @@ _SLOTS = 512
 _STEP = 0.93
 
 
+Key = tuple[int, int, Mode]  # a segment from one cut to another, and what is done
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draft:
     """A plan on paper: its segments, and what the model thinks of it.
 
     Attributes:
-        segments: (start, stop, mode) in order, covering all operations.
+        segments: (start, stop, mode) in order, covering all operations, each with
+            the bytes it stores and the flops it does again.
         peak_bytes: most bytes held during the backward pass, by the model.
         flops: done a second time.
     """
 
-    segments: tuple[tuple[int, int, Mode], ...]
+    segments: tuple[tuple[Key, int, int], ...]
     peak_bytes: int
     flops: int
 
 
-def plain_draft(body: Body, costs: dict[tuple[int, int, Mode], Cost]) -> Draft:
-    """The plan that keeps everything."""
-    whole: tuple[tuple[int, int, Mode], ...] = ((0, len(body.eqns), "save"),)
-    return Draft(whole, _peak(whole, costs), 0)
-
-
 def drafts(body: Body) -> list[Draft]:
-    """Plans for ever smaller limits, the plain one first; each needs less than the last.
+    """Plans for ever smaller limits, the plain one first, by falling peak.
 
     The list does not depend on any budget: searching it in an order that does not
     either is what makes `InfeasibleBudgetError.needed` true.
     """
     costs = segment_costs(body)
-    found = [plain_draft(body, costs)]
+    found = [_draft(((0, len(body.eqns), "save"),), costs)]
     unit = max(found[0].peak_bytes / _SLOTS, 1.0)
     limit = float(found[0].peak_bytes)
     options = [
@@ -57,16 +55,14 @@ def drafts(body: Body) -> list[Draft]:
         for key, c in costs.items()
         if c.possible
     ]
-    into: dict[int, list[tuple[tuple[int, int, Mode], int, float, int]]] = {}
+    into: dict[int, list[tuple[Key, int, float, int]]] = {}
     for option in options:
         into.setdefault(option[0][1], []).append(option)
     while (limit := limit * _STEP) > unit:
         segments = _cheapest(body.cuts, into, int(limit / unit))
         if segments is None:
             break
-        draft = Draft(
-            segments, _peak(segments, costs), sum(costs[s].flops for s in segments)
-        )
+        draft = _draft(segments, costs)
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
     return found
@@ -74,14 +70,14 @@ def drafts(body: Body) -> list[Draft]:
 
 def _cheapest(
     cuts: tuple[int, ...],
-    into: dict[int, list[tuple[tuple[int, int, Mode], int, float, int]]],
+    into: dict[int, list[tuple[Key, int, float, int]]],
     slots: int,
-) -> tuple[tuple[int, int, Mode], ...] | None:
+) -> tuple[Key, ...] | None:
     """The segments with fewest flops that stay within `slots`, or None."""
     best = {0: np.zeros(1)}  # fewest flops to each cut, by slots stored so far
     best[0] = np.full(slots + 1, np.inf)
     best[0][0] = 0
-    choice: dict[int, list[tuple[tuple[int, int, Mode], int] | None]] = {}
+    choice: dict[int, list[tuple[Key, int] | None]] = {}
     for stop in cuts[1:]:
         least = np.full(slots + 1, np.inf)
         chosen = np.full(slots + 1, -1)
@@ -102,7 +98,7 @@ def _cheapest(
     at = int(np.argmin(best[end]))
     if not np.isfinite(best[end][at]):
         return None
-    segments: list[tuple[int, int, Mode]] = []
+    segments: list[Key] = []
     while end:
         picked = choice[end][at]
         assert picked is not None  # a finite cost has a choice behind it
@@ -112,10 +108,10 @@ def _cheapest(
 
 
 def _joined(
-    segments: list[tuple[int, int, Mode]],
-) -> tuple[tuple[int, int, Mode], ...]:
+    segments: list[Key],
+) -> tuple[Key, ...]:
     """Neighbours that both keep everything are one segment."""
-    found: list[tuple[int, int, Mode]] = []
+    found: list[Key] = []
     for start, stop, mode in segments:
         if found and mode == found[-1][2] == "save":
             found[-1] = (found[-1][0], stop, mode)
@@ -124,16 +120,14 @@ def _joined(
     return tuple(found)
 
 
-def _peak(
-    segments: tuple[tuple[int, int, Mode], ...],
-    costs: dict[tuple[int, int, Mode], Cost],
-) -> int:
-    """Most bytes held, with what several segments store counted once."""
-    stored: set[object] = set()
+def _draft(segments: tuple[Key, ...], costs: dict[Key, Cost]) -> Draft:
+    """The draft of these segments, with what several of them store counted once."""
+    stored: set[Var] = set()
     total = peak = 0
     for key in segments:
         new = costs[key].stored - stored
         stored |= new
         total += sum(map(bytes_of, new)) + costs[key].hidden_bytes
         peak = max(peak, total + costs[key].transient_bytes)
-    return peak
+    told = tuple((k, costs[k].stored_bytes, costs[k].flops) for k in segments)
+    return Draft(told, peak, sum(flops for _, _, flops in told))

@@ -29,6 +29,8 @@ def line_chart(
 ) -> str:
     """Lines over one x axis; points that are not finite leave a gap.
 
+    The y axis is logarithmic where all values are positive and span two powers of ten.
+
     Args:
         series: name to (x, y); drawn in this order.
         x_label: what x counts.
@@ -45,22 +47,34 @@ def line_chart(
     x_high = max(float(x.max()) for x, _ in thin.values())
     y_low = min(float(y.min()) for y in finite if len(y))
     y_high = max(float(y.max()) for y in finite if len(y))
-    if 0 <= y_low < 0.5 * y_high:
-        y_low = 0.0  # from zero, where that does not squeeze the curve
-    x_ticks, y_ticks = _ticks(x_low, x_high), _ticks(y_low, y_high)
+    logarithmic = 0 < 100 * y_low < y_high
+    if logarithmic:
+        y_low, y_high = math.log10(y_low), math.log10(y_high)
+        low, high = math.floor(y_low), math.ceil(y_high)
+        every = max(1, (high - low) // 5)
+        y_ticks = [
+            float(t) for t in range(low, high + 1, every) if y_low <= t <= y_high
+        ]
+    else:
+        if 0 <= y_low < 0.5 * y_high:
+            y_low = 0.0  # from zero, where that does not squeeze the curve
+        y_ticks = _ticks(y_low, y_high)
+    x_ticks = _ticks(x_low, x_high)
 
     def px(x: float) -> float:
         return _LEFT + (x - x_low) / (x_high - x_low or 1) * (_WIDTH - _LEFT - _RIGHT)
 
     def py(y: float) -> float:
+        y = math.log10(y) if logarithmic else y
         span = _HEIGHT - _TOP - _BOTTOM
         return _HEIGHT - _BOTTOM - (y - y_low) / (y_high - y_low or 1) * span
 
+    y_shown = [10.0**t for t in y_ticks] if logarithmic else y_ticks
     parts = [
         f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" '
         f'y1="{py(y):.1f}" y2="{py(y):.1f}"/>'
         f'<text x="{_LEFT - 8}" y="{py(y) + 4:.1f}" text-anchor="end">{y:g}</text>'
-        for y in y_ticks
+        for y in y_shown
     ]
     parts += [
         f'<text x="{px(x):.1f}" y="{_HEIGHT - _BOTTOM + 18}" '

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -94,8 +94,7 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
     """
     make_folder(folder.path)
     try:
-        text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
-        write_whole(folder.config, text)
+        _write_config(folder, config)
         origin = {"config_folder": str(config_folder.resolve())}
         write_whole(folder.origin, json.dumps(origin) + "\n")
         yield
@@ -104,16 +103,45 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
         raise
 
 
-def reopen(path: Path) -> tuple[RunFolder, RunConfig]:
+# What may change when a run goes on: the trained numbers do not depend on these.
+_CHANGEABLE = (
+    "budgets.time",
+    "budgets.overhead",
+    "budgets.size",
+    "budgets.accuracy_drop",
+)
+
+
+def reopen(path: Path, *, overrides: Sequence[str] = ()) -> tuple[RunFolder, RunConfig]:
     """The folder and config of a run that is to go on.
 
+    Args:
+        path: the run's folder.
+        overrides: `key=value` texts; only budgets that do not touch the numbers.
+
     Raises:
-        ConfigError: there is no run in that folder.
+        ConfigError: there is no run in that folder, or an override would make its
+            numbers others than those of an uninterrupted run.
     """
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not any(f"{key}.".startswith(f"{name}.") for name in _CHANGEABLE):
+            raise ConfigError(
+                f"--set {override!r}: a run that goes on keeps its numbers, so only "
+                f"{', '.join(_CHANGEABLE)} may change. Start a new run for the rest."
+            )
     folder = RunFolder(path)
     if not folder.config.is_file():
         raise ConfigError(
             f"{path}: there is no run here (no config.yaml): give --resume the folder "
             "that `frugax run` printed, such as runs/digits."
         )
-    return folder, load_config(folder.config)
+    config = load_config(folder.config, overrides=overrides)
+    if overrides:
+        _write_config(folder, config)
+    return folder, config
+
+
+def _write_config(folder: RunFolder, config: RunConfig) -> None:
+    text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+    write_whole(folder.config, text)

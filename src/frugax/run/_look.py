@@ -16,7 +16,7 @@ h1 { font-size:1.7rem; margin:0 0 4px; } h2 { font-size:1.15rem; margin:0 0 12px
 section { background:var(--card); border:1px solid var(--line); border-radius:10px;
  padding:18px 20px; margin-top:18px; }
 .tiles { display:grid; gap:12px; margin-top:18px;
- grid-template-columns:repeat(auto-fit, minmax(128px, 1fr)); }
+ grid-template-columns:repeat(auto-fit, minmax(120px, 1fr)); }
 .tile { background:var(--card); border:1px solid var(--line); border-radius:10px;
  padding:12px 14px; } .tile b { display:block; font-size:1.35rem; }
 .tile span { color:var(--soft); font-size:.85rem; }

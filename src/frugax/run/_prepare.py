@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import optax
 
-from frugax import train, trees
+from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.typing import PyTree
@@ -60,7 +60,7 @@ def prepare(
     """Build, plan and compile.
 
     Raises:
-        InfeasibleBudgetError: the memory budget cannot be met.
+        InfeasibleBudgetError: the memory or the size budget cannot be met.
         ConfigError: the task cannot be made or evaluated as the config wants.
         MissingExtraError: a package for the data is not installed.
     """
@@ -94,6 +94,12 @@ def prepare(
             compile_budget=config.budgets.time and config.budgets.time.compiles,
         )
         step.prepare(state, batch)
+    if config.budgets.size is not None:
+        # Found out now and not after the training: a file cannot get small enough.
+        # Trained weights are no easier to compress than fresh ones.
+        observer.stage("planning the model file")
+        with watch.on("planning the model file"):
+            compress.plan(jax.device_get(arrays), config.budgets.size)
     kind = setting.kind if setting else "temp"
     unplanned = (plain if setting else step).program.bytes_of(kind)
     observer.memory(

@@ -112,7 +112,7 @@ class CompileLedger:
         return table(["function", "compiles", "trace", "lower", "XLA"], rows)
 
 
-def _on_duration(event: str, seconds: float, **about: str | int) -> None:
+def _on_duration(event: str, duration_secs: float, **about: str | int) -> None:
     if event not in _SECONDS_OF:
         return
     name = str(about.get("fun_name", "?"))
@@ -122,7 +122,7 @@ def _on_duration(event: str, seconds: float, **about: str | int) -> None:
     with _lock:
         for ledger in _open_ledgers:
             entry = ledger.functions[name]
-            setattr(entry, field, getattr(entry, field) + seconds)
+            setattr(entry, field, getattr(entry, field) + duration_secs)
             entry.compiles += event == _XLA
 
 

@@ -5,6 +5,7 @@ recompiles in its log only, so frugax keeps its own record and names the leaf.
 """
 
 import dataclasses
+from collections.abc import Hashable
 
 import jax
 
@@ -21,7 +22,7 @@ class Signature:
     """
 
     leaves: tuple[tuple[str, str], ...]
-    structure: jax.tree_util.PyTreeDef
+    structure: Hashable
 
     @classmethod
     def of(cls, **arguments: PyTree) -> "Signature":

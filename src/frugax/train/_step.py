@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ class _Variant:
     """The program for one signature."""
 
     signature: Signature
+    jitted: jax.stages.Wrapped
     plan: remat.RematPlan | None
     compiled: jax.stages.Compiled
     program: measure.Program
@@ -118,7 +119,8 @@ class TrainStep:
 
     def lower(self, state: TrainState, batch: PyTree) -> jax.stages.Lowered:
         """The step for these shapes as `jax.jit(...).lower` gives it, planned."""
-        jitted, _ = self._planned(state, batch)
+        known = self._variants.get(Signature.of(state=state, batch=batch))
+        jitted = self._planned(state, batch)[0] if known is None else known.jitted
         return jitted.lower(state, batch)
 
     @property
@@ -190,8 +192,10 @@ class TrainStep:
         self, signature: Signature, state: TrainState, batch: PyTree
     ) -> _Variant:
         jitted, plan = self._planned(state, batch)
+        traced = jitted.trace(state, batch)
+        _refuse_changing_state(state, traced.out_info[0])
         self.compiles += 1
-        compiled = jitted.lower(state, batch).compile()
+        compiled = traced.lower().compile()
         program = measure.program(compiled)
         if self._budget is not None:
             spent = program.bytes_of(self._budget.kind)
@@ -201,7 +205,7 @@ class TrainStep:
                     f"{self._budget.usable_bytes:,}; it was not run. Plan with "
                     "headroom_frac > 0, and report this."
                 )
-        return _Variant(signature, plan, compiled, program)
+        return _Variant(signature, jitted, plan, compiled, program)
 
     def _planned(
         self, state: TrainState, batch: PyTree
@@ -209,17 +213,18 @@ class TrainStep:
         """The step as a jitted function, with its backward pass planned."""
         has_aux = _has_aux(self._loss, state, batch)
         build = lambda grad_fn: self._build(grad_fn, has_aux=has_aux)
-        grad_fn = jax.value_and_grad(self._loss, has_aux=has_aux)
-        _refuse_changing_state(build(grad_fn), state, batch)
         donate = self._donate_argnums
         if self._budget is None:
-            return jax.jit(build(grad_fn), donate_argnums=donate), None
+            plain = build(jax.value_and_grad(self._loss, has_aux=has_aux))
+            return jax.jit(plain, donate_argnums=donate), None
         plan = remat.plan(
             self._loss,
             (state.params, batch),
             self._budget,
             has_aux=has_aux,
-            within=remat.Program(build, (state, batch), donate_argnums=donate),
+            within=remat.Program(
+                build=build, args=(state, batch), donate_argnums=donate
+            ),
         )
         planned = build(remat.apply(self._loss, plan))
         options = dict(plan.compiler_options)
@@ -310,14 +315,13 @@ def _has_aux(
     """
     out = jax.eval_shape(loss, state.params, batch)
     value, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
-    scalar = lambda x: isinstance(x, jax.ShapeDtypeStruct) and x.shape == ()
-    if not (scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
+    if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
         raise TypeError(
             f"loss must give a real scalar, or (scalar, dict of scalars), got {out}."
         )
     if aux is None:
         return False
-    if not (isinstance(aux, dict) and all(map(scalar, aux.values()))):
+    if not (isinstance(aux, dict) and all(map(_is_scalar, aux.values()))):
         raise TypeError(
             f"what loss reports beside itself must be a dict of scalars, got {aux}."
         )
@@ -329,16 +333,17 @@ def _has_aux(
     return True
 
 
-def _refuse_changing_state(
-    train_step: Callable[..., Any], state: TrainState, batch: PyTree
-) -> None:
+def _is_scalar(x: object) -> TypeGuard[jax.ShapeDtypeStruct]:
+    return isinstance(x, jax.ShapeDtypeStruct) and x.shape == ()
+
+
+def _refuse_changing_state(before: TrainState, after: TrainState) -> None:
     """A state of another type would be a new program at every step.
 
     Raises:
         TypeError: the step gives such a state back.
     """
-    after, _ = jax.eval_shape(train_step, state, batch)
-    changes = Signature.of(state=state).changes_to(Signature.of(state=after))
+    changes = Signature.of(state=before).changes_to(Signature.of(state=after))
     if changes:
         raise TypeError(
             f"the step changes the type of its state, {changes[0]}, so the next step "

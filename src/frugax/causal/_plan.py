@@ -1,0 +1,134 @@
+"""Which experiments to run, and in which order, for a stated budget.
+
+Greedy: by expected improvement per cost, each that still fits. Each candidate is run
+at most once and scored by what is known now; results of the first do not change the
+order of the rest, so plan again when they are in.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from frugax.budget import ExperimentBudget, from_plain, table, to_plain
+from frugax.errors import InfeasibleBudgetError
+
+from ._gain_per_cost import gain_per_cost
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CausalPlan:
+    """The experiments to run, best first.
+
+    Attributes:
+        budget: what this plan was made for. Its `seconds` are not planned with: how
+            long an experiment takes is not known here.
+        names: the experiments, in the order to run them.
+        gains: expected improvement of each over the best so far, in outcome units.
+            They do not add up: each is counted as if run alone.
+        left_out: the candidates that no longer fit or promise nothing, best first.
+    """
+
+    budget: ExperimentBudget
+    names: tuple[str, ...]
+    gains: tuple[float, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def predicted(self) -> float:
+        """What the experiments cost together; <= `budget.cost`, if that is set."""
+        # Exact before it is rounded, so that rounding cannot pass the limit.
+        return float(sum(Fraction(self.budget.price(name)) for name in self.names))
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(to_plain(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "CausalPlan":
+        """The plan that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is no such plan.
+        """
+        return from_plain(cls, json.loads(text))
+
+    def __str__(self) -> str:
+        rows = [
+            [name, f"{self.budget.price(name):g}", f"{gain:.4g}"]
+            for name, gain in zip(self.names, self.gains, strict=True)
+        ]
+        total = [f"limit: {self.budget}", f"{self.predicted:g}", ""]
+        return table(["experiment", "cost", "expected gain"], [*rows, total])
+
+
+def plan(
+    names: Sequence[str],
+    mean: Sequence[float] | Float[ArrayLike, " names"],
+    std: Sequence[float] | Float[ArrayLike, " names"],
+    budget: ExperimentBudget,
+    *,
+    best: float,
+) -> CausalPlan:
+    """Choose the experiments to run within a budget.
+
+    Args:
+        names: the candidates, each once; `budget.costs` may price them.
+        mean: predicted outcome of each, in outcome units; larger is better.
+        std: standard deviation of that prediction, in outcome units; 0 is certain.
+        budget: cost of all experiments together, how many, or both.
+        best: best outcome observed so far, in outcome units.
+
+    Returns:
+        The plan; empty if no candidate promises to improve on `best`.
+
+    Raises:
+        InfeasibleBudgetError: not even the cheapest candidate fits the cost.
+        ValueError: no names, one given twice, or numbers that do not suit them.
+
+    Example:
+        >>> budget = ExperimentBudget(cost=4.0, costs={"dose": 3.0})
+        >>> plan(["dose", "diet"], [1.0, 0.4], [1.0, 0.5], budget, best=0.0).names
+        ('diet', 'dose')
+    """
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"names must be given, each once; got {list(names)!r:.200}.")
+    means, stds = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    for what, values in (("mean", means), ("std", stds)):
+        if values.shape != (len(names),) or not np.isfinite(values).all():
+            raise ValueError(f"{what} needs a finite number for each of {len(names)}.")
+    if (stds < 0).any() or not math.isfinite(best):
+        raise ValueError("std must be >= 0 and best finite.")
+    prices = [budget.price(name) for name in names]
+    if budget.cost is not None and min(prices) > budget.cost:
+        raise InfeasibleBudgetError(
+            "the cheapest experiment",
+            needed=min(prices),
+            limit=budget.cost,
+            unit="cost",
+            hint="add cheaper candidates.",
+        )
+    rates = np.asarray(
+        gain_per_cost(
+            *map(jnp.asarray, (means, stds, np.array(prices, np.float32))), best=best
+        )
+    )
+    order = [int(i) for i in np.argsort(-rates, kind="stable")]  # ties: as given
+    chosen: list[int] = []
+    left = None if budget.cost is None else Fraction(budget.cost)
+    for i in order:
+        fits = left is None or Fraction(prices[i]) <= left
+        if fits and rates[i] > 0 and len(chosen) != budget.n:
+            chosen.append(i)
+            left = None if left is None else left - Fraction(prices[i])
+    return CausalPlan(
+        budget=budget,
+        names=tuple(names[i] for i in chosen),
+        gains=tuple(float(rates[i]) * prices[i] for i in chosen),
+        left_out=tuple(names[i] for i in order if i not in chosen),
+    )

@@ -1,0 +1,243 @@
+"""Find a plan that fits: draft, compile, measure, and try a better one.
+
+The first programs tried are the same whatever the limit: the plain one, then the
+tightest drafts. Only once one fits does the limit steer the search. So if none fits,
+the smallest of them is exactly what the budget would have to be.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NoReturn
+
+import jax
+
+from frugax.budget import MemoryBudget
+from frugax.errors import InfeasibleBudgetError, RematUndoneError
+from frugax.jaxprs import flops
+from frugax.measure import program
+
+from ._apply import planned_value_and_grad
+from ._body import Body, read_body
+from ._gates import choose_gate
+from ._plan import RematPlan, Segment
+from ._program import Build, Program, compile_program
+from ._solve import Draft, drafts
+
+# Each costs about as much as compiling the program once.
+_MOST_COMPILES = 5
+# A schedule for few live buffers instead of one for concurrency.
+_SAVING_SCHEDULE = (("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"),)
+
+Options = tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Try:
+    """One compiled candidate: which draft, how compiled, and what XLA said.
+
+    Attributes:
+        rung: its place among the drafts; 0 keeps everything.
+        options: compiler options it was compiled with.
+        bytes: what it needs, of the budget's kind.
+        undone: dot products and convolutions that should be there twice, and are not.
+    """
+
+    rung: int
+    options: Options
+    bytes: int
+    undone: int
+
+
+@dataclasses.dataclass(eq=False)
+class _Bench:
+    """Compiles candidates and keeps what was measured."""
+
+    whole: Program
+    kind: Literal["temp", "total"]
+    limit: int
+    grad_of: Callable[[int], Callable[..., Any]]
+    tries: list[_Try] = dataclasses.field(default_factory=list)
+    plain: Build | None = None
+
+    def measure(self, rung: int, options: Options = ()) -> _Try:
+        build = compile_program(self.whole, self.grad_of(rung), options)
+        self.plain = self.plain or build
+        found = _Try(
+            rung,
+            options,
+            program(build.compiled).bytes_of(self.kind),
+            _undone(self.plain, build),
+        )
+        self.tries.append(found)
+        return found
+
+    def fits(self, found: _Try) -> bool:
+        return found.bytes <= self.limit and not found.undone
+
+
+def plan(
+    loss: Callable[..., Any],
+    example_args: Sequence[Any],
+    budget: MemoryBudget,
+    *,
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    within: Program | None = None,
+) -> RematPlan:
+    """Decide what the backward pass keeps and what it does again, to fit `budget`.
+
+    Nothing is run. Up to five programs are compiled and measured, and the cheapest
+    that fits is taken; if the plain one fits, nothing is done again.
+
+    Args:
+        loss: a function of positional arguments that returns one real number, and
+            something more if `has_aux`.
+        example_args: its arguments; arrays or `jax.ShapeDtypeStruct`, of the shapes
+            that it will be called with.
+        budget: the most memory the program may need, in bytes.
+        argnums: which arguments to differentiate, as for `jax.grad`.
+        has_aux: whether `loss` returns (number, anything), as for `jax.grad`.
+        within: the program that must fit; by default the gradient alone.
+
+    Raises:
+        InfeasibleBudgetError: no plan that was tried fits; at `needed` one does.
+        RematUndoneError: the compiler merged away all recomputation.
+        TypeError: the loss cannot be traced, or does not return a number.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from frugax import MemoryBudget, remat
+        >>> def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.mean(x**2)
+        >>> w, x = jnp.ones((64, 64)), jnp.ones((512, 64))
+        >>> plan = remat.plan(loss, (w, x), MemoryBudget("768KiB"))
+        >>> plan.predicted <= 768 * 1024 < plan.unplanned_bytes
+        True
+    """
+    args = tuple(example_args)
+    body = read_body(loss, args, argnums, has_aux=has_aux)
+    ladder = drafts(body)
+    platform = jax.default_backend()
+    rungs = [_segments(body, draft, platform) for draft in ladder]
+
+    def grad_of(rung: int) -> Callable[..., Any]:
+        if rung == 0:
+            return jax.value_and_grad(loss, argnums, has_aux=has_aux)
+        return planned_value_and_grad(
+            loss,
+            rungs[rung],
+            body.graph.fingerprint,
+            argnums=argnums,
+            has_aux=has_aux,
+        )
+
+    whole = within or Program(build=lambda grad: grad, args=args)
+    bench = _Bench(whole, budget.kind, budget.usable_bytes, grad_of)
+    found = _search(bench, [d.peak_bytes for d in ladder], platform)
+    if found is None:
+        _give_up(bench.tries, budget)
+    plain_flops, flops_now = (
+        flops(jax.make_jaxpr(grad_of(rung))(*args).jaxpr) for rung in (0, found.rung)
+    )
+    return RematPlan(
+        budget=budget,
+        predicted=found.bytes,
+        unplanned_bytes=bench.tries[0].bytes,
+        extra_flops=flops_now - plain_flops,
+        unplanned_flops=plain_flops,
+        segments=rungs[found.rung],
+        fingerprint=body.graph.fingerprint,
+        argnums=argnums,
+        has_aux=has_aux,
+        compiler_options=found.options,
+        compiles=len(bench.tries),
+    )
+
+
+def _search(bench: _Bench, peaks: list[int], platform: str) -> _Try | None:
+    """The cheapest try that fits, or None; `peaks` is the model's, falling."""
+    above = bench.measure(0)
+    if bench.fits(above):
+        return above
+    best = None
+    for rung, options in _openings(len(peaks), platform):
+        found = bench.measure(rung, options)
+        if bench.fits(found):
+            best = found
+            break
+    # What the model says is off by a factor that differs from loss to loss: between
+    # a try that does not fit and one that does, it is taken to be straight.
+    while best and best.rung - above.rung > 1 and len(bench.tries) < _MOST_COMPILES:
+        rise = (above.bytes - best.bytes) / (peaks[above.rung] - peaks[best.rung])
+        wanted = peaks[best.rung] + (bench.limit - best.bytes) / max(rise, 1e-9)
+        between = range(above.rung + 1, best.rung)
+        rung = next((r for r in between if peaks[r] <= wanted), best.rung - 1)
+        found = bench.measure(rung, best.options)
+        if bench.fits(found):
+            best = found
+        else:
+            above = found
+    return best
+
+
+def _openings(rungs: int, platform: str) -> Iterator[tuple[int, Options]]:
+    """What to try after the plain program: nothing here may depend on the limit."""
+    last = rungs - 1
+    if last == 0:
+        return
+    yield last, ()
+    if platform == "cpu":
+        yield last, _SAVING_SCHEDULE
+    # The model's tightest need not be XLA's.
+    for rung in sorted({last * 4 // 5, last * 3 // 5} - {0, last}, reverse=True):
+        yield rung, ()
+
+
+def _segments(body: Body, draft: Draft, platform: str) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            start=start,
+            stop=stop,
+            gate=None
+            if mode == "save"
+            else choose_gate(body.eqns[start:stop], platform),
+            saved_bytes=saved,
+            recomputed_flops=again,
+        )
+        for (start, stop, mode), saved, again in draft.segments
+    )
+
+
+def _undone(plain: Build, build: Build) -> int:
+    """How much planned recomputation the compiler has merged away.
+
+    It may drop as many of the repeated operations as it drops of the plain ones:
+    products with a vector, for example, become something else on CPU.
+    """
+    planned = build.heavy_written - plain.heavy_written
+    there = build.heavy_left - plain.heavy_left
+    usual = max(plain.heavy_written - plain.heavy_left, 0)
+    return max(planned - there - usual, 0)
+
+
+def _give_up(tries: list[_Try], budget: MemoryBudget) -> NoReturn:
+    sound = [t for t in tries if not t.undone]
+    if len(sound) == 1 < len(tries):
+        raise RematUndoneError(
+            f"the compiler merged away recomputation in all {len(tries) - 1} plans "
+            f"tried, up to {max(t.undone for t in tries)} products; no plan can help "
+            f"here: raise the limit to {sound[0].bytes:,} bytes, or use lax.scan."
+        )
+    least = min(t.bytes for t in sound)
+    needed = int(least / (1 - budget.headroom_frac))
+    while dataclasses.replace(budget, limit_bytes=needed).usable_bytes < least:
+        needed += 1  # the headroom is rounded
+    raise InfeasibleBudgetError(
+        f"the backward pass, in {budget.kind} memory and at best of {len(tries)} plans,",
+        needed=needed,
+        limit=budget.limit_bytes,
+        unit="bytes",
+        hint="make the batch smaller.",
+    )

@@ -1,0 +1,114 @@
+"""The plan never overdraws, takes the best first, and passes over nothing that fits."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from frugax import ExperimentBudget, InfeasibleBudgetError, causal
+
+price = st.floats(1e-3, 1e3)
+
+
+@st.composite
+def problems(draw):
+    n = draw(st.sampled_from([1, 8]))  # few: JAX compiles anew for each
+    names = [f"x{i}" for i in range(n)]
+    moderate = st.floats(-5, 5)
+    mean = draw(st.lists(moderate, min_size=n, max_size=n))
+    std = draw(st.lists(st.floats(0, 5), min_size=n, max_size=n))
+    costs = {name: draw(price) for name in names[::2]}  # the others cost 1
+    return names, mean, std, costs, draw(moderate)
+
+
+@settings(deadline=None)
+@given(problems(), st.none() | st.floats(1e-3, 1e4), st.none() | st.integers(1, 5))
+def test_never_overdraws_and_leaves_out_nothing_that_fits(problem, cost, n):
+    names, mean, std, costs, best = problem
+    if cost is None and n is None:
+        n = 3
+    budget = ExperimentBudget(cost=cost, n=n, costs=costs)
+    cheapest = min(budget.price(name) for name in names)
+    if cost is not None and cheapest > cost:
+        with pytest.raises(InfeasibleBudgetError) as caught:
+            causal.plan(names, mean, std, budget, best=best)
+        assert caught.value.needed == cheapest
+        return
+    made = causal.plan(names, mean, std, budget, best=best)
+    spent = math.fsum(budget.price(name) for name in made.names)
+    assert made.predicted == spent
+    assert cost is None or spent <= cost
+    assert n is None or len(made.names) <= n
+    assert sorted(made.names + made.left_out) == sorted(names)
+    rates = [g / budget.price(x) for g, x in zip(made.gains, made.names, strict=True)]
+    # Rates were compared in float32.
+    assert all(a >= b * (1 - 1e-6) for a, b in itertools.pairwise(rates))
+    assert all(rate > 0 for rate in rates)
+    for name in made.left_out:
+        i = names.index(name)
+        full = n is not None and len(made.names) == n
+        broke = cost is not None and spent + budget.price(name) > cost * (1 - 1e-12)
+        # Twelve standard deviations below `best`: the gain is 0 in float32.
+        hopeless = mean[i] <= best and (best - mean[i]) >= 12 * std[i]
+        assert full or broke or hopeless
+
+
+@settings(deadline=None)
+@given(problems())
+def test_planning_succeeds_at_what_is_needed_and_not_below(problem):
+    names, mean, std, costs, best = problem
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        causal.plan(
+            names, mean, std, ExperimentBudget(cost=1e-9, costs=costs), best=best
+        )
+    needed = caught.value.needed
+    causal.plan(names, mean, std, ExperimentBudget(cost=needed, costs=costs), best=best)
+    below = ExperimentBudget(cost=math.nextafter(needed, 0), costs=costs)
+    with pytest.raises(InfeasibleBudgetError):
+        causal.plan(names, mean, std, below, best=best)
+
+
+def test_an_exact_sum_of_prices_fits_its_limit():
+    names = [f"x{i}" for i in range(10)]
+    # Ten times 0.1 is more than 1.0 exactly, though it prints as 1.
+    budget = ExperimentBudget(cost=1.0, costs=dict.fromkeys(names, 0.1))
+    assert len(causal.plan(names, [1.0] * 10, [1.0] * 10, budget, best=0.0).names) == 9
+    budget = ExperimentBudget(cost=1.25, costs=dict.fromkeys(names, 0.125))
+    assert len(causal.plan(names, [1.0] * 10, [1.0] * 10, budget, best=0.0).names) == 10
+
+
+def test_a_plan_survives_json_hashes_and_prints():
+    budget = ExperimentBudget(cost=3.0, n=2, costs={"a": 2.0})
+    made = causal.plan(
+        ["a", "b", "c"], [1.0, 0.2, -9.0], [1.0, 0.1, 0.1], budget, best=0.0
+    )
+    assert made.names == ("a", "b")
+    assert made.left_out == ("c",)
+    back = causal.CausalPlan.from_json(made.to_json())
+    assert back == made
+    assert hash(back) == hash(made)
+    assert "limit: cost 3, 2 experiments" in str(made)
+
+
+def test_nothing_to_gain_gives_an_empty_plan():
+    budget = ExperimentBudget(n=2)
+    made = causal.plan(["a"], [0.0], [0.0], budget, best=1.0)
+    assert made.names == ()
+    assert made.predicted == 0.0
+
+
+@pytest.mark.parametrize(
+    ("names", "mean", "std", "best", "text"),
+    [
+        ([], [], [], 0.0, "names must be given"),
+        (["a", "a"], [1.0, 1.0], [1.0, 1.0], 0.0, "each once"),
+        (["a"], [1.0, 2.0], [1.0], 0.0, "mean needs a finite number"),
+        (["a"], [1.0], [float("nan")], 0.0, "std needs a finite number"),
+        (["a"], [1.0], [-1.0], 0.0, "std must be >= 0"),
+        (["a"], [1.0], [1.0], float("inf"), "best finite"),
+    ],
+)
+def test_wrong_numbers_are_named(names, mean, std, best, text):
+    with pytest.raises(ValueError, match=text):
+        causal.plan(names, mean, std, ExperimentBudget(n=1), best=best)

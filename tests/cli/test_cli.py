@@ -1,0 +1,201 @@
+"""The command: help with examples, one line for each mistake, and honest exit codes."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+COMMANDS = ["run", "plan", "compress", "decompress", "verify", "doctor"]
+
+
+def frugax(*args, cwd=None, env=None):
+    return subprocess.run(
+        [sys.executable, "-c", "from frugax.cli import main; main()", *map(str, args)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "100", **(env or {})},
+    )
+
+
+def assert_one_line(done, *parts):
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("frugax: ")
+    for part in parts:
+        assert part in lines[0], lines[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command):
+    done = frugax(command, "--help")
+    assert done.returncode == 0
+    assert f"\nfrugax {command}" in done.stdout
+
+
+def test_help_lists_every_command():
+    done = frugax("--help")
+    assert done.returncode == 0
+    assert all(f"• {command} " in done.stdout for command in COMMANDS)
+
+
+def test_no_arguments_show_the_help():
+    assert "subcommands" in frugax().stdout
+
+
+def test_a_mistyped_option_names_the_right_one():
+    done = frugax("run", "x.yaml", "--resum", "y")
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run that takes a second."""
+    (tmp_path / "cli_task.py").write_text(
+        "import jax.numpy as jnp, numpy as np\n"
+        "def task():\n"
+        "    x = np.ones((32, 16), 'float32')\n"
+        "    init = lambda key: {'w': jnp.ones((16, 64)), 'v': jnp.ones((64, 1))}\n"
+        "    loss = lambda p, x: jnp.mean((jnp.tanh(x @ p['w']) @ p['v']) ** 2)\n"
+        "    return init, loss, [x]\n"
+    )
+    (tmp_path / "c.yaml").write_text(
+        "name: small\ntask: cli_task:task\ntrain: {steps: 5}\nbudgets: {}\n"
+    )
+    return tmp_path
+
+
+def test_a_run_and_its_second_go_to_folders_of_their_own(small):
+    first, second = (
+        frugax("run", "c.yaml", cwd=small),
+        frugax("run", "c.yaml", cwd=small),
+    )
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert "No budget was stated" in first.stdout
+    assert sorted(os.listdir(small / "runs")) == ["small", "small-2"]
+
+
+def test_a_broken_budget_is_exit_code_one_unless_allowed(small):
+    # Ten steps in which watching may cost nothing: it always costs something.
+    args = ["run", "c.yaml", "--set", "budgets.overhead=0%"]
+    done = frugax(*args, cwd=small)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "broken" in done.stdout
+    assert frugax(*args, "--allow-broken", cwd=small).returncode == 0
+
+
+def test_planning_writes_nothing(small):
+    done = frugax("plan", "c.yaml", "--set", "budgets.size=2x", cwd=small)
+    assert done.returncode == 0, done.stderr
+    assert "model file" in done.stdout
+    assert "memory of one step" in done.stdout
+    assert not (small / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["run"], ["say either a config file"]),
+        (["run", "none.yaml"], ["none.yaml: there is no such file"]),
+        (["run", "c.yaml", "--resume", "runs/x"], ["say either a config file"]),
+        (["run", "--resume", "runs/none"], ["runs/none: there is no run here"]),
+        (
+            ["run", "c.yaml", "--set", "train.stepz=1"],
+            ["--set: train.stepz", "'steps'"],
+        ),
+        (["run", "c.yaml", "--set", "task=a:b"], ["no module 'a'"]),
+        (["run", "c.yaml", "--set", "budgets.size=500x"], ["needs at least", "bytes"]),
+        (["run", "c.yaml", "--set", "budgets.memory=1B"], ["needs at least", "bytes"]),
+        (["run", "c.yaml", "--runs", "c.yaml"], ["cannot write c.yaml", "choose"]),
+        (["plan", "c.yaml", "--set", "budgets.memory=x"], ["budgets.memory"]),
+        (["compress", "none.npz", "--ratio", "2"], ["none.npz"]),
+        (["compress", "c.yaml", "--ratio", "2"], ["c.yaml"]),
+        (["verify", "c.yaml"], ["c.yaml"]),
+        (["decompress", "c.yaml"], ["c.yaml"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(small, args, parts):
+    before = sorted(os.listdir(small))
+    assert_one_line(frugax(*args, cwd=small), *parts)
+    left = set(os.listdir(small)) - set(before) - {"__pycache__"}
+    assert not left or not any((small / "runs").iterdir())
+
+
+def test_a_folder_that_may_not_be_written_is_named(small):
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    (small / "runs").mkdir(mode=0o500)
+    assert_one_line(frugax("run", "c.yaml", cwd=small), "cannot write", "permissions")
+
+
+def test_a_damaged_checkpoint_is_one_line(small):
+    done = frugax("run", "c.yaml", cwd=small)
+    assert done.returncode == 0, done.stderr
+    folder = small / "runs" / "small"
+    for file in (folder / "checkpoints").rglob("*"):
+        if file.is_file() and file.name != "frugax.json":
+            file.write_bytes(b"damaged")
+    done = frugax("run", "--resume", "runs/small", cwd=small)
+    assert_one_line(done, "damaged", "checkpoints")
+
+
+def test_compress_verify_and_decompress_a_file(tmp_path):
+    weights = {"w": np.random.default_rng(0).normal(size=(200, 100)).astype("float32")}
+    save_file(weights, tmp_path / "m.safetensors")
+    done = frugax("compress", "m.safetensors", "--ratio", "5", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "m.fxz").stat().st_size <= 80_000 / 5
+    against = ["--against", "m.safetensors"]
+    assert frugax("verify", "m.fxz", *against, cwd=tmp_path).returncode == 0
+    done = frugax("decompress", "m.fxz", "--to", "back.safetensors", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    # The error of what came back is what the file says of itself, so again it is true.
+    assert frugax("verify", "m.fxz", "--against", "back.safetensors", cwd=tmp_path)
+    weights["w"] = weights["w"] + 1
+    save_file(weights, tmp_path / "other.safetensors")
+    done = frugax("verify", "m.fxz", "--against", "other.safetensors", cwd=tmp_path)
+    assert done.returncode == 1
+    data = bytearray((tmp_path / "m.fxz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "m.fxz").write_bytes(data)
+    assert_one_line(frugax("verify", "m.fxz", cwd=tmp_path), "m.fxz")
+
+
+def test_a_limit_must_be_given_to_compress(tmp_path):
+    save_file({"w": np.ones(3, "float32")}, tmp_path / "m.safetensors")
+    assert_one_line(frugax("compress", "m.safetensors", cwd=tmp_path), "SizeBudget")
+
+
+def test_doctor_says_what_is_here_and_what_to_install(tmp_path):
+    done = frugax("doctor", env={"XDG_CACHE_HOME": str(tmp_path), "PATH": ""})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "apt-get install chromium" in done.stdout
+    assert "All that frugax needs is here" in done.stdout
+    assert str(tmp_path / "frugax" / "xla") in "".join(done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="no mount here")
+def test_a_full_disk_is_one_line(small):
+    disk = small / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)],
+        capture_output=True,
+    )
+    if mounted.returncode:
+        pytest.skip("may not mount here")
+    try:
+        (disk / "filler").write_bytes(b"x" * 50_000)
+        done = frugax("run", "c.yaml", "--runs", disk, cwd=small)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert "cannot write" in done.stderr
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

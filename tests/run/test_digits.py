@@ -1,0 +1,137 @@
+"""The main job: digits inside every budget, each figure checked from outside."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import compress, models, watch
+from frugax.run import load_config
+from frugax.run._data import load_images
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """`frugax run examples/digits.yaml` in a process of its own, as a user runs it."""
+    runs = tmp_path_factory.mktemp("runs")
+    code = "from frugax.cli import main; main()"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code,
+            "run",
+            "examples/digits.yaml",
+            "--runs",
+            str(runs),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    folder = runs / "digits"
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, json.loads((folder / "receipt.json").read_text()), done.stdout
+
+
+def test_every_budget_is_kept(finished):
+    _, receipt, said = finished
+    assert receipt["verdict"] == "kept"
+    names = [spend["name"] for spend in receipt["spends"]]
+    assert len(names) == 6, names
+    assert {s["verdict"] for s in receipt["spends"]} == {"kept"}
+    assert "report.html" in said
+
+
+def test_the_memory_is_at_most_half_as_xla_measures_it(finished):
+    _, receipt, _ = finished
+    memory = receipt["memory"]
+    assert memory["kind"] == "temp"
+    assert 0 < memory["temp_bytes"] <= memory["unplanned_bytes"] / 2
+    assert memory["temp_bytes"] == memory["planned_bytes"]
+
+
+def test_the_file_is_six_times_smaller_and_the_accuracy_stays(finished):
+    folder, receipt, _ = finished
+    model = receipt["model"]
+    length = (folder / "model.fxz").stat().st_size
+    assert length == model["file_bytes"]
+    assert length * 6 <= model["original_bytes"] == 4 * model["weights"]
+    assert model["before"]["accuracy"] >= 0.96
+    assert model["before"]["accuracy"] - model["after"]["accuracy"] <= 0.005
+
+
+def test_the_accuracy_in_the_receipt_is_that_of_the_file(finished):
+    folder, receipt, _ = finished
+    config = load_config("examples/digits.yaml")
+    assert config.data is not None
+    assert config.model is not None
+    data = load_images(config.data, seed=config.seed)
+    net = models.compile(
+        models.Chain(
+            models.Flatten(),
+            models.residual_mlp(
+                width=config.model.width, depth=config.model.depth, classes=10
+            ),
+        ),
+        input_shape=(8, 8, 1),
+    )
+    with compress.open(folder / "model.fxz") as file:
+        weights = {name: jnp.asarray(file[name]) for name in file.names}
+    logits = jax.jit(net.apply)(weights, jnp.asarray(data.test_x))
+    accuracy = np.mean(np.argmax(logits, axis=1) == data.test_y)
+    assert accuracy == pytest.approx(receipt["model"]["after"]["accuracy"], abs=1e-6)
+
+
+def test_the_journal_holds_every_step(finished):
+    folder, receipt, _ = finished
+    records = watch.read(folder / "journal", strict=True)
+    assert records.closed
+    assert records.steps.tolist() == list(range(1, receipt["steps"] + 1))
+    assert np.isfinite(records["loss"]).all()
+
+
+def test_nothing_else_is_left_in_the_folder(finished):
+    folder, _, _ = finished
+    assert sorted(os.listdir(folder)) == [
+        "checkpoints", "config.yaml", "journal", "model.fxz", "origin.json",
+        "receipt.json", "report.html",
+    ]  # fmt: skip
+
+
+def test_the_report_needs_nothing_from_outside(finished):
+    folder, _, _ = finished
+    page = (folder / "report.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+def test_the_report_opens_without_a_console_error(finished, tmp_path):
+    folder, receipt, _ = finished
+    out = subprocess.run(
+        [
+            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
+            "--disable-quic", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync",
+            f"--user-data-dir={tmp_path}", "--enable-logging=stderr", "--v=0",
+            "--virtual-time-budget=2000", "--dump-dom",
+            f"file://{folder / 'report.html'}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert "CONSOLE" not in out.stderr, out.stderr
+    assert out.stdout.count("<svg") >= 4
+    for spend in receipt["spends"]:
+        assert spend["name"] in out.stdout

@@ -1,0 +1,104 @@
+"""A run that was killed or interrupted goes on to the same numbers, bit for bit."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from frugax import watch
+
+TASK = """
+import time
+import jax, jax.numpy as jnp, numpy as np
+def task(pause=0.0):
+    def init(key):
+        a, b = jax.random.split(key)
+        return {"w": jax.random.normal(a, (8, 32)), "v": jax.random.normal(b, (32, 1))}
+    def loss(p, x):
+        return jnp.mean((jnp.tanh(x @ p["w"]) @ p["v"] - jnp.sin(x[:, :1])) ** 2)
+    def batches(step):
+        time.sleep(pause)  # so that there is time to kill it
+        return np.random.default_rng(step).normal(size=(16, 8)).astype("float32")
+    return init, loss, batches
+"""
+CONFIG = """
+name: small
+task: resumable:task
+options: {pause: PAUSE}
+train: {steps: 120, save_every: 20, learning_rate: 1e-2}
+budgets: {time: {seconds: 10min, compiles: 1}}
+"""
+COMMAND = [sys.executable, "-c", "from frugax.cli import main; main()", "run"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("resume")
+    (home / "resumable.py").write_text(TASK)
+    (home / "slow.yaml").write_text(CONFIG.replace("PAUSE", "0.03"))
+    (home / "fast.yaml").write_text(CONFIG.replace("PAUSE", "0.0"))
+    subprocess.run([*COMMAND, "fast.yaml", "--runs", "whole"], cwd=home, check=True)
+    return home
+
+
+def start(home, runs):
+    process = subprocess.Popen(
+        [*COMMAND, "slow.yaml", "--runs", runs],
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    checkpoints = home / runs / "small" / "checkpoints"
+    while not (checkpoints / "0" / "frugax.json").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    return process
+
+
+def go_on(home, runs):
+    done = subprocess.run(
+        [*COMMAND, "--resume", f"{runs}/small"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_same_run(home, runs):
+    whole, resumed = home / "whole" / "small", home / runs / "small"
+    # Without a size budget the file is exact and deterministic: equal bytes are equal
+    # weights, to the last bit.
+    assert (whole / "model.fxz").read_bytes() == (resumed / "model.fxz").read_bytes()
+    a, b = (watch.read(run / "journal", strict=True) for run in (whole, resumed))
+    np.testing.assert_array_equal(a.steps, b.steps)
+    np.testing.assert_array_equal(a["loss"], b["loss"])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_killed_at_a_random_moment(home, seed):
+    runs = f"killed{seed}"
+    process = start(home, runs)
+    time.sleep(random.Random(seed).uniform(0, 3.0))
+    process.kill()
+    process.communicate()
+    go_on(home, runs)
+    assert_same_run(home, runs)
+
+
+def test_interrupted_by_ctrl_c(home):
+    process = start(home, "interrupted")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()
+    assert process.returncode == 130, said
+    assert "frugax run --resume interrupted/small" in said
+    assert "Traceback" not in said
+    assert "going on after step" in go_on(home, "interrupted")
+    assert_same_run(home, "interrupted")

@@ -1,0 +1,71 @@
+"""The user's own function becomes a task, or a line that says what is wrong with it."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from frugax.errors import ConfigError
+from frugax.run import RunConfig, Task, TrainConfig, load_task
+
+
+def own(task: str, **options) -> RunConfig:
+    train = TrainConfig(steps=1)
+    return RunConfig(name="x", train=train, task=task, options=options)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    # Module names are unique to this test: Python remembers what it has imported.
+    (tmp_path / "own_task_a.py").write_text(
+        "def good(n=1): return (lambda k: n, lambda m, b: 0.0, [n])\n"
+        "def iterator(): return (lambda k: 1, lambda m, b: 0.0, iter([1]))\n"
+        "def number(): return 3\n"
+        "def no_loss(): return (lambda k: 1, 2, [1])\n"
+        "value = 3\n"
+    )
+    (tmp_path / "own_task_b.py").write_text("import no_such_package_of_mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_tuple_is_a_task_and_options_are_arguments(folder):
+    task = load_task(own("own_task_a:good", n=5), config_folder=folder)
+    assert isinstance(task, Task)
+    assert task.init(jax.random.key(0)) == 5
+    assert task.summary == "own_task_a:good"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own_task_a", 'write "module:function"'),
+        ("own_task_zz:f", "there is no module 'own_task_zz'"),
+        ("own_task_a:god", "no function 'god'. It has: good, iterator"),
+        ("own_task_a:value", "no function 'value'"),
+        ("own_task_a:number", "returned a int; return frugax.run.Task"),
+        ("own_task_a:no_loss", "loss must be a function, got a int"),
+        ("own_task_a:iterator", "batches must be .*got a list_iterator"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(folder, name, message):
+    with pytest.raises(ConfigError, match=message):
+        load_task(own(name), config_folder=folder)
+
+
+def test_the_users_own_import_error_is_not_swallowed(folder):
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_of_mine"):
+        load_task(own("own_task_b:f"), config_folder=folder)
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    from frugax.run import DataConfig, ModelConfig
+
+    config = RunConfig(
+        name="x",
+        train=TrainConfig(steps=1),
+        data=DataConfig(batch=5000),
+        model=ModelConfig(name="mlp", width=4, depth=1),
+    )
+    with pytest.raises(ConfigError, match=r"data\.batch must be <= 1438"):
+        load_task(config, config_folder=Path())

@@ -1,0 +1,240 @@
+import subprocess
+import sys
+import tracemalloc
+
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from frugax import tropical
+
+INF = np.inf
+PICK = {"max": np.max, "min": np.min}
+ZERO = {"max": -INF, "min": INF}
+
+
+def torch_from(a):
+    return pytest.importorskip("torch").from_numpy(np.ascontiguousarray(a))
+
+
+LIBRARIES = {"numpy": np.asarray, "jax": jnp.asarray, "torch": torch_from}
+every_library = pytest.mark.parametrize("make", LIBRARIES.values(), ids=LIBRARIES)
+both_kinds = pytest.mark.parametrize("kind", ["max", "min"])
+
+
+def random(kind, *shape, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=shape).astype(np.float32)
+    return np.where(rng.random(shape) < 0.2, np.float32(ZERO[kind]), a)
+
+
+@every_library
+@both_kinds
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 16, 3), (33, 70, 19), (7, 0, 2)])
+def test_matmul_is_the_definition_bit_for_bit(make, kind, shape):
+    n, k, m = shape
+    a, b = random(kind, n, k), random(kind, k, m, seed=1)
+    terms = a[:, :, None] + b[None]
+    pick = PICK[kind]
+    want = pick(terms, axis=1, initial=ZERO[kind])
+    got = tropical.matmul(make(a), make(b), kind=kind)
+    assert type(got) is type(make(a))
+    np.testing.assert_array_equal(np.asarray(got), want)
+    assert np.asarray(got).dtype == np.float32
+
+
+@every_library
+def test_whole_numbers_multiply_exactly(make):
+    a = np.arange(12, dtype=np.int32).reshape(3, 4)
+    want = (a[:, :, None] + a.T[None]).max(axis=1)
+    np.testing.assert_array_equal(tropical.matmul(make(a), make(a.T)), want)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    hnp.arrays(
+        np.float64,
+        st.tuples(*[st.integers(1, 6)] * 2).map(lambda s: (3, *s)),
+        elements=st.integers(-9, 9).map(float) | st.just(-INF),
+    ),
+    st.integers(0, 7),
+)
+def test_the_semiring_laws_hold(stack, exponent):
+    # Whole numbers as floats: sums are exact, so associativity is too.
+    a, b, c = stack[0], stack[1].T, stack[2]
+    m = tropical.matmul
+    np.testing.assert_array_equal(m(m(a, b), c), m(a, m(b, c)))
+    np.testing.assert_array_equal(
+        m(a, np.maximum(b, stack[2].T)), np.maximum(m(a, b), m(a, stack[2].T))
+    )
+    eye = tropical.identity(len(a), a)
+    np.testing.assert_array_equal(m(eye, a), a)
+    square = m(a, b)
+    want = eye
+    for _ in range(exponent):
+        want = m(want, square)
+    np.testing.assert_array_equal(tropical.power(square, exponent), want)
+
+
+@every_library
+@both_kinds
+def test_closure_is_the_sum_of_all_powers(make, kind):
+    sign = 1 if kind == "min" else -1
+    rng = np.random.default_rng(0)
+    d = sign * rng.integers(1, 9, (12, 12)).astype(np.float32)
+    d = np.where(rng.random((12, 12)) < 0.9, np.float32(ZERO[kind]), d)
+    better = np.minimum if kind == "min" else np.maximum
+    want = term = tropical.identity(12, d, kind=kind)
+    for _ in range(12):
+        term = tropical.matmul(term, d, kind=kind)
+        want = better(want, term)
+    got = tropical.closure(make(d), kind=kind)
+    np.testing.assert_array_equal(np.asarray(got), want)
+    assert np.isinf(want).any()
+    assert np.isfinite(want).sum() > 12
+
+
+@every_library
+def test_a_cycle_that_gains_is_named(make):
+    d = np.full((3, 3), INF, np.float32)
+    d[0, 1], d[1, 2], d[2, 0] = 1, 1, -3
+    with pytest.raises(ValueError, match=r"vertex \d lies on a cycle"):
+        tropical.closure(make(d))
+
+
+@every_library
+@both_kinds
+def test_polynomials_are_their_definition(make, kind):
+    rng = np.random.default_rng(0)
+    exponents = rng.integers(0, 4, (20, 5)).astype(np.float32)
+    coefficients = random(kind, 20)
+    points = random(kind, 50, 5, seed=1)
+    want = np.full(50, ZERO[kind], np.float32)
+    better = max if kind == "max" else min
+    for i, x in enumerate(points):
+        for c, e in zip(coefficients, exponents, strict=True):
+            # The zero to the power 0 is the one: such variables are left out.
+            want[i] = better(want[i], c + (x[e > 0] * e[e > 0]).sum())
+    got = tropical.polynomial(make(coefficients), make(exponents), make(points), kind=kind)
+    # Five products and sums of numbers below 20 in float32, in any order.
+    np.testing.assert_allclose(np.asarray(got), want, atol=20 * 6 * 2**-23)
+
+
+@every_library
+def test_an_infinite_point_has_no_negative_power(make):
+    one = make(np.zeros(1, np.float32))
+    with pytest.raises(ValueError, match="no negative power"):
+        tropical.polynomial(
+            one,
+            make(np.array([[-1.0]], np.float32)),
+            make(np.array([[-INF]], np.float32)),
+        )
+
+
+@every_library
+@both_kinds
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (4, 4), (7, 3)])
+def test_convolution_is_its_definition(make, kind, sizes):
+    a, b = random(kind, sizes[0]), random(kind, sizes[1], seed=3)
+    want = np.full(sum(sizes) - 1, ZERO[kind], np.float32)
+    better = np.maximum if kind == "max" else np.minimum
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            want[i + j] = better(want[i + j], x + y)
+    got = tropical.convolve(make(a), make(b), kind=kind)
+    np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@every_library
+def test_convolution_of_whole_numbers(make):
+    a = np.array([3, 1, 2], np.int32)
+    got = tropical.convolve(make(a), make(a), kind="min")
+    np.testing.assert_array_equal(np.asarray(got), [6, 4, 2, 3, 4])
+
+
+@every_library
+@both_kinds
+def test_the_other_infinity_is_refused(make, kind):
+    bad = make(np.array([[-ZERO[kind]]], np.float32))
+    with pytest.raises(ValueError, match="no number of the"):
+        tropical.matmul(bad, bad, kind=kind)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="exponent must be >= 0"):
+        tropical.power(np.zeros((2, 2)), -1)
+    with pytest.raises(ValueError, match="no infinity"):
+        tropical.identity(2, np.zeros(1, int))
+    with pytest.raises(ValueError, match="no whole numbers"):
+        tropical.matmul(np.zeros((2, 0), int), np.zeros((0, 2), int))
+    with pytest.raises(ValueError, match="not empty"):
+        tropical.convolve(np.zeros(0), np.zeros(2))
+    with pytest.raises(TypeError, match="one library"):
+        tropical.matmul(jnp.zeros((2, 2)), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("power(np.zeros((2, 3)), 2)", "power needs a square matrix, got (2, 3)"),
+        ("closure(np.zeros(2))", "closure needs a square matrix, got (2,)"),
+        ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(n, k) and (k, m), got (2, 3)"),
+        ("matmul(np.eye(2), np.eye(2), kind='sum')", "kind must be \"max\" or"),
+        ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
+        ("convolve(np.zeros((2, 2)), np.zeros(2))", "got shapes (2, 2)"),
+    ],
+)
+def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
+    code = f"import numpy as np; from frugax.tropical import *; {call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said in done.stderr
+    assert "ValueError" in done.stderr
+
+
+def test_jax_operations_run_under_jit_and_vmap():
+    a = jnp.asarray(random("max", 4, 5, 5))
+    got = jax.jit(jax.vmap(lambda x: tropical.matmul(x, x)))(a)
+    want = [tropical.matmul(x, x) for x in np.asarray(a)]
+    np.testing.assert_array_equal(got, want)
+    d = jnp.asarray(-random("max", 5, 5) + 9)
+    np.testing.assert_array_equal(jax.jit(tropical.closure)(d), tropical.closure(d))
+
+
+def test_torch_gradients_reach_the_best_term():
+    torch = pytest.importorskip("torch")
+    a = torch.tensor([[1.0, 5.0]], requires_grad=True)
+    tropical.matmul(a, torch.zeros(2, 1)).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [[0.0, 1.0]]
+
+
+def test_memory_is_that_of_the_result():
+    n = 300
+    a = np.random.default_rng(0).normal(size=(n, n))
+    tracemalloc.start()
+    tropical.matmul(a, a)
+    tropical.closure(a * a, kind="min")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The broadcast would need n times the matrix; this needs a few of them.
+    assert peak < 5 * a.nbytes
+
+
+@pytest.mark.parametrize("missing", [("jax",), ("torch",), ("jax", "jaxlib", "torch")])
+def test_it_works_without_the_libraries(missing):
+    code = f"""
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+import numpy as np
+from frugax import tropical
+a = np.eye(3)
+assert tropical.matmul(a, a).tolist() == [[2, 1, 1], [1, 2, 1], [1, 1, 2]]
+assert not [m for m in ("jax", "torch") if sys.modules.get(m)]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
