@@ -1,4 +1,7 @@
-"""What a record of four metrics costs the host, step by step."""
+"""What a record of four metrics costs the host, step by step.
+
+Run it without the type checks: `python -m pytest benchmarks/test_watch.py -o addopts=`
+"""
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +32,11 @@ def test_fetch(benchmark, fetch):
 
 @pytest.mark.parametrize("part", ["record", "finish"])
 def test_watcher(benchmark, tmp_path, part):
-    names = iter(range(1000))
+    journals = []
 
     def prepared():
-        journal = watch.Journal.create(tmp_path / str(next(names)), {})
+        journal = watch.Journal.create(tmp_path / str(len(journals)), {})
+        journals.append(journal)
         watcher = watch.Watcher(journal, OverheadBudget(share=0.0), most_pending=N)
         given = records()
         if part == "finish":
@@ -48,6 +52,8 @@ def test_watcher(benchmark, tmp_path, part):
                 watcher.record(step, metrics)
 
     benchmark.pedantic(run, setup=prepared, rounds=10)
+    for journal in journals:
+        journal.close()
     benchmark.extra_info["us_per_record"] = benchmark.stats["min"] / N * 1e6
 
 

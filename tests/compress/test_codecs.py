@@ -25,9 +25,7 @@ def entropy_bytes(numbers):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    hnp.arrays(
-        np.int64, st.integers(1, 300), elements=st.integers(-(2**61), 2**61)
-    )
+    hnp.arrays(np.int64, st.integers(1, 300), elements=st.integers(-(2**61), 2**61))
     | hnp.arrays(np.int64, st.integers(1, 5000), elements=st.integers(-3, 90))
 )
 def test_numbers_come_back(numbers):
@@ -35,7 +33,9 @@ def test_numbers_come_back(numbers):
     np.testing.assert_array_equal(_rans.decode(block, len(numbers)), numbers)
 
 
-@pytest.mark.parametrize(("deviation", "over"), [(1.2, 1.01), (9.5, 1.005), (40, 1.005)])
+@pytest.mark.parametrize(
+    ("deviation", "over"), [(1.2, 1.01), (9.5, 1.005), (40, 1.005)]
+)
 def test_coded_numbers_are_close_to_their_entropy(deviation, over):
     rng = np.random.default_rng(0)
     numbers = np.rint(rng.normal(size=200_000) * deviation).astype(np.int64)
@@ -76,7 +76,7 @@ def test_every_bit_pattern_survives_without_loss(dtype):
     dtype = np.dtype(dtype)
     rng = np.random.default_rng(0)
     raw = rng.integers(0, 256, 999 * dtype.itemsize, np.uint8)
-    if dtype == bool:
+    if dtype.kind == "b":
         raw &= 1
     values = raw.view(dtype)
     block = memoryview(_lossless.encode(values))
@@ -138,11 +138,11 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
     for name in ("float32", "bfloat16", "float16"):
         dtype = np.dtype(getattr(ml_dtypes, name, name))
         ours = _quantised.values_of(levels, step, dtype).view(np.uint8)
-        by_jax = (
-            jnp.asarray(levels, jnp.float32) * jnp.float32(step.size)
-        ).astype(name)
-        by_torch = (
-            torch.from_numpy(levels).to(torch.float32) * step.size
-        ).to(getattr(torch, name))
+        by_jax = (jnp.asarray(levels, jnp.float32) * jnp.float32(step.size)).astype(
+            name
+        )
+        by_torch = (torch.from_numpy(levels).to(torch.float32) * step.size).to(
+            getattr(torch, name)
+        )
         np.testing.assert_array_equal(np.asarray(by_jax).view(np.uint8), ours)
         np.testing.assert_array_equal(by_torch.view(torch.uint8).numpy(), ours)

@@ -54,7 +54,7 @@ def test_a_config_survives_plain_data(write):
         ("steps: 10", "steps: 10\n  steps: 11", r"c\.yaml:6: .*stands twice.*line 5"),
         ("1e-3", "-1", r"c\.yaml:6: train\.learning_rate: must be > 0"),
         ("50%", "lots", r"c\.yaml:8: budgets\.memory"),
-        ("50%", "0%", r"c\.yaml:8: budgets\.memory: must be > 0"),
+        ("50%", "0%", r"c\.yaml:8: budgets\.memory: memory must be > 0"),
         ("2min", "2 moons", r"c\.yaml:9: budgets\.time: .*'moons'"),
         ("6x", "6 times", r"c\.yaml:10: budgets\.size: .*got '6 times'"),
         ("mlp", "mlq", r"c\.yaml:3: model\.name: .*Did you mean 'mlp'"),

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from frugax import measure
+from frugax import measure, remat
 from frugax.budget import MemoryBudget, Verdict
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.train import CompileLedger, init_state, make_train_step
@@ -139,6 +139,13 @@ def test_donation_reuses_the_states_memory_and_spares_the_callers_params():
     assert step.program.alias_bytes == sum(x.nbytes for x in jax.tree.leaves(state))
 
 
+def test_a_state_that_was_given_away_is_refused_with_the_way_out():
+    step, state, batch = small()
+    step(state, batch)
+    with pytest.raises(ValueError, match="go on with the state that step gave back"):
+        step(state, batch)
+
+
 def test_without_donation_the_state_stays():
     step, state, batch = small(donate=False)
     step(state, batch)
@@ -225,6 +232,21 @@ def test_the_whole_step_keeps_a_memory_budget_that_it_breaks_without_a_plan(kind
     planned, _ = step(jax.tree.map(jnp.array, state), batch)
     plain, _ = free(state, batch)
     assert_same_weights(planned.params, plain.params)
+
+
+def test_a_step_larger_than_its_plan_is_refused_and_not_run(monkeypatch):
+    optimizer = optax.sgd(0.1)
+    true_plan = remat.plan
+
+    def plan_for_more(loss, args, budget, **more):
+        return true_plan(loss, args, MemoryBudget("1GiB"), **more)
+
+    monkeypatch.setattr(remat, "plan", plan_for_more)
+    step = make_train_step(mlp_loss, optimizer, budget=MemoryBudget("1KiB"))
+    state = init_state(mlp_params(), optimizer)
+    with pytest.raises(BudgetExceededError, match="but its plan promised 1,024"):
+        step(state, mlp_batch())
+    assert not state.params["w0"].is_deleted()
 
 
 def test_what_is_lowered_is_the_planned_step():

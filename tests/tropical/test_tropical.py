@@ -119,7 +119,9 @@ def test_polynomials_are_their_definition(make, kind):
         for c, e in zip(coefficients, exponents, strict=True):
             # The zero to the power 0 is the one: such variables are left out.
             want[i] = better(want[i], c + (x[e > 0] * e[e > 0]).sum())
-    got = tropical.polynomial(make(coefficients), make(exponents), make(points), kind=kind)
+    got = tropical.polynomial(
+        make(coefficients), make(exponents), make(points), kind=kind
+    )
     # Five products and sums of numbers below 20 in float32, in any order.
     np.testing.assert_allclose(np.asarray(got), want, atol=20 * 6 * 2**-23)
 
@@ -183,7 +185,7 @@ def test_wrong_arguments_are_named():
         ("power(np.zeros((2, 3)), 2)", "power needs a square matrix, got (2, 3)"),
         ("closure(np.zeros(2))", "closure needs a square matrix, got (2,)"),
         ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(n, k) and (k, m), got (2, 3)"),
-        ("matmul(np.eye(2), np.eye(2), kind='sum')", "kind must be \"max\" or"),
+        ("matmul(np.eye(2), np.eye(2), kind='sum')", 'kind must be "max" or'),
         ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
         ("convolve(np.zeros((2, 2)), np.zeros(2))", "got shapes (2, 2)"),
     ],

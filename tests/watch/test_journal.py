@@ -4,6 +4,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tracemalloc
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -285,8 +286,12 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
     header = _blocks.encode_header({})
     for head, tail in wrong:
         path.write_bytes(header + block_claiming(head, tail))
+        tracemalloc.start()
         back = watch.read(path)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         assert (len(back), len(back.lost)) == (0, 1), head
+        assert peak_bytes < 2**22, head  # the bomb would take 2**28
     deep = b"[" * 100_000
     frame = _blocks._FRAME.pack(len(deep), _blocks.zlib.crc32(deep)) + deep
     path.write_bytes(header + _blocks.MARK + frame)

@@ -141,8 +141,8 @@ def test_a_full_buffer_is_read_whatever_it_costs_and_said(journal):
         clock.now += 1.0
         assert watcher.pending <= 10
     (spend,) = watcher.report().spends
-    assert watcher.forced == 18  # at the 11th record, then at every fifth
-    assert "18 drains were forced" in spend.source
+    assert watcher.forced == 15  # at the 11th record, then at every sixth
+    assert "15 drains were forced" in spend.source
     assert watcher.report().verdict is Verdict.BROKEN
 
 
@@ -199,6 +199,20 @@ def test_what_is_no_scalar_and_what_is_traced_is_refused_and_named(journal):
     with pytest.raises(TypeError, match="'loss' is being traced"):
         jax.jit(lambda x: watcher.record(0, {"loss": x}))(1.0)
     assert watcher.recorded == 0
+
+
+def test_a_record_that_the_journal_refuses_does_not_block_the_others(journal):
+    clock = Clock()
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0), clock=clock)
+    for step, value in ((1, 1.0), (1, 2.0), (2, 3j), (3, 4.0)):
+        watcher.record(step, {"x": value})
+    with pytest.raises(ValueError, match="above 1, got 1"):
+        watcher.finish()
+    with pytest.raises(TypeError, match="'x' must be a real number"):
+        watcher.finish()
+    watcher.finish()
+    assert watcher.recorded == watcher.written == 2
+    assert watcher.latest == {"x": 4.0}
 
 
 def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):

@@ -60,7 +60,7 @@ def unwrapped(tree: PyTree) -> PyTree:
     return tree
 
 
-def _numpy(leaf: object, name: str) -> np.ndarray:
+def _numpy(leaf: Any, name: str) -> np.ndarray:
     place = f"leaf {name!r}" if name else "the tree"
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):

@@ -65,7 +65,6 @@ class Draft:
         return sum(len(b) for s, t in pairs if s.small and s.energy for b in t.blocks)
 
 
-
 def limit_of(sources: Sequence[Source], budget: SizeBudget) -> int | None:
     """The longest file that the budget allows for these tensors; None if any."""
     return budget.limit_bytes(
@@ -110,7 +109,8 @@ def choose(sources: tuple[Source, ...], structure: Any, budget: SizeBudget) -> D
         return fitting[-1] if only_size else min(fitting, key=_length)
     assert limit is not None  # without a limit everything fits
     raise InfeasibleBudgetError(
-        "the smallest file of these weights" + ("" if only_size else " within the error"),
+        "the smallest file of these weights"
+        + ("" if only_size else " within the error"),
         needed=min(map(_length, drafts)),
         limit=limit,
         unit="bytes",
@@ -147,7 +147,11 @@ class _Search:
         aim = middle
         for _ in range(_MOST_FILES):
             scale = meet(
-                estimate, aim, self._finest, self._coarsest, tolerance=limit * _CLOSE / 4
+                estimate,
+                aim,
+                self._finest,
+                self._coarsest,
+                tolerance=limit * _CLOSE / 4,
             )
             draft = self.draft(self._steps(scale, spare=spare))
             length = len(draft.data)

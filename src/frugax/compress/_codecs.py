@@ -19,13 +19,13 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
 
 
 def quantised_blocks(levels: np.ndarray) -> tuple[bytes, ...]:
-    """The coding of an array's levels."""
-    return tuple(_quantised.encode(part) for part in _parts(levels.reshape(-1)))
+    """The coding of a tensor's flat levels."""
+    return tuple(_quantised.encode(part) for part in _parts(levels))
 
 
 def quantised_bytes(levels: np.ndarray) -> float:
     """How long `quantised_blocks(levels)` will be together, to about 0.1%."""
-    return sum(_quantised.encoded_bytes(part) for part in _parts(levels.reshape(-1)))
+    return sum(_quantised.encoded_bytes(part) for part in _parts(levels))
 
 
 def decode_tensor(

@@ -1,9 +1,7 @@
-"""A tree of weights within a size or error budget: planned, coded, decoded, reported."""
+"""A tree of weights within a budget: planned, coded, decoded again, reported."""
 
 import os
 from collections.abc import Mapping
-
-import numpy as np
 
 from frugax.budget import Receipt, SizeBudget, Spend
 from frugax.errors import CorruptFileError
@@ -92,7 +90,7 @@ def save(
     *,
     plan: CompressPlan | None = None,
 ) -> CompressReport:
-    """Write a tree of weights as one `.fxz` file within the budget, whole or not at all.
+    """Write a tree of weights as one `.fxz` file within the budget, or not at all.
 
     Args:
         path: where the file will stand.
@@ -205,7 +203,6 @@ def _report(
         ("relative error", "", budget.rel_error, plan.rel_error, draft.rel_error),
         ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs),
     ]
-    how = "length of the file" , "decoded from the file"
     spends = tuple(
         Spend(
             name=name,
@@ -213,7 +210,7 @@ def _report(
             limit=limit,
             predicted=predicted,
             measured=measured,
-            source=how[0] if unit else how[1],
+            source="length of the file" if unit else "decoded from the file",
         )
         for name, unit, limit, predicted, measured in rows
         if limit is not None

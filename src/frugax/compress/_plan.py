@@ -1,4 +1,4 @@
-"""The plan: the codec, bytes and error of each tensor, found before anything is written."""
+"""The plan: each tensor's codec, bytes and error, known before a file is written."""
 
 import dataclasses
 import json

@@ -86,10 +86,10 @@ class Source:
         return Encoded(self._record("quantised", step, values, error), blocks, error)
 
     def levels(self, step: Step | None) -> np.ndarray | None:
-        """The levels of this tensor at a step; None if it cannot be quantised so."""
+        """The flat levels at a step; None if the tensor cannot be quantised so."""
         if step is None or not self.energy:
             return None
-        return levels_of(self.array, step)
+        return levels_of(self.array.reshape(-1), step)
 
     def error_at(self, step: Step | None) -> Error:
         """The error that quantising with this step makes."""
@@ -113,7 +113,6 @@ class Source:
             step=step,
             rel_error=rounded_up(relative(error.energy, self.energy)),
             max_abs=rounded_up(error.largest),
-            digest=digest_of(np.ascontiguousarray(values).reshape(-1).view(np.uint8)),
+            digest=digest_of(values.reshape(-1).view(np.uint8)),
             chunks=(),
         )
-

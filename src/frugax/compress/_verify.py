@@ -82,9 +82,7 @@ class VerifyReport:
         return table(head, rows)
 
 
-def verify(
-    path: str | os.PathLike[str], against: PyTree | None = None
-) -> VerifyReport:
+def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> VerifyReport:
     """Read a file back whole: its checksums, its digests, and its stated errors.
 
     Args:

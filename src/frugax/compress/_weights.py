@@ -77,7 +77,7 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
                     f"{path}: tensor {name!r} has the dtype {entry['dtype']}."
                 )
             start, end = entry["data_offsets"]
-            raw = data[8 + length : ][start:end]
+            raw = data[8 + length :][start:end]
             flat = np.frombuffer(raw, dtype_named(_SAFETENSORS[entry["dtype"]]))
             found[name] = flat.reshape(entry["shape"])
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as e:

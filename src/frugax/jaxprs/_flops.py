@@ -6,7 +6,8 @@ Unlike the compiler's own count, a loop's body counts as often as it runs.
 import math
 from typing import Any
 
-from ._jax_internals import Jaxpr, JaxprEqn, subjaxprs, without_dead_code
+from ._graph import shape_of
+from ._jax_internals import Jaxpr, JaxprEqn, jaxprs_in_params, without_dead_code
 
 # Operations that move or make numbers without computing on them.
 _FREE = frozenset(
@@ -116,18 +117,18 @@ def has_convolution(eqn: JaxprEqn) -> bool:
 
 
 def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
-    return list(subjaxprs(Jaxpr([], [], [], [eqn])))
+    return list(jaxprs_in_params(eqn.params))
 
 
 def _dot(eqn: JaxprEqn) -> int:
     (contracted, _), _ = eqn.params["dimension_numbers"]
-    left = eqn.invars[0].aval.shape
+    left = shape_of(eqn.invars[0]).shape
     return 2 * _size(eqn.outvars[0]) * math.prod(left[i] for i in contracted)
 
 
 def _convolution(eqn: JaxprEqn) -> int:
     # The kernel holds its input channels per group, so groups are counted already.
-    kernel = eqn.invars[1].aval.shape
+    kernel = shape_of(eqn.invars[1]).shape
     out_features = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
     return 2 * _size(eqn.outvars[0]) * math.prod(kernel) // max(out_features, 1)
 

@@ -1,9 +1,9 @@
-"""The one door to what JAX does not promise to keep: `jax.extend` and `jax._src`."""
+"""The one door to what JAX does not promise to keep: `jax.extend`, `jax.interpreters`."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from jax._src.interpreters import partial_eval
+from jax.interpreters import partial_eval
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -11,7 +11,7 @@ from jax.extend.core import (
     Literal,
     Var,
     jaxpr_as_fun,
-    subjaxprs,
+    jaxprs_in_params,
 )
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "Var",
     "fresh_var",
     "jaxpr_as_fun",
-    "subjaxprs",
+    "jaxprs_in_params",
     "without_dead_code",
 ]
 

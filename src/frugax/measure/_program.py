@@ -98,12 +98,12 @@ def program(compiled: Compiled) -> Program:
             "checked; plan on another backend."
         )
     # Some backends give one dictionary for each computation, some none at all.
-    costs: Any = compiled.cost_analysis()
-    first = costs[0] if isinstance(costs, list) and costs else costs
+    costs: Any = compiled.cost_analysis() or {}
+    first: dict[str, float] = costs[0] if isinstance(costs, list) else costs
     return Program(
         argument_bytes=int(memory.argument_size_in_bytes),
         output_bytes=int(memory.output_size_in_bytes),
         temp_bytes=int(memory.temp_size_in_bytes),
         alias_bytes=int(memory.alias_size_in_bytes),
-        flops=float(first["flops"]) if first and "flops" in first else None,
+        flops=float(first["flops"]) if "flops" in first else None,
     )

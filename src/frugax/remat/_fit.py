@@ -235,7 +235,7 @@ def _give_up(tries: list[_Try], budget: MemoryBudget) -> NoReturn:
     while dataclasses.replace(budget, limit_bytes=needed).usable_bytes < least:
         needed += 1  # the headroom is rounded
     raise InfeasibleBudgetError(
-        f"the backward pass, in {budget.kind} memory and at best of {len(tries)} plans,",
+        f"the backward pass, by the best of {len(tries)} plans tried,",
         needed=needed,
         limit=budget.limit_bytes,
         unit="bytes",

@@ -1,9 +1,10 @@
 """Who watches a run from outside: the command line draws bars, a test listens."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Told what a run is doing. Calls come from the run's thread, a few a second."""
 

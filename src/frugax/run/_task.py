@@ -144,21 +144,25 @@ def _as_task(made: Any, name: str) -> Task:
         "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
         "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
     )
-    if isinstance(made, tuple) and len(made) in (3, 4):
-        made = Task(*made)
-    if not isinstance(made, Task):
+    names = ("init", "loss", "batches", "evaluate")
+    if isinstance(made, Task):
+        parts = {part: getattr(made, part) for part in names}
+    elif isinstance(made, tuple) and len(made) in (3, 4):
+        parts = dict(zip(names, made, strict=False))
+    else:
         raise ConfigError(f"task: {name} returned a {type(made).__name__}; {wanted}")
     for part in ("init", "loss"):
-        if not callable(getattr(made, part)):
-            value = getattr(made, part)
+        if not callable(parts[part]):
             raise ConfigError(
                 f"task: {name}: {part} must be a function, got a "
-                f"{type(value).__name__}; {wanted}"
+                f"{type(parts[part]).__name__}; {wanted}"
             )
-    if not (callable(made.batches) or isinstance(made.batches, Sequence)):
+    batches = parts["batches"]
+    if not (callable(batches) or isinstance(batches, Sequence)):
         raise ConfigError(
             f"task: {name}: batches must be a function of the step's index or a list "
-            f"of batches, got a {type(made.batches).__name__}. An iterator cannot be "
+            f"of batches, got a {type(batches).__name__}. An iterator cannot be "
             "resumed exactly; write `lambda step: ...` instead."
         )
-    return dataclasses.replace(made, summary=made.summary or name)
+    summary = made.summary if isinstance(made, Task) else ""
+    return Task(**parts, summary=summary or name)

@@ -181,31 +181,50 @@ class Checkpoints:
 def _to_numpy(state: TrainState) -> dict[str, np.ndarray]:
     """Every leaf on the host, by its place; Orbax cannot hold empty ones."""
     flat = jax.tree_util.tree_leaves_with_path(state)
-    named = {_name(path): np.asarray(_raw(leaf)) for path, leaf in flat}
+    named = {_name(path): _pack(np.asarray(_raw(leaf))) for path, leaf in flat}
     return {name: array for name, array in named.items() if array.size}
 
 
 def _from_numpy(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainState:
     def build(path: Any, leaf: Any) -> jax.Array:
-        key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         raw = jax.eval_shape(_raw, leaf)
         # A copy: XLA may not write over memory that NumPy owns, and steps donate.
-        value = jnp.array(arrays.get(_name(path), np.zeros(raw.shape, raw.dtype)))
-        if key:
+        value = jnp.array(_unpack(arrays.get(_name(path)), raw))
+        if _is_key(leaf):
             # Only an array of keys can be asked for its implementation.
             impl = jax.random.key_impl(jnp.empty((), leaf.dtype))
             value = jax.random.wrap_key_data(value, impl=impl)
         sharding = getattr(leaf, "sharding", None)
-        on_default = sharding is None or sharding.device_set == value.devices()
-        return value if on_default else jax.device_put(value, sharding)
+        in_place = sharding is None or sharding.device_set == value.devices()
+        return value if in_place else jax.device_put(value, sharding)
 
     return jax.tree_util.tree_map_with_path(build, like)
 
 
+def _pack(array: np.ndarray) -> np.ndarray:
+    """NumPy's own dtypes as they are; bfloat16, int4, float8... as their bytes.
+
+    Orbax can hold some of these and not others (no uint4 in 0.12).
+    """
+    own = array.dtype.isbuiltin == 1
+    return array if own else np.frombuffer(array.tobytes(), np.uint8)
+
+
+def _unpack(packed: np.ndarray | None, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    if packed is None:
+        return np.zeros(like.shape, like.dtype)
+    if packed.dtype == like.dtype:
+        return packed
+    return np.frombuffer(packed.tobytes(), like.dtype).reshape(like.shape)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+
+
 def _raw(leaf: Any) -> Any:
     """Numbers as they are, random keys as the numbers in them."""
-    key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if key else leaf
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _name(path: tuple[Any, ...]) -> str:
@@ -235,7 +254,7 @@ def _write_arrays(place: Path, arrays: dict[str, np.ndarray]) -> None:
             # TensorStore reports what the disk refuses as ValueError, in many lines.
             reason = str(e).splitlines()[0][:200]
             raise OutputError(
-                f"cannot write {place}: {reason}; choose another place."
+                f"cannot write {place}: {reason}; free some space, or write elsewhere."
             ) from e
 
 

@@ -81,7 +81,8 @@ class TrainStep:
         Raises:
             BudgetExceededError: these shapes need a compile that is not in the budget.
             TypeError: see `prepare`.
-            ValueError: an array lies on other devices than the step was compiled for.
+            ValueError: the state was given away before, or an array lies on other
+                devices than the step was compiled for.
         """
         if self._current is not None:
             # The compiled program checks its arguments itself, in C++; reading off
@@ -89,6 +90,7 @@ class TrainStep:
             try:
                 return self._current.compiled(state, batch)
             except (TypeError, ValueError):
+                _refuse_given_away(state)
                 if self._current.signature == Signature.of(state=state, batch=batch):
                     raise
         self.prepare(state, batch)
@@ -257,7 +259,7 @@ class TrainStep:
         raise BudgetExceededError(
             f"the compile budget of {self._compile_limit} is spent and {what} needs "
             "another program. Give every batch the same shapes (pad or drop the "
-            "last one), or raise compile_budget."
+            "last one), or raise the budget."
         )
 
 
@@ -335,6 +337,20 @@ def _has_aux(
 
 def _is_scalar(x: object) -> TypeGuard[jax.ShapeDtypeStruct]:
     return isinstance(x, jax.ShapeDtypeStruct) and x.shape == ()
+
+
+def _refuse_given_away(state: TrainState) -> None:
+    """XLA's own words for this name neither the state nor the way out.
+
+    Raises:
+        ValueError: the memory of this state was given to an earlier step.
+    """
+    leaves = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array)]
+    if any(x.is_deleted() for x in leaves):
+        raise ValueError(
+            "this state was given away to an earlier step: go on with the state that "
+            "step gave back, or use make_train_step(donate=False)."
+        )
 
 
 def _refuse_changing_state(before: TrainState, after: TrainState) -> None:

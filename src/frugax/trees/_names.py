@@ -1,11 +1,13 @@
 """Every leaf by its name, as a person would write the way to it."""
 
+from typing import Any
+
 from frugax.typing import PyTree
 
 from ._open import open_container
 
 
-def named_leaves(tree: PyTree) -> list[tuple[str, object]]:
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     """Name every leaf of a tree, in the order of `jax.tree.leaves`.
 
     Containers are dicts, lists, tuples, named tuples, dataclasses, and whatever is
@@ -24,7 +26,7 @@ def named_leaves(tree: PyTree) -> list[tuple[str, object]]:
     >>> named_leaves({"w": 1, "layers": [{"b": 2}, None]})
     [('layers[0].b', 2), ('w', 1)]
     """
-    found: list[tuple[str, object]] = []
+    found: list[tuple[str, Any]] = []
     _collect(tree, "", found)
     seen: set[str] = set()
     for name, _ in found:
@@ -34,7 +36,7 @@ def named_leaves(tree: PyTree) -> list[tuple[str, object]]:
     return found
 
 
-def _collect(tree: PyTree, name: str, found: list[tuple[str, object]]) -> None:
+def _collect(tree: PyTree, name: str, found: list[tuple[str, Any]]) -> None:
     opened = open_container(tree)
     if opened is None:
         found.append((name.removeprefix("."), tree))

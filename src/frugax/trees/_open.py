@@ -39,9 +39,10 @@ def open_container(tree: PyTree) -> Opened | None:
     if type(tree) in (list, tuple):
         places = tuple(f"[{i}]" for i in range(len(tree)))
         return Opened(places, tuple(tree), type(tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+    fields = getattr(tree, "_fields", None)
+    if isinstance(tree, tuple) and fields is not None:  # a named tuple
         return Opened(
-            tuple(f".{name}" for name in type(tree)._fields),
+            tuple(f".{name}" for name in fields),
             tuple(tree),
             lambda children: type(tree)(*children),
         )

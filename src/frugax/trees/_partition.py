@@ -5,6 +5,7 @@ Kidger & Garcia 2021, "Equinox: neural networks in JAX via callable PyTrees".
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from frugax.typing import PyTree
 
@@ -14,14 +15,12 @@ from ._open import open_container
 def is_array(leaf: object) -> bool:
     """Whether a leaf has a shape and a dtype: arrays of any library, and stand-ins."""
     return (
-        hasattr(leaf, "shape")
-        and hasattr(leaf, "dtype")
-        and not isinstance(leaf, type)
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
     )
 
 
 def partition(
-    tree: PyTree, *, select: Callable[[object], bool] = is_array
+    tree: PyTree, *, select: Callable[[Any], bool] = is_array
 ) -> tuple[PyTree, PyTree]:
     """Split a tree in two of the same structure, with None for what is in the other.
 

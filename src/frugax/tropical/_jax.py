@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 # Products in one pass: a tree of 16 maxima is what XLA vectorises well; with 4 or 8
 # the same program takes 5 to 10 times as long (measured on a Zen 4 core).
@@ -19,7 +20,7 @@ def has_zero(a: jax.Array) -> bool:
 
 def holds_infinity(a: jax.Array, which: float) -> bool:
     """Whether this infinity is in the array; unknown, so no, under a transformation."""
-    if isinstance(a, jax.core.Tracer) or not has_zero(a):
+    if isinstance(a, Tracer) or not has_zero(a):
         return False
     return bool((a == which).any())
 
@@ -52,9 +53,13 @@ def matmul(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
 
 
 def closure(d: jax.Array, kind: str) -> jax.Array:
-    """Floyd-Warshall; cycles that gain are looked for afterwards."""
+    """Floyd-Warshall; cycles that gain are looked for afterwards.
+
+    Raises:
+        ValueError: there is such a cycle.
+    """
     out, gains = _closure(d, kind)
-    if not isinstance(gains, jax.core.Tracer) and bool(gains.any()):
+    if not isinstance(gains, Tracer) and bool(gains.any()):
         raise ValueError(
             f"vertex {int(gains.argmax())} lies on a cycle that gets better with "
             "every round: there is no best walk."
@@ -81,9 +86,13 @@ def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
 def polynomial(
     coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
 ) -> jax.Array:
-    """The best monomial at each point."""
+    """The best monomial at each point.
+
+    Raises:
+        ValueError: an infinite point with a negative power.
+    """
     out, wrong = _polynomial(coefficients, exponents, points, kind)
-    if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
+    if not isinstance(wrong, Tracer) and bool(wrong):
         raise ValueError("an infinite point has no negative power.")
     return out
 

@@ -44,7 +44,11 @@ def matmul(a: np.ndarray, b: np.ndarray, kind: str) -> np.ndarray:
 
 
 def closure(d: np.ndarray, kind: str) -> np.ndarray:
-    """Floyd-Warshall; stops at the first cycle that gains."""
+    """Floyd-Warshall; stops at the first cycle that gains.
+
+    Raises:
+        ValueError: there is such a cycle.
+    """
     better = _better(kind)
     out = d.copy()
     diagonal = np.einsum("ii->i", out)  # a view that can be written to
@@ -64,7 +68,11 @@ def closure(d: np.ndarray, kind: str) -> np.ndarray:
 def polynomial(
     coefficients: np.ndarray, exponents: np.ndarray, points: np.ndarray, kind: str
 ) -> np.ndarray:
-    """The best monomial at each point, a block of points at a time."""
+    """The best monomial at each point, a block of points at a time.
+
+    Raises:
+        ValueError: an infinite point with a negative power.
+    """
     zero, pick = _zero(kind), np.max if kind == "max" else np.min
     out = np.empty(len(points), np.result_type(coefficients, exponents, points))
     rows = max(1, _BLOCK_BYTES // (len(coefficients) * out.itemsize))

@@ -210,7 +210,12 @@ def convolve(
 
 
 def _engine(kind: str, *arrays: Any) -> ModuleType:
-    """The engine of the arrays' library, once they are seen to be of this semiring."""
+    """The engine of the arrays' library, once they are seen to be of this semiring.
+
+    Raises:
+        TypeError: arrays of two libraries.
+        ValueError: an unknown kind, or an infinity that is no number here.
+    """
     if kind not in ("max", "min"):
         raise ValueError(f'kind must be "max" or "min", got {kind!r}.')
     libraries = {_library(array) for array in arrays}

@@ -35,7 +35,11 @@ def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
-    """Floyd-Warshall; stops at the first cycle that gains."""
+    """Floyd-Warshall; stops at the first cycle that gains.
+
+    Raises:
+        ValueError: there is such a cycle.
+    """
     better = _better(kind)
     on = torch.eye(len(d), dtype=torch.bool, device=d.device)
     out = torch.where(on, better(d, torch.zeros_like(d)), d)
@@ -52,7 +56,11 @@ def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
 def polynomial(
     coefficients: torch.Tensor, exponents: torch.Tensor, points: torch.Tensor, kind: str
 ) -> torch.Tensor:
-    """The best monomial at each point."""
+    """The best monomial at each point.
+
+    Raises:
+        ValueError: an infinite point with a negative power.
+    """
     zero = _zero(kind)
     gone = points == zero
     if (gone.any(dim=0) & (exponents < 0).any(dim=0)).any():

@@ -24,7 +24,7 @@ from ._journal import Journal
 from ._plan import WatchPlan
 
 # Assumed until the first drain is timed, on the dear side: one block of records of four
-# metrics takes 0.6 ms of a CPU core (benchmarks/test_watch.py).
+# metrics takes 0.7 ms of a CPU core (benchmarks/test_watch.py).
 _FIRST_PRICE_S = 1e-3
 
 
@@ -54,7 +54,8 @@ class Watcher:
         """Start watching; the time counts from the first record.
 
         Args:
-            journal: where the records go. It is flushed by `finish`, not closed.
+            journal: where the records go; written by nobody else until `finish`,
+                which flushes it and leaves it open.
             budget: share of the running time that watching may add.
             plan: if given, drains wait for `plan.every` records, and the receipt
                 shows its prediction.
@@ -76,7 +77,7 @@ class Watcher:
         self._clock = clock
         self._most_pending = most_pending
         self._pending: deque[tuple[int, dict[str, Any]]] = deque()
-        self._start: float | None = None  # end of the first `record`
+        self._start: float | None = None  # when the first record came
         self._now = 0.0  # end of the last call
         self._inside = 0.0  # seconds in the watcher since `_start`
         self._price = _FIRST_PRICE_S
@@ -103,8 +104,10 @@ class Watcher:
         Raises:
             OutputError: the journal cannot be written. Nothing is lost: the next
                 call tries again.
-            TypeError: called while JAX traces a function.
-            ValueError: a metric is no single number.
+            TypeError: called while JAX traces a function, or a metric is not real.
+            ValueError: a metric is no single number, or the step is not higher. What
+                only the journal can see is raised when the record is read, perhaps
+                calls later; that record is refused, no other.
         """
         entered = self._clock()
         for name, value in metrics.items():
@@ -122,7 +125,7 @@ class Watcher:
             if len(self._pending) > self._most_pending:
                 self.forced += 1
                 # Half: the newest may not be computed yet, and waiting stalls.
-                self._drain(-(-self._most_pending // 2))
+                self._drain_all_but(self._most_pending // 2)
         finally:
             self._leave(entered)
 
@@ -137,8 +140,7 @@ class Watcher:
         jax.block_until_ready([metrics for _, metrics in self._pending])
         entered = self._clock()
         try:
-            while self._pending:
-                self._drain(min(len(self._pending), RECORDS_PER_BLOCK))
+            self._drain_all_but(0)
             self._journal.flush()
         finally:
             self._leave(entered)
@@ -171,7 +173,8 @@ class Watcher:
         self._inside += self._now - entered
 
     def _drain_while_affordable(self, now: float) -> None:
-        if self._plan is not None and len(self._pending) < self._plan.every:
+        every = 1 if self._plan is None else self._plan.every
+        if len(self._pending) < min(every, self._most_pending):
             return
         earned = self._budget.share * self._outside(now)
         # Twice: the price of one drain is kept back for `finish`.
@@ -185,8 +188,17 @@ class Watcher:
                 return
             self._drain(ready)
 
+    def _drain_all_but(self, rest: int) -> None:
+        while len(self._pending) > rest:
+            self._drain(min(len(self._pending) - rest, RECORDS_PER_BLOCK))
+
     def _drain(self, count: int) -> None:
-        """Fetch the oldest `count` records and write them."""
+        """Fetch the oldest `count` records and write them.
+
+        Raises:
+            TypeError: the journal refuses one of them, which is dropped.
+            ValueError: likewise.
+        """
         entered = self._clock()
         oldest = list(itertools.islice(self._pending, count))
         if jax.default_backend() != "cpu":  # so that the transfers overlap
@@ -194,10 +206,15 @@ class Watcher:
                 if isinstance(value, jax.Array):
                     value.copy_to_host_async()
         for step, metrics in oldest:
-            # Not jax.device_get: for a ready CPU array it takes nine times as long
+            # Not jax.device_get: for a ready CPU array it takes six times as long
             # (benchmarks/test_watch.py).
             values = {name: np.asarray(value) for name, value in metrics.items()}
-            self._journal.write(step, values)
+            try:
+                self._journal.write(step, values)
+            except (TypeError, ValueError):
+                self._pending.popleft()  # or it would block all that wait behind it
+                self.recorded -= 1
+                raise
             self._pending.popleft()
             self.written += 1
             self.latest_step = step

@@ -1,0 +1,223 @@
+"""The file: damage is always noticed, and nothing in it is believed unchecked."""
+
+import hashlib
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from frugax import SizeBudget, compress, trees
+from frugax.compress import CompressedFile
+from frugax.errors import CorruptFileError, UnsupportedFileError
+
+DAMAGE = (CorruptFileError, UnsupportedFileError)
+# Written once for each version of the format, never again, by
+# `GOLDEN.write_bytes(compress.compress(golden_weights(), SizeBudget(max_abs=0.01)))`.
+GOLDEN = Path(__file__).with_name("golden_v1.fxz")
+GOLDEN_SHA256 = "53d0aef40ce11be707437d01c3f671725b670f49913d1a8dddea99e8840095b4"
+
+
+def golden_weights():
+    """Every codec and every coder, from arithmetic that rounds alike everywhere."""
+    n = np.arange(4096)
+    # Sums of hashed bits: near enough to a bell curve, exact in float32.
+    bits = (n[:, None] * 2654435761 + np.arange(12) * 40503) % 4294967296 >> 16
+    bell = ((bits % 4096).sum(axis=1) - 24570).astype(np.float32) / 8192
+    return {
+        "layers": [
+            {"w": bell.reshape(64, 64), "b": np.linspace(0, 1, 16, dtype=np.float16)},
+            {"w": bell[::-1].reshape(32, 128).astype(np.float64) / 8},
+        ],
+        "special": np.array([np.nan, -0.0, np.inf, -np.inf, 1e-45], np.float32),
+        "counts": (n * 2654435761 % 251).astype(np.int32),
+        "mask": n % 3 == 0,
+        "nothing": np.zeros((0, 3), np.float32),
+        "step": np.int64(12),
+        "absent": (None, np.uint8(3)),
+    }
+
+
+@pytest.fixture(scope="module")
+def small():
+    rng = np.random.default_rng(0)
+    tree = {
+        "w": rng.normal(size=(16, 24)).astype(np.float32),
+        "b": rng.normal(size=9).astype(np.float32),
+        "n": rng.integers(0, 255, 64).astype(np.uint8),
+    }
+    return tree, compress.compress(tree, SizeBudget(rel_error=0.05))
+
+
+def test_the_golden_file_still_reads_the_same():
+    tree = golden_weights()
+    back = compress.decompress(GOLDEN.read_bytes())
+    assert back["absent"] == (None, 3)
+    with compress.open(GOLDEN) as file:
+        codecs = {r.name: r.codec for r in file.header.tensors}
+        assert set(codecs.values()) == {"lossless", "quantised", "stored"}
+        for (name, want), (_, got) in zip(
+            trees.named_leaves(tree), trees.named_leaves(back), strict=True
+        ):
+            assert got.dtype == want.dtype
+            if codecs[name] == "quantised":
+                # The definition, written out: level times step in the working float.
+                work = np.float64 if want.dtype == np.float64 else np.float32
+                step = file.record(name).step
+                assert step is not None
+                size = work(step.size)
+                levels = np.rint(want.astype(work) / size).astype(np.int64)
+                want = levels.astype(work) * size
+            assert got.tobytes() == want.tobytes(), name
+
+
+def test_the_golden_files_bytes_are_its_own():
+    # A changed file would let a changed format pass the test above.
+    digest = hashlib.sha256(GOLDEN.read_bytes()).hexdigest()
+    assert digest == GOLDEN_SHA256
+
+
+def test_every_single_damaged_byte_is_noticed(small):
+    tree, data = small
+    right = {name: compress.decompress(data)[name].tobytes() for name in tree}
+    rng = np.random.default_rng(1)
+    places = [*range(len(data)), *rng.integers(0, len(data), 1300)]
+    assert len(places) > 2000
+    for at in places:
+        wrong = bytearray(data)
+        wrong[at] ^= int(rng.integers(1, 256))
+        with pytest.raises(DAMAGE):
+            compress.decompress(bytes(wrong))
+        if at % 2:
+            continue
+        # Opened lazily the whole is not summed: each tensor is right or refused.
+        try:
+            with CompressedFile(bytes(wrong), place="x") as file:
+                found = {name: file[name].tobytes() for name in file}
+        except DAMAGE:
+            continue
+        assert found == right, at
+
+
+def test_every_truncation_and_any_surplus_is_noticed(small):
+    _, data = small
+    for end in range(len(data)):
+        with pytest.raises(DAMAGE):
+            CompressedFile(data[:end], place="x")
+    with pytest.raises(CorruptFileError, match="too long"):
+        CompressedFile(data + b"\0", place="x")
+
+
+def rewritten(data, change):
+    """The file with another header, all checksums right: what a forger would write."""
+    version, _, _, packed, _ = struct.unpack_from("<HHIQQ", data, 8)
+    header = json.loads(zstandard.decompress(data[32 : 32 + packed]))
+    start = -(-(32 + packed) // 64) * 64
+    text = change(header)
+    text = text if isinstance(text, bytes) else json.dumps(header).encode()
+    block = zstandard.compress(text)
+    head = struct.pack("<8sHHIQQ", data[:8], version, 0, 0, len(block), len(text))
+    crc = struct.pack("<I", zlib.crc32(head + block))
+    head = head[:12] + crc + head[16:] + block
+    body = head + bytes(-len(head) % 64) + data[start:-40]
+    body += (len(body) + 40).to_bytes(8, "little")
+    return body + hashlib.sha256(body).digest()
+
+
+def tensor(**changes):
+    def change(header):
+        record = next(t for t in header["tensors"] if t["name"] == "w")
+        for key, value in changes.items():
+            record[key] = value(record[key]) if callable(value) else value
+
+    return change
+
+
+FORGED = {
+    "codec": (tensor(codec="magic"), UnsupportedFileError, "the codec 'magic'"),
+    "dtype": (tensor(dtype="object"), UnsupportedFileError, "dtype 'object'"),
+    "shape": (tensor(shape=[16, 25]), CorruptFileError, "tensor 'w'"),
+    "negative": (tensor(shape=[-16, -24]), CorruptFileError, "the shape"),
+    "fraction": (tensor(shape=[16.0, 24]), CorruptFileError, "the shape"),
+    "bomb": (tensor(shape=[1 << 22, 1]), CorruptFileError, "tensor 'w'"),
+    "huge": (
+        lambda h: tensor(
+            shape=[1 << 26], chunks=lambda c: [[i, 1, 0] for i in range(16)]
+        )(h),
+        CorruptFileError,
+        "overlap|it says it holds|the file says",
+    ),
+    "chunks": (tensor(chunks=[]), CorruptFileError, "chunks do not make"),
+    "outside": (
+        tensor(chunks=lambda c: [[c[0][0], 1 << 40, 0]]),
+        CorruptFileError,
+        "outside the file",
+    ),
+    "overlap": (
+        lambda h: tensor(chunks=h["tensors"][0]["chunks"])(h),
+        CorruptFileError,
+        "overlap",
+    ),
+    "step": (tensor(step=[3, 0]), CorruptFileError, "no step"),
+    "other step": (tensor(step=[1024, -10]), CorruptFileError, "not the ones"),
+    "no step": (tensor(step=None), CorruptFileError, "without a step"),
+    "error": (tensor(rel_error="0"), CorruptFileError, "rel_error"),
+    "name": (tensor(name="b"), CorruptFileError, "a tensor twice"),
+    "no keys": (lambda h: h["tensors"][0].clear(), CorruptFileError, "six keys"),
+    "no tensors": (lambda h: h.pop("tensors"), CorruptFileError, "lacks"),
+    "structure": (
+        lambda h: h.update(structure={"dict": {"w": "*"}}),
+        CorruptFileError,
+        "leaves",
+    ),
+    "class": (
+        lambda h: h.update(structure={"os.system": ["true"]}),
+        CorruptFileError,
+        "no structure",
+    ),
+    "twice": (lambda h: b'{"tensors": [], "tensors": []}', CorruptFileError, "twice"),
+    "nan": (lambda h: b'{"tensors": NaN}', CorruptFileError, "NaN is no number"),
+    "deep": (lambda h: b"[" * 100_000, CorruptFileError, "no JSON"),
+    "text": (lambda h: b"\xff", CorruptFileError, "no JSON"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_header_is_refused_before_anything_is_decoded(small, name):
+    change, error, said = FORGED[name]
+    forged = rewritten(small[1], change)
+    with pytest.raises(error, match=said):
+        compress.decompress(forged)
+
+
+def test_the_forger_of_these_tests_can_write_a_sound_file(small):
+    same = rewritten(small[1], lambda header: None)
+    np.testing.assert_array_equal(
+        compress.decompress(same)["w"], compress.decompress(small[1])["w"]
+    )
+
+
+def test_a_newer_version_and_another_kind_of_file_are_named(small):
+    newer = bytearray(small[1])
+    newer[8] = 2
+    with pytest.raises(UnsupportedFileError, match="version 2"):
+        compress.decompress(bytes(newer))
+    with pytest.raises(UnsupportedFileError, match=r"no \.fxz file"):
+        compress.decompress(b"PK\x03\x04 and so on")
+
+
+def test_what_shrinks_beyond_belief_is_padded_so_that_readers_may_refuse():
+    # Over the 64 MiB that any file may hold.
+    tree = {"w": np.zeros((65 << 20,), np.uint8)}
+    data = compress.compress(tree, SizeBudget(ratio=1000))
+    assert len(data) >= trees.nbytes(tree) // 4096
+    assert not compress.decompress(data)["w"].any()
+
+
+def test_bytes_are_the_same_for_the_same_weights(small):
+    tree, data = small
+    turned = dict(reversed(tree.items()))
+    assert compress.compress(turned, SizeBudget(rel_error=0.05)) == data

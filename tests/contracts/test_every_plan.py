@@ -1,0 +1,118 @@
+"""What every room's plan promises, checked on all of them alike."""
+
+import dataclasses
+import json
+import pickle
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import frugax as fx
+from frugax.budget import Plan
+from frugax.errors import InfeasibleBudgetError
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """How to plan in a room, as a function of the limit alone.
+
+    Attributes:
+        plan: from a limit to a plan.
+        enough: a limit that is met.
+        too_little: a limit that nothing meets.
+        below: the largest limit that is less than this one.
+    """
+
+    plan: Callable[..., Plan]
+    enough: float
+    too_little: float
+    below: Callable[[float], float] = lambda limit: limit - 1
+
+
+def _loss(weights, x):
+    for w in weights:
+        x = x + jnp.tanh(x @ w)
+    return (x**2).mean()
+
+
+_EXAMPLES = ([jnp.eye(32)] * 6, jnp.ones((256, 32)))
+_WEIGHTS = {"w": np.random.default_rng(0).normal(size=(40, 50)).astype("float32")}
+_GAINS = (np.array([0.5, 1.0, 0.2]), np.array([1.0, 0.3, 0.8]))
+
+
+def _causal(cost):
+    budget = fx.ExperimentBudget(cost=cost, costs={"X": 2.0, "Y": 3.0, "Z": 4.0})
+    return fx.causal.plan(("X", "Y", "Z"), *_GAINS, budget, best=0.0)
+
+
+def _watch(share):
+    budget = fx.OverheadBudget(share=share)
+    return fx.watch.plan(budget, step_seconds=1e-3, drain_seconds=2e-4, steps=1000)
+
+
+def _train(seconds):
+    budget = fx.TimeBudget(seconds=seconds)
+    return fx.train.plan(budget, step_seconds=0.5, compile_seconds=3.0, steps=100)
+
+
+_LESS = lambda limit: float(np.nextafter(limit, 0))
+ROOMS = {
+    "remat": Room(
+        lambda n: fx.remat.plan(_loss, _EXAMPLES, fx.MemoryBudget(limit_bytes=int(n))),
+        enough=2**20,
+        too_little=100,
+    ),
+    "compress": Room(
+        lambda n: fx.compress.plan(_WEIGHTS, fx.SizeBudget(bytes=int(n))),
+        enough=4000,
+        too_little=10,
+    ),
+    "train": Room(_train, enough=10.0, too_little=1.0, below=_LESS),
+    "watch": Room(_watch, enough=0.01, too_little=1e-9, below=_LESS),
+    "causal": Room(_causal, enough=5.0, too_little=1.0, below=_LESS),
+}
+every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+
+
+@every_room
+def test_a_plan_is_frozen_hashable_and_prints_as_a_table(room):
+    plan = room.plan(room.enough)
+    assert isinstance(plan, Plan)
+    assert dataclasses.is_dataclass(plan)
+    assert hash(plan) == hash(pickle.loads(pickle.dumps(plan)))
+    assert plan == room.plan(room.enough)
+    with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+        plan.budget = None  # pyright: ignore[reportAttributeAccessIssue]
+    lines = str(plan).splitlines()
+    assert any(set(line) <= {"-", " "} for line in lines), "no table"
+
+
+@every_room
+def test_a_plan_survives_json_both_ways(room):
+    plan = room.plan(room.enough)
+    text = plan.to_json()
+    assert isinstance(json.loads(text), dict)
+    assert type(plan).from_json(text) == plan
+
+
+@every_room
+def test_what_is_predicted_is_within_the_limit(room):
+    assert 0 <= room.plan(room.enough).predicted <= room.enough
+
+
+@every_room
+def test_at_needed_planning_succeeds_and_below_it_raises(room):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        room.plan(room.too_little)
+    needed = caught.value.needed
+    assert needed > room.too_little == caught.value.limit
+    assert room.plan(needed).predicted <= needed
+    with pytest.raises(InfeasibleBudgetError):
+        room.plan(room.below(needed))
+
+
+def test_every_room_that_plans_is_here():
+    rooms = {name for name in fx.__all__ if hasattr(getattr(fx, name), "plan")}
+    assert rooms - {"run"} == set(ROOMS)

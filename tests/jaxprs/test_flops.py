@@ -1,0 +1,73 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax import jaxprs
+
+X = jnp.ones((8, 8))
+
+
+def flops(fn, *args):
+    return jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def test_a_matrix_product_counts_multiplications_and_additions():
+    batched = lambda a, b: jnp.einsum("bij,bjk->bik", a, b)
+    assert flops(batched, jnp.ones((5, 2, 3)), jnp.ones((5, 3, 7))) == 2 * 5 * 2 * 3 * 7
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_counts_as_xla_counts_it(groups):
+    x, w = jnp.ones((2, 9, 9, 4)), jnp.ones((3, 3, 4 // groups, 6))
+
+    def conv(x, w):
+        return lax.conv_general_dilated(
+            x,
+            w,
+            (1, 1),
+            "VALID",  # XLA leaves out what falls on padding; we do not
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+        )
+
+    xla = jax.jit(conv).lower(x, w).cost_analysis()
+    assert flops(conv, x, w) == xla["flops"]
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    once = flops(lambda x: jnp.tanh(x @ x), X)
+    loop = lambda x: lax.scan(lambda c, _: (jnp.tanh(c @ c), None), x, length=7)[0]
+    assert flops(loop, X) == 7 * once
+
+
+def test_the_dearest_branch_counts():
+    fn = lambda p, x: lax.cond(p, lambda x: x @ x, lambda x: x, x)
+    assert flops(fn, True, X) == flops(lambda x: x @ x, X)
+
+
+def test_dead_code_costs_nothing():
+    def fn(x):
+        jnp.sin(x) @ x
+        return x + 1
+
+    assert flops(fn, X) == X.size
+
+
+def test_products_written_and_products_left_agree_where_nothing_is_merged():
+    def fn(x):
+        loop = lambda c, _: (jnp.tanh(c @ x), None)
+        return lax.scan(loop, x @ x, length=4)[0]
+
+    traced = jax.jit(fn).trace(X)
+    left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text())
+    assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == left == 2
+
+
+def test_a_product_that_xla_merges_is_seen_to_be_gone():
+    fn = jax.jit(lambda x: (x @ x) + jnp.sin(lax.optimization_barrier(x) @ x))
+    traced = fn.trace(X)
+    left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text())
+    assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == 2
+    if jax.default_backend() == "cpu":  # elsewhere barriers hold
+        assert left == 1

@@ -1,0 +1,46 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax import measure
+
+
+def compiled(fn, *args, **options):
+    return jax.jit(fn, **options).lower(*args).compile()
+
+
+def test_temp_counts_what_lives_between_arguments_and_results():
+    x = jnp.ones((256, 256))
+    costs = measure.program(compiled(lambda x: (x @ x) @ (x @ x), x))
+    assert costs.argument_bytes == costs.output_bytes == x.nbytes
+    assert costs.temp_bytes >= x.nbytes  # the product that is squared
+    assert costs.flops is not None
+    assert costs.flops >= 2 * 2 * 256**3
+
+
+def test_donated_bytes_count_once_in_the_total():
+    x = jnp.ones((256, 256))
+    kept = measure.program(compiled(lambda x: x + 1, x))
+    given = measure.program(compiled(lambda x: x + 1, x, donate_argnums=0))
+    assert kept.total_bytes == 2 * x.nbytes
+    assert given.total_bytes == x.nbytes
+    assert given.bytes_of("total") == given.total_bytes
+    assert given.bytes_of("temp") == given.temp_bytes
+
+
+def test_a_backend_without_memory_analysis_is_refused():
+    class Silent:
+        def memory_analysis(self):
+            return None
+
+        def cost_analysis(self):
+            return None
+
+    with pytest.raises(ValueError, match="no memory analysis"):
+        measure.program(Silent())
+
+
+def test_the_table_names_every_part():
+    text = str(measure.program(compiled(jnp.sin, jnp.ones(256))))
+    for name in ("arguments", "outputs", "temp", "aliased", "total"):
+        assert name in text

@@ -1,0 +1,232 @@
+"""A plan holds its budget, as XLA measures it, or says what it would need."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
+from frugax.budget import Plan, Verdict
+from frugax.errors import RematUndoneError
+from frugax.jaxprs import count_heavy_in_hlo, flops
+from frugax.remat import _execute, _fit
+
+KEY = jax.random.key(0)
+
+
+def residual_mlp(depth=6, width=64, batch=256):
+    keys = jax.random.split(KEY, depth)
+    params = [jax.random.normal(k, (2, width, width)) / width**0.5 for k in keys]
+    x = jax.random.normal(KEY, (batch, width))
+
+    def loss(params, x):
+        for w in params:
+            x = x + jax.nn.gelu(x @ w[0]) @ w[1]
+        return jnp.mean(x**2)
+
+    return loss, params, x
+
+
+def temp_bytes(jitted, *args):
+    return measure.program(jitted.lower(*args).compile()).temp_bytes
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    loss, params, x = residual_mlp()
+    return loss, params, x, temp_bytes(jax.jit(jax.value_and_grad(loss)), params, x)
+
+
+@pytest.fixture(scope="module")
+def half(mlp):
+    loss, params, x, plain = mlp
+    return remat.plan(loss, (params, x), MemoryBudget(limit_bytes=plain // 2))
+
+
+def test_a_budget_is_met_as_xla_measures_it(mlp, half):
+    loss, params, x, plain = mlp
+    step = remat.apply(loss, half)
+    assert half.unplanned_bytes == plain
+    assert temp_bytes(step, params, x) == half.predicted <= plain // 2
+    receipt = step.report(params, x)
+    assert receipt.verdict is Verdict.KEPT
+    assert receipt.spends[0].measured == half.predicted
+    assert half.compiles <= 5
+
+
+def test_planning_needs_only_shapes(mlp, half):
+    loss, params, x, plain = mlp
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, x))
+    budget = MemoryBudget(limit_bytes=plain // 2)
+    assert remat.plan(loss, shapes, budget) == half
+
+
+def test_a_budget_with_room_for_all_recomputes_nothing(mlp):
+    loss, params, x, plain = mlp
+    plan = remat.plan(loss, (params, x), MemoryBudget(limit_bytes=plain))
+    assert plan.segments == ()
+    assert plan.extra_flops == 0
+    assert plan.compiles == 1
+    assert temp_bytes(remat.apply(loss, plan), params, x) == plain
+
+
+def test_recomputed_flops_are_those_of_the_traced_program(mlp, half):
+    loss, params, x, _ = mlp
+    count = lambda fn: flops(jax.make_jaxpr(fn)(params, x).jaxpr)
+    step = remat.apply(loss, half)
+    extra = count(step) - count(jax.value_and_grad(loss))
+    assert extra == half.extra_flops
+    assert 0 < half.extra_share < 0.5
+
+
+def test_recomputation_survives_the_compiler(mlp):
+    """The canary: it dies when XLA learns to see through a gate."""
+    loss, params, x, plain = mlp
+    tight = remat.plan(loss, (params, x), MemoryBudget(limit_bytes=int(0.3 * plain)))
+    count = lambda jitted: count_heavy_in_hlo(
+        jitted.lower(params, x).compile().as_text()
+    )
+    planned, unplanned = (
+        count(remat.apply(loss, tight)),
+        count(jax.jit(jax.value_and_grad(loss))),
+    )
+    product = 2 * x.shape[0] * x.shape[1] ** 2
+    assert planned - unplanned == round(tight.extra_flops / product) > 0
+
+
+def test_a_plan_holds_inside_a_jit_of_the_users_own(mlp):
+    loss, params, x, _ = mlp
+
+    def sgd(grad):
+        def train(params, x):
+            value, grads = grad(params, x)
+            return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+        return jax.jit(train)
+
+    plain = temp_bytes(sgd(jax.value_and_grad(loss)), params, x)
+    budget = MemoryBudget(limit_bytes=plain // 2)
+    whole = remat.Program(build=lambda grad: sgd(grad).__wrapped__, args=(params, x))
+    plan = remat.plan(loss, (params, x), budget, within=whole)
+    assert not plan.compiler_options
+    planned = sgd(remat.apply(loss, plan))
+    assert temp_bytes(planned, params, x) == plan.predicted <= plain // 2
+    np.testing.assert_allclose(
+        planned(params, x)[0], loss(params, x), rtol=1e-5
+    )  # f32 rounding
+
+
+@pytest.mark.parametrize("kind", ["temp", "total"])
+def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
+    loss, params, x = residual_mlp(depth=8, batch=512)
+    adam = optax.adam(1e-3)
+
+    def build(grad):
+        def step(state, x):
+            params, moments = state
+            value, grads = grad(params, x)
+            updates, moments = adam.update(grads, moments, params)
+            return (optax.apply_updates(params, updates), moments), value
+
+        return step
+
+    state = jax.eval_shape(lambda p: (p, adam.init(p)), params)
+    whole = remat.Program(build=build, args=(state, x), donate_argnums=(0,))
+    jitted = jax.jit(build(jax.value_and_grad(loss)), donate_argnums=0)
+    plain = measure.program(jitted.lower(state, x).compile())
+    limit = plain.bytes_of(kind) - plain.temp_bytes // 2
+    budget = MemoryBudget(limit_bytes=limit, kind=kind)
+    plan = remat.plan(loss, (params, x), budget, within=whole)
+    assert plan.predicted <= limit
+    report = remat.apply(loss, plan).report(params, x, within=whole)
+    assert report.spends[0].measured == plan.predicted
+
+
+@pytest.mark.parametrize("headroom", [0.0, 0.07])
+def test_needed_is_exactly_what_is_needed(headroom):
+    loss, params, x = residual_mlp(depth=4, width=32, batch=128)
+    budget = MemoryBudget(limit_bytes=1000, headroom_frac=headroom)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        remat.plan(loss, (params, x), budget)
+    needed = caught.value.needed
+    enough = dataclasses.replace(budget, limit_bytes=needed)
+    plan = remat.plan(loss, (params, x), enough)
+    assert plan.predicted <= enough.usable_bytes
+    short = dataclasses.replace(budget, limit_bytes=needed - 1)
+    with pytest.raises(InfeasibleBudgetError) as again:
+        remat.plan(loss, (params, x), short)
+    assert again.value.needed == needed
+
+
+def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
+    loss, params, x, _ = mlp
+    open_gate = lambda gate, pull, inputs, cotangents, tied: pull(inputs, cotangents)
+    monkeypatch.setattr(_execute, "through_gate", open_gate)
+    # Drafts that only redo what costs nothing leave nothing to undo.
+    with_products = lambda body: [
+        d for d in _fit_drafts(body) if d.flops == 0 or d.flops > 10**7
+    ]
+    _fit_drafts = _fit.drafts
+    monkeypatch.setattr(_fit, "drafts", with_products)
+    with pytest.raises(RematUndoneError, match="merged away"):
+        remat.plan(loss, (params, x), MemoryBudget(limit_bytes=1000))
+
+
+def test_a_plan_is_hashable_and_goes_through_json(mlp, half):
+    loss, params, x, _ = mlp
+    again = remat.RematPlan.from_json(half.to_json())
+    assert again == half
+    assert hash(again) == hash(half)
+    assert isinstance(half, Plan)
+    assert temp_bytes(remat.apply(loss, again), params, x) == half.predicted
+    assert str(half.budget) in str(half)
+    assert str(half).count("recompute") == sum(
+        s.gate is not None for s in half.segments
+    )
+
+
+def test_a_damaged_plan_names_the_place(half):
+    data = json.loads(half.to_json())
+    data["segments"][1]["stop"] = "later"
+    with pytest.raises(ValueError, match=r"segments\[1\].stop"):
+        remat.RematPlan.from_json(json.dumps(data))
+
+
+def test_a_plan_fits_no_other_loss(mlp, half):
+    loss, params, x, _ = mlp
+    with pytest.raises(ValueError, match=r"another loss or other shapes"):
+        remat.apply(loss, half)(params, x[:-1])
+    with pytest.raises(ValueError, match=r"remat\.plan"):
+        remat.apply(lambda p, x: loss(p, x) + 1, half)(params, x)
+
+
+BIG = MemoryBudget("1GiB")
+
+
+def test_what_cannot_be_traced_cannot_be_planned():
+    branches = lambda x: jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
+    with pytest.raises(TypeError, match="cannot be planned"):
+        remat.plan(branches, (jnp.ones(3),), BIG)
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_aux", "said"),
+    [
+        (lambda x: x, False, "one real number"),
+        (lambda x: (x.sum(), x), False, "has_aux"),
+        (lambda x: x.sum(), True, "number, anything"),
+        (lambda x: (x > 0).any(), False, "one real number"),
+    ],
+)
+def test_what_is_no_loss_is_refused(loss, has_aux, said):
+    with pytest.raises(TypeError, match=said):
+        remat.plan(loss, (jnp.ones(3),), BIG, has_aux=has_aux)
+
+
+def test_whole_numbers_have_no_gradient():
+    with pytest.raises(TypeError, match="int32"):
+        remat.plan(lambda n: n * 1.0, (jnp.int32(3),), BIG)
