@@ -239,3 +239,17 @@ def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):
     np.testing.assert_array_equal(
         back["low"], np.asarray(jnp.array(expected, jnp.bfloat16), np.float32)
     )
+
+
+def test_what_was_collected_and_flushed_is_there_for_a_checkpoint(tmp_path):
+    path = tmp_path / "journal"
+    with watch.Journal.create(path, {}) as journal:
+        # A budget of nothing: by itself the watcher would not collect before the end.
+        watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+        for i in range(10):
+            watcher.record(i, {"loss": jnp.float32(i)})
+        assert (watcher.pending, watcher.written) == (10, 0)
+        watcher.collect()
+        assert (watcher.pending, watcher.written) == (0, 10)
+        journal.flush()
+        assert list(watch.read(path)["loss"]) == list(range(10))

@@ -129,18 +129,32 @@ class Watcher:
         finally:
             self._leave(entered)
 
-    def finish(self) -> None:
-        """Collect all that waits and flush the journal.
+    def collect(self) -> None:
+        """Bring all that waits to the journal, whatever it costs; it is not flushed.
 
-        First waits for the device; that time is the program's, not the watcher's.
+        For a checkpoint, which must not be ahead of the journal: collect, then
+        `Journal.flush`. First waits for the device; that time is the program's, not
+        the watcher's.
 
         Raises:
-            OutputError: the journal cannot be written; `finish` may be called again.
+            OutputError: the journal cannot be written; may be called again.
         """
         jax.block_until_ready([metrics for _, metrics in self._pending])
         entered = self._clock()
         try:
             self._drain_all_but(0)
+        finally:
+            self._leave(entered)
+
+    def finish(self) -> None:
+        """Collect all that waits and flush the journal.
+
+        Raises:
+            OutputError: the journal cannot be written; `finish` may be called again.
+        """
+        self.collect()
+        entered = self._clock()
+        try:
             self._journal.flush()
         finally:
             self._leave(entered)
