@@ -128,6 +128,17 @@ def test_decoding_is_one_rounded_product_and_within_half_a_step(size, name, seed
     assert (gap <= step.size / 2 * (1 + 1e-6) + slack + near_top * step.size).all()
 
 
+def test_the_largest_numbers_of_a_type_do_not_round_to_infinity():
+    step = _quantised.step_below(1000.0)
+    assert step is not None
+    values = np.array([65504, -65504, 12], np.float16)
+    levels = _quantised.levels_of(values, step)
+    assert levels is not None
+    # 66 thousands would be nearer, and infinite.
+    assert levels.tolist() == [65, -65, 0]
+    assert np.isfinite(_quantised.values_of(levels, step, values.dtype)).all()
+
+
 def test_jax_and_torch_decode_bit_for_bit_alike():
     import jax.numpy as jnp
 

@@ -136,6 +136,12 @@ def tensor(**changes):
     return change
 
 
+def many_numbers(header):
+    # 256 MiB from 16 bytes, and nothing else wrong.
+    tensor(shape=[1 << 26], chunks=[[i, 1, 0] for i in range(16)])(header)
+    header["tensors"] = [t for t in header["tensors"] if t["name"] == "w"]
+
+
 FORGED = {
     "codec": (tensor(codec="magic"), UnsupportedFileError, "the codec 'magic'"),
     "dtype": (tensor(dtype="object"), UnsupportedFileError, "dtype 'object'"),
@@ -143,13 +149,7 @@ FORGED = {
     "negative": (tensor(shape=[-16, -24]), CorruptFileError, "the shape"),
     "fraction": (tensor(shape=[16.0, 24]), CorruptFileError, "the shape"),
     "bomb": (tensor(shape=[1 << 22, 1]), CorruptFileError, "tensor 'w'"),
-    "huge": (
-        lambda h: tensor(
-            shape=[1 << 26], chunks=lambda c: [[i, 1, 0] for i in range(16)]
-        )(h),
-        CorruptFileError,
-        "overlap|it says it holds|the file says",
-    ),
+    "huge": (lambda h: many_numbers(h), CorruptFileError, "the file says it holds"),
     "chunks": (tensor(chunks=[]), CorruptFileError, "chunks do not make"),
     "outside": (
         tensor(chunks=lambda c: [[c[0][0], 1 << 40, 0]]),

@@ -125,6 +125,25 @@ def test_verify_sees_another_original(saved):
         compress.verify(path, {**TREE, "b": np.zeros(3)})
 
 
+@pytest.mark.parametrize(
+    ("max_abs", "rel_error", "true"),
+    [(1.0, 0.5, True), (1.1, 0.5, False), (1.0, 0.6, False), (None, None, True)],
+)
+def test_a_stated_error_is_true_if_neither_found_error_is_above_it(
+    max_abs, rel_error, true
+):
+    check = compress.TensorCheck(
+        name="w",
+        codec="quantised",
+        bytes=1,
+        stated_max_abs=1.0,
+        stated_rel_error=0.5,
+        max_abs=max_abs,
+        rel_error=rel_error,
+    )
+    assert check.true is true
+
+
 def test_plans_are_data_and_carry_themselves_out():
     plan = compress.plan(TREE, SIX)
     assert isinstance(plan, Plan)

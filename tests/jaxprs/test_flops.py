@@ -32,6 +32,7 @@ def test_a_convolution_counts_as_xla_counts_it(groups):
         )
 
     xla = jax.jit(conv).lower(x, w).cost_analysis()
+    assert xla is not None
     assert flops(conv, x, w) == xla["flops"]
 
 
@@ -48,7 +49,7 @@ def test_the_dearest_branch_counts():
 
 def test_dead_code_costs_nothing():
     def fn(x):
-        jnp.sin(x) @ x
+        _ = jnp.sin(x) @ x
         return x + 1
 
     assert flops(fn, X) == X.size
@@ -60,14 +61,14 @@ def test_products_written_and_products_left_agree_where_nothing_is_merged():
         return lax.scan(loop, x @ x, length=4)[0]
 
     traced = jax.jit(fn).trace(X)
-    left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text())
+    left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text() or "")
     assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == left == 2
 
 
 def test_a_product_that_xla_merges_is_seen_to_be_gone():
     fn = jax.jit(lambda x: (x @ x) + jnp.sin(lax.optimization_barrier(x) @ x))
     traced = fn.trace(X)
-    left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text())
+    left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text() or "")
     assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == 2
     if jax.default_backend() == "cpu":  # elsewhere barriers hold
         assert left == 1

@@ -61,6 +61,16 @@ def test_going_on_from_a_checkpoint_is_bit_equal_to_never_stopping(tmp_path):
     assert saved.steps() == [40, 60]
 
 
+def test_what_must_not_lag_behind_a_checkpoint_is_written_first(tmp_path):
+    saved, seen = Checkpoints(tmp_path), []
+    fit(
+        new_step(), start(), batch_of, steps=6, checkpoints=saved, save_every=3,
+        before_save=lambda: seen.append(saved.latest_step()),
+    )  # fmt: skip
+    assert seen == [None, 0, 3]
+    assert saved.latest_step() == 6
+
+
 def test_a_state_that_is_there_already_is_not_trained():
     step = new_step()
     first = fit(step, start(), batch_of, steps=5)
@@ -222,7 +232,12 @@ def test_a_compile_budget_holds_inside_the_loop_only():
     batches = [np.zeros(3, np.float32), np.zeros((2, 3), np.float32)]
     with pytest.raises(BudgetExceededError, match=r"float32\[3\] -> float32\[2,3\]"):
         fit(step, start(), batches, steps=4, budget=TimeBudget(compiles=1))
+    before_s = step.compile_seconds
+    began = time.perf_counter()
     result = fit(step, start(), batches, steps=4, budget=TimeBudget(compiles=2))
+    # The second program is compiled inside the loop: counted, and counted once.
+    assert result.ledger.wall_s <= time.perf_counter() - began + 1e-6
+    assert result.ledger.compile_s >= step.compile_seconds - before_s
     assert [s.unit for s in result.receipt.spends] == ["compiles"]
     assert step.report().spends == ()
 

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from frugax.budget import SizeBudget, Verdict, format_bytes
+from frugax.errors import ConfigError
 
 from ._show import RunView, print_receipt
 
@@ -56,7 +57,6 @@ def run(
         ConfigError: neither a config nor a run to resume, or both.
     """
     from frugax import run as room
-    from frugax.errors import ConfigError
 
     if (config is None) == (resume is None):
         raise ConfigError(
@@ -151,7 +151,6 @@ def compress(
         ConfigError: no limit, or limits that do not go together.
     """
     from frugax import compress as room
-    from frugax.errors import ConfigError
 
     try:
         if size is None:
@@ -160,6 +159,7 @@ def compress(
             budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
     except (TypeError, ValueError) as e:
         raise ConfigError(f"frugax compress: {e}") from e
+    _must_exist(file)
     target = to or file.with_suffix(".fxz")
     with console.status(f"compressing {file.name} to {budget}"):
         saved = room.save(target, room.load_weights(file), budget)
@@ -184,6 +184,7 @@ def decompress(file: File, /, *, to: Target = None) -> int:
     """
     from frugax import compress as room
 
+    _must_exist(file)
     target = to or file.with_suffix(".safetensors")
     with console.status(f"decompressing {file.name}"):
         room.export_safetensors(file, target)
@@ -206,10 +207,24 @@ def verify(file: File, /, *, against: Target = None) -> int:
     """
     from frugax import compress as room
 
+    _must_exist(file)
+    if against is not None:
+        _must_exist(against)
     original = None if against is None else room.load_weights(against)
     report = room.verify(file, against=original)
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
+
+
+def _must_exist(file: Path) -> None:
+    """Meet a mistyped name at the edge.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    if not file.is_file():
+        what = "this is a folder" if file.is_dir() else "there is no such file"
+        raise ConfigError(f"{file}: {what}.")
 
 
 def doctor() -> int:

@@ -28,16 +28,13 @@ def quantised_bytes(levels: np.ndarray) -> float:
     return sum(_quantised.encoded_bytes(part) for part in _parts(levels))
 
 
-def decode_tensor(
-    file: memoryview, header: Header, record: Record, *, copy: bool = True
-) -> np.ndarray:
+def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarray:
     """Decode one tensor, checking every chunk and then the whole against its digest.
 
     Args:
         file: the whole file.
         header: what it says of itself.
         record: the tensor to decode.
-        copy: whether a tensor that is stored as it is must not share the file's memory.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
@@ -46,13 +43,10 @@ def decode_tensor(
     dtype = dtype_named(record.dtype)
     try:
         blocks = [block_of(file, header, chunk) for chunk in record.chunks]
-        if record.codec == "stored" and not copy and len(blocks) == 1:
-            flat = np.frombuffer(blocks[0], dtype)
-        else:
-            flat = np.empty(record.size, dtype)
-            for i, block in enumerate(blocks):
-                part = flat[i * BLOCK : (i + 1) * BLOCK]
-                part[:] = _decode_block(block, record, len(part))
+        flat = np.empty(record.size, dtype)
+        for i, block in enumerate(blocks):
+            part = flat[i * BLOCK : (i + 1) * BLOCK]
+            part[:] = _decode_block(block, record, len(part))
         if digest_of(flat.view(np.uint8)) != record.digest:
             raise CorruptFileError("its values are not the ones that were written.")
     except CorruptFileError as e:

@@ -22,7 +22,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from ._arrays import DTYPE_NAMES, QUANTISABLE, dtype_named
 from ._error import Error
 from ._quantised import Step
-from ._rans import unzstd
+from ._zstd import unzstd
 
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"

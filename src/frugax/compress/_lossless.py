@@ -21,6 +21,7 @@ import zstandard
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from . import _rans
+from ._zstd import unzstd
 
 _PLANE = struct.Struct("<BI")
 _RAW, _ZSTD, _RANS = 0, 1, 2
@@ -110,7 +111,7 @@ def _decode_plane(coder: int, block: memoryview, count: int) -> np.ndarray:
             f"a byte plane has the coder {coder}, which this version does not know: "
             "update frugax."
         )
-    plain = _rans.unzstd(bytes(block), most=count) if coder == _ZSTD else block
+    plain = unzstd(bytes(block), most=count) if coder == _ZSTD else block
     if len(plain) != count:
         raise CorruptFileError(f"a byte plane has {len(plain)} bytes, not {count}.")
     return np.frombuffer(plain, np.uint8)

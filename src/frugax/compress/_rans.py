@@ -21,6 +21,8 @@ import zstandard
 
 from frugax.errors import CorruptFileError
 
+from ._zstd import unzstd
+
 # int64 low, u8 low_bits, u8 scale_bits, u16 alphabet, u16 lanes, u32 table, u32 words.
 _HEADER = struct.Struct("<qBBHHII")
 _LOWEST = 1 << 16  # states live in [2^16, 2^32) and move 16 bits at a time
@@ -182,22 +184,6 @@ def _unpack_table(packed: memoryview, alphabet: int, scale_bits: int) -> np.ndar
     if shift or len(found) != alphabet or int(frequencies.sum()) != total:
         raise CorruptFileError("an entropy-coded block has a damaged table.")
     return frequencies
-
-
-def unzstd(data: bytes, *, most: int) -> bytes:
-    """Decompress one zstd frame of at most `most` bytes.
-
-    Raises:
-        CorruptFileError: it is damaged, or longer.
-    """
-    try:
-        # The frame says its length, and zstandard would allocate whatever it says.
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= most:
-            raise CorruptFileError(f"a block says it holds {size} bytes, over {most}.")
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=most)
-    except zstandard.ZstdError as e:
-        raise CorruptFileError(f"a zstd block is damaged: {e}.") from e
 
 
 def _push(

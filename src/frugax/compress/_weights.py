@@ -1,14 +1,15 @@
 """Weights from the files that other tools write, without running anything in them."""
 
-import json
 import os
-import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.files import write_whole
 
 from ._arrays import dtype_named
 from ._file import open_file
@@ -64,22 +65,37 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    # Read here, not with the safetensors package: its NumPy side knows no bfloat16.
-    data = memoryview(path.read_bytes())
+    # Not `safetensors.numpy.load`: it knows no bfloat16.
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        header = json.loads(bytes(data[8 : 8 + length]))
-        header.pop("__metadata__", None)
-        found: dict[str, np.ndarray] = {}
-        for name, entry in header.items():
-            if entry["dtype"] not in _SAFETENSORS:
-                raise UnsupportedFileError(
-                    f"{path}: tensor {name!r} has the dtype {entry['dtype']}."
-                )
-            start, end = entry["data_offsets"]
-            raw = data[8 + length :][start:end]
-            flat = np.frombuffer(raw, dtype_named(_SAFETENSORS[entry["dtype"]]))
-            found[name] = flat.reshape(entry["shape"])
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as e:
+        tensors = safetensors.deserialize(path.read_bytes())
+    except safetensors.SafetensorError as e:
         raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
+    found: dict[str, np.ndarray] = {}
+    for name, entry in tensors:
+        if entry["dtype"] not in _SAFETENSORS:
+            raise UnsupportedFileError(
+                f"{path}: tensor {name!r} has the dtype {entry['dtype']}."
+            )
+        flat = np.frombuffer(entry["data"], dtype_named(_SAFETENSORS[entry["dtype"]]))
+        found[name] = flat.reshape(entry["shape"])
     return found
+
+
+def export_safetensors(
+    file: str | os.PathLike[str], to: str | os.PathLike[str]
+) -> None:
+    """Write the weights in a `.fxz` file as `.safetensors`, under their names.
+
+    Args:
+        file: the compressed weights.
+        to: the file to write, whole or not at all.
+
+    Raises:
+        CorruptFileError: `file` is damaged.
+        FileNotFoundError: there is no such file.
+        OutputError: `to` cannot be written.
+        UnsupportedFileError: `file` is of another kind.
+    """
+    with open_file(file) as compressed:
+        arrays = {name: np.ascontiguousarray(a) for name, a in compressed.items()}
+    write_whole(to, safetensors.numpy.save(arrays))

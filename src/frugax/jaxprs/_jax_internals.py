@@ -1,9 +1,8 @@
-"""The one door to what JAX does not promise to keep: `jax.extend`, `jax.interpreters`."""
+"""The one door to what JAX does not promise to keep, such as `jax.extend`."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from jax.interpreters import partial_eval
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -13,6 +12,7 @@ from jax.extend.core import (
     jaxpr_as_fun,
     jaxprs_in_params,
 )
+from jax.interpreters import partial_eval
 
 __all__ = [
     "ClosedJaxpr",

@@ -37,6 +37,8 @@ _CHEAP = frozenset(
 )
 # More cuts than this make planning slow and plans no better.
 _MOST_CUTS = 64
+# In a run of operations without a product, one cut for so many.
+_RUN = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,15 +91,15 @@ class Body:
         """Places between two of `eqns` where a segment may end, both ends included.
 
         After each matrix product or convolution, since from there what follows can
-        often be done again without it; and where fewest bytes cross, up to the next.
+        often be done again without it; and where fewest bytes cross, every so often.
         """
         crossing = self.crossing_bytes(active_only=False)
         heavy = [i + 1 for i, e in enumerate(self.eqns) if is_heavy(e) or _loops(e)]
         edges = sorted({0, *heavy, len(self.eqns)})
+        marks = sorted({*edges, *range(0, len(self.eqns), _RUN)})
         narrow = {
             min(range(a, b), key=lambda p: crossing[p])
-            for a, b in itertools.pairwise(edges)
-            if b > a
+            for a, b in itertools.pairwise(marks)
         }
         places = sorted({*edges, *narrow} - {0, len(self.eqns)})
         if len(places) > _MOST_CUTS:

@@ -52,7 +52,7 @@ def segment_costs(body: Body) -> dict[tuple[int, int, Mode], Cost]:
     for stop in body.cuts[1:]:
         needed: set[Var] = set()
         again: set[Var] = set()
-        hidden = redone = busiest = 0
+        hidden = redone = busiest = pending = 0
         possible = True
         # Walking back from `stop`, what must be done again does not depend on where
         # the walk will end: one walk gives the costs of all segments that end here.
@@ -62,6 +62,7 @@ def segment_costs(body: Body) -> dict[tuple[int, int, Mode], Cost]:
             again |= needs[i].variables
             hidden += needs[i].hidden_bytes
             busiest = max(busiest, work[i])
+            pending = max(pending, cotangents[i], cotangents[i + 1])
             possible = possible and not eqn.effects
             if needs[i].hidden_bytes or any(v in again for v in eqn.outvars):
                 redone += flops[i]
@@ -70,7 +71,7 @@ def segment_costs(body: Body) -> dict[tuple[int, int, Mode], Cost]:
                 continue
             outside = frozenset(v for v in again if body.defined_at[v] < i)
             inside = sum(bytes_of(v) for v in needed if body.defined_at[v] >= i)
-            holds = busiest + max(cotangents[i], cotangents[stop])
+            holds = busiest + pending
             found[i, stop, "save"] = Cost(frozenset(needed), hidden, holds, 0)
             found[i, stop, "recompute"] = Cost(
                 outside, 0, holds + inside + hidden, redone, possible

@@ -112,15 +112,15 @@ def plan(
         ...         x = jnp.tanh(x @ w)
         ...     return jnp.mean(x**2)
         >>> w, x = jnp.ones((64, 64)), jnp.ones((512, 64))
-        >>> plan = remat.plan(loss, (w, x), MemoryBudget("768KiB"))
-        >>> plan.predicted <= 768 * 1024 < plan.unplanned_bytes
+        >>> plan = remat.plan(loss, (w, x), MemoryBudget("800KiB"))
+        >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
     args = tuple(example_args)
     body = read_body(loss, args, argnums, has_aux=has_aux)
     ladder = drafts(body)
     platform = jax.default_backend()
-    rungs = [_segments(body, draft, platform) for draft in ladder]
+    rungs = [(), *(_segments(body, draft, platform) for draft in ladder[1:])]
 
     def grad_of(rung: int) -> Callable[..., Any]:
         if rung == 0:
@@ -235,9 +235,11 @@ def _give_up(tries: list[_Try], budget: MemoryBudget) -> NoReturn:
     while dataclasses.replace(budget, limit_bytes=needed).usable_bytes < least:
         needed += 1  # the headroom is rounded
     raise InfeasibleBudgetError(
-        f"the backward pass, by the best of {len(tries)} plans tried,",
+        f"the backward pass, by the best of {len(tries)} compiled programs,",
         needed=needed,
         limit=budget.limit_bytes,
         unit="bytes",
-        hint="make the batch smaller.",
+        hint="make the batch smaller."
+        if len(tries) > 1
+        else "checkpoint the bodies of its loops, which are not planned.",
     )

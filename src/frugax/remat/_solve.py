@@ -46,6 +46,8 @@ def drafts(body: Body) -> list[Draft]:
     The list does not depend on any budget: searching it in an order that does not
     either is what makes `InfeasibleBudgetError.needed` true.
     """
+    if not body.eqns:
+        return [Draft((), 0, 0)]
     costs = segment_costs(body)
     found = [_draft(((0, len(body.eqns), "save"),), costs)]
     unit = max(found[0].peak_bytes / _SLOTS, 1.0)
@@ -74,9 +76,8 @@ def _cheapest(
     slots: int,
 ) -> tuple[Key, ...] | None:
     """The segments with fewest flops that stay within `slots`, or None."""
-    best = {0: np.zeros(1)}  # fewest flops to each cut, by slots stored so far
-    best[0] = np.full(slots + 1, np.inf)
-    best[0][0] = 0
+    # Fewest flops to each cut, by slots stored so far: none at the first.
+    best = {0: np.where(np.arange(slots + 1) == 0, 0.0, np.inf)}
     choice: dict[int, list[tuple[Key, int] | None]] = {}
     for stop in cuts[1:]:
         least = np.full(slots + 1, np.inf)
@@ -107,9 +108,7 @@ def _cheapest(
     return _joined(segments[::-1])
 
 
-def _joined(
-    segments: list[Key],
-) -> tuple[Key, ...]:
+def _joined(segments: list[Key]) -> tuple[Key, ...]:
     """Neighbours that both keep everything are one segment."""
     found: list[Key] = []
     for start, stop, mode in segments:

@@ -95,8 +95,8 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
         raise MissingExtraError(
             'the data set digits comes with scikit-learn: pip install "frugax[data]".'
         ) from e
-    bunch = load_digits()
-    return bunch.images / 16.0, bunch.target
+    x, y = load_digits(return_X_y=True)
+    return np.asarray(x).reshape(-1, 8, 8) / 16.0, np.asarray(y)
 
 
 def _mnist5k() -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import jax
 import optax
@@ -38,7 +39,7 @@ class Prepared:
     unplanned_bytes: int
 
     @property
-    def memory_kind(self) -> str:
+    def memory_kind(self) -> Literal["temp", "total"]:
         """Which bytes are counted: those of the budget, else temporaries."""
         return "temp" if self.memory is None else self.memory.kind
 

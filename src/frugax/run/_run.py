@@ -122,6 +122,11 @@ def _train(
             shown = now
             observer.training(number + 1, config.train.steps, watcher.latest)
 
+    def before_save() -> None:
+        # A checkpoint ahead of its journal could not be resumed without a gap.
+        watcher.collect()
+        journal.flush()
+
     evaluates = ready.task.evaluate is not None
     with journal:
         try:
@@ -136,6 +141,7 @@ def _train(
                 evaluate_every=config.train.evaluate_every if evaluates else None,
                 checkpoints=checkpoints,
                 save_every=config.train.save_every,
+                before_save=before_save,
             )
         finally:
             watcher.finish()  # what is known of a run that failed is worth having

@@ -29,14 +29,16 @@ from ._state import TrainState
 
 _MANIFEST = "frugax.json"
 _VERSION = 1
-_OURS = re.compile(r"(\d+)(\.orbax-checkpoint-tmp.*)?")
+# Unfinished saves are deleted, so the name must be nobody else's: not a bare number,
+# as Orbax's own manager uses.
+_OURS = re.compile(r"frugax-(\d+)(\.orbax-checkpoint-tmp.*)?")
 
 
 class Checkpoints:
     """The last few states of one training run, in one folder.
 
     Attributes:
-        folder: where they are; one sub-folder each, named by the step.
+        folder: where they are; one sub-folder each, `frugax-<step>`.
         keep: how many of them stay; >= 1.
     """
 
@@ -54,7 +56,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a finished checkpoint, in order."""
-        return sorted(int(p.name) for p in self._ours() if (p / _MANIFEST).exists())
+        finished = [p for p in self._ours() if (p / _MANIFEST).exists()]
+        return sorted(int(p.name.removeprefix("frugax-")) for p in finished)
 
     def latest_step(self) -> int | None:
         """The last of them, or None."""
@@ -81,7 +84,7 @@ class Checkpoints:
                 "restore it and go on from there, or use another folder."
             )
         extra = json.loads(json.dumps(extra or {}))  # refused before the slow part
-        place = make_folder(self.folder) / str(step)
+        place = make_folder(self.folder) / _folder_name(step)
         for unfinished in self._ours():
             if not (unfinished / _MANIFEST).exists():
                 shutil.rmtree(unfinished)
@@ -99,8 +102,8 @@ class Checkpoints:
         write_whole(place / _MANIFEST, json.dumps(sealed))
         for old in self.steps()[: -self.keep]:
             # The manifest goes first: a folder without one does not count.
-            (self.folder / str(old) / _MANIFEST).unlink()
-            shutil.rmtree(self.folder / str(old))
+            (self.folder / _folder_name(old) / _MANIFEST).unlink()
+            shutil.rmtree(self.folder / _folder_name(old))
 
     def restore(
         self, like: TrainState, *, step: int | None = None
@@ -126,7 +129,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self.folder} holds {which}: check the path, or train from the start."
             )
-        place = self.folder / str(step)
+        place = self.folder / _folder_name(step)
         body = self._manifest(place)
         saved = {str(where): str(kind) for where, kind in body["leaves"]}
         wanted = dict(Signature.of(state=like).leaves)
@@ -169,13 +172,17 @@ class Checkpoints:
         return body
 
     def _damage(self, place: Path, what: str) -> str:
-        older = [s for s in self.steps() if s < int(place.name)]
+        others = [s for s in self.steps() if _folder_name(s) != place.name]
         remedy = (
-            f"restore an older one with step={older[-1]}"
-            if older
-            else "there is no older one, train from the start"
+            f"restore another one with step={others[-1]}"
+            if others
+            else "there is no other, train from the start"
         )
         return f"{place}: {what}; {remedy}, and delete this folder."
+
+
+def _folder_name(step: int) -> str:
+    return f"frugax-{step}"
 
 
 def _to_numpy(state: TrainState) -> dict[str, np.ndarray]:

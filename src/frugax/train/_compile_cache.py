@@ -15,6 +15,12 @@ _LEAST_SECONDS = 0.1
 _MOST_BYTES = 2 * 2**30
 
 
+def compile_cache_folder() -> Path:
+    """Where `use_compile_cache` keeps programs unless told otherwise."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "frugax" / "xla"
+
+
 def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep what XLA compiles on disk, for the next process to find.
 
@@ -38,10 +44,7 @@ def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:
             "JAX needs the package filelock to bound its compile cache: "
             "pip install filelock."
         )
-    if folder is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "frugax" / "xla"
-    place = make_folder(folder)
+    place = make_folder(compile_cache_folder() if folder is None else folder)
     jax.config.update("jax_compilation_cache_dir", str(place))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)

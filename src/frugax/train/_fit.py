@@ -58,6 +58,7 @@ def fit(
     evaluate_every: int | None = None,
     checkpoints: Checkpoints | None = None,
     save_every: int | None = None,
+    before_save: Callable[[], Any] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> FitResult:
     """Train until `state.step` is `steps`, or the budget ends.
@@ -86,6 +87,8 @@ def fit(
         checkpoints: where the state is saved before the first step, every
             `save_every` steps and at the end. A step that is there is not saved again.
         save_every: steps between checkpoints; None for the first and last only.
+        before_save: called before each checkpoint is written, all steps done: write
+            out there what must not lag behind it.
         stop: asked before each step whether to stop.
 
     Raises:
@@ -104,8 +107,8 @@ def fit(
         >>> step = train.make_train_step(loss, optimizer)
         >>> state = train.init_state(jnp.zeros(2), optimizer)
         >>> result = train.fit(step, state, [jnp.ones(2)], steps=3)
-        >>> result.stopped_because, result.state.params
-        ('steps', Array([0.875, 0.875], dtype=float32))
+        >>> print(result.stopped_because, result.state.params)
+        steps [0.875 0.875]
     """
     for name, value in (("evaluate_every", evaluate_every), ("save_every", save_every)):
         if value is not None and value < 1:
@@ -125,6 +128,7 @@ def fit(
         evaluate_every=evaluate_every,
         checkpoints=checkpoints,
         save_every=save_every,
+        before_save=before_save,
         stop=stop,
     )
     start = loop.at

@@ -68,6 +68,7 @@ class Loop:
         evaluate_every: int | None,
         checkpoints: Checkpoints | None,
         save_every: int | None,
+        before_save: Callable[[], Any] | None,
         stop: Callable[[], bool] | None,
     ) -> None:
         self.clock = LapClock()
@@ -81,6 +82,7 @@ class Loop:
         self._on_step, self._stop = on_step, stop
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
         self._checkpoints, self._save_every = checkpoints, save_every
+        self._before_save = before_save
         self._start = self.at
         self._pace = Pace()
         self._running: list[jax.Array] = []  # losses of steps not yet waited for
@@ -197,6 +199,8 @@ class Loop:
                     f"{self.at} steps, so this state was not saved: lower the learning "
                     "rate or clip the gradients."
                 )
+        if self._before_save is not None:
+            self._before_save()
         self._checkpoints.save(self.state)
         self._save_s = self.clock.lap("io_s")
 

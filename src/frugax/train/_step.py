@@ -297,8 +297,8 @@ def make_train_step(
         >>> step = train.make_train_step(loss, optimizer, compile_budget=1)
         >>> state = train.init_state(jnp.zeros(2), optimizer)
         >>> state, metrics = step(state, jnp.ones(2))
-        >>> state.params, metrics["loss"]
-        (Array([0.5, 0.5], dtype=float32), Array(2., dtype=float32))
+        >>> print(state.params, metrics["loss"])
+        [0.5 0.5] 2.0
     """
     if compile_budget is not None and compile_budget < 1:
         raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
