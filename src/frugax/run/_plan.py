@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jax
 
-from frugax import compress, train
-from frugax.budget import SizeBudget, format_bytes, format_seconds, table
+from frugax import train
+from frugax.budget import format_bytes, format_seconds, table
 
 from ._config import RunConfig
 from ._observer import Observer, Silent
@@ -58,11 +58,10 @@ def plan(
     ready = prepare(config, config_folder, watch, observer)
     details = [] if ready.step.plan is None else [str(ready.step.plan)]
     rows = [_memory_row(ready)]
-    if config.budgets.size is not None:
-        observer.stage("planning the model file")
-        size_row, detail = _size_row(config.budgets.size, ready)
-        rows.append(size_row)
-        details.append(detail)
+    if ready.size is not None:
+        size = format_bytes(ready.size.file_bytes)
+        rows.append(("model file", str(ready.size.budget), size))
+        details.append(str(ready.size))
     observer.stage("timing a few steps")
     seconds = _step_seconds(ready)
     limit = config.budgets.time.seconds if config.budgets.time else None
@@ -85,12 +84,6 @@ def _memory_row(ready: Prepared) -> tuple[str, str, str]:
     share = f"{used / before:.0%} of" if before else "beside"
     shown = f"{format_bytes(used)} ({share} the un-planned {format_bytes(before)})"
     return (f"{kind} memory of one step", limit, shown)
-
-
-def _size_row(budget: SizeBudget, ready: Prepared) -> tuple[tuple[str, str, str], str]:
-    planned = compress.plan(jax.device_get(ready.state.params), budget)
-    row = ("model file", str(budget), format_bytes(planned.file_bytes))
-    return row, str(planned)
 
 
 def _step_seconds(ready: Prepared) -> float:

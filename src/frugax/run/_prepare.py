@@ -29,6 +29,7 @@ class Prepared:
         step: the compiled step.
         memory: the memory budget in bytes; None without one.
         unplanned_bytes: bytes of the same step without a plan.
+        size: how the fresh weights would fit the size budget; None without one.
     """
 
     task: Task
@@ -37,6 +38,7 @@ class Prepared:
     step: train.TrainStep
     memory: MemoryBudget | None
     unplanned_bytes: int
+    size: compress.CompressPlan | None
 
     @property
     def memory_kind(self) -> Literal["temp", "total"]:
@@ -95,18 +97,19 @@ def prepare(
             compile_budget=config.budgets.time and config.budgets.time.compiles,
         )
         step.prepare(state, batch)
+    size = None
     if config.budgets.size is not None:
         # Found out now and not after the training: a file cannot get small enough.
         # Trained weights are no easier to compress than fresh ones.
         observer.stage("planning the model file")
         with watch.on("planning the model file"):
-            compress.plan(jax.device_get(arrays), config.budgets.size)
+            size = compress.plan(jax.device_get(arrays), config.budgets.size)
     kind = setting.kind if setting else "temp"
     unplanned = (plain if setting else step).program.bytes_of(kind)
     observer.memory(
         step.program.bytes_of(kind), None if budget is None else budget.limit_bytes
     )
-    return Prepared(task, static, state, step, budget, unplanned)
+    return Prepared(task, static, state, step, budget, unplanned, size)
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:

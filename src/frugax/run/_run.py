@@ -114,13 +114,17 @@ def _train(
     watcher = watch.Watcher(journal, overhead)
     shown = 0.0
 
+    def show(done: int) -> None:
+        latest = {k: v for k, v in watcher.latest.items() if k != "seconds"}
+        observer.training(done, config.train.steps, latest)
+
     def on_step(number: int, metrics: Mapping[str, jax.Array], _: object) -> None:
         nonlocal shown
         now = time.perf_counter()
         watcher.record(number + 1, {**metrics, "seconds": stopwatch.total})
         if now - shown > 0.1:  # a person reads no more than ten figures a second
             shown = now
-            observer.training(number + 1, config.train.steps, watcher.latest)
+            show(number + 1)
 
     def before_save() -> None:
         # A checkpoint ahead of its journal could not be resumed without a gap.
@@ -148,7 +152,7 @@ def _train(
     for part, name in _PARTS.items():
         stopwatch.add(name, getattr(result.ledger, part))
     done = int(result.state.step)
-    observer.training(done, config.train.steps, watcher.latest)
+    show(done)
     if result.stopped_because == "interrupted":
         raise InterruptedRunError(done)
     return result, watcher
