@@ -101,4 +101,5 @@ class RematPlan:
             f"{format_bytes(self.unplanned_bytes)} without; "
             f"{format_share(self.extra_share)} more flops"
         )
-        return f"{total}\n{table(head, rows)}" if rows else f"{total}; all is kept"
+        kept = [["all", "keep", "-", "0"]]
+        return f"{total}\n{table(head, rows or kept)}"
