@@ -60,8 +60,8 @@ def small(tmp_path):
     """A run that takes a second."""
     (tmp_path / "cli_task.py").write_text(
         "import jax.numpy as jnp, numpy as np\n"
-        "def task():\n"
-        "    x = np.ones((32, 16), 'float32')\n"
+        "def task(number=1.0):\n"
+        "    x = np.full((32, 16), number, 'float32')\n"
         "    init = lambda key: {'w': jnp.ones((16, 64)), 'v': jnp.ones((64, 1))}\n"
         "    loss = lambda p, x: jnp.mean((jnp.tanh(x @ p['w']) @ p['v']) ** 2)\n"
         "    return init, loss, [x]\n"
@@ -126,6 +126,19 @@ def test_a_mistake_is_one_line_and_leaves_nothing(small, args, parts):
     assert_one_line(frugax(*args, cwd=small), *parts)
     left = set(os.listdir(small)) - set(before) - {"__pycache__"}
     assert not left or not any((small / "runs").iterdir())
+
+
+def test_a_loss_that_is_no_number_is_one_line(small):
+    done = frugax("run", "c.yaml", "--set", "options={number: .nan}", cwd=small)
+    assert_one_line(done, "the loss of step 0", "is nan", "checkpoint of step 0")
+
+
+def test_an_error_in_the_users_own_code_keeps_its_traceback(small):
+    done = frugax("run", "c.yaml", "--set", "options={number: text}", cwd=small)
+    assert done.returncode == 1
+    assert "cli_task.py" in done.stderr
+    assert "could not convert string to float" in done.stderr
+    assert not any((small / "runs").iterdir())
 
 
 def test_a_folder_that_may_not_be_written_is_named(small):

@@ -102,3 +102,16 @@ def test_interrupted_by_ctrl_c(home):
     assert "Traceback" not in said
     assert "going on after step" in go_on(home, "interrupted")
     assert_same_run(home, "interrupted")
+
+
+def test_two_processes_cannot_work_in_one_folder(home):
+    process = start(home, "shared")
+    second = subprocess.run(
+        [*COMMAND, "--resume", "shared/small"], cwd=home, capture_output=True, text=True
+    )
+    assert second.returncode == 2
+    assert "another frugax run is working in this folder" in second.stderr
+    process.communicate()
+    assert process.returncode == 0
+    assert_same_run(home, "shared")
+    assert not (home / "shared" / "small" / ".lock").exists()

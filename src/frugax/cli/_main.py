@@ -42,6 +42,9 @@ def main(args: Sequence[str] | None = None) -> None:
             f"[bold red]frugax:[/bold red] {_plain(e)}", soft_wrap=True, highlight=False
         )
         code = 2
+    except KeyboardInterrupt:
+        _commands.errors.print("Interrupted.")
+        code = 130
     raise SystemExit(code)
 
 

@@ -7,11 +7,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import filelock
 import yaml
 
 from frugax.budget import to_plain
-from frugax.errors import ConfigError
-from frugax.files import make_folder, write_whole
+from frugax.errors import ConfigError, OutputError
+from frugax.files import make_folder, why_not_written, write_whole
 
 from ._config import RunConfig, load_config
 
@@ -57,6 +58,11 @@ class RunFolder:
         return self.path / "receipt.json"
 
     @property
+    def lock(self) -> Path:
+        """There while a process works in the folder."""
+        return self.path / ".lock"
+
+    @property
     def report(self) -> Path:
         """The same to look at."""
         return self.path / "report.html"
@@ -83,6 +89,31 @@ def free_folder(runs: Path, name: str) -> RunFolder:
 
 
 @contextlib.contextmanager
+def alone_in(folder: RunFolder) -> Iterator[None]:
+    """Keep every other process out of a run's folder: two would mix their records.
+
+    Raises:
+        ConfigError: another run is working there.
+        OutputError: the folder cannot be written to.
+    """
+    lock = filelock.FileLock(folder.lock)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as e:
+        raise ConfigError(
+            f"{folder.path}: another frugax run is working in this folder; wait for "
+            "it, or stop it."
+        ) from e
+    except OSError as e:
+        raise OutputError(why_not_written(folder.lock, e)) from e
+    try:
+        yield
+    finally:
+        folder.lock.unlink(missing_ok=True)  # while it is still ours
+        lock.release()
+
+
+@contextlib.contextmanager
 def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator[None]:
     """Make a new run's folder now, so that a missing permission is met at once.
 
@@ -92,7 +123,11 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
     Raises:
         OutputError: the folder cannot be made or written to.
     """
-    make_folder(folder.path)
+    make_folder(folder.path.parent)
+    try:
+        folder.path.mkdir()  # not exist_ok: another run may have been quicker
+    except OSError as e:
+        raise OutputError(why_not_written(folder.path, e)) from e
     try:
         _write_config(folder, config)
         origin = {"config_folder": str(config_folder.resolve())}

@@ -5,6 +5,7 @@ compress, evaluate what the file holds, write the receipt (`_finish.py`). Every 
 is measured there or by the room that spent it.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from frugax.budget import OverheadBudget, TimeBudget
 
 from ._config import RunConfig
 from ._finish import finish
-from ._folder import RunFolder, claim
+from ._folder import RunFolder, alone_in, claim
 from ._observer import Observer, Silent
 from ._outcome import Outcome
 from ._prepare import Prepared, prepare
@@ -75,20 +76,24 @@ def run(
         InfeasibleBudgetError: a budget cannot be met.
         BudgetExceededError: the training step would need one compile too many.
         CheckpointError: with `resume`, the checkpoint is damaged or of another run.
-        ConfigError: the config asks the impossible.
+        ConfigError: the config asks the impossible, or the folder is in use.
+        DivergedError: the loss is no number any more; the run can be resumed.
         OutputError: the folder cannot be written to.
         InterruptedRunError: Ctrl-C; the run can be resumed.
     """
     observer = observer or Silent()
     stopwatch = Stopwatch()
     train.use_compile_cache()
-    if resume:
-        ready = prepare(config, config_folder, stopwatch, observer)
-    else:
-        with claim(folder, config, config_folder):
+    with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as until_ready:
+            if not resume:
+                until_ready.enter_context(claim(folder, config, config_folder))
+            held.enter_context(alone_in(folder))
             ready = prepare(config, config_folder, stopwatch, observer)
-    result, watcher = _train(config, folder, ready, stopwatch, observer, resume=resume)
-    return finish(config, folder, ready, result, watcher, stopwatch, observer)
+        result, watcher = _train(
+            config, folder, ready, stopwatch, observer, resume=resume
+        )
+        return finish(config, folder, ready, result, watcher, stopwatch, observer)
 
 
 def _train(

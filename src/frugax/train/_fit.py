@@ -94,7 +94,7 @@ def fit(
     Raises:
         ValueError: a number out of its range, or `*_every` without what it is for.
         TypeError: `batches` is an iterator.
-        FloatingPointError: the loss, or a state about to be saved, is not finite.
+        DivergedError: the loss, or a state about to be saved, is not finite.
         InfeasibleBudgetError: the time was over before the first step. `needed` is
             what had been spent by then.
         BudgetExceededError: a batch needs one compile too many; see `TrainStep`.

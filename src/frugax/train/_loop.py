@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.budget import TimeBudget
-from frugax.errors import InfeasibleBudgetError
+from frugax.errors import DivergedError, InfeasibleBudgetError
 from frugax.typing import PyTree
 
 from ._checkpoints import Checkpoints
@@ -167,7 +167,7 @@ class Loop:
         first = self.at - len(losses)
         for number, loss in enumerate(losses, start=first):
             if not np.isfinite(loss):
-                raise FloatingPointError(self._not_finite(number, loss))
+                raise DivergedError(self._not_finite(number, loss))
         self.loss = losses[-1]
 
     def _not_finite(self, number: int, loss: float) -> str:
@@ -194,7 +194,7 @@ class Loop:
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
             real = jnp.issubdtype(leaf.dtype, jnp.inexact)
             if real and not np.isfinite(np.asarray(leaf)).all():
-                raise FloatingPointError(
+                raise DivergedError(
                     f"params{jax.tree_util.keystr(path)} is not finite after "
                     f"{self.at} steps, so this state was not saved: lower the learning "
                     "rate or clip the gradients."
