@@ -116,6 +116,13 @@ def has_convolution(eqn: JaxprEqn) -> bool:
     )
 
 
+def has_loop(eqn: JaxprEqn) -> bool:
+    """Whether a `scan` or a `while` is in it."""
+    return eqn.primitive.name in ("scan", "while") or any(
+        has_loop(e) for j in _bodies(eqn) for e in j.eqns
+    )
+
+
 def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
     return list(jaxprs_in_params(eqn.params))
 

@@ -13,7 +13,7 @@ import jax
 
 from frugax.budget import MemoryBudget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops
+from frugax.jaxprs import flops, has_loop
 from frugax.measure import program
 
 from ._apply import planned_value_and_grad
@@ -137,7 +137,7 @@ def plan(
     bench = _Bench(whole, budget.kind, budget.usable_bytes, grad_of)
     found = _search(bench, [d.peak_bytes for d in ladder], platform)
     if found is None:
-        _give_up(bench.tries, budget)
+        _give_up(bench.tries, budget, loops=any(map(has_loop, body.eqns)))
     plain_flops, flops_now = (
         flops(jax.make_jaxpr(grad_of(rung))(*args).jaxpr) for rung in (0, found.rung)
     )
@@ -222,7 +222,7 @@ def _undone(plain: Build, build: Build) -> int:
     return max(planned - there - usual, 0)
 
 
-def _give_up(tries: list[_Try], budget: MemoryBudget) -> NoReturn:
+def _give_up(tries: list[_Try], budget: MemoryBudget, *, loops: bool) -> NoReturn:
     sound = [t for t in tries if not t.undone]
     if len(sound) == 1 < len(tries):
         raise RematUndoneError(
@@ -239,7 +239,7 @@ def _give_up(tries: list[_Try], budget: MemoryBudget) -> NoReturn:
         needed=needed,
         limit=budget.limit_bytes,
         unit="bytes",
-        hint="make the batch smaller."
-        if len(tries) > 1
-        else "checkpoint the bodies of its loops, which are not planned.",
+        hint="checkpoint the bodies of its loops, which are not planned."
+        if loops
+        else "make the batch smaller.",
     )

@@ -81,6 +81,7 @@ class TrainStep:
         Raises:
             BudgetExceededError: these shapes need a compile that is not in the budget.
             TypeError: see `prepare`.
+            RuntimeError: the device failed, for example for want of memory.
             ValueError: the state was given away before, or an array lies on other
                 devices than the step was compiled for.
         """
@@ -89,7 +90,11 @@ class TrainStep:
             # the signature each time would cost more than a small step.
             try:
                 return self._current.compiled(state, batch)
-            except (TypeError, ValueError):
+            except (RuntimeError, TypeError, ValueError) as e:
+                # The device's own failures may take the state with them. Other
+                # RuntimeErrors are JAX 0.12's word for an array that was given away.
+                if isinstance(e, jax.errors.JaxRuntimeError):
+                    raise
                 _refuse_given_away(state)
                 if self._current.signature == Signature.of(state=state, batch=batch):
                     raise
