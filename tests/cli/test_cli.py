@@ -111,8 +111,13 @@ def test_planning_writes_nothing(small):
             ["--set: train.stepz", "'steps'"],
         ),
         (["run", "c.yaml", "--set", "task=a:b"], ["no module 'a'"]),
-        (["run", "c.yaml", "--set", "budgets.size=500x"], ["needs at least", "bytes"]),
-        (["run", "c.yaml", "--set", "budgets.memory=1B"], ["needs at least", "bytes"]),
+        (
+            ["run", "c.yaml", "--set", "budgets.size=500x"],
+            ["budgets.size", "write size"],
+        ),
+        (["run", "c.yaml", "--set", "budgets.memory=1%"], ["budgets.memory", "100%"]),
+        (["run", "c.yaml", "--set", "budgets.memory=1B"], ["write memory: ", "B, or"]),
+        (["run", "c.yaml", "--set", "options.numbr=1"], ["Did you mean 'number'"]),
         (["run", "c.yaml", "--runs", "c.yaml"], ["cannot write c.yaml", "choose"]),
         (["plan", "c.yaml", "--set", "budgets.memory=x"], ["budgets.memory"]),
         (["compress", "none.npz", "--ratio", "2"], ["none.npz"]),
@@ -135,7 +140,7 @@ def test_a_loss_that_is_no_number_is_one_line(small):
 
 def test_an_error_in_the_users_own_code_keeps_its_traceback(small):
     done = frugax("run", "c.yaml", "--set", "options={number: text}", cwd=small)
-    assert done.returncode == 1
+    assert done.returncode == 70
     assert "cli_task.py" in done.stderr
     assert "could not convert string to float" in done.stderr
     assert not any((small / "runs").iterdir())
@@ -181,9 +186,46 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
     assert_one_line(frugax("verify", "m.fxz", cwd=tmp_path), "m.fxz")
 
 
-def test_a_limit_must_be_given_to_compress(tmp_path):
-    save_file({"w": np.ones(3, "float32")}, tmp_path / "m.safetensors")
-    assert_one_line(frugax("compress", "m.safetensors", cwd=tmp_path), "SizeBudget")
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        ([], "give one size (--ratio 8"),
+        (["--ratio", "2", "--size", "1KiB"], "give one size"),
+        (["--ratio", "-1"], "ratio must be > 0"),
+        (["--ratio", "2", "--to", "m.safetensors"], "the original is never replaced"),
+        (["--ratio", "2", "--to", "m.zip"], "ends in .fxz"),
+    ],
+)
+def test_what_compress_cannot_do_is_one_line(tmp_path, args, part):
+    path = tmp_path / "m.safetensors"
+    save_file({"w": np.ones(300, "float32")}, path)
+    before = path.read_bytes()
+    assert_one_line(frugax("compress", "m.safetensors", *args, cwd=tmp_path), part)
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+    assert path.read_bytes() == before
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(small):
+    first = frugax("run", "c.yaml", "--set", "budgets.time=5min", cwd=small)
+    assert first.returncode == 0, first.stderr
+    folder = small / "runs" / "small"
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    again = frugax("run", "--resume", "runs/small", cwd=small)
+    assert again.returncode == 0, again.stderr
+    assert "this run is finished" in again.stdout
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_size_may_be_changed_when_going_on(small):
+    done = frugax("run", "c.yaml", cwd=small)
+    assert done.returncode == 0, done.stderr
+    exact = (small / "runs" / "small" / "model.fxz").stat().st_size
+    change = ["--set", "budgets.size=2x"]
+    done = frugax("run", "--resume", "runs/small", *change, cwd=small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (small / "runs" / "small" / "model.fxz").stat().st_size < exact
+    refused = frugax("run", "--resume", "runs/small", "--set", "seed=1", cwd=small)
+    assert_one_line(refused, "keeps its numbers", "budgets.size")
 
 
 def test_doctor_says_what_is_here_and_what_to_install(tmp_path):

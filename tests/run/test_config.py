@@ -58,7 +58,11 @@ def test_a_config_survives_plain_data(write):
         ("2min", "2 moons", r"c\.yaml:9: budgets\.time: .*'moons'"),
         ("6x", "6 times", r"c\.yaml:10: budgets\.size: .*got '6 times'"),
         ("mlp", "mlq", r"c\.yaml:3: model\.name: .*Did you mean 'mlp'"),
-        ("name: small", "name: a/b", r"c\.yaml:1: name: must be letters.*'a/b'"),
+        (
+            "name: small",
+            "name: a/b",
+            r"c\.yaml:1: name: must start with a letter.*'a/b'",
+        ),
         ("name: small", "nam: small", r"c\.yaml:1: nam: .*Did you mean 'name'"),
         ("name: small\n", "", r"c\.yaml: name: this key is missing"),
         ("model: {name: mlp}\n", "", "either data and model, or task"),

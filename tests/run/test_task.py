@@ -22,6 +22,9 @@ def folder(tmp_path, monkeypatch):
         "def iterator(): return (lambda k: 1, lambda m, b: 0.0, iter([1]))\n"
         "def number(): return 3\n"
         "def no_loss(): return (lambda k: 1, 2, [1])\n"
+        "def empty(): return (lambda k: 1, lambda m, b: 0.0, [])\n"
+        "def swapped(): return (lambda m, b: 0.0, lambda k: 1, [1])\n"
+        "def no_step(): return (lambda k: 1, lambda m, b: 0.0, lambda: 1)\n"
         "value = 3\n"
     )
     (tmp_path / "own_task_b.py").write_text("import no_such_package_of_mine\n")
@@ -45,12 +48,20 @@ def test_a_tuple_is_a_task_and_options_are_arguments(folder):
         ("own_task_a:value", "no function 'value'"),
         ("own_task_a:number", "returned a int; return frugax.run.Task"),
         ("own_task_a:no_loss", "loss must be a function, got a int"),
+        ("own_task_a:empty", "batches is an empty list"),
+        ("own_task_a:swapped", r"init must take \(key\), but it takes \(m, b\)"),
+        ("own_task_a:no_step", r"batches must take \(step\), but it takes \(\)"),
         ("own_task_a:iterator", "batches must be .*got a list_iterator"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(folder, name, message):
     with pytest.raises(ConfigError, match=message):
         load_task(own(name), config_folder=folder)
+
+
+def test_an_option_that_is_not_taken_is_named(folder):
+    with pytest.raises(ConfigError, match="Did you mean 'n'"):
+        load_task(own("own_task_a:good", nn=5), config_folder=folder)
 
 
 def test_the_users_own_import_error_is_not_swallowed(folder):

@@ -5,15 +5,18 @@ returns the process's exit code: 0 when all budgets were kept, 1 when one was no
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
-from frugax.budget import SizeBudget, Verdict, format_bytes
+from frugax.budget import Receipt, SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError
 
 from ._show import RunView, print_receipt
+
+if TYPE_CHECKING:
+    from frugax.run import RunFolder
 
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
@@ -65,6 +68,8 @@ def run(
         )
     if resume is not None:
         folder, asked = room.reopen(resume, overrides=set)
+        if folder.receipt.is_file() and not set:
+            return _already_finished(folder)
         config_folder = folder.config_folder()
     else:
         assert config is not None  # one of the two, by the check above
@@ -89,6 +94,16 @@ def run(
                 highlight=False,
             )
             return 130
+        except Exception:
+            view.stop()
+            if folder.checkpoints.is_dir():
+                errors.print(
+                    "The newest checkpoint is kept. Once the cause is mended: "
+                    f"frugax run --resume {folder.path}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
+            raise
     print_receipt(console, outcome.receipt)
     for note in outcome.notes:
         console.print(note)
@@ -157,14 +172,23 @@ def compress(
             budget = SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
         else:
             budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
-    except (TypeError, ValueError) as e:
+    except TypeError as e:
+        raise ConfigError(
+            "frugax compress: give one size (--ratio 8, --size 2MiB or --size 4bpw) or "
+            "one error (--rel-error 0.01 or --max-abs 0.001), or one of each."
+        ) from e
+    except ValueError as e:
         raise ConfigError(f"frugax compress: {e}") from e
     _must_exist(file)
     target = to or file.with_suffix(".fxz")
+    if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
+        raise ConfigError(
+            f"--to {target}: compressed weights go into a file of their own that ends "
+            "in .fxz; the original is never replaced."
+        )
     with console.status(f"compressing {file.name} to {budget}"):
         saved = room.save(target, room.load_weights(file), budget)
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
-    print_receipt(console, saved.receipt)
     console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
 
@@ -181,11 +205,16 @@ def decompress(file: File, /, *, to: Target = None) -> int:
     Args:
         file: the compressed weights.
         to: the file to write; by default the same name with .safetensors.
+
+    Raises:
+        ConfigError: there is no such file, or the target is no .safetensors file.
     """
     from frugax import compress as room
 
     _must_exist(file)
     target = to or file.with_suffix(".safetensors")
+    if target.suffix != ".safetensors":
+        raise ConfigError(f"--to {target}: the file must end in .safetensors.")
     with console.status(f"decompressing {file.name}"):
         room.export_safetensors(file, target)
     console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
@@ -214,6 +243,15 @@ def verify(file: File, /, *, against: Target = None) -> int:
     report = room.verify(file, against=original)
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
+
+
+def _already_finished(folder: "RunFolder") -> int:
+    """Show the receipt of a run that needs no going on; nothing is written."""
+    receipt = Receipt.from_json(folder.receipt.read_text())
+    console.print(f"{folder.path}: this run is finished; nothing to go on with.")
+    print_receipt(console, receipt)
+    console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
+    return 0 if receipt.verdict is Verdict.KEPT else 1
 
 
 def _must_exist(file: Path) -> None:

@@ -1,10 +1,11 @@
 """The `frugax` command: reads the arguments, turns known errors into one line.
 
-Exit codes: 0 all budgets kept; 1 a budget broken or not decidable; 2 bad input;
-130 interrupted. Errors that frugax does not know keep their traceback.
+Exit codes: 0 all budgets kept; 1 a budget broken or not decidable; 2 bad input; 70 an
+error in the user's own code, or a bug of ours, with its traceback; 130 interrupted.
 """
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import tyro
@@ -45,6 +46,9 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         _commands.errors.print("Interrupted.")
         code = 130
+    except Exception:  # anything else: shown whole, with an exit code of its own
+        traceback.print_exc()
+        code = 70
     raise SystemExit(code)
 
 

@@ -214,8 +214,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise ValueError(
-                f"name must be letters, digits, '.', '_' and '-', got {self.name!r}: "
-                "it becomes a folder."
+                "name must start with a letter or digit and go on with these, '.', "
+                f"'_' or '-', got {self.name!r}: it becomes a folder."
             )
         if self.task is None and (self.data is None or self.model is None):
             raise ValueError(

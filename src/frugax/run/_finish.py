@@ -1,7 +1,7 @@
 """After training: compress, evaluate what the file holds, write receipt and report."""
 
+import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,11 +14,13 @@ from frugax.typing import PyTree
 from ._config import RunConfig
 from ._environment import environment
 from ._folder import RunFolder
+from ._infeasible import in_config_terms, size_remedy
 from ._observer import Observer
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
 from ._prepare import Prepared
 from ._stopwatch import Stopwatch
+from ._trained import read_like
 
 
 def finish(
@@ -29,8 +31,21 @@ def finish(
     watcher: watch.Watcher,
     stopwatch: Stopwatch,
     observer: Observer,
+    *,
+    predicted_seconds: float | None,
 ) -> Outcome:
     """Turn a trained state into the run's files.
+
+    Args:
+        config: the run's config.
+        folder: where the files go.
+        ready: what was trained.
+        result: how training went.
+        watcher: what recorded it.
+        stopwatch: where the time went so far.
+        observer: told about progress.
+        predicted_seconds: what the whole run was expected to take; None if nothing
+            was.
 
     Raises:
         InfeasibleBudgetError: the weights cannot be made as small as asked; the
@@ -42,20 +57,22 @@ def finish(
     with stopwatch.on("compressing"):
         # Without a size budget the file is exact: an error of zero.
         size = config.budgets.size or SizeBudget(rel_error=0.0)
-        saved = compress.save(folder.model, params, size)
+        with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(params))):
+            saved = compress.save(folder.model, params, size)
     observer.stage("evaluating what the file holds")
     with stopwatch.on("evaluating"):
         before = ready.evaluate(params)
-        after = ready.evaluate(_read_like(params, folder.model))
+        after = ready.evaluate(read_like(params, folder))
 
     observer.stage("writing the report")
     spends = [*ready.step.report().spends]
     if config.budgets.overhead is not None:
-        spends += watcher.report().spends
-    if config.budgets.size is not None:
-        spends += saved.receipt.spends
+        spends += [_overhead_spend(s, result) for s in watcher.report().spends]
+    if ready.size is not None:
+        spends += [_size_spend(s, ready.size) for s in saved.receipt.spends]
     spends += _accuracy_spend(config.budgets.accuracy_drop, before, after)
-    spends += _time_spend(config, stopwatch)
+    spends += _time_spend(config, stopwatch, predicted_seconds)
+    records = watch.read(folder.journal)
     evaluations = tuple((e.step, dict(e.values)) for e in result.history)
     outcome = Outcome(
         config=config,
@@ -66,10 +83,10 @@ def finish(
         evaluations=evaluations,
         memory=_memory_facts(ready),
         model=_model_facts(folder, ready, params, saved, before, after),
-        notes=_notes(config, result),
+        notes=_notes(config, result, records),
         environment=environment(),
     )
-    write_whole(folder.report, report_page(outcome, watch.read(folder.journal)))
+    write_whole(folder.report, report_page(outcome, records))
     write_whole(folder.receipt, outcome.to_json())
     return outcome
 
@@ -110,13 +127,19 @@ def _model_facts(
     )
 
 
-def _read_like(params: PyTree, path: Path) -> PyTree:
-    """The weights in a model file, in the structure of `params`."""
-    with compress.open(path) as file:
-        leaves = [
-            jax.numpy.asarray(file[name]) for name, _ in trees.named_leaves(params)
-        ]
-    return jax.tree.unflatten(jax.tree.structure(params), leaves)
+def _overhead_spend(spend: Spend, result: train.FitResult) -> Spend:
+    if result.steps:
+        return spend
+    source = "no training step was taken in this part of the run"
+    return dataclasses.replace(spend, measured=None, source=source)
+
+
+def _size_spend(spend: Spend, planned: compress.CompressPlan) -> Spend:
+    """Beside the file's real length, what was predicted from the fresh weights."""
+    if spend.unit != "bytes":
+        return spend
+    source = f"{spend.source}; predicted from the weights before training"
+    return dataclasses.replace(spend, predicted=planned.file_bytes, source=source)
 
 
 def _accuracy_spend(
@@ -140,7 +163,9 @@ def _accuracy_spend(
     ]
 
 
-def _time_spend(config: RunConfig, stopwatch: Stopwatch) -> list[Spend]:
+def _time_spend(
+    config: RunConfig, stopwatch: Stopwatch, predicted: float | None
+) -> list[Spend]:
     budget = config.budgets.time
     if budget is None or budget.seconds is None:
         return []
@@ -149,17 +174,28 @@ def _time_spend(config: RunConfig, stopwatch: Stopwatch) -> list[Spend]:
             name="time of the whole run",
             unit="seconds",
             limit=budget.seconds,
+            predicted=predicted,
             measured=stopwatch.total,
             source="wall clock, from the start of the run to writing this receipt",
         )
     ]
 
 
-def _notes(config: RunConfig, result: train.FitResult) -> tuple[str, ...]:
-    done = int(result.state.step)
-    if done >= config.train.steps:
-        return ()
-    why = {"time": "the time budget was used up"}.get(
-        result.stopped_because, result.stopped_because
-    )
-    return (f"Training stopped after {done:,} of {config.train.steps:,} steps: {why}.",)
+def _notes(
+    config: RunConfig, result: train.FitResult, records: watch.Records
+) -> tuple[str, ...]:
+    notes, done = [], int(result.state.step)
+    if done < config.train.steps:
+        why = {"time": "the time budget was used up"}.get(
+            result.stopped_because, result.stopped_because
+        )
+        notes.append(
+            f"Training stopped after {done:,} of {config.train.steps:,} steps: {why}."
+        )
+    if len(records) < done:
+        lost = "; ".join(sorted({piece.why for piece in records.lost}))
+        notes.append(
+            f"The journal holds the metrics of {len(records):,} of {done:,} steps: "
+            f"{lost or 'it was removed or cut off'}. The weights are as they should be."
+        )
+    return tuple(notes)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from frugax import compress, train, trees
@@ -12,7 +13,9 @@ from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.typing import PyTree
 
+from ._check import check_batch, check_loss, evaluation
 from ._config import RunConfig, TrainConfig
+from ._infeasible import in_config_terms, memory_remedy, size_remedy
 from ._observer import Observer
 from ._stopwatch import Stopwatch
 from ._task import Task, load_task
@@ -51,10 +54,7 @@ class Prepared:
 
     def evaluate(self, arrays: PyTree) -> dict[str, float]:
         """What the task says about these weights; empty if it does not evaluate."""
-        if self.task.evaluate is None:
-            return {}
-        said = self.task.evaluate(trees.combine(arrays, self.static))
-        return {name: float(value) for name, value in said.items()}
+        return evaluation(self.task, trees.combine(arrays, self.static))
 
 
 def prepare(
@@ -70,18 +70,23 @@ def prepare(
     observer.stage("building the model")
     with watch.on("building the model"):
         task = load_task(config, config_folder=config_folder)
-        arrays, static = trees.partition(task.init(jax.random.key(config.seed)))
-        if not jax.tree.leaves(arrays):
-            raise ConfigError("task: init returned no floating-point arrays to train.")
+        arrays, static = split(task, seed=config.seed)
         optimizer = _optimizer(config.train)
         state = train.init_state(arrays, optimizer)
         batch = _batch_at(task, 0)
-    if config.budgets.accuracy_drop is not None and task.evaluate is None:
-        raise ConfigError("budgets.accuracy_drop needs a task that evaluates.")
+        check_batch(batch)
+    if config.budgets.accuracy_drop is not None:
+        said = evaluation(task, trees.combine(arrays, static))
+        if "accuracy" not in said:
+            raise ConfigError(
+                "budgets.accuracy_drop needs a task whose evaluate gives 'accuracy'; "
+                f"it gives {', '.join(map(repr, said)) or 'nothing'}."
+            )
 
     def loss(params: PyTree, batch: PyTree) -> jax.Array:
         return task.loss(trees.combine(params, static), batch)
 
+    check_loss(loss, arrays, batch)
     setting, budget = config.budgets.memory, None
     plain = train.make_train_step(loss, optimizer)
     with watch.on("planning and compiling"):
@@ -96,20 +101,44 @@ def prepare(
             budget=budget,
             compile_budget=config.budgets.time and config.budgets.time.compiles,
         )
-        step.prepare(state, batch)
+        if setting is None:
+            step.prepare(state, batch)
+        else:
+            remedy = memory_remedy(setting, plain.program.bytes_of(setting.kind))
+            with in_config_terms("budgets.memory", remedy):
+                step.prepare(state, batch)
     size = None
     if config.budgets.size is not None:
         # Found out now and not after the training: a file cannot get small enough.
         # Trained weights are no easier to compress than fresh ones.
         observer.stage("planning the model file")
         with watch.on("planning the model file"):
-            size = compress.plan(jax.device_get(arrays), config.budgets.size)
+            remedy = size_remedy(config.budgets.size, trees.nbytes(arrays))
+            with in_config_terms("budgets.size", remedy):
+                size = compress.plan(jax.device_get(arrays), config.budgets.size)
     kind = setting.kind if setting else "temp"
     unplanned = (plain if setting else step).program.bytes_of(kind)
     observer.memory(
         step.program.bytes_of(kind), None if budget is None else budget.limit_bytes
     )
     return Prepared(task, static, state, step, budget, unplanned, size)
+
+
+def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
+    """A fresh model in two: its floating-point arrays, and everything else.
+
+    Raises:
+        ConfigError: there is nothing to train in it.
+    """
+    model = task.init(jax.random.key(seed))
+    arrays, static = trees.partition(model, select=_is_trainable)
+    if not jax.tree.leaves(arrays):
+        raise ConfigError("task: init returned no floating-point arrays to train.")
+    return arrays, static
+
+
+def _is_trainable(leaf: object) -> bool:
+    return trees.is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:

@@ -7,7 +7,7 @@ is measured there or by the room that spent it.
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from frugax import train, watch
 from frugax.budget import OverheadBudget, TimeBudget
+from frugax.errors import InfeasibleBudgetError
 
 from ._config import RunConfig
 from ._finish import finish
@@ -90,10 +91,19 @@ def run(
                 until_ready.enter_context(claim(folder, config, config_folder))
             held.enter_context(alone_in(folder))
             ready = prepare(config, config_folder, stopwatch, observer)
+        before = stopwatch.total
         result, watcher = _train(
             config, folder, ready, stopwatch, observer, resume=resume
         )
-        return finish(config, folder, ready, result, watcher, stopwatch, observer)
+        predicted = None
+        if result.plan is not None:
+            # Compressing takes about as long as planning it did.
+            ending = stopwatch.spent.get("planning the model file", 0.0)
+            predicted = before + result.plan.predicted + ending
+        return finish(
+            config, folder, ready, result, watcher, stopwatch, observer,
+            predicted_seconds=predicted,
+        )  # fmt: skip
 
 
 def _train(
@@ -139,19 +149,22 @@ def _train(
     evaluates = ready.task.evaluate is not None
     with journal:
         try:
-            result = train.fit(
-                ready.step,
-                state,
-                ready.task.batches,
-                steps=config.train.steps,
-                budget=_time_for_training(config, stopwatch),
-                on_step=on_step,
-                evaluate=(lambda s: ready.evaluate(s.params)) if evaluates else None,
-                evaluate_every=config.train.evaluate_every if evaluates else None,
-                checkpoints=checkpoints,
-                save_every=config.train.save_every,
-                before_save=before_save,
-            )
+            with _whole_run(config, stopwatch):
+                result = train.fit(
+                    ready.step,
+                    state,
+                    ready.task.batches,
+                    steps=config.train.steps,
+                    budget=_time_for_training(config, stopwatch),
+                    on_step=on_step,
+                    evaluate=(lambda s: ready.evaluate(s.params))
+                    if evaluates
+                    else None,
+                    evaluate_every=config.train.evaluate_every if evaluates else None,
+                    checkpoints=checkpoints,
+                    save_every=config.train.save_every,
+                    before_save=before_save,
+                )
         finally:
             watcher.finish()  # what is known of a run that failed is worth having
     for part, name in _PARTS.items():
@@ -182,7 +195,36 @@ def _time_for_training(config: RunConfig, stopwatch: Stopwatch) -> TimeBudget | 
     budget = config.budgets.time
     if budget is None or budget.seconds is None:
         return None
-    reserve = max(_RESERVE_SECONDS, _RESERVE_SHARE * budget.seconds)
-    left = budget.seconds - stopwatch.total - min(reserve, budget.seconds / 2)
+    left = budget.seconds - stopwatch.total - _reserve(budget.seconds)
     # Never zero: whether a step still fits is decided, and refused, by `fit`.
     return TimeBudget(seconds=max(left, 1e-3))
+
+
+def _reserve(limit: float) -> float:
+    return min(max(_RESERVE_SECONDS, _RESERVE_SHARE * limit), limit / 2)
+
+
+@contextlib.contextmanager
+def _whole_run(config: RunConfig, stopwatch: Stopwatch) -> Iterator[None]:
+    """Time that is over before the first step, said in terms of the whole run.
+
+    Raises:
+        InfeasibleBudgetError: the block raised one about seconds.
+    """
+    try:
+        yield
+    except InfeasibleBudgetError as e:
+        limit = config.budgets.time and config.budgets.time.seconds
+        if e.unit != "seconds" or limit is None:
+            raise
+        # What was spent, and the reserve that a limit just above it would have.
+        spent = stopwatch.total
+        limits = (2 * spent, spent + 2, 1.001 * spent / (1 - _RESERVE_SHARE))
+        needed = min(n for n in limits if n - _reserve(n) >= spent)
+        raise InfeasibleBudgetError(
+            "budgets.time: this run, to take one step on this machine now,",
+            needed=needed,
+            limit=limit,
+            unit="seconds",
+            hint="let a second run find its programs in the compile cache.",
+        ) from e

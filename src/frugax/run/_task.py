@@ -5,7 +5,9 @@ returns, its floating-point arrays are trained and the rest is kept as it is.
 """
 
 import dataclasses
+import difflib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,8 @@ class Task:
             Not an iterator: a resumed run must be able to ask for step 1,000 first.
         evaluate: from a model to a dict of numbers; `"accuracy"` is shown and may be
             limited by `accuracy_drop`. None: nothing is evaluated.
+        apply: from `(model, inputs)` to outputs; not needed for training, but handy
+            after `load_trained`.
         summary: one line about the model and data, for the report.
     """
 
@@ -42,6 +46,7 @@ class Task:
     loss: Callable[[PyTree, PyTree], Any]
     batches: Callable[[int], PyTree] | Sequence[PyTree]
     evaluate: Callable[[PyTree], Mapping[str, float]] | None = None
+    apply: Callable[[PyTree, Any], Any] | None = None
     summary: str = ""
 
 
@@ -107,7 +112,7 @@ def _image_task(
         f"{model_config.name} of width {width}, depth {depth}, on {data_config.name}: "
         f"{len(data.train_x):,} training and {len(data.test_x):,} test images"
     )
-    return Task(net.init, loss, batches, evaluate, summary)
+    return Task(net.init, loss, batches, evaluate, net.apply, summary)
 
 
 def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Task:
@@ -136,7 +141,32 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
             f"task: {module_name} ({module.__file__}) has no function "
             f"{function_name!r}. It has: {', '.join(found) or 'none'}."
         )
+    _check_options(function, options, name)
     return _as_task(function(**options), name)
+
+
+def _check_options(
+    function: Callable[..., Any], options: Mapping[str, Any], name: str
+) -> None:
+    """Name an option that the user's function does not take, or lacks.
+
+    Raises:
+        ConfigError: the options do not fit the function's arguments.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**options)
+    except TypeError as e:
+        known = [
+            p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD
+        ]
+        unknown = next((o for o in options if o not in known), "")
+        close = difflib.get_close_matches(unknown, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"options do not fit {name}{signature}: {e}.{hint} They are its keyword "
+            "arguments."
+        ) from e
 
 
 def _as_task(made: Any, name: str) -> Task:
@@ -144,25 +174,53 @@ def _as_task(made: Any, name: str) -> Task:
         "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
         "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
     )
-    names = ("init", "loss", "batches", "evaluate")
+    names = ("init", "loss", "batches", "evaluate", "apply")
     if isinstance(made, Task):
         parts = {part: getattr(made, part) for part in names}
     elif isinstance(made, tuple) and len(made) in (3, 4):
         parts = dict(zip(names, made, strict=False))
     else:
         raise ConfigError(f"task: {name} returned a {type(made).__name__}; {wanted}")
-    for part in ("init", "loss"):
-        if not callable(parts[part]):
+    arguments = {"init": ["key"], "loss": ["model", "batch"], "evaluate": ["model"]}
+    for part, given in parts.items():
+        if part not in arguments or (part == "evaluate" and given is None):
+            continue
+        if not callable(given):
             raise ConfigError(
                 f"task: {name}: {part} must be a function, got a "
-                f"{type(parts[part]).__name__}; {wanted}"
+                f"{type(given).__name__}; {wanted}"
             )
+        _check_takes(given, arguments[part], f"task: {name}: {part}")
     batches = parts["batches"]
-    if not (callable(batches) or isinstance(batches, Sequence)):
+    if callable(batches):
+        _check_takes(batches, ["step"], f"task: {name}: batches")
+    elif not isinstance(batches, Sequence):
         raise ConfigError(
             f"task: {name}: batches must be a function of the step's index or a list "
             f"of batches, got a {type(batches).__name__}. An iterator cannot be "
             "resumed exactly; write `lambda step: ...` instead."
         )
+    elif not batches:
+        raise ConfigError(
+            f"task: {name}: batches is an empty list: nothing to train on."
+        )
     summary = made.summary if isinstance(made, Task) else ""
     return Task(**parts, summary=summary or name)
+
+
+def _check_takes(function: Callable[..., Any], names: list[str], what: str) -> None:
+    """Meet a function with other arguments before JAX does.
+
+    Raises:
+        ConfigError: it cannot be called with so many arguments.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some callables, such as compiled ones, do not say
+    try:
+        signature.bind(*names)
+    except TypeError as e:
+        raise ConfigError(
+            f"{what} must take ({', '.join(names)}), but it takes {signature}."
+        ) from e

@@ -1,0 +1,48 @@
+"""A finished run as something to use: the model, read from its file."""
+
+import os
+from pathlib import Path
+
+import jax
+
+from frugax import compress, trees
+from frugax.errors import ConfigError
+from frugax.typing import PyTree
+
+from ._folder import RunFolder, reopen
+from ._prepare import split
+from ._task import Task, load_task
+
+
+def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
+    """The model that a run trained, as `init` made it, with the weights of its file.
+
+    Args:
+        path: the run's folder, such as `runs/digits`.
+
+    Returns:
+        The model and its task: `task.evaluate(model)`, and `task.apply(model, inputs)`
+        for the built-in ones and those of your own that have it.
+
+    Raises:
+        ConfigError: there is no finished run in that folder.
+        CorruptFileError: the model file is damaged.
+    """
+    folder, config = reopen(Path(path))
+    if not folder.model.is_file():
+        raise ConfigError(
+            f"{folder.path}: this run is not finished, it has no {folder.model.name}; "
+            f"go on with: frugax run --resume {folder.path}"
+        )
+    task = load_task(config, config_folder=folder.config_folder())
+    arrays, static = split(task, seed=config.seed)
+    return trees.combine(read_like(arrays, folder), static), task
+
+
+def read_like(arrays: PyTree, folder: RunFolder) -> PyTree:
+    """The weights in a run's model file, in the structure of `arrays`."""
+    with compress.open(folder.model) as file:
+        leaves = [
+            jax.numpy.asarray(file[name]) for name, _ in trees.named_leaves(arrays)
+        ]
+    return jax.tree.unflatten(jax.tree.structure(arrays), leaves)

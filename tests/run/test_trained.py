@@ -1,0 +1,52 @@
+"""A finished run can be used: whatever `init` made comes back, with trained weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax.errors import ConfigError
+from frugax.run import RunConfig, RunFolder, TrainConfig, load_trained, run
+
+TASK = """
+import equinox as eqx, jax, jax.numpy as jnp, numpy as np
+class Net(eqx.Module):
+    layer: eqx.nn.Linear
+    table: jax.Array
+    scale: float
+    kind: str = eqx.field(static=True)
+def task():
+    x = np.ones((4, 3), "float32")
+    init = lambda key: Net(eqx.nn.Linear(3, 2, key=key), jnp.arange(3), 0.5, "plain")
+    loss = lambda m, x: (jax.vmap(m.layer)(x) * m.scale + m.table[1].astype(float)).mean() ** 2
+    return init, loss, [x]
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    home = tmp_path_factory.mktemp("trained")
+    (home / "net_task.py").write_text(TASK)
+    config = RunConfig(name="x", train=TrainConfig(steps=7), task="net_task:task")
+    folder = RunFolder(home / "x")
+    return folder, run(config, folder, config_folder=home)
+
+
+def test_floating_point_arrays_are_trained_and_the_rest_is_kept(trained):
+    folder, outcome = trained
+    model, task = load_trained(folder.path)
+    fresh = task.init(jax.random.key(0))
+    assert (model.scale, model.kind) == (0.5, "plain")
+    np.testing.assert_array_equal(model.table, jnp.arange(3))
+    assert not np.array_equal(model.layer.weight, fresh.layer.weight)
+    assert outcome.model.weights == 3 * 2 + 2
+    assert float(task.loss(model, task.batches[0])) < float(
+        task.loss(fresh, task.batches[0])
+    )
+
+
+def test_a_run_that_is_not_finished_is_named(trained, tmp_path):
+    folder, _ = trained
+    (tmp_path / "config.yaml").write_bytes(folder.config.read_bytes())
+    with pytest.raises(ConfigError, match=r"not finished, it has no model\.fxz"):
+        load_trained(tmp_path)
