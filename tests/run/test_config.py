@@ -114,8 +114,3 @@ def test_overrides_replace_single_values(write):
 def test_a_wrong_override_is_named(write, override, message):
     with pytest.raises(ConfigError, match=message):
         load_config(write(GOOD), overrides=[override])
-
-
-def test_the_example_is_sound():
-    config = load_config("examples/digits.yaml")
-    assert config.name == "digits"

@@ -18,7 +18,9 @@ class Net(eqx.Module):
 def task():
     x = np.ones((4, 3), "float32")
     init = lambda key: Net(eqx.nn.Linear(3, 2, key=key), jnp.arange(3), 0.5, "plain")
-    loss = lambda m, x: (jax.vmap(m.layer)(x) * m.scale + m.table[1].astype(float)).mean() ** 2
+    def loss(m, x):
+        out = jax.vmap(m.layer)(x) * m.scale + m.table[1].astype(float)
+        return out.mean() ** 2
     return init, loss, [x]
 """
 

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from frugax.budget import Receipt, SizeBudget, Verdict, format_bytes
-from frugax.errors import ConfigError
+from frugax.errors import ConfigError, FrugaxError
 
 from ._show import RunView, print_receipt
 
@@ -94,9 +94,9 @@ def run(
                 highlight=False,
             )
             return 130
-        except Exception:
+        except Exception as e:
             view.stop()
-            if folder.checkpoints.is_dir():
+            if not isinstance(e, FrugaxError) and folder.checkpoints.is_dir():
                 errors.print(
                     "The newest checkpoint is kept. Once the cause is mended: "
                     f"frugax run --resume {folder.path}",

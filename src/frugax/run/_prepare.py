@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ def prepare(
                 f"it gives {', '.join(map(repr, said)) or 'nothing'}."
             )
 
-    def loss(params: PyTree, batch: PyTree) -> jax.Array:
+    def loss(params: PyTree, batch: PyTree) -> Any:
         return task.loss(trees.combine(params, static), batch)
 
     check_loss(loss, arrays, batch)

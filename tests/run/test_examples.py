@@ -1,0 +1,24 @@
+"""The examples are sound, and the one that shows your own model runs."""
+
+from pathlib import Path
+
+import pytest
+
+from frugax.budget import Verdict
+from frugax.run import RunFolder, load_config, run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)
+def test_an_example_is_sound_and_named_after_its_file(path):
+    assert load_config(path).name == path.stem
+
+
+def test_your_own_model_keeps_its_budgets(tmp_path):
+    path = EXAMPLES / "own_model.yaml"
+    outcome = run(
+        load_config(path), RunFolder(tmp_path / "own"), config_folder=path.parent
+    )
+    assert outcome.receipt.verdict is Verdict.KEPT, str(outcome.receipt)
+    assert outcome.model.after["accuracy"] >= 0.9
