@@ -115,3 +115,33 @@ def test_two_processes_cannot_work_in_one_folder(home):
     assert process.returncode == 0
     assert_same_run(home, "shared")
     assert not (home / "shared" / "small" / ".lock").exists()
+
+
+def test_a_run_whose_time_is_used_up_is_finished_with_what_it_has(home):
+    process = start(home, "late")
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    change = ["--set", "budgets.time=2s"]
+    done = subprocess.run(
+        [*COMMAND, "--resume", "late/small", *change, "--allow-broken"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of 120 steps: the time budget was used up" in done.stdout
+    assert (home / "late" / "small" / "model.fxz").exists()
+
+
+def test_time_for_not_even_one_step_is_said_for_the_whole_run(home):
+    done = subprocess.run(
+        [*COMMAND, "slow.yaml", "--runs", "none", "--set", "budgets.time=100ms"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "budgets.time: this run" in done.stderr
+    assert "but the budget is 0.1 (" in done.stderr
+    assert not (home / "none" / "small").exists()

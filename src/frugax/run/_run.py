@@ -6,8 +6,10 @@ is measured there or by the room that spent it.
 """
 
 import contextlib
+import dataclasses
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -92,9 +94,14 @@ def run(
             held.enter_context(alone_in(folder))
             ready = prepare(config, config_folder, stopwatch, observer)
         before = stopwatch.total
-        result, watcher = _train(
-            config, folder, ready, stopwatch, observer, resume=resume
-        )
+        try:
+            result, watcher = _train(
+                config, folder, ready, stopwatch, observer, resume=resume
+            )
+        except InfeasibleBudgetError:
+            if not train.Checkpoints(folder.checkpoints).latest_step():
+                shutil.rmtree(folder.path)  # not one step was taken: nothing to keep
+            raise
         predicted = None
         if result.plan is not None:
             # Compressing takes about as long as planning it did.
@@ -147,24 +154,32 @@ def _train(
         journal.flush()
 
     evaluates = ready.task.evaluate is not None
+
+    def fit(steps: int, budget: TimeBudget | None) -> train.FitResult:
+        return train.fit(
+            ready.step,
+            state,
+            ready.task.batches,
+            steps=steps,
+            budget=budget,
+            on_step=on_step,
+            evaluate=(lambda s: ready.evaluate(s.params)) if evaluates else None,
+            evaluate_every=config.train.evaluate_every if evaluates else None,
+            checkpoints=checkpoints,
+            save_every=config.train.save_every,
+            before_save=before_save,
+        )
+
     with journal:
         try:
-            with _whole_run(config, stopwatch):
-                result = train.fit(
-                    ready.step,
-                    state,
-                    ready.task.batches,
-                    steps=config.train.steps,
-                    budget=_time_for_training(config, stopwatch),
-                    on_step=on_step,
-                    evaluate=(lambda s: ready.evaluate(s.params))
-                    if evaluates
-                    else None,
-                    evaluate_every=config.train.evaluate_every if evaluates else None,
-                    checkpoints=checkpoints,
-                    save_every=config.train.save_every,
-                    before_save=before_save,
-                )
+            result = fit(config.train.steps, _time_for_training(config, stopwatch))
+        except InfeasibleBudgetError as e:
+            if e.unit != "seconds":
+                raise
+            if start == 0:
+                raise _too_little_time(config, stopwatch) from e
+            # Earlier parts of this run used the time up: finish with what they made.
+            result = dataclasses.replace(fit(start, None), stopped_because="time")
         finally:
             watcher.finish()  # what is known of a run that failed is worth having
     for part, name in _PARTS.items():
@@ -204,27 +219,17 @@ def _reserve(limit: float) -> float:
     return min(max(_RESERVE_SECONDS, _RESERVE_SHARE * limit), limit / 2)
 
 
-@contextlib.contextmanager
-def _whole_run(config: RunConfig, stopwatch: Stopwatch) -> Iterator[None]:
-    """Time that is over before the first step, said in terms of the whole run.
-
-    Raises:
-        InfeasibleBudgetError: the block raised one about seconds.
-    """
-    try:
-        yield
-    except InfeasibleBudgetError as e:
-        limit = config.budgets.time and config.budgets.time.seconds
-        if e.unit != "seconds" or limit is None:
-            raise
-        # What was spent, and the reserve that a limit just above it would have.
-        spent = stopwatch.total
-        limits = (2 * spent, spent + 2, 1.001 * spent / (1 - _RESERVE_SHARE))
-        needed = min(n for n in limits if n - _reserve(n) >= spent)
-        raise InfeasibleBudgetError(
-            "budgets.time: this run, to take one step on this machine now,",
-            needed=needed,
-            limit=limit,
-            unit="seconds",
-            hint="let a second run find its programs in the compile cache.",
-        ) from e
+def _too_little_time(config: RunConfig, stopwatch: Stopwatch) -> InfeasibleBudgetError:
+    """The error for time that is over before the first step, for the whole run."""
+    assert config.budgets.time is not None  # only a limit of seconds leads here
+    assert config.budgets.time.seconds is not None
+    # What was spent, and the reserve that a limit just above it would have.
+    spent = stopwatch.total
+    limits = (2 * spent, spent + 2, 1.001 * spent / (1 - _RESERVE_SHARE))
+    return InfeasibleBudgetError(
+        "budgets.time: this run, to take one step on this machine now,",
+        needed=min(n for n in limits if n - _reserve(n) >= spent),
+        limit=config.budgets.time.seconds,
+        unit="seconds",
+        hint="try again: its programs are in the compile cache now.",
+    )
