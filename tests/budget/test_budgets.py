@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import pickle
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, strategies as st
@@ -61,6 +63,15 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
 def test_wrong_limits_are_explained(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("given", ["6", "0.5", "['6x']"])
+def test_a_bare_number_is_no_size_where_no_type_checker_runs(given):
+    code = f"from frugax import SizeBudget; SizeBudget({given})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("TypeError: ")
+    assert said.endswith(f'write SizeBudget(ratio=6) or SizeBudget("6x"), not {given}.')
 
 
 @given(st.floats(0.01, 1000), st.integers(1, 10**9), st.integers(1, 10**9))

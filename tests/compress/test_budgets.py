@@ -1,5 +1,7 @@
 """Every budget is met by the file itself, and nearly used up."""
 
+import re
+
 import hypothesis.strategies as st
 import jax
 import ml_dtypes
@@ -145,6 +147,50 @@ def test_what_cannot_be_says_what_could(limits):
     assert plan.file_bytes == needed
     with pytest.raises(InfeasibleBudgetError):
         compress.plan(tree, SizeBudget(bytes=needed - 1, **errors))
+
+
+NORMAL = np.random.default_rng(0).normal(size=(60, 60))
+
+
+@pytest.mark.parametrize(
+    "w",
+    [
+        NORMAL * 1e300,
+        (NORMAL * 1e-40).astype(np.float32),
+        NORMAL.astype(np.complex64),
+        (NORMAL * 1e6).astype(np.int32),
+    ],
+    ids=lambda w: str(w.dtype),
+)
+def test_what_can_only_be_exact_is_named_where_it_is_in_the_way(w):
+    tree = {"w": w, "v": np.full((20, 20), 1e-40, np.float32)}
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(tree, SizeBudget(ratio=8))
+    said = rf"can only be stored exactly .*: 'w' \({w.dtype}, [\d,]+ bytes\)\."
+    assert re.search(said, caught.value.hint)
+    # A larger error would not help where the exact tensor alone is too long.
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(tree, SizeBudget(ratio=8, rel_error=0.01))
+    assert re.search(said, caught.value.hint)
+    # Nor would converting it where the rest is too long as well.
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(tree, SizeBudget(bytes=100))
+    assert caught.value.hint == "compress fewer weights."
+
+
+def test_no_more_than_three_tensors_are_named():
+    tree = {f"n{i}": np.arange(200 + i) for i in range(5)}
+    with pytest.raises(InfeasibleBudgetError, match="and 2 more") as e:
+        compress.plan(tree, SizeBudget(bytes=700))
+    assert "'n4'" in e.value.hint
+    assert "'n0'" not in e.value.hint
+
+
+def test_what_could_be_shorter_is_not_blamed_on_what_could_not():
+    tree = {"w": NORMAL.astype(np.float32), "n": np.arange(20)}
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(tree, SizeBudget(bytes=200, rel_error=0.01))
+    assert caught.value.hint == "allow a larger error."
 
 
 def test_a_size_and_an_error_together_give_the_smallest_file_within_the_error():

@@ -3,6 +3,7 @@
 import collections
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,45 @@ def test_opening_names_the_file_that_is_damaged(saved):
         compress.open(path.with_name("none.fxz"))
 
 
+def test_closing_never_hides_what_is_wrong(saved):
+    path, _ = saved
+    data = bytearray(path.read_bytes())
+    with compress.open(path) as file:
+        chunk = file.record("b").chunks[0]
+        data[file.header.data_start + chunk.offset] ^= 1
+    path.write_bytes(data)
+    # Not the check of the whole: damage is met while a view of a chunk is in use.
+    with (
+        pytest.raises(CorruptFileError, match=r"w\.fxz: tensor 'b'"),
+        compress.open(path) as file,
+    ):
+        file.tree()
+    with pytest.raises(CorruptFileError, match=r"w\.fxz: tensor 'b'"):
+        compress.export_safetensors(path, path.with_name("w.safetensors"))
+    assert not path.with_name("w.safetensors").exists()
+
+
+def test_a_view_outlives_the_file_it_came_from(saved):
+    path, _ = saved
+    with compress.open(path) as file:
+        rows = file["b"][::2]
+        block = file._file[:8]  # what an exception's frames may hold
+    np.testing.assert_array_equal(rows, TREE["b"][::2])
+    assert bytes(block) == path.read_bytes()[:8]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_exporting_over_the_file_itself_is_refused(saved, link):
+    path, _ = saved
+    before, to = path.read_bytes(), path
+    if link:
+        to = path.with_name("same.safetensors")
+        to.symlink_to(path)
+    with pytest.raises(ValueError, match=rf"w\.fxz and .*{to.name} are one file"):
+        compress.export_safetensors(path, to)
+    assert path.read_bytes() == before
+
+
 def test_the_report_is_what_decoding_the_file_gives(saved):
     path, report = saved
     with compress.open(path) as file:
@@ -94,7 +134,7 @@ def test_the_report_is_what_decoding_the_file_gives(saved):
     # the lanes of a tensor this small cost the rest.
     assert 1.5 < gap_db < 3
     assert report.ratio >= 4
-    for word in ("a[0]", "quantised", "dB", "kept"):
+    for word in ("a[0]", "quantised", f"{gap_db:.2f} dB from the bound", "kept"):
         assert word in str(report)
     assert '"verdict": "kept"' in report.to_json()
     assert isinstance(report, Report)
@@ -112,6 +152,25 @@ def test_verify_measures_against_the_original(saved):
     assert compared.tensors[0].max_abs == report.max_abs
     assert compared.tensors[0].stated_max_abs >= report.max_abs
     assert "stated error" in str(compared)
+
+
+def test_what_was_not_compared_is_not_called_true(saved):
+    path, _ = saved
+    *rows, said = str(compress.verify(path)).splitlines()
+    assert all(row.endswith("not compared") for row in rows[-4:])
+    assert said == (
+        "Every checksum of 4 tensors is right; the stated errors were not compared "
+        "with an original."
+    )
+    *rows, said = str(compress.verify(path, TREE)).splitlines()
+    assert all(row.endswith("yes") for row in rows[-4:])
+    assert said == (
+        "Every checksum of 4 tensors is right; compared with the original, every "
+        "stated error is true."
+    )
+    other = {**TREE, "b": TREE["b"] + np.uint8(1)}
+    said = str(compress.verify(path, other)).splitlines()[-1]
+    assert said.endswith("compared with the original, 1 stated error is NOT true.")
 
 
 def test_verify_sees_another_original(saved):
@@ -155,6 +214,17 @@ def test_plans_are_data_and_carry_themselves_out():
     assert data == compress.compress(TREE, SIX)
     for word in ("a[0]", "quantised", "budget: 4x smaller"):
         assert word in str(plan)
+
+
+def test_a_report_predicts_what_was_known_before(tmp_path):
+    plan = compress.plan(TREE, SIX)
+    trained = {**TREE, "a": [TREE["a"][0] * np.float32(0.9), (None,)]}
+    spend = compress.save(tmp_path / "w.fxz", trained, SIX, plan=plan).spends[0]
+    assert spend.predicted == plan.file_bytes != spend.measured
+    assert spend.source.endswith("predicted by the plan")
+    spend = compress.save(tmp_path / "w.fxz", trained, SIX).spends[0]
+    assert spend.predicted == spend.measured
+    assert spend.source.endswith("predicted by coding these very weights")
 
 
 def test_a_plan_for_something_else_is_refused():
@@ -204,12 +274,28 @@ def test_weights_that_are_not_finite_are_kept_exactly():
 
 def test_what_is_no_weight_is_named():
     for bad, said in (
-        ({"a": 1.5}, "leaf 'a' is no array but a float"),
+        ({"a": 1.5}, r"leaf 'a' must be an array, got a float: 1\.5.*np\.asarray"),
+        ({"a": True}, "leaf 'a' must be an array, got a bool: True"),
+        ({"a": "text"}, "leaf 'a' must be an array, got a str: 'text'.*Take it out"),
         ({"a": np.array(["x"])}, "leaf 'a' has dtype <U1"),
-        (max, "the tree is no array"),
+        (max, r"\(the array\) must be an array, got a builtin"),
+        (jax.random.key(0), r"\(the array\) has dtype key<fry>.*random\.key_data"),
+        ({"k": jax.random.key(0)}, r"leaf 'k' has dtype key<fry>.*random\.key_data"),
+        ({"s": jax.ShapeDtypeStruct((2,), "f4")}, "leaf 's' .*ShapeDtypeStruct.*no va"),
     ):
         with pytest.raises(TypeError, match=said):
             compress.compress(bad, SizeBudget(ratio=2))
+
+
+def test_a_tree_without_end_is_refused_with_the_way_to_it():
+    within: dict[str, Any] = {"w": np.ones(2)}
+    within["self"] = within
+    deep: Any = np.ones(2)
+    for _ in range(5000):
+        deep = [deep]
+    for tree, way in ((within, r"self\.self"), ({"a": deep}, r"a\[0\]\[0\]")):
+        with pytest.raises(ValueError, match=rf"'{way}.*hold itself"):
+            compress.plan(tree, SIX)
 
 
 def test_jax_trees_and_bfloat16_come_back():
@@ -264,9 +350,11 @@ def test_weights_of_other_tools_are_read(tmp_path):
 def test_damaged_and_foreign_weights_are_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     head = b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
-    for body in (b"", b"\xff" * 9, len(head).to_bytes(8, "little") + head + b"short"):
+    page = b"<!DOCTYPE html><title>404</title>"
+    for body in (b"", page, len(head).to_bytes(8, "little") + head + b"short"):
         path.write_bytes(body)
-        with pytest.raises(CorruptFileError, match=r"m\.safetensors"):
+        said = rf"m\.safetensors: .* no \.safetensors file.*\({len(body)} bytes\): down"
+        with pytest.raises(CorruptFileError, match=said):
             compress.load_weights(path)
     head = b'{"w":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}'
     path.write_bytes(len(head).to_bytes(8, "little") + head + b"1234")

@@ -127,6 +127,24 @@ def test_two_leaves_of_one_name_are_refused(tree):
         trees.named_leaves(tree)
 
 
+@pytest.mark.parametrize("function", [trees.named_leaves, trees.describe, trees.nbytes])
+def test_a_tree_that_holds_itself_is_refused(function):
+    tree: dict[str, Any] = {"a": [1]}
+    tree["a"].append(tree)
+    with pytest.raises(ValueError, match=r"at 'a\[1\]\.a\[1\].*hold itself"):
+        function(tree)
+
+
+def test_a_tree_may_be_a_hundred_levels_deep_and_survives_json():
+    tree: Any = 1
+    for _ in range(100):
+        tree = [tree]
+    structure = json.loads(json.dumps(trees.describe(tree)))
+    assert trees.rebuild(structure, [1]) == tree
+    with pytest.raises(ValueError, match="over 100 levels"):
+        trees.describe([tree])
+
+
 def test_keys_that_do_not_sort_are_refused():
     with pytest.raises(TypeError, match="must sort"):
         trees.named_leaves({1: 0, "a": 0})

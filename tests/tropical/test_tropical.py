@@ -197,6 +197,27 @@ def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
     assert "ValueError" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "matmul([[1.0]], np.eye(1))",
+        "matmul(np.eye(1), [[1.0]])",
+        "identity(2, [1.0])",
+        "power([[1.0]], 2)",
+        "closure([[1.0]])",
+        "polynomial(np.zeros(1), [[1.0]], np.zeros((1, 1)))",
+        "convolve([1.0], np.zeros(2))",
+    ],
+)
+def test_lists_are_refused_with_what_to_write(call):
+    code = f"import numpy as np; from frugax.tropical import *; {call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        f"TypeError: {call.partition('(')[0]} needs arrays of NumPy, JAX or torch, got "
+        "a list: write np.asarray(...) around it."
+    )
+
+
 def test_jax_operations_run_under_jit_and_vmap():
     a = jnp.asarray(random("max", 4, 5, 5))
     got = jax.jit(jax.vmap(lambda x: tropical.matmul(x, x)))(a)

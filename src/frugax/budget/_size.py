@@ -42,10 +42,16 @@ class SizeBudget:
         """Read and check the limits; see the class.
 
         Raises:
-            TypeError: no limit, two sizes, or two errors.
+            TypeError: no limit, two sizes, two errors, or a number without its name.
             ValueError: a limit out of its range, or text that is no size.
         """
         if text is not None:
+            # Callers are checked at run time, whatever their annotations promise.
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(
+                    "a size is text, or has a name: write SizeBudget(ratio=6) or "
+                    f'SizeBudget("6x"), not {text!r}.'
+                )
             if bytes is not None or ratio is not None or bits_per_weight is not None:
                 raise TypeError(f"SizeBudget({text!r}) already names a size.")
             number = re.fullmatch(r"\s*([\d.]+)\s*(x|bpw)\s*", text)

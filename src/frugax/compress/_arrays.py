@@ -47,7 +47,7 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
     Raises:
         TypeError: a leaf is no array, or holds what no file of weights can.
-        ValueError: two leaves share a name.
+        ValueError: two leaves share a name, or the tree has over 100 levels.
     """
     return {name: _numpy(leaf, name) for name, leaf in named_leaves(tree)}
 
@@ -61,18 +61,30 @@ def unwrapped(tree: PyTree) -> PyTree:
 
 
 def _numpy(leaf: Any, name: str) -> np.ndarray:
-    place = f"leaf {name!r}" if name else "the tree"
+    place = f"leaf {name!r}" if name else "(the array)"
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):
         from ._torch import to_numpy
 
         leaf = to_numpy(leaf)
     if not is_array(leaf):
+        number = isinstance(leaf, int | float | complex)
         raise TypeError(
-            f"{place} is no array but a {type(leaf).__name__}: {leaf!r:.60}. "
-            "Take it out first: arrays, rest = frugax.trees.partition(tree)."
+            f"{place} must be an array, got a {type(leaf).__name__}: {leaf!r:.60}. "
+            + ("Keep the number with np.asarray, or take" if number else "Take")
+            + " it out first: arrays, rest = frugax.trees.partition(tree)."
+        )
+    if str(leaf.dtype).startswith("key<"):  # JAX's: NumPy has no such dtype
+        raise TypeError(
+            f"{place} has dtype {leaf.dtype}, which a file of weights cannot hold: "
+            "store jax.random.key_data(key), and read it with jax.random.wrap_key_data."
         )
     array = np.asarray(leaf)
+    if array.dtype == object and str(leaf.dtype) != "object":
+        raise TypeError(
+            f"{place} is a {type(leaf).__name__}, which has no values: give the array "
+            "that it stands for."
+        )
     if array.dtype.name not in DTYPE_NAMES:
         raise TypeError(
             f"{place} has dtype {array.dtype}, which a file of weights cannot hold: "

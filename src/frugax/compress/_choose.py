@@ -110,13 +110,36 @@ def choose(sources: tuple[Source, ...], structure: Any, budget: SizeBudget) -> D
     if fitting:
         return fitting[-1] if only_size else min(fitting, key=_length)
     assert limit is not None  # without a limit everything fits
+    needed = min(map(_length, drafts))
     raise InfeasibleBudgetError(
         "the smallest file of these weights"
         + ("" if only_size else " within the error"),
-        needed=min(map(_length, drafts)),
+        needed=needed,
         limit=limit,
         unit="bytes",
-        hint="compress fewer weights." if only_size else "allow a larger error.",
+        hint=_hint(search.exact_only(), needed, limit, only_size=only_size),
+    )
+
+
+def _hint(
+    exact_only: Sequence[Source], needed: int, limit: int, *, only_size: bool
+) -> str:
+    """What would help besides more bytes; names the tensors that are in the way."""
+    if not only_size and sum(source.exact_bytes for source in exact_only) < limit:
+        return "allow a larger error."
+    named: list[str] = []
+    for s in exact_only:
+        if needed <= limit:
+            break
+        needed -= s.exact_bytes
+        place = s.name or "(the array)"
+        named.append(f"{place!r} ({s.array.dtype.name}, {s.exact_bytes:,} bytes)")
+    if needed > limit:  # the rest is too long as well
+        return "compress fewer weights."
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return (
+        "convert or take out what can only be stored exactly (docs/compress.md says "
+        f"what): {', '.join(named[:3])}{more}."
     )
 
 
@@ -196,6 +219,12 @@ class _Search:
             return None
 
         return self.draft(step)
+
+    def exact_only(self) -> list[Source]:
+        """The tensors that no step can shorten, the longest first."""
+        steps = self._steps(self._coarsest, spare=False)
+        found = [s for s in self.sources if s.levels(steps(s)) is None]
+        return sorted(found, key=lambda s: -s.exact_bytes)
 
     def _steps(self, scale: float, *, spare: bool) -> Steps:
         def step(source: Source) -> Step | None:

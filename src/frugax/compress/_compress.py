@@ -39,7 +39,7 @@ def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
         InfeasibleBudgetError: no file is as small as asked, within the error asked;
             `needed` is the length of the smallest.
         TypeError: a leaf is no array, or of a dtype that no file can hold.
-        ValueError: two leaves share a name.
+        ValueError: two leaves share a name, or the tree has over 100 levels.
 
     >>> weights = {"w": np.random.default_rng(0).normal(size=(64, 64))}
     >>> found = plan(weights, SizeBudget(ratio=8))
@@ -96,10 +96,12 @@ def save(
         path: where the file will stand.
         tree: what `frugax.compress.plan` takes; it is only read.
         budget: bytes of the whole file, or the error allowed, or both.
-        plan: what `frugax.compress.plan` gave for this tree and budget.
+        plan: what `frugax.compress.plan` gave for this tree and budget, perhaps with
+            earlier values; the report then has what it predicted.
 
     Returns:
-        The report: file bytes and errors, measured on the decoded file.
+        The report: file bytes and errors, measured on the decoded file. Without a
+        plan what is predicted is what is measured: searching codes these very weights.
 
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
@@ -110,7 +112,7 @@ def save(
     draft = _draft(tree, budget, plan)
     errors = _measure(draft)
     write_whole(path, draft.data)
-    return _report(draft, errors, budget, file_bytes=os.stat(path).st_size)
+    return _report(draft, errors, budget, plan, file_bytes=os.stat(path).st_size)
 
 
 def _sources(tree: PyTree) -> tuple[tuple[Source, ...], object]:
@@ -170,7 +172,12 @@ def _measure(draft: Draft) -> Mapping[str, Error]:
 
 
 def _report(
-    draft: Draft, errors: Mapping[str, Error], budget: SizeBudget, *, file_bytes: int
+    draft: Draft,
+    errors: Mapping[str, Error],
+    budget: SizeBudget,
+    plan: CompressPlan | None,
+    *,
+    file_bytes: int,
 ) -> CompressReport:
     tensors: list[TensorReport] = []
     gaps: list[tuple[float, int]] = []
@@ -197,7 +204,8 @@ def _report(
                 bound_gap_db=gap,
             )
         )
-    plan = plan_of(draft, budget)
+    before = "by coding these very weights" if plan is None else "by the plan"
+    plan = plan or plan_of(draft, budget)
     rows = [
         ("file", "bytes", limit_of(draft.sources, budget), plan.file_bytes, file_bytes),
         ("relative error", "", budget.rel_error, plan.rel_error, draft.rel_error),
@@ -210,7 +218,8 @@ def _report(
             limit=limit,
             predicted=predicted,
             measured=measured,
-            source="length of the file" if unit else "decoded from the file",
+            source=("length of the file" if unit else "decoded from the file")
+            + f"; predicted {before}",
         )
         for name, unit, limit, predicted, measured in rows
         if limit is not None
@@ -221,7 +230,7 @@ def _report(
         receipt=Receipt(spends),
         tensors=tuple(tensors),
         file_bytes=file_bytes,
-        original_bytes=plan.original_bytes,
+        original_bytes=sum(source.array.nbytes for source in draft.sources),
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
         bound_gap_db=sum(g * n for g, n in gaps) / weights if weights else None,

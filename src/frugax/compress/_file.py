@@ -1,5 +1,6 @@
 """A file of weights: decoded whole from bytes, or opened and read tensor by tensor."""
 
+import contextlib
 import functools
 import mmap
 import os
@@ -92,9 +93,12 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
     def close(self) -> None:
         """Let go of the file. Weights that were decoded stay."""
-        self._file.release()
-        if self._map is not None:
-            self._map.close()
+        # An exception on its way keeps views of chunks alive in its frames. The map
+        # goes with the last of them; refusing to close would hide that exception.
+        with contextlib.suppress(BufferError):
+            self._file.release()
+            if self._map is not None:
+                self._map.close()
 
     def __enter__(self) -> "CompressedFile":
         return self

@@ -102,11 +102,13 @@ class CompressReport:
             for t in self.tensors
         ]
         head = ["tensor", "weights", "codec", "bytes", "relative error", "from bound"]
+        gap = self.bound_gap_db
         return "\n".join(
             [
                 table(head, rows),
                 f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
-                f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}",
+                f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
+                + ("" if gap is None else f", {gap:.2f} dB from the bound"),
                 str(self.receipt),
             ]
         )

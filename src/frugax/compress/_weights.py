@@ -69,7 +69,10 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         tensors = safetensors.deserialize(path.read_bytes())
     except safetensors.SafetensorError as e:
-        raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
+        raise CorruptFileError(
+            f"{path}: this is no .safetensors file, or it is damaged or cut off "
+            f"({path.stat().st_size} bytes): download it again. ({e})"
+        ) from e
     found: dict[str, np.ndarray] = {}
     for name, entry in tensors:
         if entry["dtype"] not in _SAFETENSORS:
@@ -95,7 +98,13 @@ def export_safetensors(
         FileNotFoundError: there is no such file.
         OutputError: `to` cannot be written.
         UnsupportedFileError: `file` is of another kind.
+        ValueError: `to` is `file` itself.
     """
+    if os.path.exists(to) and os.path.samefile(file, to):
+        raise ValueError(
+            f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "
+            "another."
+        )
     with open_file(file) as compressed:
         arrays = {name: np.ascontiguousarray(a) for name, a in compressed.items()}
     write_whole(to, safetensors.numpy.save(arrays))

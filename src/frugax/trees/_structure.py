@@ -25,15 +25,15 @@ def describe(tree: PyTree) -> Any:
 
     Raises:
         TypeError: a dict whose keys do not sort.
-        ValueError: two leaves share a name.
+        ValueError: two leaves share a name, or the tree has over 100 levels.
 
     >>> describe({"a": [1, None], "b": (2,)})
     {'dict': {'a': {'list': ['*', None]}, 'b': {'tuple': ['*']}}}
     """
+    names = [name for name, _ in named_leaves(tree)]
     strange = _first_strange(tree)
     if strange is None:
         return _describe(tree)
-    names = [name for name, _ in named_leaves(tree)]
     kind = type(strange)
     return {"flat": names, "from": f"{kind.__module__}.{kind.__qualname__}"}
 

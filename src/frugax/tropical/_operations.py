@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 from jaxtyping import Num
 
+from frugax.trees import is_array
+
 Kind: TypeAlias = Literal["max", "min"]
 
 
@@ -33,7 +35,7 @@ def matmul(
         kind: whether the best is the largest or the smallest.
 
     Raises:
-        TypeError: arrays of two libraries.
+        TypeError: arrays of two libraries, or what is no array.
         ValueError: shapes that do not fit, an unknown kind, an infinity that is no
             number of this semiring (not checked under `jit`), or no terms to choose
             from among whole numbers, which have no -inf.
@@ -42,6 +44,7 @@ def matmul(
     array([[3.],
            [6.]])
     """
+    _check_arrays("matmul", a, b)
     engine = _engine(kind, a, b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(
@@ -62,12 +65,14 @@ def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "
         kind: whether the best is the largest or the smallest.
 
     Raises:
+        TypeError: `like` is no array.
         ValueError: whole numbers, which have no infinity.
 
     >>> identity(2, np.zeros(1))
     array([[  0., -inf],
            [-inf,   0.]])
     """
+    _check_arrays("identity", like)
     engine = _engine(kind, like)
     if not engine.has_zero(like):
         raise ValueError("whole numbers have no infinity: use floats.")
@@ -86,6 +91,7 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
         kind: whether the best is the largest or the smallest.
 
     Raises:
+        TypeError: `a` is no array.
         ValueError: a negative exponent, a matrix that is not square, or the power 0
             of whole numbers.
 
@@ -122,6 +128,7 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
         The closure; only `d` itself and one more matrix are held.
 
     Raises:
+        TypeError: `d` is no array.
         ValueError: a cycle that gets better with every round, so that no best walk
             exists (not checked under `jit`), or a matrix that is not square.
 
@@ -133,9 +140,8 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
            [inf,  0., inf],
            [inf,  2.,  0.]])
     """
-    engine = _engine(kind, d)
     _check_square("closure", d)
-    return engine.closure(d, kind)
+    return _engine(kind, d).closure(d, kind)
 
 
 def polynomial(
@@ -159,11 +165,13 @@ def polynomial(
         library to library.
 
     Raises:
+        TypeError: arrays of two libraries, or what is no array.
         ValueError: shapes that do not fit, or an infinite point with a negative power.
 
     >>> polynomial(np.array([0.0, 1.0]), np.array([[2.0], [0.0]]), np.array([[3.0]]))
     array([6.])
     """
+    _check_arrays("polynomial", coefficients, exponents, points)
     engine = _engine(kind, coefficients, points)
     monomials, variables = exponents.shape if exponents.ndim == 2 else (0, 0)
     if (
@@ -194,11 +202,13 @@ def convolve(
         kind: whether the best is the largest or the smallest.
 
     Raises:
+        TypeError: arrays of two libraries, or what is no array.
         ValueError: a sequence that is empty or not one-dimensional.
 
     >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), kind="min")
     array([14.,  9.,  4.,  1.])
     """
+    _check_arrays("convolve", a, b)
     engine = _engine(kind, a, b)
     if a.ndim != 1 or b.ndim != 1 or not a.shape[0] or not b.shape[0]:
         raise ValueError(
@@ -247,6 +257,21 @@ def _library(array: Any) -> str:
     return "numpy"
 
 
+def _check_arrays(what: str, *arrays: Any) -> None:
+    """Refuse lists and numbers: they do not say which library answers.
+
+    Raises:
+        TypeError: one of them is no array.
+    """
+    for array in arrays:
+        if not is_array(array):
+            raise TypeError(
+                f"{what} needs arrays of NumPy, JAX or torch, got a "
+                f"{type(array).__name__}: write np.asarray(...) around it."
+            )
+
+
 def _check_square(what: str, a: Any) -> None:
+    _check_arrays(what, a)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(f"{what} needs a square matrix, got {tuple(a.shape)}.")
