@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,7 +21,8 @@ def problems(draw):
     moderate = st.integers(-500, 500).map(lambda i: i / 100)  # no float32 underflow
     mean = draw(st.lists(moderate, min_size=n, max_size=n))
     std = draw(st.lists(moderate.map(abs), min_size=n, max_size=n))
-    costs = {name: draw(price) for name in names[::2]}  # the others cost 1
+    prices = st.fixed_dictionaries(dict.fromkeys(names, price))
+    costs = draw(st.just({}) | prices)  # without any, each costs 1
     return names, mean, std, costs, draw(moderate)
 
 
@@ -79,7 +83,7 @@ def test_an_exact_sum_of_prices_fits_its_limit():
 
 
 def test_a_plan_survives_json_hashes_and_prints():
-    budget = ExperimentBudget(cost=3.0, n=2, costs={"a": 2.0})
+    budget = ExperimentBudget(cost=3.0, n=2, costs={"a": 2.0, "b": 1.0, "c": 1.0})
     made = causal.plan(
         ["a", "b", "c"], [1.0, 0.2, -9.0], [1.0, 0.1, 0.1], budget, best=0.0
     )
@@ -112,3 +116,46 @@ def test_nothing_to_gain_gives_an_empty_plan():
 def test_wrong_numbers_are_named(names, mean, std, best, text):
     with pytest.raises(ValueError, match=text):
         causal.plan(names, mean, std, ExperimentBudget(n=1), best=best)
+
+
+@pytest.mark.parametrize(
+    ("costs", "text"),
+    [
+        (
+            {"dose": 3.0},
+            "costs has no price for 'diet': price every candidate, or none.",
+        ),
+        (
+            {"dose": 3.0, "deit": 2.0},
+            "costs has no price for 'diet': is it 'deit'?",
+        ),
+        (
+            {"dose": 3.0, "diet": 1.0, "doses": 9.0},
+            "costs has a price for 'doses', which is no candidate: is it 'dose'?",
+        ),
+        (
+            {"dose": 3.0, "diet": 1.0, "x": 9.0},
+            "costs has a price for 'x', which is no candidate: there are dose, diet.",
+        ),
+    ],
+)
+def test_a_price_that_is_missing_or_for_nothing_is_named(costs, text):
+    budget = ExperimentBudget(cost=9.0, costs=costs)
+    with pytest.raises(ValueError, match=re.escape(text)):
+        causal.plan(["dose", "diet"], [1.0, 1.0], [1.0, 1.0], budget, best=0.0)
+
+
+def test_without_any_prices_each_experiment_costs_1():
+    budget = ExperimentBudget(cost=2.0)
+    made = causal.plan(["a", "b", "c"], [3.0, 2.0, 1.0], [1.0] * 3, budget, best=0.0)
+    assert (made.names, made.predicted) == (("a", "b"), 2.0)
+
+
+def test_callers_that_check_no_types_are_checked_all_the_same():
+    # A process of its own: in this one every call is type-checked before it is made.
+    code = "from frugax import causal\ncausal.plan(['a'], [1.0], [1.0], '5', best=0.0)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stderr.endswith(
+        "TypeError: budget must be an ExperimentBudget, such as "
+        "ExperimentBudget(cost=5.0), got '5'.\n"
+    )

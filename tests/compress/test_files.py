@@ -397,3 +397,9 @@ assert not [m for m in ("jax", "torch", "ml_dtypes") if sys.modules.get(m)]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_mask_is_not_lost_silently():
+    masked = np.ma.masked_array(np.ones(3), mask=[True, False, False])
+    with pytest.raises(TypeError, match=r"leaf 'w' is a masked array"):
+        compress.compress({"w": masked}, SizeBudget(ratio=1))

@@ -184,6 +184,10 @@ def test_wrong_parameters_and_inputs_are_named_with_their_layer(backend):
         compiled.apply(params | {"2.weight": array((10, 63))}, x)
     with pytest.raises(ValueError, match=r"no parameter '3\.weight'"):
         compiled.apply(params | {"3.weight": array(1)}, x)
+    with pytest.raises(ValueError, match=r"no parameter 'z'; the model has 0\.weight"):
+        compiled.apply(params | {"z": 1}, x)
+    with pytest.raises(ValueError, match=r"'2\.bias' must be an array, got 1\."):
+        compiled.apply(params | {"2.bias": 1}, x)
     with pytest.raises(ValueError, match=r"'0\.bias' of layer '0' is missing"):
         compiled.apply({n: p for n, p in params.items() if n != "0.bias"}, x)
     with pytest.raises(ValueError, match=r"shape \(3,\).*compiled for \(batch, 3\)"):

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -200,8 +203,11 @@ def test_a_damaged_plan_names_the_place(half):
 
 def test_a_plan_fits_no_other_loss(mlp, half):
     loss, params, x, _ = mlp
-    with pytest.raises(ValueError, match=r"another loss or other shapes"):
+    with pytest.raises(ValueError, match=r"another loss or other shapes") as e:
         remat.apply(loss, half)(params, x[:-1])
+    said = re.fullmatch(r".*: it is for (\w{8}), this is (\w{8})\. .*", str(e.value))
+    assert said
+    assert half.fingerprint.startswith(said[1])
     with pytest.raises(ValueError, match=r"remat\.plan"):
         remat.apply(lambda p, x: loss(p, x) + 1, half)(params, x)
 
@@ -238,3 +244,13 @@ def test_a_loss_without_operations_is_planned_too():
     plan = remat.plan(lambda x: x, (jnp.float32(2),), BIG)
     value, grad = remat.apply(lambda x: x, plan)(jnp.float32(2))
     assert (value, grad) == (2, 1)
+
+
+def test_callers_that_check_no_types_are_checked_all_the_same():
+    # A process of its own: in this one every call is type-checked before it is made.
+    code = "from frugax import remat\nremat.plan(lambda x: x, (1.0,), '1MiB')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stderr.endswith(
+        "TypeError: budget must be a MemoryBudget, such as "
+        "MemoryBudget(\"1MiB\"), got '1MiB'.\n"
+    )

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import jax
@@ -131,6 +132,94 @@ def test_any_damage_to_any_file_is_found_and_said_in_one_line(tmp_path, capfd):
             file.write_bytes(whole)
     assert int(saved.restore(state_of())[0].step) == 2
     assert capfd.readouterr().err == ""  # nor does Orbax print tracebacks of its own
+
+
+def damage(file):
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    flipped = bytes([whole[middle] ^ 0x10])
+    file.write_bytes(whole[:middle] + flipped + whole[middle + 1 :])
+    return whole
+
+
+def test_damaged_checkpoints_are_told_from_sound_ones(tmp_path):
+    saved = Checkpoints(tmp_path, keep=3)
+    assert saved.latest_sound_step() is None
+    for step in (1, 2, 3):
+        saved.save(state_of(step))
+    assert (saved.damaged(), saved.latest_sound_step()) == ({}, 3)
+    for file in files_of(tmp_path / "frugax-3"):
+        whole = damage(file)
+        name = file.relative_to(tmp_path / "frugax-3").as_posix()
+        assert saved.damaged() == {3: f"{name} is damaged"}
+        assert saved.latest_sound_step() == 2
+        file.write_bytes(whole)
+    damage(files_of(tmp_path / "frugax-2")[0])
+    files_of(tmp_path / "frugax-3")[0].unlink()
+    assert sorted(saved.damaged()) == [2, 3]
+    assert saved.damaged()[3].endswith(" is missing")
+    assert saved.latest_sound_step() == 1
+    assert saved.steps() == [1, 2, 3]  # looking deletes nothing
+    with pytest.raises(CheckpointError, match="step=1"):  # not the damaged step 2
+        saved.restore(state_of())
+    damage(files_of(tmp_path / "frugax-1")[0])
+    assert saved.latest_sound_step() is None
+    with pytest.raises(CheckpointError, match="no sound one, train from the start"):
+        saved.restore(state_of())
+
+
+def test_a_save_replaces_the_damaged_steps_that_are_not_behind_it(tmp_path):
+    saved = Checkpoints(tmp_path, keep=3)
+    for step in (1, 5, 9):
+        saved.save(state_of(step))
+    for step in (5, 9):
+        damage(files_of(tmp_path / f"frugax-{step}")[-1])
+    saved.save(state_of(5))
+    assert (saved.steps(), saved.damaged()) == ([1, 5], {})
+    assert same_bits(saved.restore(state_of())[0], state_of(5))
+
+
+def test_a_damaged_step_is_kept_while_a_sound_one_forbids_the_save(tmp_path):
+    saved = Checkpoints(tmp_path, keep=3)
+    for step in (1, 5, 9):
+        saved.save(state_of(step))
+    damage(files_of(tmp_path / "frugax-9")[0])
+    with pytest.raises(CheckpointError, match="holds step 5, so step 4"):
+        saved.save(state_of(4))
+    assert saved.steps() == [1, 5, 9]
+
+
+def test_what_cannot_be_read_just_now_is_passed_over_but_never_dropped(tmp_path):
+    saved = Checkpoints(tmp_path)
+    saved.save(state_of(1))
+    saved.save(state_of(5))
+    manifest = tmp_path / "frugax-5" / "frugax.json"
+    manifest.rename(tmp_path / "aside")
+    manifest.mkdir()  # reading it is an OSError
+    assert list(saved.damaged()) == [5]
+    assert saved.latest_sound_step() == 1
+    with pytest.raises(CheckpointError, match=r"cannot be read .*step=1"):
+        saved.restore(state_of())
+    with pytest.raises(OutputError):
+        saved.save(state_of(3))
+    manifest.rmdir()
+    (tmp_path / "aside").rename(manifest)
+    assert same_bits(saved.restore(state_of())[0], state_of(5))
+
+
+def test_a_checkpoint_of_another_format_is_not_taken_for_damage(tmp_path):
+    saved = Checkpoints(tmp_path)
+    saved.save(state_of(5))
+    manifest = tmp_path / "frugax-5" / "frugax.json"
+    body = json.loads(json.loads(manifest.read_text())["manifest"])
+    text = json.dumps(body | {"version": 2, "files": "elsewhere"})
+    sealed = {"crc32": zlib.crc32(text.encode()), "manifest": text}
+    manifest.write_text(json.dumps(sealed))
+    assert (saved.damaged(), saved.latest_sound_step()) == ({}, 5)
+    with pytest.raises(CheckpointError, match="update frugax"):
+        saved.restore(state_of())
+    with pytest.raises(CheckpointError, match="holds step 5"):
+        saved.save(state_of(4))
 
 
 def test_a_save_that_was_killed_does_not_count_and_is_cleared_away(tmp_path):

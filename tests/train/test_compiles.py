@@ -92,4 +92,13 @@ def test_the_second_process_finds_what_the_first_compiled(tmp_path):
 
 
 def test_importing_train_switches_no_cache_on():
-    assert jax.config.values["jax_compilation_cache_dir"] is None
+    # A process of its own: the tests themselves run with a cache.
+    code = (
+        "import jax, frugax.train\n"
+        "raise SystemExit(jax.config.values['jax_compilation_cache_dir'])"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "")

@@ -11,7 +11,12 @@ import optax
 import pytest
 
 from frugax.budget import TimeBudget, Verdict
-from frugax.errors import BudgetExceededError, CheckpointError, InfeasibleBudgetError
+from frugax.errors import (
+    BudgetExceededError,
+    CheckpointError,
+    DivergedError,
+    InfeasibleBudgetError,
+)
 from frugax.train import Checkpoints, fit, init_state, make_train_step
 
 OPTIMIZER = optax.adam(0.05)
@@ -247,7 +252,7 @@ def test_a_loss_that_is_not_finite_is_an_error_naming_the_step(tmp_path, bad):
     batches = lambda i: batch_of(i) * (np.float32("nan") if i == bad else np.float32(1))
     saved = Checkpoints(tmp_path)
     said = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is sound"
-    with pytest.raises(FloatingPointError, match=said):
+    with pytest.raises(DivergedError, match=said):
         fit(new_step(), start(), batches, steps=20, checkpoints=saved, save_every=4)
     assert saved.latest_step() == bad // 4 * 4
 
@@ -257,9 +262,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     root = lambda p, b: jnp.sqrt(jnp.abs(p["w"])).sum()
     step = make_train_step(root, OPTIMIZER)
     saved = Checkpoints(tmp_path)
-    with pytest.raises(
-        FloatingPointError, match=r"params\['w'\] is not finite after 1"
-    ):
+    with pytest.raises(DivergedError, match=r"params\['w'\] is not finite after 1"):
         fit(step, start(), batch_of, steps=5, checkpoints=saved, save_every=1)
     assert saved.latest_step() == 0
 
@@ -327,3 +330,38 @@ def test_starting_anew_in_the_folder_of_another_run_is_refused_first(tmp_path):
 def test_a_period_must_be_positive_and_for_something(wrong, said):
     with pytest.raises(ValueError, match=said):
         fit(new_step(), start(), batch_of, steps=1, **wrong)
+
+
+def test_a_state_that_was_given_away_is_refused_with_the_way_out():
+    step, state = new_step(), start()
+    result = fit(step, state, batch_of, steps=2)
+    with pytest.raises(ValueError, match=r"given away.*go on with .*result\.state"):
+        fit(step, state, batch_of, steps=4)
+    assert fit(step, result.state, batch_of, steps=4).steps == 2
+
+
+def test_going_on_from_the_newest_sound_checkpoint_replaces_the_damaged_one(tmp_path):
+    straight = fit(new_step(), start(), batch_of, steps=10)
+    saved = Checkpoints(tmp_path)
+    fit(new_step(), start(), batch_of, steps=10, checkpoints=saved, save_every=5)
+    (tmp_path / "frugax-10" / "frugax.json").write_text("{")
+    state, _ = saved.restore(start(), step=saved.latest_sound_step())
+    rest = fit(new_step(), state, batch_of, steps=10, checkpoints=saved)
+    assert (rest.steps, bits(rest.state)) == (5, bits(straight.state))
+    assert (saved.steps(), saved.damaged()) == ([5, 10], {})
+    assert bits(saved.restore(start())[0]) == bits(straight.state)
+
+
+def test_a_damaged_checkpoint_is_not_said_to_be_sound(tmp_path):
+    saved = Checkpoints(tmp_path)
+    nan_at_5 = lambda i: batch_of(i) * np.float32("nan" if i == 5 else 1)
+
+    def damage(index, metrics, state):
+        if index == 5:
+            (tmp_path / "frugax-4" / "frugax.json").write_text("{")
+
+    with pytest.raises(DivergedError, match="checkpoint of step 2 is sound"):
+        fit(
+            new_step(), start(), nan_at_5, steps=9, checkpoints=saved, save_every=2,
+            on_step=damage,
+        )  # fmt: skip

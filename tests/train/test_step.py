@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -291,3 +293,67 @@ def test_a_memory_budget_that_nothing_fits_says_what_is_needed():
     with pytest.raises(InfeasibleBudgetError) as e:
         step(init_state(mlp_params(), optimizer), mlp_batch())
     assert e.value.needed > 1000
+
+
+def test_a_batch_that_grows_beyond_the_memory_budget_is_named():
+    optimizer = optax.sgd(0.1)
+    state = init_state(mlp_params(), optimizer)
+    free = make_train_step(mlp_loss, optimizer)
+    free.prepare(state, mlp_batch(rows=64))
+    budget = MemoryBudget(limit_bytes=free.program.temp_bytes)
+    step = make_train_step(mlp_loss, optimizer, budget=budget)
+    state, _ = step(state, mlp_batch(rows=64))
+    grown = r"batch\['x'\]: float32\[64,64\] -> float32\[512,64\]; batch\['y'\]: "
+    with pytest.raises(InfeasibleBudgetError, match=grown) as e:
+        step(state, mlp_batch(rows=512))
+    cause = e.value.__cause__
+    assert isinstance(cause, InfeasibleBudgetError)
+    assert str(cause.what) in e.value.what
+    for what in ("needed", "limit", "unit", "hint"):
+        assert getattr(e.value, what) == getattr(cause, what)
+    step(state, mlp_batch(rows=64))  # the state was not given away
+
+
+def test_weights_that_have_no_gradient_are_named():
+    optimizer = optax.sgd(0.1)
+    step = make_train_step(lambda p, b: p["w"].sum(), optimizer)
+    params = {"w": jnp.zeros(3), "i": jnp.arange(3), "on": jnp.array(True)}
+    with pytest.raises(TypeError) as e:
+        step.prepare(init_state(params, optimizer), jnp.ones(3))
+    assert str(e.value).startswith(
+        "params['i'] is int32 and params['on'] is bool and cannot be trained: keep "
+    )
+    assert "frugax.trees.partition" in str(e.value)
+    with pytest.raises(TypeError, match=r"^params\['i'\] is int32 and cannot be"):
+        step.lower(init_state(params | {"on": jnp.ones(2)}, optimizer), jnp.ones(3))
+
+
+def test_callers_that_check_no_types_are_checked_all_the_same():
+    # A process of its own: in this one every call is type-checked before it is made.
+    calls = [
+        "train.make_train_step(loss, 1e-3)",
+        "train.make_train_step(loss, optax.adam)",
+        "train.init_state(1.0, 1e-3)",
+        "train.make_train_step(loss, sgd, budget='1MiB')",
+        "train.plan('1s', step_seconds=1, compile_seconds=1, steps=1)",
+        "train.fit(step, train.init_state(1.0, sgd), [1.0], steps=1, budget='1s')",
+    ]
+    code = (
+        "import optax\nfrom frugax import train\n"
+        "loss, sgd = lambda p, b: p * b, optax.sgd(0.1)\n"
+        "step = train.make_train_step(loss, sgd)\n"
+    ) + "".join(f"try: {call}\nexcept TypeError as e: print(e)\n" for call in calls)
+    out = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    optimizers, budgets = out.splitlines()[:3], out.splitlines()[3:]
+    for said, got in zip(
+        optimizers, ["0.001.", "<function adam", "0.001."], strict=True
+    ):
+        assert said.startswith(
+            f"optimizer must be one of optax, such as optax.adam(1e-3), got {got}"
+        )
+    assert budgets == [
+        "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got '1MiB'.",
+        *2 * ["budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."],
+    ]

@@ -345,3 +345,55 @@ def test_two_thousand_accidents_never_give_wrong_data(tmp_path):
                 watch.read(path, strict=True)
     assert refused > 5
     assert declared > 1000
+
+
+def test_nothing_can_be_written_to_a_closed_journal(tmp_path):
+    journal = watch.Journal.create(tmp_path / "a", {})
+    journal.write(1, {"x": 1.0})
+    assert not journal.closed
+    journal.close()
+    journal.close()
+    assert journal.closed
+    for late in (
+        lambda: journal.write(2, {"x": 2.0}),
+        lambda: journal.rewind(0),
+        journal.flush,
+    ):
+        with pytest.raises(ValueError, match=r"a is closed.*append_to"):
+            late()
+    assert list(watch.read(tmp_path / "a", strict=True).steps) == [1]
+
+
+def test_a_step_that_does_not_fit_is_refused(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        with pytest.raises(ValueError, match="step must fit in int64"):
+            journal.write(2**63, {})
+        journal.write(1, {})
+
+
+def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
+    # A process of its own: in this one every call is type-checked before it is made.
+    calls = [
+        "journal.write(7.5, {})",
+        "journal.rewind(7.5)",
+        "watch.Watcher(journal, budget).record(7.5, {})",
+        "watch.Watcher(journal, '1%')",
+        "watch.plan('1%', step_seconds=1.0, drain_seconds=0.1, steps=9)",
+    ]
+    code = (
+        "import sys\nfrom frugax import OverheadBudget, watch\n"
+        "journal = watch.Journal.create(sys.argv[1], {})\n"
+        "budget = OverheadBudget('1%')\n"
+    ) + "".join(f"try: {call}\nexcept TypeError as e: print(e)\n" for call in calls)
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    *steps, watcher, plan = out.splitlines()
+    assert steps == ["step must be a whole number, got 7.5."] * 3
+    assert watcher == plan
+    assert plan == (
+        "budget must be an OverheadBudget, such as OverheadBudget(\"1%\"), got '1%'."
+    )

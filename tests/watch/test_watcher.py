@@ -33,6 +33,7 @@ class Metric:
     seconds: float = 0.0
     ready: bool = True
     shape: tuple[int, ...] = ()
+    dtype: np.dtype = dataclasses.field(default=np.dtype(float))
 
     def is_ready(self) -> bool:
         return self.ready
@@ -201,18 +202,80 @@ def test_what_is_no_scalar_and_what_is_traced_is_refused_and_named(journal):
     assert watcher.recorded == 0
 
 
-def test_a_record_that_the_journal_refuses_does_not_block_the_others(journal):
-    clock = Clock()
-    watcher = watch.Watcher(journal, OverheadBudget(share=0.0), clock=clock)
-    for step, value in ((1, 1.0), (1, 2.0), (2, 3j), (3, 4.0)):
-        watcher.record(step, {"x": value})
-    with pytest.raises(ValueError, match="above 1, got 1"):
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"v": "s"}, "'v' must be a real number, got 's'"),
+        ({"v": None}, "'v' must be a real number, got None"),
+        ({"v": 3j}, "'v' must be a real number, got 3j"),
+        ({"v": jnp.complex64(3j)}, "'v' must be a real number, got complex64"),
+        ({"v": 2**64 - 1}, "'v' must fit in int64"),
+        ({"v": 2**64}, "'v' must be a real number"),
+        ({"": 1.0}, "a name must be text"),
+        ({str(i): 1.0 for i in range(1000)}, "at most 1000 values, got 1001"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name_before_anything_is_kept(
+    journal, tmp_path, metrics, said
+):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    watcher.record(1, {"v": 1.0})
+    with pytest.raises((TypeError, ValueError), match=said):
+        watcher.record(2, {"first": 1.0, **metrics})
+    assert (watcher.recorded, watcher.pending) == (1, 1)
+    watcher.record(2, {"v": 2})
+    watcher.finish()
+    assert list(watch.read(tmp_path / "journal")["v"]) == [1.0, 2.0]
+
+
+def test_steps_must_rise_from_record_to_record(journal):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    for _ in range(2):  # the record before it waits, then it is in the journal
+        watcher.record(watcher.recorded, {"x": 1.0})
+        with pytest.raises(ValueError, match=f"above {watcher.recorded - 1}, got 0"):
+            watcher.record(0, {"x": 1.0})
         watcher.finish()
-    with pytest.raises(TypeError, match="'x' must be a real number"):
+    assert watcher.recorded == watcher.written == 2
+
+
+def test_a_number_is_what_it_was_when_it_was_recorded(journal):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    mutable = np.array(1.0)
+    watcher.record(1, {"x": mutable})
+    mutable[...] = 2.0
+    watcher.finish()
+    assert watcher.latest == {"x": 1.0}
+
+
+def test_a_record_that_only_the_journal_can_refuse_does_not_block_the_others(journal):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    with jax.enable_x64(True):
+        large = jnp.uint64(2**63)  # on the device: not looked at when it is recorded
+    for step, value in ((1, 1.0), (2, large), (3, 4.0)):
+        watcher.record(step, {"x": value})
+    with pytest.raises(ValueError, match="'x' must fit in int64"):
         watcher.finish()
     watcher.finish()
     assert watcher.recorded == watcher.written == 2
     assert watcher.latest == {"x": 4.0}
+
+
+def test_recording_goes_on_after_finish_until_the_journal_is_closed(tmp_path):
+    journal = watch.Journal.create(tmp_path / "a", {})
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    watcher.record(1, {"x": 1.0})
+    watcher.finish()
+    watcher.record(2, {"x": 2.0})
+    watcher.finish()
+    watcher.record(3, {"x": 3.0})
+    journal.close()
+    with pytest.raises(ValueError, match="closed"):
+        watcher.record(4, {"x": 4.0})
+    for _ in range(2):  # and what waits is not dropped without a word
+        with pytest.raises(ValueError, match=r"closed, with 1 record\(s\) not written"):
+            watcher.finish()
+    assert (watcher.recorded, watcher.written, watcher.pending) == (3, 2, 1)
+    assert list(watch.read(tmp_path / "a", strict=True).steps) == [1, 2]
 
 
 def test_metrics_of_a_jitted_step_arrive_exactly(journal, tmp_path):

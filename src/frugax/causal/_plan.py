@@ -6,6 +6,7 @@ order of the rest, so plan again when they are in.
 """
 
 import dataclasses
+import difflib
 import json
 import math
 from collections.abc import Sequence
@@ -78,7 +79,8 @@ def plan(
     """Choose the experiments to run within a budget.
 
     Args:
-        names: the candidates, each once; `budget.costs` may price them.
+        names: the candidates, each once. `budget.costs` prices all of them and no
+            other; without any prices each costs 1.
         mean: predicted outcome of each, in outcome units; larger is better.
         std: standard deviation of that prediction, in outcome units; 0 is certain.
         budget: cost of all experiments together, how many, or both.
@@ -89,13 +91,20 @@ def plan(
 
     Raises:
         InfeasibleBudgetError: not even the cheapest candidate fits the cost.
-        ValueError: no names, one given twice, or numbers that do not suit them.
+        TypeError: `budget` is none, but text or a number.
+        ValueError: no names, one given twice, or numbers or prices that do not suit
+            them.
 
     Example:
-        >>> budget = ExperimentBudget(cost=4.0, costs={"dose": 3.0})
+        >>> budget = ExperimentBudget(cost=4.0, costs={"dose": 3.0, "diet": 1.0})
         >>> plan(["dose", "diet"], [1.0, 0.4], [1.0, 0.5], budget, best=0.0).names
         ('diet', 'dose')
     """
+    if not isinstance(budget, ExperimentBudget):
+        raise TypeError(
+            "budget must be an ExperimentBudget, such as ExperimentBudget(cost=5.0), "
+            f"got {budget!r:.99}."
+        )
     if not names or len(set(names)) < len(names):
         raise ValueError(f"names must be given, each once; got {list(names)!r:.200}.")
     means, stds = np.asarray(mean, np.float32), np.asarray(std, np.float32)
@@ -104,6 +113,7 @@ def plan(
             raise ValueError(f"{what} needs a finite number for each of {len(names)}.")
     if (stds < 0).any() or not math.isfinite(best):
         raise ValueError("std must be >= 0 and best finite.")
+    _check_prices(names, budget)
     prices = [budget.price(name) for name in names]
     if budget.cost is not None and min(prices) > budget.cost:
         raise InfeasibleBudgetError(
@@ -132,3 +142,26 @@ def plan(
         gains=tuple(float(rates[i]) * prices[i] for i in chosen),
         left_out=tuple(names[i] for i in order if i not in chosen),
     )
+
+
+def _check_prices(names: Sequence[str], budget: ExperimentBudget) -> None:
+    """Refuse a misspelt price: the budget alone would let its experiment cost 1.
+
+    Raises:
+        ValueError: there are prices, and one is missing or for no candidate.
+    """
+    priced = [name for name, _ in budget.costs]
+    spare = [name for name in priced if name not in names]
+    for name in names if priced else ():
+        if name not in priced:
+            close = difflib.get_close_matches(name, spare, n=1)
+            hint = (
+                f"is it {close[0]!r}?" if close else "price every candidate, or none."
+            )
+            raise ValueError(f"costs has no price for {name!r}: {hint}")
+    if spare:
+        close = difflib.get_close_matches(spare[0], names, n=1)
+        hint = f"is it {close[0]!r}?" if close else f"there are {', '.join(names)}."
+        raise ValueError(
+            f"costs has a price for {spare[0]!r}, which is no candidate: {hint:.200}"
+        )

@@ -74,6 +74,11 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
             + ("Keep the number with np.asarray, or take" if number else "Take")
             + " it out first: arrays, rest = frugax.trees.partition(tree)."
         )
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise TypeError(
+            f"{place} is a masked array, and a file has no place for its mask: store "
+            "leaf.filled(value), and leaf.mask beside it if you need it."
+        )
     if str(leaf.dtype).startswith("key<"):  # JAX's: NumPy has no such dtype
         raise TypeError(
             f"{place} has dtype {leaf.dtype}, which a file of weights cannot hold: "

@@ -32,11 +32,10 @@ def planned_value_and_grad(
     def step(*args: Any) -> tuple[Any, Any]:
         body = read_body(loss, args, argnums, has_aux=has_aux)
         if body.graph.fingerprint != fingerprint:
-            shapes = jax.tree.map(jax.typeof, args)
             raise ValueError(
-                f"this plan was made for another loss or other shapes: it is for "
-                f"{fingerprint}, this is {body.graph.fingerprint} with {shapes}. "
-                "Plan again with remat.plan."
+                "this plan was made for another loss or other shapes: it is for "
+                f"{fingerprint:.8}, this is {body.graph.fingerprint:.8}. Plan again "
+                "with remat.plan."
             )
         if not segments:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)

@@ -102,7 +102,8 @@ def plan(
     Raises:
         InfeasibleBudgetError: no plan that was tried fits; at `needed` one does.
         RematUndoneError: the compiler merged away all recomputation.
-        TypeError: the loss cannot be traced, or does not return a number.
+        TypeError: the loss cannot be traced, or does not return a number; or the
+            budget is none, but text.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -116,6 +117,11 @@ def plan(
         >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
+    if not isinstance(budget, MemoryBudget):
+        raise TypeError(
+            'budget must be a MemoryBudget, such as MemoryBudget("1MiB"), got '
+            f"{budget!r:.99}."
+        )
     args = tuple(example_args)
     body = read_body(loss, args, argnums, has_aux=has_aux)
     ladder = drafts(body)

@@ -2,7 +2,7 @@
 
 Orbax writes the arrays. A manifest is written last: step, every leaf's place and
 type, every file's length and checksum, and the caller's own JSON. A folder without
-one is a save that was killed, and is passed over. On the way back the manifest is
+one is a save that was killed, and is passed over. On the way back all of that is
 compared first, so neither a damaged file nor a stranger's state reaches Orbax.
 """
 
@@ -63,28 +63,53 @@ class Checkpoints:
         """The last of them, or None."""
         return max(self.steps(), default=None)
 
+    def latest_sound_step(self) -> int | None:
+        """The last one whose files are as they were written, or None; reads them."""
+        sound = (s for s in reversed(self.steps()) if not self._unsound(s))
+        return next(sound, None)
+
+    def damaged(self) -> dict[int, str]:
+        """Each step whose files are not as they were written, and what is wrong.
+
+        Every file is read. Nothing is deleted: `save` replaces a damaged step that it
+        comes to or that lies ahead of it.
+        """
+        found = {step: self._unsound(step) for step in self.steps()}
+        return {step: why for step, why in found.items() if why}
+
     def save(self, state: TrainState, extra: Mapping[str, Any] | None = None) -> None:
         """Write a state, then drop what is older than the last `keep`.
 
-        It is on disk when this returns. Killed half-way, it does not count.
+        It is on disk when this returns. Killed half-way, it does not count. Damaged
+        checkpoints of this step or later ones are dropped before, for good: a run
+        that went on from an older one makes them anew.
 
         Args:
             state: what to save, under the number `state.step`.
             extra: anything JSON can hold, given back by `restore`.
 
         Raises:
-            CheckpointError: the folder has this step, or a later one, already.
+            CheckpointError: the folder has this step, or a later one, already, and
+                it is sound.
             OutputError: no space, no permission, or something in the way.
             TypeError: `extra` holds something that JSON cannot.
         """
-        step, latest = int(state.step), self.latest_step()
-        if latest is not None and latest >= step:
+        step = int(state.step)
+        not_behind = [s for s in self.steps() if s >= step]
+        try:
+            sound = [s for s in not_behind if not self._damage_at(s)]
+        except OSError as e:  # that may pass, and so is no reason to drop it
+            raise OutputError(why_not_written(self.folder, e)) from e
+        if sound:
             raise CheckpointError(
-                f"{self.folder} holds step {latest}, so step {step} cannot follow: "
+                f"{self.folder} holds step {sound[-1]}, so step {step} cannot follow: "
                 "restore it and go on from there, or use another folder."
             )
         extra = json.loads(json.dumps(extra or {}))  # refused before the slow part
-        place = make_folder(self.folder) / _folder_name(step)
+        make_folder(self.folder)
+        place = self._place(step)
+        for damaged in not_behind:
+            self._drop(damaged)
         for unfinished in self._ours():
             if not (unfinished / _MANIFEST).exists():
                 shutil.rmtree(unfinished)
@@ -101,9 +126,7 @@ class Checkpoints:
         sealed = {"crc32": zlib.crc32(text.encode()), "manifest": text}
         write_whole(place / _MANIFEST, json.dumps(sealed))
         for old in self.steps()[: -self.keep]:
-            # The manifest goes first: a folder without one does not count.
-            (self.folder / _folder_name(old) / _MANIFEST).unlink()
-            shutil.rmtree(self.folder / _folder_name(old))
+            self._drop(old)
 
     def restore(
         self, like: TrainState, *, step: int | None = None
@@ -113,7 +136,7 @@ class Checkpoints:
         Args:
             like: a state of the same run, for its structure, types and devices; its
                 values are not looked at (`jax.ShapeDtypeStruct`s will do).
-            step: which one; by default the latest.
+            step: which one; by default the latest, sound or not.
 
         Returns:
             The state, and the `extra` that was saved with it.
@@ -129,8 +152,21 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self.folder} holds {which}: check the path, or train from the start."
             )
-        place = self.folder / _folder_name(step)
-        body = self._manifest(place)
+        place = self._place(step)
+        if why := self._unsound(step):
+            sound = self.latest_sound_step()
+            remedy = (
+                "there is no sound one, train from the start."
+                if sound is None
+                else f"restore the last sound one with step={sound}."
+            )
+            raise CheckpointError(f"{place}: {why}; {remedy}")
+        body = _read_manifest(place)
+        if body["version"] != _VERSION:
+            raise CheckpointError(
+                f"{place} is of format {body['version']}, and this frugax reads "
+                f"{_VERSION}: update frugax."
+            )
         saved = {str(where): str(kind) for where, kind in body["leaves"]}
         wanted = dict(Signature.of(state=like).leaves)
         for leaf in [*wanted, *saved]:
@@ -141,11 +177,6 @@ class Checkpoints:
                     f"{wanted.get(leaf, 'absent')} here. Restore it into the model and "
                     "optimiser that wrote it."
                 )
-        found = _checksums(place)
-        for file, whole in body["files"].items():
-            if found.get(file) != whole:
-                gone = "is missing" if file not in found else "is damaged"
-                raise CheckpointError(self._damage(place, f"{file} {gone}"))
         return _from_numpy(_read_arrays(place), like), body["extra"]
 
     def _ours(self) -> list[Path]:
@@ -155,34 +186,57 @@ class Checkpoints:
             p for p in self.folder.iterdir() if p.is_dir() and _OURS.fullmatch(p.name)
         ]
 
-    def _manifest(self, place: Path) -> dict[str, Any]:
+    def _place(self, step: int) -> Path:
+        return self.folder / f"frugax-{step}"
+
+    def _drop(self, step: int) -> None:
+        # The manifest goes first: a folder without one does not count.
+        (self._place(step) / _MANIFEST).unlink()
+        shutil.rmtree(self._place(step))
+
+    def _damage_at(self, step: int) -> str:
+        """What is wrong with the files of a step; empty if nothing is.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        place = self._place(step)
         try:
-            sealed = json.loads((place / _MANIFEST).read_text())
-            text = str(sealed["manifest"])
-            if zlib.crc32(text.encode()) != sealed["crc32"]:
-                raise ValueError("checksum")
-        except (OSError, ValueError, KeyError, TypeError) as e:
-            raise CheckpointError(self._damage(place, f"{_MANIFEST} is damaged")) from e
-        body = json.loads(text)
+            body = _read_manifest(place)
+        except (ValueError, KeyError, TypeError):
+            return f"{_MANIFEST} is damaged"
         if body["version"] != _VERSION:
-            raise CheckpointError(
-                f"{place} is of format {body['version']}, and this frugax reads "
-                f"{_VERSION}: update frugax."
-            )
-        return body
+            return ""  # not ours to judge
+        found = _checksums(place)
+        for file, whole in body["files"].items():
+            if file not in found:
+                return f"{file} is missing"
+            if found[file] != whole:
+                return f"{file} is damaged"
+        return ""
 
-    def _damage(self, place: Path, what: str) -> str:
-        others = [s for s in self.steps() if _folder_name(s) != place.name]
-        remedy = (
-            f"restore another one with step={others[-1]}"
-            if others
-            else "there is no other, train from the start"
-        )
-        return f"{place}: {what}; {remedy}, and delete this folder."
+    def _unsound(self, step: int) -> str:
+        """Why a step cannot be restored, as far as its files go; empty if it can."""
+        try:
+            return self._damage_at(step)
+        except OSError as e:
+            return f"it cannot be read ({e.strerror})"
 
 
-def _folder_name(step: int) -> str:
-    return f"frugax-{step}"
+def _read_manifest(place: Path) -> dict[str, Any]:
+    """What the manifest says.
+
+    Raises:
+        KeyError: it is damaged, as for TypeError and ValueError.
+        OSError: it cannot be read.
+        TypeError: see KeyError.
+        ValueError: see KeyError.
+    """
+    sealed = json.loads((place / _MANIFEST).read_text())
+    text = str(sealed["manifest"])
+    if zlib.crc32(text.encode()) != sealed["crc32"]:
+        raise ValueError(f"{place / _MANIFEST}: the checksum is wrong.")
+    return json.loads(text)
 
 
 def _to_numpy(state: TrainState) -> dict[str, np.ndarray]:

@@ -14,8 +14,8 @@ from ._batches import batches_by_index
 from ._checkpoints import Checkpoints
 from ._clock import TimeLedger
 from ._loop import Evaluation, Loop, StoppedBecause
-from ._plan import TrainPlan
-from ._state import TrainState
+from ._plan import TrainPlan, check_budget
+from ._state import TrainState, refuse_given_away
 from ._step import Metrics, TrainStep
 
 
@@ -73,7 +73,8 @@ def fit(
 
     Args:
         step: from `make_train_step`.
-        state: where to start; its memory is given away, as by `step`.
+        state: where to start. Its memory is given away, as by `step`: go on with
+            the result's.
         batches: the batch of each step, as a function of the step number, or a list
             to go round. Not an iterator: that cannot be resumed.
         steps: step number to reach, those of earlier runs included.
@@ -92,11 +93,13 @@ def fit(
         stop: asked before each step whether to stop.
 
     Raises:
-        ValueError: a number out of its range, or `*_every` without what it is for.
-        TypeError: `batches` is an iterator.
+        ValueError: a number out of its range, `*_every` without what it is for, or
+            the state was given away before.
+        TypeError: `batches` is an iterator, or `budget` is text; see also `TrainStep`.
         DivergedError: the loss, or a state about to be saved, is not finite.
         InfeasibleBudgetError: the time was over before the first step. `needed` is
-            what had been spent by then.
+            what had been spent by then. Or the batch of a step grew beyond the
+            memory budget; see `TrainStep`.
         BudgetExceededError: a batch needs one compile too many; see `TrainStep`.
 
     Example:
@@ -110,6 +113,9 @@ def fit(
         >>> print(result.stopped_because, result.state.params)
         steps [0.875 0.875]
     """
+    if budget is not None:
+        check_budget(budget)
+    refuse_given_away(state)
     for name, value in (("evaluate_every", evaluate_every), ("save_every", save_every)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be >= 1, got {value}.")

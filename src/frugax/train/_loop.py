@@ -171,7 +171,7 @@ class Loop:
         self.loss = losses[-1]
 
     def _not_finite(self, number: int, loss: float) -> str:
-        saved = self._checkpoints and self._checkpoints.latest_step()
+        saved = self._checkpoints and self._checkpoints.latest_sound_step()
         kept = "" if saved is None else f" The checkpoint of step {saved} is sound."
         return (
             f"the loss of step {number} (counted from 0) is {loss}: lower the learning "
@@ -187,7 +187,7 @@ class Loop:
         self.history.append(Evaluation(self.at, self.clock.elapsed, values))
 
     def _save_state(self) -> None:
-        if self._checkpoints is None or self._checkpoints.latest_step() == self.at:
+        if self._checkpoints is None or self._is_saved(self._checkpoints):
             return
         # A gradient may turn to NaN one step before the loss does. Such a state must
         # not push a sound one out.
@@ -203,6 +203,12 @@ class Loop:
             self._before_save()
         self._checkpoints.save(self.state)
         self._save_s = self.clock.lap("io_s")
+
+    def _is_saved(self, checkpoints: Checkpoints) -> bool:
+        latest = checkpoints.latest_step()
+        if latest is None or latest < self.at:
+            return False  # the usual case, and no file was read for it
+        return checkpoints.latest_sound_step() == self.at
 
     def _steps_to_halt(self) -> int:
         """Steps to the next evaluation, checkpoint or the end, the first of them."""

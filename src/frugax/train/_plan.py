@@ -87,6 +87,7 @@ def plan(
         other_seconds: what evaluations and checkpoints take, all together; >= 0.
 
     Raises:
+        TypeError: `budget` is none, but text or a number.
         ValueError: a number out of its range.
         InfeasibleBudgetError: not even one step fits.
 
@@ -95,6 +96,7 @@ def plan(
         >>> p.steps, p.predicted
         (3, 9.0)
     """
+    check_budget(budget)
     if not 0 < step_seconds < math.inf:
         raise ValueError(f"step_seconds must be > 0 and finite, got {step_seconds}.")
     for name, value in (("compile", compile_seconds), ("other", other_seconds)):
@@ -126,6 +128,19 @@ def plan(
         compile_seconds=costs[1],
         other_seconds=costs[2],
     )
+
+
+def check_budget(budget: object) -> None:
+    """Refuse what only describes a budget.
+
+    Raises:
+        TypeError: it is no `TimeBudget`.
+    """
+    if not isinstance(budget, TimeBudget):
+        raise TypeError(
+            'budget must be a TimeBudget, such as TimeBudget("10min"), got '
+            f"{budget!r:.99}."
+        )
 
 
 def _total(steps: int, step_s: float, compile_s: float, other_s: float) -> float:

@@ -34,6 +34,38 @@ def init_state(params: PyTree, optimizer: optax.GradientTransformation) -> Train
     Args:
         params: the weights, any pytree of arrays.
         optimizer: the same one that `make_train_step` is given.
+
+    Raises:
+        TypeError: `optimizer` is none.
     """
+    check_optimizer(optimizer)
     state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
     return jax.tree.map(jnp.array, state)
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Refuse a learning rate, and a maker of optimisers that was not called.
+
+    Raises:
+        TypeError: it has no `init` and `update`.
+    """
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise TypeError(
+            "optimizer must be one of optax, such as optax.adam(1e-3), got "
+            f"{optimizer!r:.99}."
+        )
+
+
+def refuse_given_away(state: TrainState) -> None:
+    """XLA's own words for this name neither the state nor the way out.
+
+    Raises:
+        ValueError: the memory of this state was given to an earlier step.
+    """
+    leaves = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array)]
+    if any(x.is_deleted() for x in leaves):
+        raise ValueError(
+            "this state was given away to an earlier step: go on with the state that "
+            "step gave back (after fit, with result.state), or use "
+            "make_train_step(donate=False)."
+        )

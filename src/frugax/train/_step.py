@@ -17,11 +17,11 @@ import optax
 
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, Receipt, Spend
-from frugax.errors import BudgetExceededError
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.typing import PyTree
 
 from ._signature import Signature
-from ._state import TrainState
+from ._state import TrainState, check_optimizer, refuse_given_away
 
 Metrics: TypeAlias = dict[str, jax.Array]
 
@@ -95,7 +95,7 @@ class TrainStep:
                 # RuntimeErrors are JAX 0.12's word for an array that was given away.
                 if isinstance(e, jax.errors.JaxRuntimeError):
                     raise
-                _refuse_given_away(state)
+                refuse_given_away(state)
                 if self._current.signature == Signature.of(state=state, batch=batch):
                     raise
         self.prepare(state, batch)
@@ -112,15 +112,28 @@ class TrainStep:
         Raises:
             BudgetExceededError: one compile more than `compile_budget`, or the
                 compiled step needs more memory than its plan promised.
-            InfeasibleBudgetError: no plan fits the memory budget.
-            TypeError: the loss is not a scalar with an optional dict of scalars, or
-                the step would change the type of its own state.
+            InfeasibleBudgetError: no plan fits the memory budget; with these shapes,
+                if others were planned before, and then it names the change.
+            TypeError: the loss is not a scalar with an optional dict of scalars, some
+                of `params` are no floating-point numbers, or the step would change
+                the type of its own state.
         """
         signature = Signature.of(state=state, batch=batch)
         if signature not in self._variants:
             self._refuse_one_too_many(signature)
             started = time.perf_counter()
-            self._variants[signature] = self._compile(signature, state, batch)
+            try:
+                self._variants[signature] = self._compile(signature, state, batch)
+            except InfeasibleBudgetError as e:
+                if not self._variants:
+                    raise
+                raise InfeasibleBudgetError(
+                    f"with {self._changes_to(signature)}, {e.what}",
+                    needed=e.needed,
+                    limit=e.limit,
+                    unit=e.unit,
+                    hint=e.hint,
+                ) from e
             self.compile_seconds += time.perf_counter() - started
         self._current = self._variants[signature]
 
@@ -218,6 +231,7 @@ class TrainStep:
         self, state: TrainState, batch: PyTree
     ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
         """The step as a jitted function, with its backward pass planned."""
+        _refuse_untrainable(state.params)
         has_aux = _has_aux(self._loss, state, batch)
         build = lambda grad_fn: self._build(grad_fn, has_aux=has_aux)
         donate = self._donate_argnums
@@ -257,15 +271,18 @@ class TrainStep:
     def _refuse_one_too_many(self, signature: Signature) -> None:
         if self._compile_limit is None or self.compiles < self._compile_limit:
             return
+        raise BudgetExceededError(
+            f"the compile budget of {self._compile_limit} is spent and "
+            f"{self._changes_to(signature)} needs another program. Give every batch "
+            "the same shapes (pad or drop the last one), or raise the budget."
+        )
+
+    def _changes_to(self, signature: Signature) -> str:
+        """What differs from the nearest program that there is."""
         changes = [known.changes_to(signature) for known in self._variants]
         nearest = min(changes, key=len, default=[])
         more = f" (and {len(nearest) - 3} more)" if len(nearest) > 3 else ""
-        what = "; ".join(nearest[:3]) + more
-        raise BudgetExceededError(
-            f"the compile budget of {self._compile_limit} is spent and {what} needs "
-            "another program. Give every batch the same shapes (pad or drop the "
-            "last one), or raise the budget."
-        )
+        return "; ".join(nearest[:3]) + more
 
 
 def make_train_step(
@@ -283,7 +300,7 @@ def make_train_step(
 
     Args:
         loss: `loss(params, batch)` gives a real scalar, or that and a dict of scalars
-            to report beside it.
+            to report beside it. All of `params` are floating-point arrays.
         optimizer: from optax, or anything with its `init` and `update`. Those that
             want the loss are given it, as `value=`.
         budget: the most memory the compiled step may need.
@@ -292,6 +309,7 @@ def make_train_step(
         donate: whether the state's memory may be used again for the next state.
 
     Raises:
+        TypeError: `optimizer` or `budget` is none, but a number or text.
         ValueError: `compile_budget` is below 1.
 
     Example:
@@ -305,6 +323,12 @@ def make_train_step(
         >>> print(state.params, metrics["loss"])
         [0.5 0.5] 2.0
     """
+    check_optimizer(optimizer)
+    if not isinstance(budget, MemoryBudget | None):
+        raise TypeError(
+            'budget must be a MemoryBudget, such as MemoryBudget("1MiB"), got '
+            f"{budget!r:.99}."
+        )
     if compile_budget is not None and compile_budget < 1:
         raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
     return TrainStep(
@@ -344,17 +368,22 @@ def _is_scalar(x: object) -> TypeGuard[jax.ShapeDtypeStruct]:
     return isinstance(x, jax.ShapeDtypeStruct) and x.shape == ()
 
 
-def _refuse_given_away(state: TrainState) -> None:
-    """XLA's own words for this name neither the state nor the way out.
+def _refuse_untrainable(params: PyTree) -> None:
+    """JAX's own words for this do not name the leaf.
 
     Raises:
-        ValueError: the memory of this state was given to an earlier step.
+        TypeError: some weights have no gradient, being no floating-point numbers.
     """
-    leaves = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array)]
-    if any(x.is_deleted() for x in leaves):
-        raise ValueError(
-            "this state was given away to an earlier step: go on with the state that "
-            "step gave back, or use make_train_step(donate=False)."
+    found = [
+        f"params{jax.tree_util.keystr(path)} is {dtype}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact)
+    ]
+    if found:
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise TypeError(
+            f"{' and '.join(found[:3])}{more} and cannot be trained: keep it out of "
+            "params (frugax.trees.partition), or pass it in the batch."
         )
 
 

@@ -1,8 +1,9 @@
 """Writing a journal: metrics of a run, appended in blocks that survive a crash."""
 
 import io
+import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,7 +57,6 @@ class Journal:
         self._last_step = last_step
         self._steps: list[int] = []
         self._records: list[dict[str, np.number]] = []
-        self._names: set[str] = set()  # those already checked
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], meta: dict[str, Any]) -> "Journal":
@@ -120,6 +120,11 @@ class Journal:
         return made
 
     @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._file.closed
+
+    @property
     def last_step(self) -> int | None:
         """The step that the next record must be behind; None before the first."""
         return self._last_step
@@ -138,36 +143,30 @@ class Journal:
         Raises:
             OutputError: the gathered records cannot be written. They stay in memory,
                 this one is not taken, and the next call tries again.
-            TypeError: a value is no real number.
-            ValueError: a step that is not higher, a whole number beyond int64, or a
-                name that is empty or too long.
+            TypeError: a value is no real number, or the step no whole one.
+            ValueError: a step that is not higher, a whole number beyond int64, a
+                name that is empty or too long, over 1000 of them, or the journal is
+                closed.
         """
-        if self._last_step is not None and step <= self._last_step:
-            raise ValueError(
-                f"step must be above {self._last_step}, got {step}. "
-                "Use rewind to write steps anew."
-            )
-        if len(values) > MOST_COLUMNS:
-            raise ValueError(
-                f"a record holds at most {MOST_COLUMNS} values, got {len(values)}."
-            )
-        for name in values.keys() - self._names:
-            _check_name(name)
-            self._names.add(name)
-        record = {name: _as_number(name, value) for name, value in values.items()}
+        self._refuse_closed()
+        step = as_step(step, after=self._last_step)
+        check_names(values)
+        record = {name: as_number(name, value) for name, value in values.items()}
         # Before the record is taken: if this raises, the caller still has it.
         if len(self._steps) == RECORDS_PER_BLOCK:
             self._write_block()
-        self._steps.append(int(step))
+        self._steps.append(step)
         self._records.append(record)
-        self._last_step = int(step)
+        self._last_step = step
 
     def flush(self) -> None:
         """Write what is in memory and wait until the disk has it.
 
         Raises:
             OutputError: it cannot be written; what is in memory stays there.
+            ValueError: the journal is closed.
         """
+        self._refuse_closed()
         self._write_block()
         self._sync()
 
@@ -179,16 +178,20 @@ class Journal:
 
         Raises:
             OutputError: the mark cannot be written.
+            TypeError: the step is no whole number.
+            ValueError: the journal is closed.
         """
+        self._refuse_closed()
+        step = as_step(step)
         if self._last_step is None or self._last_step <= step:
             return
         keep = sum(s <= step for s in self._steps)
         del self._steps[keep:], self._records[keep:]
         self._write_block()
-        mark = {"kind": "rewind", "first": self._written, "step": int(step)}
+        mark = {"kind": "rewind", "first": self._written, "step": step}
         self._append(encode_mark(mark))
         self._sync()
-        self._last_step = int(step)
+        self._last_step = step
 
     def close(self) -> None:
         """Flush, mark the journal as complete, and close. Twice is harmless.
@@ -214,6 +217,13 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise ValueError(
+                f"{self._path} is closed: write before `close`, or go on with it by "
+                "Journal.append_to."
+            )
 
     def _write_block(self) -> None:
         if self._steps:
@@ -257,7 +267,27 @@ def _open(path: Path) -> io.FileIO:
         raise OutputError(files.why_not_written(path, e)) from e
 
 
-def _as_number(name: str, value: object) -> np.number:
+def as_step(step: object, *, after: int | None = None) -> int:
+    """The number of a step, as a record carries it.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is beyond int64, or not above `after`.
+    """
+    try:
+        number = operator.index(step)  # pyright: ignore[reportArgumentType]
+    except TypeError as e:
+        raise TypeError(f"step must be a whole number, got {step!r:.99}.") from e
+    if after is not None and number <= after:
+        raise ValueError(
+            f"step must be above {after}, got {number}. Use rewind to write steps anew."
+        )
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"step must fit in int64, got {number}.")
+    return number
+
+
+def as_number(name: str, value: object) -> np.number:
     """The value as int64, float32 or float64.
 
     Raises:
@@ -265,32 +295,47 @@ def _as_number(name: str, value: object) -> np.number:
         ValueError: it is beyond int64.
     """
     array = np.asarray(value)
-    kind, width = array.dtype.kind, array.dtype.itemsize
     if array.shape != ():
         raise TypeError(f"{name!r} must be one number, got shape {array.shape}.")
+    if not is_real(array.dtype):
+        raise TypeError(f"{name!r} must be a real number, got {value!r:.99}.")
+    kind, width = array.dtype.kind, array.dtype.itemsize
+    if kind == "u" and array > np.iinfo(np.int64).max:
+        raise ValueError(f"{name!r} must fit in int64, got {array}.")
     if kind in "biu":
-        if kind == "u" and array > np.iinfo(np.int64).max:
-            raise ValueError(f"{name!r} must fit in int64, got {array}.")
         return np.int64(array)
-    if kind == "f" and width == 8:
-        return np.float64(array)
-    # ml_dtypes' bfloat16 and float8 kinds are widened exactly, as float16 is.
-    if (kind == "f" and width < 8) or array.dtype.name.startswith(("bfloat", "float8")):
-        return np.float32(array)
-    raise TypeError(f"{name!r} must be a real number, got {value!r:.99}.")
+    return np.float64(array) if width == 8 else np.float32(array)
 
 
-def _check_name(name: object) -> None:
+def is_real(dtype: np.dtype) -> bool:
+    """Whether `as_number` takes what has this dtype.
+
+    ml_dtypes' bfloat16 and float8 kinds are widened exactly, as float16 is.
+    """
+    return (
+        dtype.kind in "biu"
+        or (dtype.kind == "f" and dtype.itemsize <= 8)
+        or dtype.name.startswith(("bfloat", "float8"))
+    )
+
+
+def check_names(names: Collection[object]) -> None:
     """Refuse what a block's head cannot hold.
 
     Raises:
-        ValueError: the name is no text, empty or too long.
+        ValueError: there are too many, or one is no text, empty or too long.
     """
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+    if len(names) > MOST_COLUMNS:
         raise ValueError(
-            f"a name must be text of 1 to {LONGEST_NAME} characters, got {name!r:.99}."
+            f"a record holds at most {MOST_COLUMNS} values, got {len(names)}."
         )
-    try:
-        name.encode()
-    except UnicodeEncodeError as e:
-        raise ValueError(f"the name {name!r} is no Unicode text.") from e
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            raise ValueError(
+                f"a name must be text of 1 to {LONGEST_NAME} characters, got "
+                f"{name!r:.99}."
+            )
+        try:
+            name.encode()
+        except UnicodeEncodeError as e:
+            raise ValueError(f"the name {name!r} is no Unicode text.") from e

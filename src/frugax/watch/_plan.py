@@ -103,6 +103,7 @@ def plan(
     Raises:
         InfeasibleBudgetError: one drain at the end costs more than the budget. A
             `needed` above 1 cannot be had by any budget: the run is too short.
+        TypeError: `budget` is none, but text or a number.
         ValueError: a number out of its range.
 
     Example:
@@ -114,6 +115,7 @@ def plan(
         records  every step     10000  100 ms  0.1%
         both     limit 1%              850 ms  0.85%
     """
+    check_budget(budget)
     times = {"step_seconds": step_seconds, "drain_seconds": drain_seconds}
     for name, value in times.items():
         if not 0 < value < math.inf:
@@ -145,6 +147,19 @@ def plan(
         fits = _share(made, -(-steps // middle)) <= budget.share
         low, high = (low, middle) if fits else (middle, high)
     return dataclasses.replace(made, every=high)
+
+
+def check_budget(budget: object) -> None:
+    """Refuse what only describes a budget.
+
+    Raises:
+        TypeError: it is no `OverheadBudget`.
+    """
+    if not isinstance(budget, OverheadBudget):
+        raise TypeError(
+            'budget must be an OverheadBudget, such as OverheadBudget("1%"), got '
+            f"{budget!r:.99}."
+        )
 
 
 def _share(plan: WatchPlan, drains: int) -> float:

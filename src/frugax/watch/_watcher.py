@@ -20,8 +20,8 @@ from jax.core import Tracer
 from frugax.budget import OverheadBudget, Receipt, Spend
 
 from ._blocks import RECORDS_PER_BLOCK
-from ._journal import Journal
-from ._plan import WatchPlan
+from ._journal import Journal, as_number, as_step, check_names, is_real
+from ._plan import WatchPlan, check_budget
 
 # Assumed until the first drain is timed, on the dear side: one block of records of four
 # metrics takes 0.7 ms of a CPU core (benchmarks/test_watch.py).
@@ -63,8 +63,10 @@ class Watcher:
             most_pending: how many records may wait; >= 1.
 
         Raises:
+            TypeError: `budget` is none, but text or a number.
             ValueError: `most_pending` is below 1.
         """
+        check_budget(budget)
         if most_pending < 1:
             raise ValueError(f"most_pending must be >= 1, got {most_pending}.")
         self.latest_step: int | None = None
@@ -104,21 +106,20 @@ class Watcher:
         Raises:
             OutputError: the journal cannot be written. Nothing is lost: the next
                 call tries again.
-            TypeError: called while JAX traces a function, or a metric is not real.
-            ValueError: a metric is no single number, or the step is not higher. What
-                only the journal can see is raised when the record is read, perhaps
-                calls later; that record is refused, no other.
+            TypeError: called while JAX traces a function, a metric is no real number,
+                or the step no whole one.
+            ValueError: a metric is no single number, a name is empty or too long, there
+                are over 1000, the step is not higher, or the journal is closed. A whole
+                number on the device that is beyond int64 is found only when it is read,
+                perhaps calls later; that record is refused, no other.
         """
         entered = self._clock()
-        for name, value in metrics.items():
-            if isinstance(value, Tracer):
-                raise TypeError(
-                    f"{name!r} is being traced: return it from the jitted function "
-                    "and record it outside."
-                )
-            if getattr(value, "shape", ()) != ():
-                raise ValueError(f"{name!r} must have shape (), got {value.shape}.")
-        self._pending.append((step, dict(metrics)))
+        self._refuse_closed()
+        last = self._pending[-1][0] if self._pending else self._journal.last_step
+        step = as_step(step, after=last)
+        check_names(metrics)
+        kept = {name: _checked(name, value) for name, value in metrics.items()}
+        self._pending.append((step, kept))
         self.recorded += 1
         try:
             self._drain_while_affordable(entered)
@@ -138,7 +139,9 @@ class Watcher:
 
         Raises:
             OutputError: the journal cannot be written; may be called again.
+            ValueError: the journal is closed.
         """
+        self._refuse_closed()
         jax.block_until_ready([metrics for _, metrics in self._pending])
         entered = self._clock()
         try:
@@ -151,6 +154,7 @@ class Watcher:
 
         Raises:
             OutputError: the journal cannot be written; `finish` may be called again.
+            ValueError: the journal is closed.
         """
         self.collect()
         entered = self._clock()
@@ -176,6 +180,13 @@ class Watcher:
             ),
         )
         return Receipt((spend,))
+
+    def _refuse_closed(self) -> None:
+        if self._journal.closed:
+            raise ValueError(
+                f"the journal is closed, with {self.pending} record(s) not written: "
+                "record and finish before `Journal.close`."
+            )
 
     def _outside(self, now: float) -> float:
         return 0.0 if self._start is None else now - self._start - self._inside
@@ -210,8 +221,8 @@ class Watcher:
         """Fetch the oldest `count` records and write them.
 
         Raises:
-            TypeError: the journal refuses one of them, which is dropped.
-            ValueError: likewise.
+            OutputError: the journal cannot be written; the rest still waits.
+            ValueError: the journal refuses one of them, which is dropped.
         """
         entered = self._clock()
         oldest = list(itertools.islice(self._pending, count))
@@ -225,7 +236,7 @@ class Watcher:
             values = {name: np.asarray(value) for name, value in metrics.items()}
             try:
                 self._journal.write(step, values)
-            except (TypeError, ValueError):
+            except ValueError:
                 self._pending.popleft()  # or it would block all that wait behind it
                 self.recorded -= 1
                 raise
@@ -234,6 +245,27 @@ class Watcher:
             self.latest_step = step
             self._latest = values
         self._price = self._clock() - entered
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A metric that can be kept until it is read: numbers as they are now.
+
+    Raises:
+        TypeError: it is no real number, or is being traced.
+        ValueError: it is no single number.
+    """
+    if isinstance(value, Tracer):
+        raise TypeError(
+            f"{name!r} is being traced: return it from the jitted function "
+            "and record it outside."
+        )
+    if getattr(value, "shape", ()) != ():
+        raise ValueError(f"{name!r} must have shape (), got {value.shape}.")
+    if not hasattr(value, "is_ready"):
+        return as_number(name, value)
+    if not is_real(value.dtype):
+        raise TypeError(f"{name!r} must be a real number, got {value.dtype}.")
+    return value  # on the device: to read it now would wait for it
 
 
 def _is_ready(value: Any) -> bool:

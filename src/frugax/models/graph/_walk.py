@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from frugax.budget import format_bytes, table
 
@@ -130,15 +130,15 @@ def check_input(expected: Shape, got: Sequence[int]) -> None:
         )
 
 
-def check_parameters(nodes: Sequence[Node], got: Mapping[str, Sequence[int]]) -> None:
+def check_parameters(nodes: Sequence[Node], got: Mapping[str, Any]) -> None:
     """Refuse parameters that are not the model's.
 
     Args:
         nodes: the model.
-        got: the shape of each parameter, by name.
+        got: arrays by name, of any library.
 
     Raises:
-        ValueError: one is missing, unknown, or of a wrong shape.
+        ValueError: one is missing, unknown, no array, or of a wrong shape.
     """
     known = {
         name: (node, parameter)
@@ -148,9 +148,14 @@ def check_parameters(nodes: Sequence[Node], got: Mapping[str, Sequence[int]]) ->
     for name, (node, parameter) in known.items():
         if name not in got:
             raise ValueError(f"parameter {name!r} of {_at(node.path)} is missing.")
-        if tuple(got[name]) != parameter.shape:
+        if not hasattr(got[name], "shape"):
             raise ValueError(
-                f"parameter {name!r} has shape {tuple(got[name])}, but {_at(node.path)}"
+                f"parameter {name!r} must be an array, got {got[name]!r:.99}."
+            )
+        shape = tuple(got[name].shape)
+        if shape != parameter.shape:
+            raise ValueError(
+                f"parameter {name!r} has shape {shape}, but {_at(node.path)}"
                 f" ({type(node.layer).__name__}), which takes {node.before} to "
                 f"{node.after}, needs {parameter.shape}."
             )

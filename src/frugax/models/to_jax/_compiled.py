@@ -61,10 +61,11 @@ class Compiled:
             x: `(batch, *input_shape)`, of the parameters' dtype.
 
         Raises:
-            ValueError: a parameter or the input has a wrong shape; it is named.
+            ValueError: a parameter is missing, unknown or no array, or it or the
+                input has a wrong shape; it is named.
         """
         check_input(self.input_shape, x.shape)
-        check_parameters(self.nodes, {name: p.shape for name, p in params.items()})
+        check_parameters(self.nodes, params)
 
         def leaf(path: str, layer: Leaf, x: Array) -> Array:
             own = layer.parameters(x.shape[1:])
