@@ -165,6 +165,23 @@ def test_a_damaged_checkpoint_is_one_line(small):
     assert_one_line(done, "damaged", "checkpoints")
 
 
+def test_going_on_passes_over_a_damaged_checkpoint_and_says_so(small):
+    done = frugax("run", "c.yaml", "--set", "train.save_every=2", cwd=small)
+    assert done.returncode == 0, done.stderr
+    folder = small / "runs" / "small"
+    whole = (folder / "model.fxz").read_bytes()
+    (folder / "receipt.json").unlink()
+    newest = folder / "checkpoints" / "frugax-5"
+    for file in newest.rglob("*"):
+        if file.is_file() and file.name != "frugax.json":
+            file.write_bytes(b"damaged")
+    done = frugax("run", "--resume", "runs/small", cwd=small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The checkpoint of step 5 was damaged" in done.stdout
+    assert "going on after step 4" in done.stdout
+    assert (folder / "model.fxz").read_bytes() == whole
+
+
 def test_compress_verify_and_decompress_a_file(tmp_path):
     weights = {"w": np.random.default_rng(0).normal(size=(200, 100)).astype("float32")}
     save_file(weights, tmp_path / "m.safetensors")

@@ -15,8 +15,8 @@ class ExperimentBudget:
         cost: price of all experiments together, in the user's own unit; > 0 or None.
         n: how many experiments; >= 1 or None.
         seconds: wall time of the campaign; > 0 or None.
-        costs: price of one experiment by name, as sorted pairs; an experiment that
-            is not named costs 1. Give it as a mapping.
+        costs: price of one experiment by name, as sorted pairs; empty if each costs
+            1. Give it as a mapping.
     """
 
     cost: float | None

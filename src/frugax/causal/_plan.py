@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from frugax.budget import ExperimentBudget, from_plain, table, to_plain
+from frugax.budget import ExperimentBudget, check_budget, from_plain, table, to_plain
 from frugax.errors import InfeasibleBudgetError
 
 from ._gain_per_cost import gain_per_cost
@@ -100,11 +100,7 @@ def plan(
         >>> plan(["dose", "diet"], [1.0, 0.4], [1.0, 0.5], budget, best=0.0).names
         ('diet', 'dose')
     """
-    if not isinstance(budget, ExperimentBudget):
-        raise TypeError(
-            "budget must be an ExperimentBudget, such as ExperimentBudget(cost=5.0), "
-            f"got {budget!r:.99}."
-        )
+    check_budget(budget, ExperimentBudget)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"names must be given, each once; got {list(names)!r:.200}.")
     means, stds = np.asarray(mean, np.float32), np.asarray(std, np.float32)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 
 import jax
 
-from frugax.budget import MemoryBudget
+from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops, has_loop
 from frugax.measure import program
@@ -117,11 +117,7 @@ def plan(
         >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
-    if not isinstance(budget, MemoryBudget):
-        raise TypeError(
-            'budget must be a MemoryBudget, such as MemoryBudget("1MiB"), got '
-            f"{budget!r:.99}."
-        )
+    check_budget(budget, MemoryBudget)
     args = tuple(example_args)
     body = read_body(loss, args, argnums, has_aux=has_aux)
     ladder = drafts(body)

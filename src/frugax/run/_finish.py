@@ -33,6 +33,7 @@ def finish(
     observer: Observer,
     *,
     predicted_seconds: float | None,
+    notes: tuple[str, ...],
 ) -> Outcome:
     """Turn a trained state into the run's files.
 
@@ -46,6 +47,7 @@ def finish(
         observer: told about progress.
         predicted_seconds: what the whole run was expected to take; None if nothing
             was.
+        notes: what fell short so far.
 
     Raises:
         InfeasibleBudgetError: the weights cannot be made as small as asked; the
@@ -83,7 +85,7 @@ def finish(
         evaluations=evaluations,
         memory=_memory_facts(ready),
         model=_model_facts(folder, ready, params, saved, before, after),
-        notes=_notes(config, result, records),
+        notes=(*notes, *_notes(config, result, records)),
         environment=environment(),
     )
     write_whole(folder.report, report_page(outcome, records))

@@ -95,7 +95,7 @@ def run(
             ready = prepare(config, config_folder, stopwatch, observer)
         before = stopwatch.total
         try:
-            result, watcher = _train(
+            result, watcher, notes = _train(
                 config, folder, ready, stopwatch, observer, resume=resume
             )
         except InfeasibleBudgetError:
@@ -109,7 +109,7 @@ def run(
             predicted = before + result.plan.predicted + ending
         return finish(
             config, folder, ready, result, watcher, stopwatch, observer,
-            predicted_seconds=predicted,
+            predicted_seconds=predicted, notes=notes,
         )  # fmt: skip
 
 
@@ -121,12 +121,21 @@ def _train(
     observer: Observer,
     *,
     resume: bool,
-) -> tuple[train.FitResult, watch.Watcher]:
+) -> tuple[train.FitResult, watch.Watcher, tuple[str, ...]]:
     checkpoints = train.Checkpoints(folder.checkpoints)
     state = ready.state
+    notes: list[str] = []
     if resume and checkpoints.latest_step() is not None:
         with stopwatch.on("checkpoints"):
-            state, _ = checkpoints.restore(like=state)
+            damaged = checkpoints.damaged()
+            # None is sound: restoring the newest says what is wrong with it.
+            sound = [s for s in checkpoints.steps() if s not in damaged]
+            step = max(sound, default=checkpoints.latest_step())
+            state, _ = checkpoints.restore(like=state, step=step)
+        notes += [
+            f"The checkpoint of step {step:,} was damaged ({why}); it was passed over."
+            for step, why in damaged.items()
+        ]
     start = int(state.step)
     journal = _journal(config, folder, start, stopwatch)
     if resume:
@@ -188,7 +197,7 @@ def _train(
     show(done)
     if result.stopped_because == "interrupted":
         raise InterruptedRunError(done)
-    return result, watcher
+    return result, watcher, tuple(notes)
 
 
 def _journal(

@@ -7,14 +7,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from frugax.budget import Receipt, Spend, TimeBudget
+from frugax.budget import Receipt, Spend, TimeBudget, check_budget
 from frugax.typing import PyTree
 
 from ._batches import batches_by_index
 from ._checkpoints import Checkpoints
 from ._clock import TimeLedger
 from ._loop import Evaluation, Loop, StoppedBecause
-from ._plan import TrainPlan, check_budget
+from ._plan import TrainPlan
 from ._state import TrainState, refuse_given_away
 from ._step import Metrics, TrainStep
 
@@ -114,7 +114,7 @@ def fit(
         steps [0.875 0.875]
     """
     if budget is not None:
-        check_budget(budget)
+        check_budget(budget, TimeBudget)
     refuse_given_away(state)
     for name, value in (("evaluate_every", evaluate_every), ("save_every", save_every)):
         if value is not None and value < 1:

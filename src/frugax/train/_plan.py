@@ -7,6 +7,7 @@ import math
 
 from frugax.budget import (
     TimeBudget,
+    check_budget,
     format_seconds,
     from_plain,
     table,
@@ -96,7 +97,7 @@ def plan(
         >>> p.steps, p.predicted
         (3, 9.0)
     """
-    check_budget(budget)
+    check_budget(budget, TimeBudget)
     if not 0 < step_seconds < math.inf:
         raise ValueError(f"step_seconds must be > 0 and finite, got {step_seconds}.")
     for name, value in (("compile", compile_seconds), ("other", other_seconds)):
@@ -128,19 +129,6 @@ def plan(
         compile_seconds=costs[1],
         other_seconds=costs[2],
     )
-
-
-def check_budget(budget: object) -> None:
-    """Refuse what only describes a budget.
-
-    Raises:
-        TypeError: it is no `TimeBudget`.
-    """
-    if not isinstance(budget, TimeBudget):
-        raise TypeError(
-            'budget must be a TimeBudget, such as TimeBudget("10min"), got '
-            f"{budget!r:.99}."
-        )
 
 
 def _total(steps: int, step_s: float, compile_s: float, other_s: float) -> float:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, Receipt, Spend
+from frugax.budget import MemoryBudget, Receipt, Spend, check_budget
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.typing import PyTree
 
@@ -324,11 +324,8 @@ def make_train_step(
         [0.5 0.5] 2.0
     """
     check_optimizer(optimizer)
-    if not isinstance(budget, MemoryBudget | None):
-        raise TypeError(
-            'budget must be a MemoryBudget, such as MemoryBudget("1MiB"), got '
-            f"{budget!r:.99}."
-        )
+    if budget is not None:
+        check_budget(budget, MemoryBudget)
     if compile_budget is not None and compile_budget < 1:
         raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
     return TrainStep(

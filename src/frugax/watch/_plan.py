@@ -12,6 +12,7 @@ import math
 
 from frugax.budget import (
     OverheadBudget,
+    check_budget,
     format_seconds,
     format_share,
     from_plain,
@@ -115,7 +116,7 @@ def plan(
         records  every step     10000  100 ms  0.1%
         both     limit 1%              850 ms  0.85%
     """
-    check_budget(budget)
+    check_budget(budget, OverheadBudget)
     times = {"step_seconds": step_seconds, "drain_seconds": drain_seconds}
     for name, value in times.items():
         if not 0 < value < math.inf:
@@ -147,19 +148,6 @@ def plan(
         fits = _share(made, -(-steps // middle)) <= budget.share
         low, high = (low, middle) if fits else (middle, high)
     return dataclasses.replace(made, every=high)
-
-
-def check_budget(budget: object) -> None:
-    """Refuse what only describes a budget.
-
-    Raises:
-        TypeError: it is no `OverheadBudget`.
-    """
-    if not isinstance(budget, OverheadBudget):
-        raise TypeError(
-            'budget must be an OverheadBudget, such as OverheadBudget("1%"), got '
-            f"{budget!r:.99}."
-        )
 
 
 def _share(plan: WatchPlan, drains: int) -> float:

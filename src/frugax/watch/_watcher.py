@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from frugax.budget import OverheadBudget, Receipt, Spend
+from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
 
 from ._blocks import RECORDS_PER_BLOCK
 from ._journal import Journal, as_number, as_step, check_names, is_real
-from ._plan import WatchPlan, check_budget
+from ._plan import WatchPlan
 
 # Assumed until the first drain is timed, on the dear side: one block of records of four
 # metrics takes 0.7 ms of a CPU core (benchmarks/test_watch.py).
@@ -66,7 +66,7 @@ class Watcher:
             TypeError: `budget` is none, but text or a number.
             ValueError: `most_pending` is below 1.
         """
-        check_budget(budget)
+        check_budget(budget, OverheadBudget)
         if most_pending < 1:
             raise ValueError(f"most_pending must be >= 1, got {most_pending}.")
         self.latest_step: int | None = None
