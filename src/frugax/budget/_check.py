@@ -26,7 +26,8 @@ def check_budget(budget: object, kind: type) -> None:
         TypeError: it is none.
     """
     if not isinstance(budget, kind):
+        article = "an" if kind.__name__[0] in "EO" else "a"
         raise TypeError(
-            f"budget must be a {kind.__name__}, such as {_EXAMPLES[kind]}, got "
+            f"budget must be {article} {kind.__name__}, such as {_EXAMPLES[kind]}, got "
             f"{budget!r:.99}."
         )
