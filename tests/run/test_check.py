@@ -27,9 +27,9 @@ def test_a_scalar_with_or_without_metrics_is_a_loss(loss):
     ("loss", "message"),
     [
         (lambda w, x: x @ w, r"gives float32\[8, 2\]. Take the mean"),
-        (lambda w, x: 3, r"gives 3 \(a int\)"),
+        (lambda w, x: 3, r"gives 3 \(type int\)"),
         (lambda w, x: jnp.int32(3), r"gives int32\[\]"),
-        (lambda w, x: "low", r"gives 'low' \(a str\)"),
+        (lambda w, x: "low", r"gives 'low' \(type str\)"),
         (lambda w, x: None, "gives None"),
         (
             lambda w, x: ((x @ w).mean(), x @ w),

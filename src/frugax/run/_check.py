@@ -50,9 +50,10 @@ def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
     if not _is_scalar(value) or not jnp.issubdtype(
         jnp.result_type(value), jnp.floating
     ):
+        mean = " Take the mean over the batch?" if np.ndim(value) else ""
         raise ConfigError(
-            f"task: loss must give a real scalar, or (scalar, dict of scalars), but it "
-            f"gives {_kind(out)}. Take the mean over the batch?"
+            "task: loss must give a real scalar, or (scalar, dict of scalars), but it "
+            f"gives {_kind(out)}.{mean}"
         )
     if not isinstance(metrics, Mapping):
         raise ConfigError(
@@ -104,4 +105,4 @@ def _kind(value: Any) -> str:
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_kind, value))})"
-    return f"{value!r:.40} (a {type(value).__name__})"
+    return f"{value!r:.40} (type {type(value).__name__})"
