@@ -238,6 +238,17 @@ def test_a_size_may_be_changed_when_going_on(small):
     assert_one_line(refused, "keeps its numbers", "budgets.size")
 
 
+def test_doctor_says_when_jax_is_broken(tmp_path):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text(
+        "raise RuntimeError('no such [chip]')"
+    )
+    done = frugax("doctor", env={"PYTHONPATH": str(tmp_path), "COLUMNS": "300"})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "JAX does not start: no such [chip]" in done.stdout
+    assert "cannot run here" in done.stdout
+
+
 def test_doctor_says_what_is_here_and_what_to_install(tmp_path):
     done = frugax(
         "doctor", env={"XDG_CACHE_HOME": str(tmp_path), "PATH": "", "COLUMNS": "300"}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from frugax.budget import format_bytes
@@ -47,8 +48,12 @@ def examine(console: Console) -> int:
             found = None
         table.add_row(package, found or "-", use if found else f"for {use}: {install}")
     for name, look in (("devices", _devices), ("compile cache", _cache)):
-        shown, advice = look()
-        broken |= shown == "-"
+        try:
+            shown, advice = look()
+        except Exception as e:  # a broken JAX fails in any way: saying so is our job
+            broken = True
+            reason = escape(str(e).strip().splitlines()[0] if str(e).strip() else "")
+            shown, advice = "-", f"[red]JAX does not start[/red]: {reason}"
         table.add_row(name, shown, advice)
     free = shutil.disk_usage(Path.cwd()).free
     table.add_row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
@@ -76,13 +81,9 @@ def _python_advice() -> str:
 
 
 def _devices() -> tuple[str, str]:
-    try:
-        import jax
+    import jax
 
-        devices = jax.devices()
-    except (ImportError, RuntimeError) as e:
-        # jax says RuntimeError when no backend can be started.
-        return "-", f"[red]JAX does not start[/red]: {str(e).splitlines()[0]}"
+    devices = jax.devices()
     memory = devices[0].memory_stats()
     limit = memory.get("bytes_limit") if memory else None
     advice = f"{format_bytes(limit)} each" if limit else f"{os.cpu_count()} CPU cores"
@@ -90,10 +91,8 @@ def _devices() -> tuple[str, str]:
 
 
 def _cache() -> tuple[str, str]:
-    try:
-        from frugax.train import compile_cache_folder
-    except ImportError as e:
-        return "-", f"[red]{e}[/red]"
+    from frugax.train import compile_cache_folder
+
     folder = compile_cache_folder()
     if not folder.is_dir():
         return str(folder), "empty: the first run compiles everything"
