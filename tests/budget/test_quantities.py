@@ -23,6 +23,7 @@ from frugax.budget import (
         ("1_000B", 1000),
         ("1e3B", 1000),
         (".5KiB", 512),
+        ("2.4MiB", 2516582),
     ],
 )
 def test_bytes(text, expected):
@@ -57,7 +58,7 @@ def test_shares(text, share):
         (parse_bytes, "-2GiB", ValueError, "one number with its unit"),
         (parse_bytes, "much", ValueError, "one number with its unit"),
         (parse_bytes, "", ValueError, "one number with its unit"),
-        (parse_bytes, "0.1B", ValueError, "whole number of bytes"),
+        (parse_bytes, "0.1B", ValueError, "must be > 0, got 0"),
         (parse_bytes, 0, ValueError, "must be > 0, got 0"),
         (parse_bytes, True, TypeError, "type bool"),
         (parse_seconds, "10", ValueError, "has no unit"),

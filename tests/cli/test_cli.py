@@ -205,15 +205,18 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
         (["--ratio", "-1"], "ratio must be > 0"),
         (["--ratio", "2", "--to", "m.safetensors"], "the original is never replaced"),
         (["--ratio", "2", "--to", "m.zip"], "ends in .fxz"),
+        (["--ratio", "2", "--to", "there.fxz"], "there already; choose another"),
     ],
 )
 def test_what_compress_cannot_do_is_one_line(tmp_path, args, part):
     path = tmp_path / "m.safetensors"
     save_file({"w": np.ones(300, "float32")}, path)
+    (tmp_path / "there.fxz").write_bytes(b"mine")
     before = path.read_bytes()
     assert_one_line(frugax("compress", "m.safetensors", *args, cwd=tmp_path), part)
-    assert os.listdir(tmp_path) == ["m.safetensors"]
+    assert sorted(os.listdir(tmp_path)) == ["m.safetensors", "there.fxz"]
     assert path.read_bytes() == before
+    assert (tmp_path / "there.fxz").read_bytes() == b"mine"
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(small):

@@ -1,5 +1,8 @@
 """A finished run can be used: whatever `init` made comes back, with trained weights."""
 
+import shutil
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,3 +54,47 @@ def test_a_run_that_is_not_finished_is_named(trained, tmp_path):
     (tmp_path / "config.yaml").write_bytes(folder.config.read_bytes())
     with pytest.raises(ConfigError, match=r"not finished, it has no model\.fxz"):
         load_trained(tmp_path)
+
+
+def test_code_that_makes_another_model_now_is_refused(trained):
+    folder, _ = trained
+    task = folder.config_folder() / "net_task.py"
+    before = task.read_text()
+    try:
+        task.write_text(before.replace("Linear(3, 2", "Linear(3, 5"))
+        sys.modules.pop("net_task", None)
+        with pytest.raises(ConfigError, match=r"weight is float32\(2, 3\) there and"):
+            load_trained(folder.path)
+    finally:
+        task.write_text(before)
+        sys.modules.pop("net_task", None)
+
+
+def test_a_model_file_that_is_gone_or_another_is_noticed(trained):
+    folder, _ = trained
+    assert folder.model_is_whole()
+    data = folder.model.read_bytes()
+    folder.model.write_bytes(data + b"x")
+    assert not folder.model_is_whole()
+    folder.model.unlink()
+    assert not folder.model_is_whole()
+    folder.model.write_bytes(data)
+    assert folder.model_is_whole()
+
+
+def test_going_on_with_another_loss_is_noted(trained, tmp_path):
+    folder, _ = trained
+    config_folder = folder.config_folder()
+    again = RunFolder(tmp_path / "again")
+    shutil.copytree(folder.path, again.path)
+    task = config_folder / "net_task.py"
+    before = task.read_text()
+    try:
+        task.write_text(before.replace(".mean() ** 2", ".mean() ** 4"))
+        sys.modules.pop("net_task", None)
+        config = RunConfig(name="x", train=TrainConfig(steps=9), task="net_task:task")
+        outcome = run(config, again, config_folder=config_folder, resume=True)
+    finally:
+        task.write_text(before)
+        sys.modules.pop("net_task", None)
+    assert any("not the program that this run began with" in n for n in outcome.notes)

@@ -1,5 +1,8 @@
 """The overhead budget: what watching a program may cost it."""
 
+# Callers are checked at run time, whatever their annotations promise.
+# pyright: reportUnnecessaryIsInstance=false
+
 import dataclasses
 
 from ._quantities import format_share, parse_share
@@ -26,6 +29,10 @@ class OverheadBudget:
             TypeError: no share, or two.
             ValueError: outside [0, 1], or text that is no percentage.
         """
+        if text is not None and not isinstance(text, str):
+            raise TypeError(
+                f"write OverheadBudget(share={text!r}): a number needs its unit."
+            )
         if (text is None) == (share is None):
             raise TypeError(
                 'OverheadBudget needs one share: OverheadBudget("1%") or '

@@ -35,12 +35,11 @@ def parse_bytes(value: int | str, *, name: str = "value") -> int:
         name: what the value is for; used in error messages only.
 
     Returns:
-        Bytes, > 0.
+        Bytes, > 0; fractions of a byte are rounded down.
 
     Raises:
         TypeError: `value` is neither an integer nor text.
-        ValueError: `value` is not positive, has no unit, an unknown unit, or is not
-            a whole number of bytes.
+        ValueError: `value` is less than one byte, or has no unit or an unknown one.
 
     Example:
         >>> parse_bytes("2GiB"), parse_bytes("1.5kB"), parse_bytes(7)
@@ -51,13 +50,7 @@ def parse_bytes(value: int | str, *, name: str = "value") -> int:
         number, unit = _one_term(value, name, "bytes", example)
         if unit not in _BYTES:
             raise ValueError(_unit_text(value, name, unit, "bytes", _BYTES, example))
-        exact = number * _BYTES[unit]
-        if exact.denominator != 1:
-            raise ValueError(
-                f"{name} must be a whole number of bytes, got {value!r}, which is "
-                f"{float(exact):g} bytes."
-            )
-        value = int(exact)
+        value = int(number * _BYTES[unit])  # a limit of half a byte more is none
     elif isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(
             f"{name} must be a whole number of bytes or text such as "

@@ -1,5 +1,8 @@
 """The time budget: seconds on the wall, compilation included, and compiles."""
 
+# Callers are checked at run time, whatever their annotations promise.
+# pyright: reportUnnecessaryIsInstance=false
+
 import dataclasses
 
 from ._quantities import format_seconds, parse_seconds
@@ -34,6 +37,10 @@ class TimeBudget:
             TypeError: neither limit, or the time named twice.
             ValueError: a limit out of its range, or text that is no length of time.
         """
+        if text is not None and not isinstance(text, str):
+            raise TypeError(
+                f"write TimeBudget(seconds={text!r}): a number needs its unit."
+            )
         if text is not None and seconds is not None:
             raise TypeError(f"TimeBudget({text!r}) already names the seconds.")
         given = seconds if text is None else text

@@ -58,6 +58,7 @@ def run(
 
     Raises:
         ConfigError: neither a config nor a run to resume, or both.
+        KeyboardInterrupt: Ctrl-C while not training.
     """
     from frugax import run as room
 
@@ -68,7 +69,7 @@ def run(
         )
     if resume is not None:
         folder, asked = room.reopen(resume, overrides=set)
-        if folder.receipt.is_file() and not set:
+        if folder.receipt.is_file() and folder.model_is_whole() and not set:
             return _already_finished(folder)
         config_folder = folder.config_folder()
     else:
@@ -94,17 +95,23 @@ def run(
                 highlight=False,
             )
             return 130
-        except Exception as e:
+        except (Exception, KeyboardInterrupt) as e:
             view.stop()
             if not isinstance(e, FrugaxError) and folder.checkpoints.is_dir():
                 errors.print(
-                    "The newest checkpoint is kept. Once the cause is mended: "
-                    f"frugax run --resume {folder.path}",
+                    f"The newest checkpoint is kept. Go on with: frugax run --resume "
+                    f"{folder.path}",
                     soft_wrap=True,
                     highlight=False,
                 )
             raise
     print_receipt(console, outcome.receipt)
+    for name, value in outcome.model.after.items():
+        was = outcome.model.before[name]
+        console.print(
+            f"{name}: {value:.4g} from the model file, {was:.4g} before compression",
+            highlight=False,
+        )
     for note in outcome.notes:
         console.print(note)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
@@ -143,6 +150,7 @@ def compress(
     ratio: Number = None,
     rel_error: Number = None,
     max_abs: Number = None,
+    force: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Compress the weights in a .safetensors or .npz file into a size or an error.
 
@@ -161,6 +169,7 @@ def compress(
         ratio: how many times smaller the file must be.
         rel_error: largest relative error over all weights; 0 is exact.
         max_abs: largest error of any one weight.
+        force: replace the compressed file if it is there already.
 
     Raises:
         ConfigError: no limit, or limits that do not go together.
@@ -186,6 +195,7 @@ def compress(
             f"--to {target}: compressed weights go into a file of their own that ends "
             "in .fxz; the original is never replaced."
         )
+    _must_be_free(target, force=force)
     with console.status(f"compressing {file.name} to {budget}"):
         saved = room.save(target, room.load_weights(file), budget)
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
@@ -193,7 +203,13 @@ def compress(
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
 
 
-def decompress(file: File, /, *, to: Target = None) -> int:
+def decompress(
+    file: File,
+    /,
+    *,
+    to: Target = None,
+    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> int:
     """Write the weights of a .fxz file back as .safetensors.
 
     For example:
@@ -205,6 +221,7 @@ def decompress(file: File, /, *, to: Target = None) -> int:
     Args:
         file: the compressed weights.
         to: the file to write; by default the same name with .safetensors.
+        force: replace it if it is there already.
 
     Raises:
         ConfigError: there is no such file, or the target is no .safetensors file.
@@ -215,6 +232,7 @@ def decompress(file: File, /, *, to: Target = None) -> int:
     target = to or file.with_suffix(".safetensors")
     if target.suffix != ".safetensors":
         raise ConfigError(f"--to {target}: the file must end in .safetensors.")
+    _must_be_free(target, force=force)
     with console.status(f"decompressing {file.name}"):
         room.export_safetensors(file, target)
     console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
@@ -243,6 +261,19 @@ def verify(file: File, /, *, against: Target = None) -> int:
     report = room.verify(file, against=original)
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
+
+
+def _must_be_free(target: Path, *, force: bool) -> None:
+    """Never replace a file that nobody said to replace.
+
+    Raises:
+        ConfigError: it is there already.
+    """
+    if target.exists() and not force:
+        raise ConfigError(
+            f"{target}: this file is there already; choose another with --to, or "
+            "replace it with --force."
+        )
 
 
 def _already_finished(folder: "RunFolder") -> int:

@@ -1,5 +1,7 @@
 """How a run looks in a terminal: a progress bar while it goes, a table at the end."""
 
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,13 +36,12 @@ class RunView:
 
     def __init__(self, console: Console, folder: Path | None) -> None:
         self._console, self._folder = console, folder
+        wide = console.width >= 110
         self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            *([SpinnerColumn(), TextColumn("training"), BarColumn(24)] if wide else []),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}", style="cyan"),
-            TimeElapsedColumn(),
+            *([TimeElapsedColumn()] if wide else []),
             TimeRemainingColumn(compact=True),
             console=console,
             disable=not console.is_terminal,
@@ -49,6 +50,7 @@ class RunView:
         self._task: TaskID | None = None
         self._memory = ""
         self._first: tuple[float, int] | None = None
+        self._interrupted = False
 
     def __enter__(self) -> "RunView":
         if self._folder is not None:
@@ -58,13 +60,33 @@ class RunView:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._listen(to_ctrl_c=False)
+
+    def _listen(self, *, to_ctrl_c: bool) -> None:
+        if threading.current_thread() is threading.main_thread():
+            handler = self._interrupt if to_ctrl_c else signal.default_int_handler
+            signal.signal(signal.SIGINT, handler)
+
+    def _interrupt(self, *_: object) -> None:
+        # JAX's garbage collection callback swallows exceptions; the next stage raises
+        # this one again.
+        self._interrupted = True
+        raise KeyboardInterrupt
 
     def stop(self) -> None:
         """Take the bar away; safe to call twice."""
         self._bar.stop()
 
     def stage(self, text: str) -> None:
-        """Print the stage; the bar shows it too."""
+        """Print the stage.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came before and was swallowed.
+        """
+        if self._interrupted:
+            raise KeyboardInterrupt
+        # Training listens for itself: it ends after a whole step and saves.
+        self._listen(to_ctrl_c=text != "training")
         self._console.print(f"[dim]·[/dim] {text}", highlight=False)
 
     def told(self, text: str) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from frugax.budget import Receipt, SizeBudget, Spend
+from frugax.budget import Receipt, SizeBudget, Spend, check_budget
 from frugax.errors import CorruptFileError
 from frugax.files import write_whole
 from frugax.trees import describe
@@ -46,6 +46,7 @@ def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
     >>> found.tensors[0].codec, found.file_bytes <= 64 * 64 * 8 / 8
     ('quantised', True)
     """
+    check_budget(budget, SizeBudget)
     sources, structure = _sources(tree)
     return plan_of(choose(sources, structure, budget), budget)
 
@@ -122,6 +123,7 @@ def _sources(tree: PyTree) -> tuple[tuple[Source, ...], object]:
 
 
 def _draft(tree: PyTree, budget: SizeBudget, plan: CompressPlan | None) -> Draft:
+    check_budget(budget, SizeBudget)
     sources, structure = _sources(tree)
     if plan is None:
         return choose(sources, structure, budget)

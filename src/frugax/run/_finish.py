@@ -13,7 +13,7 @@ from frugax.typing import PyTree
 
 from ._config import RunConfig
 from ._environment import environment
-from ._folder import RunFolder
+from ._folder import RunFolder, file_sha256
 from ._infeasible import in_config_terms, size_remedy
 from ._observer import Observer
 from ._outcome import MemoryFacts, ModelFacts, Outcome
@@ -23,17 +23,30 @@ from ._stopwatch import Stopwatch
 from ._trained import read_like
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """How the training of a run went.
+
+    Attributes:
+        result: what `fit` gave.
+        watcher: what recorded it.
+        predicted_seconds: what the whole run was expected to take; None if nothing was.
+        notes: what fell short so far.
+    """
+
+    result: train.FitResult
+    watcher: watch.Watcher
+    predicted_seconds: float | None
+    notes: tuple[str, ...]
+
+
 def finish(
     config: RunConfig,
     folder: RunFolder,
     ready: Prepared,
-    result: train.FitResult,
-    watcher: watch.Watcher,
+    trained: Trained,
     stopwatch: Stopwatch,
     observer: Observer,
-    *,
-    predicted_seconds: float | None,
-    notes: tuple[str, ...],
 ) -> Outcome:
     """Turn a trained state into the run's files.
 
@@ -41,19 +54,16 @@ def finish(
         config: the run's config.
         folder: where the files go.
         ready: what was trained.
-        result: how training went.
-        watcher: what recorded it.
+        trained: how training went.
         stopwatch: where the time went so far.
         observer: told about progress.
-        predicted_seconds: what the whole run was expected to take; None if nothing
-            was.
-        notes: what fell short so far.
 
     Raises:
         InfeasibleBudgetError: the weights cannot be made as small as asked; the
             checkpoints stay, so the run can be resumed with a larger budget.
         OutputError: a file cannot be written.
     """
+    result, watcher = trained.result, trained.watcher
     params = jax.device_get(result.state.params)
     observer.stage("compressing the weights")
     with stopwatch.on("compressing"):
@@ -73,7 +83,7 @@ def finish(
     if ready.size is not None:
         spends += [_size_spend(s, ready.size) for s in saved.receipt.spends]
     spends += _accuracy_spend(config.budgets.accuracy_drop, before, after)
-    spends += _time_spend(config, stopwatch, predicted_seconds)
+    spends += _time_spend(config, stopwatch, trained.predicted_seconds)
     records = watch.read(folder.journal)
     evaluations = tuple((e.step, dict(e.values)) for e in result.history)
     outcome = Outcome(
@@ -85,7 +95,7 @@ def finish(
         evaluations=evaluations,
         memory=_memory_facts(ready),
         model=_model_facts(folder, ready, params, saved, before, after),
-        notes=(*notes, *_notes(config, result, records)),
+        notes=(*trained.notes, *_notes(config, result, records)),
         environment=environment(),
     )
     write_whole(folder.report, report_page(outcome, records))
@@ -122,6 +132,7 @@ def _model_facts(
         original_bytes=trees.nbytes(params),
         file_name=folder.model.name,
         file_bytes=folder.model.stat().st_size,
+        file_sha256=file_sha256(folder.model),
         rel_error=saved.rel_error,
         tensors=str(saved),
         before=before,

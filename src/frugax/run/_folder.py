@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ class RunFolder:
 
     @property
     def origin(self) -> Path:
-        """Where the config came from: the user's own module is looked for there."""
+        """Where the run came from: folder of the config, fingerprint of the loss."""
         return self.path / "origin.json"
 
     @property
@@ -67,16 +68,39 @@ class RunFolder:
         """The same to look at."""
         return self.path / "report.html"
 
-    def config_folder(self) -> Path:
-        """The folder of the config file that started this run.
+    def model_is_whole(self) -> bool:
+        """Whether the model file is the one that the receipt is about."""
+        try:
+            wanted = json.loads(self.receipt.read_text())["model"]["file_sha256"]
+            return file_sha256(self.model) == wanted
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def remember(self, **facts: str) -> None:
+        """Add facts about where this run came from."""
+        known = json.loads(self.origin.read_text()) if self.origin.exists() else {}
+        write_whole(self.origin, json.dumps(known | facts, indent=1) + "\n")
+
+    def remembered(self, fact: str) -> str | None:
+        """A fact about where this run came from; None if it is not known.
 
         Raises:
-            ConfigError: the run's folder does not say.
+            ConfigError: the file of facts is damaged.
         """
         try:
-            return Path(json.loads(self.origin.read_text())["config_folder"])
-        except (OSError, ValueError, KeyError, TypeError) as e:
+            return json.loads(self.origin.read_text()).get(fact)
+        except (OSError, ValueError, AttributeError) as e:
             raise ConfigError(f"{self.origin}: cannot be read: {e}.") from e
+
+    def config_folder(self) -> Path:
+        """The folder of the config file that started this run."""
+        return Path(self.remembered("config_folder") or ".")
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free_folder(runs: Path, name: str) -> RunFolder:
@@ -130,8 +154,7 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
         raise OutputError(why_not_written(folder.path, e)) from e
     try:
         _write_config(folder, config)
-        origin = {"config_folder": str(config_folder.resolve())}
-        write_whole(folder.origin, json.dumps(origin) + "\n")
+        folder.remember(config_folder=str(config_folder.resolve()))
         yield
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)

@@ -48,6 +48,7 @@ class ModelFacts:
         original_bytes: their bytes in memory.
         file_name: the model file, within the run's folder.
         file_bytes: its length.
+        file_sha256: its SHA-256, in hexadecimal.
         rel_error: relative error of the decoded weights, measured.
         tensors: the table of tensors, codecs, bytes and errors.
         before: evaluation of the trained weights; empty if nothing is evaluated.
@@ -59,6 +60,7 @@ class ModelFacts:
     original_bytes: int
     file_name: str
     file_bytes: int
+    file_sha256: str
     rel_error: float
     tensors: str
     before: dict[str, float]

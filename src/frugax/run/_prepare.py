@@ -1,6 +1,8 @@
 """Before training: build the model, plan its memory, compile one step."""
 
 import dataclasses
+import hashlib
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +35,7 @@ class Prepared:
         memory: the memory budget in bytes; None without one.
         unplanned_bytes: bytes of the same step without a plan.
         size: how the fresh weights would fit the size budget; None without one.
+        loss_fingerprint: of the loss as JAX traces it; another one is another program.
     """
 
     task: Task
@@ -42,6 +45,7 @@ class Prepared:
     memory: MemoryBudget | None
     unplanned_bytes: int
     size: compress.CompressPlan | None
+    loss_fingerprint: str
 
     @property
     def memory_kind(self) -> Literal["temp", "total"]:
@@ -121,7 +125,11 @@ def prepare(
     observer.memory(
         step.program.bytes_of(kind), None if budget is None else budget.limit_bytes
     )
-    return Prepared(task, static, state, step, budget, unplanned, size)
+    # The printed program holds every operation with its parameters; the addresses of
+    # Python functions in it differ from process to process.
+    printed = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(loss)(arrays, batch)))
+    fingerprint = hashlib.sha256(printed.encode()).hexdigest()
+    return Prepared(task, static, state, step, budget, unplanned, size, fingerprint)
 
 
 def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:

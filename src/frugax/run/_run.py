@@ -20,7 +20,7 @@ from frugax.budget import OverheadBudget, TimeBudget
 from frugax.errors import InfeasibleBudgetError
 
 from ._config import RunConfig
-from ._finish import finish
+from ._finish import Trained, finish
 from ._folder import RunFolder, alone_in, claim
 from ._observer import Observer, Silent
 from ._outcome import Outcome
@@ -82,7 +82,8 @@ def run(
         ConfigError: the config asks the impossible, or the folder is in use.
         DivergedError: the loss is no number any more; the run can be resumed.
         OutputError: the folder cannot be written to.
-        InterruptedRunError: Ctrl-C; the run can be resumed.
+        InterruptedRunError: Ctrl-C while training; the run can be resumed.
+        KeyboardInterrupt: Ctrl-C at another time.
     """
     observer = observer or Silent()
     stopwatch = Stopwatch()
@@ -93,24 +94,13 @@ def run(
                 until_ready.enter_context(claim(folder, config, config_folder))
             held.enter_context(alone_in(folder))
             ready = prepare(config, config_folder, stopwatch, observer)
-        before = stopwatch.total
         try:
-            result, watcher, notes = _train(
-                config, folder, ready, stopwatch, observer, resume=resume
-            )
-        except InfeasibleBudgetError:
+            trained = _train(config, folder, ready, stopwatch, observer, resume=resume)
+        except (InfeasibleBudgetError, KeyboardInterrupt):
             if not train.Checkpoints(folder.checkpoints).latest_step():
                 shutil.rmtree(folder.path)  # not one step was taken: nothing to keep
             raise
-        predicted = None
-        if result.plan is not None:
-            # Compressing takes about as long as planning it did.
-            ending = stopwatch.spent.get("planning the model file", 0.0)
-            predicted = before + result.plan.predicted + ending
-        return finish(
-            config, folder, ready, result, watcher, stopwatch, observer,
-            predicted_seconds=predicted, notes=notes,
-        )  # fmt: skip
+        return finish(config, folder, ready, trained, stopwatch, observer)
 
 
 def _train(
@@ -121,7 +111,7 @@ def _train(
     observer: Observer,
     *,
     resume: bool,
-) -> tuple[train.FitResult, watch.Watcher, tuple[str, ...]]:
+) -> Trained:
     checkpoints = train.Checkpoints(folder.checkpoints)
     state = ready.state
     notes: list[str] = []
@@ -138,6 +128,8 @@ def _train(
         ]
     start = int(state.step)
     journal = _journal(config, folder, start, stopwatch)
+    begun = stopwatch.total
+    notes += _note_changed_loss(folder, ready, resume=resume)
     if resume:
         observer.told(f"going on after step {start:,}")
     observer.stage("training")
@@ -197,7 +189,27 @@ def _train(
     show(done)
     if result.stopped_because == "interrupted":
         raise InterruptedRunError(done)
-    return result, watcher, tuple(notes)
+    predicted = None
+    if result.plan is not None:
+        # Compressing takes about as long as planning it did.
+        ending = stopwatch.spent.get("planning the model file", 0.0)
+        predicted = begun + result.plan.predicted + ending
+    return Trained(result, watcher, predicted, tuple(notes))
+
+
+def _note_changed_loss(
+    folder: RunFolder, ready: Prepared, *, resume: bool
+) -> list[str]:
+    """Remember which program the loss is; when going on, say if it is another one."""
+    if not resume:
+        folder.remember(loss=ready.loss_fingerprint)
+        return []
+    if folder.remembered("loss") in (None, ready.loss_fingerprint):
+        return []
+    return [
+        "The loss is not the program that this run began with: its code, or JAX, has "
+        "changed since. The numbers are not those of an uninterrupted run."
+    ]
 
 
 def _journal(

@@ -25,7 +25,8 @@ def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
         for the built-in ones and those of your own that have it.
 
     Raises:
-        ConfigError: there is no finished run in that folder.
+        ConfigError: there is no finished run in that folder, or the task's code makes
+            another model now.
         CorruptFileError: the model file is damaged.
     """
     folder, config = reopen(Path(path))
@@ -40,9 +41,20 @@ def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
 
 
 def read_like(arrays: PyTree, folder: RunFolder) -> PyTree:
-    """The weights in a run's model file, in the structure of `arrays`."""
+    """The weights in a run's model file, in the structure of `arrays`.
+
+    Raises:
+        ConfigError: the file holds other leaves.
+    """
+    leaves = []
     with compress.open(folder.model) as file:
-        leaves = [
-            jax.numpy.asarray(file[name]) for name, _ in trees.named_leaves(arrays)
-        ]
+        for name, leaf in trees.named_leaves(arrays):
+            found = file.get(name)
+            if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
+                there = "absent" if found is None else f"{found.dtype}{found.shape}"
+                raise ConfigError(
+                    f"{folder.model} was trained with another model: {name} is {there} "
+                    f"there and {leaf.dtype}{leaf.shape} in the code as it is now."
+                )
+            leaves.append(jax.numpy.asarray(found))
     return jax.tree.unflatten(jax.tree.structure(arrays), leaves)
