@@ -12,8 +12,8 @@ from jax import lax
 
 from frugax.remat._apply import planned_value_and_grad
 from frugax.remat._body import read_body
-from frugax.remat._fit import _segments
-from frugax.remat._solve import drafts
+from frugax.remat._fit import segments_of
+from frugax.remat._ladder import ladder
 
 KEY = jax.random.key(0)
 
@@ -172,14 +172,15 @@ MODELS = [
 def tightest(loss, args, *, argnums=0, has_aux=False, gate=None):
     """The draft that recomputes most, as a function, and its segments."""
     body = read_body(loss, args, argnums, has_aux=has_aux)
-    segments = _segments(body, drafts(body)[-1], jax.default_backend())
+    rung = ladder(body)[-1]
+    segments = segments_of(rung, jax.default_backend())
     if gate:
         segments = tuple(
             dataclasses.replace(s, gate=gate if s.gate else None) for s in segments
         )
     mark = body.graph.fingerprint
     how = {"argnums": argnums, "has_aux": has_aux}
-    return planned_value_and_grad(loss, segments, mark, **how), segments
+    return planned_value_and_grad(loss, segments, rung.scans, mark, **how), segments
 
 
 def assert_same(got, want):

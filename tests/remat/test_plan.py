@@ -16,7 +16,7 @@ from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
 from frugax.budget import Plan, Verdict
 from frugax.errors import RematUndoneError
 from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
-from frugax.remat import _execute, _fit
+from frugax.remat import _execute, _ladder
 
 KEY = jax.random.key(0)
 
@@ -174,9 +174,9 @@ def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
     monkeypatch.setattr(_execute, "through_gate", open_gate)
     # Drafts that redo no product leave nothing to undo.
     product = 2 * x.shape[0] * x.shape[1] ** 2
-    every = _fit.drafts
-    heavy = lambda body: [d for d in every(body) if d.flops == 0 or d.flops > product]
-    monkeypatch.setattr(_fit, "drafts", heavy)
+    every = _ladder.drafts
+    heavy = lambda *a: [d for d in every(*a) if d.flops == 0 or d.flops > product]
+    monkeypatch.setattr(_ladder, "drafts", heavy)
     with pytest.raises(RematUndoneError, match="merged away"):
         remat.plan(loss, (params, x), MemoryBudget(limit_bytes=1000))
 

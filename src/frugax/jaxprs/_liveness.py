@@ -1,6 +1,30 @@
-"""The most bytes a traced program holds at once, run in the order it is written."""
+"""How many bytes a traced program holds at once, run in the order it is written."""
 
 from ._graph import Graph, bytes_of, variables
+
+
+def alive_bytes(graph: Graph) -> tuple[int, ...]:
+    """Bytes of intermediate results alive while each operation runs.
+
+    What it reads and what it makes count; inputs of the program do not.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from frugax.jaxprs import trace
+        >>> alive_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
+        (16, 32)
+    """
+    dies_at: dict[int, list[int]] = {}
+    for v, position in graph.last_use.items():
+        if graph.defined_at[v] >= 0:
+            dies_at.setdefault(position, []).append(bytes_of(v))
+    alive, found = 0, []
+    for i, eqn in enumerate(graph.eqns):
+        used = [v for v in variables(eqn.outvars) if v in graph.last_use]
+        alive += sum(map(bytes_of, used))
+        found.append(alive)
+        alive -= sum(dies_at.get(i, ()))
+    return tuple(found)
 
 
 def peak_bytes(graph: Graph) -> int:
@@ -15,14 +39,4 @@ def peak_bytes(graph: Graph) -> int:
         >>> peak_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
         32
     """
-    dies_at: dict[int, list[int]] = {}
-    for v, position in graph.last_use.items():
-        if graph.defined_at[v] >= 0:
-            dies_at.setdefault(position, []).append(bytes_of(v))
-    alive = peak = 0
-    for i, eqn in enumerate(graph.eqns):
-        used = [v for v in variables(eqn.outvars) if v in graph.last_use]
-        alive += sum(map(bytes_of, used))
-        peak = max(peak, alive)
-        alive -= sum(dies_at.get(i, ()))
-    return peak
+    return max(alive_bytes(graph), default=0)

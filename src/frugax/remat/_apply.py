@@ -11,13 +11,15 @@ from frugax.measure import program
 
 from ._body import read_body
 from ._execute import value_and_gradients
-from ._plan import RematPlan, Segment
+from ._plan import RematPlan, ScanChoice, Segment
 from ._program import Program, compile_program
+from ._scans import with_scans
 
 
 def planned_value_and_grad(
     loss: Callable[..., Any],
     segments: tuple[Segment, ...],
+    scans: tuple[ScanChoice, ...],
     fingerprint: str,
     *,
     argnums: int | tuple[int, ...],
@@ -39,6 +41,7 @@ def planned_value_and_grad(
             )
         if not segments:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
+        body = with_scans(body, scans)
         outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
         value = jax.tree.unflatten(body.graph.out_tree, outputs)
         rest = iter(flat)
@@ -67,6 +70,7 @@ class PlannedGrad:
         self._step = planned_value_and_grad(
             loss,
             plan.segments,
+            plan.scans,
             plan.fingerprint,
             argnums=plan.argnums,
             has_aux=plan.has_aux,

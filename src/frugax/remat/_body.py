@@ -51,6 +51,8 @@ class Body:
         active: variables through which gradients flow.
         free: operations done again wherever they are wanted, by what they make.
         eqns: all other operations, in order; segments are ranges of these.
+        scratch: bytes that an operation holds inside while its backward pass runs, by
+            the first variable that it makes; none if it is not there.
     """
 
     graph: Graph
@@ -58,6 +60,7 @@ class Body:
     active: frozenset[Var]
     free: dict[Var, JaxprEqn]
     eqns: tuple[JaxprEqn, ...]
+    scratch: dict[Var, int]
 
     @functools.cached_property
     def defined_at(self) -> dict[Var, int]:
@@ -153,6 +156,13 @@ def read_body(
                 f"argument {argnums} holds {v.aval.str_short()}, which has no "
                 "gradient; choose other `argnums`, or make it floating-point."
             )
+    return sort_operations(graph, wanted, {})
+
+
+def sort_operations(
+    graph: Graph, wanted: tuple[Var, ...], scratch: dict[Var, int]
+) -> Body:
+    """The body of this program: what is free to do again, and what is not."""
     active = active_variables(graph, wanted)
     free: dict[Var, JaxprEqn] = {}
     rest: list[JaxprEqn] = []
@@ -164,7 +174,7 @@ def read_body(
             source |= set(e.outvars)
         else:
             rest.append(e)
-    return Body(graph, wanted, active, free, tuple(rest))
+    return Body(graph, wanted, active, free, tuple(rest), scratch)
 
 
 def _check_outputs(graph: Graph, *, has_aux: bool) -> None:

@@ -45,6 +45,7 @@ def segment_costs(body: Body) -> dict[tuple[int, int, Mode], Cost]:
     cotangents = body.crossing_bytes(active_only=True)
     work = [
         sum(bytes_of(v) for v in {*body.kept(e.invars), *e.outvars} if v in body.active)
+        + sum(body.scratch.get(v, 0) for v in e.outvars)
         for e in body.eqns
     ]
     found: dict[tuple[int, int, Mode], Cost] = {}

@@ -13,15 +13,15 @@ import jax
 
 from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops, has_loop
+from frugax.jaxprs import JaxprEqn, flops, has_loop
 from frugax.measure import program
 
 from ._apply import planned_value_and_grad
-from ._body import Body, read_body
+from ._body import read_body
 from ._gates import choose_gate
+from ._ladder import Rung, ladder
 from ._plan import RematPlan, Segment
 from ._program import Build, Program, compile_program
-from ._solve import Draft, drafts
 
 # Each costs about as much as compiling the program once.
 _MOST_COMPILES = 5
@@ -83,6 +83,7 @@ def plan(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     within: Program | None = None,
+    block_size: int | None = None,
 ) -> RematPlan:
     """Decide what the backward pass keeps and what it does again, to fit `budget`.
 
@@ -98,12 +99,15 @@ def plan(
         argnums: which arguments to differentiate, as for `jax.grad`.
         has_aux: whether `loss` returns (number, anything), as for `jax.grad`.
         within: the program that must fit; by default the gradient alone.
+        block_size: most operations that a recomputed segment may hold; None: any
+            number.
 
     Raises:
         InfeasibleBudgetError: no plan that was tried fits; at `needed` one does.
         RematUndoneError: the compiler merged away all recomputation.
         TypeError: the loss cannot be traced, or does not return a number; or the
             budget is none, but text.
+        ValueError: `block_size` is less than 1.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -118,18 +122,20 @@ def plan(
         True
     """
     check_budget(budget, MemoryBudget)
+    check_block_size(block_size)
     args = tuple(example_args)
     body = read_body(loss, args, argnums, has_aux=has_aux)
-    ladder = drafts(body)
+    rungs = ladder(body, block_size)
     platform = jax.default_backend()
-    rungs = [(), *(_segments(body, draft, platform) for draft in ladder[1:])]
+    parts = [(), *(segments_of(r, platform) for r in rungs[1:])]
 
     def grad_of(rung: int) -> Callable[..., Any]:
         if rung == 0:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)
         return planned_value_and_grad(
             loss,
-            rungs[rung],
+            parts[rung],
+            rungs[rung].scans,
             body.graph.fingerprint,
             argnums=argnums,
             has_aux=has_aux,
@@ -137,9 +143,9 @@ def plan(
 
     whole = within or Program(build=lambda grad: grad, args=args)
     bench = _Bench(whole, budget.kind, budget.usable_bytes, grad_of)
-    found = _search(bench, [d.peak_bytes for d in ladder], platform)
+    found = _search(bench, [r.draft.peak_bytes for r in rungs], platform)
     if found is None:
-        _give_up(bench.tries, budget, loops=any(map(has_loop, body.eqns)))
+        _give_up(bench.tries, budget, loops=any(map(_unplanned_loop, body.eqns)))
     plain_flops, flops_now = (
         flops(jax.make_jaxpr(grad_of(rung))(*args).jaxpr) for rung in (0, found.rung)
     )
@@ -149,7 +155,8 @@ def plan(
         unplanned_bytes=bench.tries[0].bytes,
         extra_flops=flops_now - plain_flops,
         unplanned_flops=plain_flops,
-        segments=rungs[found.rung],
+        scans=rungs[found.rung].scans,
+        segments=parts[found.rung],
         fingerprint=body.graph.fingerprint,
         argnums=argnums,
         has_aux=has_aux,
@@ -197,18 +204,36 @@ def _openings(rungs: int, platform: str) -> Iterator[tuple[int, Options]]:
         yield rung, ()
 
 
-def _segments(body: Body, draft: Draft, platform: str) -> tuple[Segment, ...]:
+def check_block_size(block_size: int | None) -> None:
+    """Refuse a block that holds nothing.
+
+    Raises:
+        ValueError: it is less than 1.
+    """
+    if block_size is not None and block_size < 1:
+        raise ValueError(
+            f"block_size must be at least 1 operation, got {block_size}; None allows "
+            "any number."
+        )
+
+
+def _unplanned_loop(eqn: JaxprEqn) -> bool:
+    return has_loop(eqn) and eqn.primitive.name != "scan"
+
+
+def segments_of(rung: Rung, platform: str) -> tuple[Segment, ...]:
+    """A draft's segments, each with the gate for what is in it."""
     return tuple(
         Segment(
             start=start,
             stop=stop,
             gate=None
             if mode == "save"
-            else choose_gate(body.eqns[start:stop], platform),
+            else choose_gate(rung.body.eqns[start:stop], platform),
             saved_bytes=saved,
             recomputed_flops=again,
         )
-        for (start, stop, mode), saved, again in draft.segments
+        for (start, stop, mode), saved, again in rung.draft.segments
     )
 
 

@@ -35,6 +35,22 @@ class Segment:
     recomputed_flops: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScanChoice:
+    """How a `lax.scan` of a loss does its rounds again.
+
+    Attributes:
+        place: which of the traced loss's operations it is.
+        chunk: rounds in a chunk, of which only the carry before it is kept; divides
+            the number of rounds. 1: the scan stays as it is but for `redo_rounds`.
+        redo_rounds: whether each round, too, is done again from its carry.
+    """
+
+    place: int
+    chunk: int
+    redo_rounds: bool
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RematPlan:
     """How a backward pass is fitted into a memory budget.
@@ -46,7 +62,9 @@ class RematPlan:
         unplanned_bytes: bytes of the same program without a plan.
         extra_flops: done a second time, counted on the traced program.
         unplanned_flops: of the loss and its gradients without a plan.
-        segments: the parts, in order; empty if everything is kept.
+        scans: how scans are chunked; those that are not named stay as they are.
+        segments: the parts, in order, of the loss with its scans chunked; empty if
+            everything is kept.
         fingerprint: names the traced loss; a plan fits no other.
         argnums: which arguments are differentiated.
         has_aux: whether the loss returns more than a number.
@@ -60,6 +78,7 @@ class RematPlan:
     unplanned_bytes: int
     extra_flops: int
     unplanned_flops: int
+    scans: tuple[ScanChoice, ...]
     segments: tuple[Segment, ...]
     fingerprint: str
     argnums: int | tuple[int, ...]
@@ -102,4 +121,10 @@ class RematPlan:
             f"{format_share(self.extra_share)} more flops"
         )
         kept = [["all", "keep", "-", "0"]]
-        return f"{total}\n{table(head, rows or kept)}"
+        loops = [
+            f"scan at {s.place}: "
+            + (f"chunks of {s.chunk} rounds" if s.chunk > 1 else "kept whole")
+            + (", each round recomputed" if s.redo_rounds else "")
+            for s in self.scans
+        ]
+        return "\n".join([total, *loops, table(head, rows or kept)])

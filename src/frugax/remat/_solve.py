@@ -7,6 +7,7 @@ segments up to it have stored, and what it needs itself.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from frugax.jaxprs import Var, bytes_of
 
 from ._body import Body
 from ._costs import Cost, Mode, segment_costs
+from ._plan import Segment
 
 # Stored bytes are counted in this many steps of what the plain program stores.
 _SLOTS = 512
@@ -40,22 +42,22 @@ class Draft:
     flops: int
 
 
-def drafts(body: Body) -> list[Draft]:
+def drafts(body: Body, block_size: int | None = None) -> list[Draft]:
     """Plans for ever smaller limits, the plain one first, by falling peak.
 
-    The list does not depend on any budget: searching it in an order that does not
-    either is what makes `InfeasibleBudgetError.needed` true.
+    No recomputed segment holds more than `block_size` operations, if that is given.
     """
     if not body.eqns:
         return [Draft((), 0, 0)]
     costs = segment_costs(body)
+    fits_block = lambda size: block_size is None or size <= block_size
     found = [_draft(((0, len(body.eqns), "save"),), costs)]
     unit = max(found[0].peak_bytes / _SLOTS, 1.0)
     limit = float(found[0].peak_bytes)
     options = [
         (key, round(c.stored_bytes / unit), c.transient_bytes / unit, c.flops)
         for key, c in costs.items()
-        if c.possible
+        if c.possible and (key[2] == "save" or fits_block(key[1] - key[0]))
     ]
     into: dict[int, list[tuple[Key, int, float, int]]] = {}
     for option in options:
@@ -68,6 +70,16 @@ def drafts(body: Body) -> list[Draft]:
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
     return found
+
+
+def model_peak(body: Body, segments: Sequence[Segment]) -> int:
+    """Most bytes held during the backward pass with these segments; () keeps all."""
+    if not body.eqns:
+        return 0
+    all_kept: tuple[Key, ...] = ((0, len(body.eqns), "save"),)
+    key = lambda s: (s.start, s.stop, "recompute" if s.gate else "save")
+    chosen = tuple(map(key, segments)) or all_kept
+    return _draft(chosen, segment_costs(body)).peak_bytes
 
 
 def _cheapest(

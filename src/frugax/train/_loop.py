@@ -219,8 +219,7 @@ class Loop:
         """Seconds for steps, the last evaluation and checkpoint set aside."""
         if self._budget is None or self._budget.seconds is None:
             return None
-        # A quarter more than they took the last time: files and machines waver.
-        aside = 1.25 * (self._evaluate_s + self._save_s)
+        aside = self._evaluate_s + self._save_s
         return self._budget.seconds - self.clock.elapsed - aside
 
     def _make_plan(self, left_s: float | None) -> None:

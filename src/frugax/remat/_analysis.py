@@ -1,0 +1,204 @@
+"""What a program holds in memory as it runs, read from its trace.
+
+Start at `capture_graph_jaxpr`. To see a backward pass, capture
+`jax.value_and_grad(loss)`. All of this is counted on the traced program, run as it
+is written; what a compiled one needs is measured (`frugax.measure.program`).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from frugax.budget import amount, table
+from frugax.jaxprs import Graph, alive_bytes, bytes_of, flops_of, trace, variables
+
+# A summary shows the program in at most so many stretches.
+_STRETCHES = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operation of a captured program.
+
+    Attributes:
+        name: what it does, in JAX's words, such as "dot_general".
+        shapes: of its results.
+        bytes: of its results.
+        flops: floating-point operations, with all that is inside it.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    bytes: int
+    flops: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CapturedGraph:
+    """A traced program, with jitted functions opened up; loops are one operation.
+
+    Attributes:
+        graph: the program itself.
+    """
+
+    graph: Graph
+
+    @functools.cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The operations, in the order in which they are written."""
+        return tuple(
+            Node(
+                name=e.primitive.name,
+                shapes=tuple(tuple(getattr(v.aval, "shape", ())) for v in e.outvars),
+                bytes=sum(map(bytes_of, e.outvars)),
+                flops=flops_of(e),
+            )
+            for e in self.graph.eqns
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GraphAnalysis:
+    """How far a program, run as it is written, is from the least it could hold.
+
+    Inputs of the program are never counted.
+
+    Attributes:
+        operations: how many there are.
+        flops: of all of them.
+        made_bytes: of all that they make.
+        peak_bytes: most bytes held at once, in the order in which it is written.
+        peak_at: the operation at which that is; -1 if there are none.
+        busiest_bytes: most that one operation reads and makes. No order of these
+            operations can hold less, nor can any recomputation.
+        result_bytes: of what the program returns; it is all there at the end.
+    """
+
+    operations: int
+    flops: int
+    made_bytes: int
+    peak_bytes: int
+    peak_at: int
+    busiest_bytes: int
+    result_bytes: int
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes below which no plan can go that runs these operations one by one.
+
+        A compiler that fuses several into one can.
+        """
+        return max(self.busiest_bytes, self.result_bytes)
+
+    @property
+    def gap(self) -> float:
+        """`peak_bytes` over `lower_bound`: the most that any plan could win; >= 1."""
+        return self.peak_bytes / self.lower_bound if self.lower_bound else 1.0
+
+    def __str__(self) -> str:
+        rows = [
+            ["operations", f"{self.operations:,}"],
+            ["flops", f"{self.flops:,}"],
+            ["made in all", amount(self.made_bytes, "bytes")],
+            ["peak frontier, as written", amount(self.peak_bytes, "bytes")],
+            ["at operation", str(self.peak_at)],
+            ["lower bound: one operation", amount(self.busiest_bytes, "bytes")],
+            ["lower bound: results", amount(self.result_bytes, "bytes")],
+            ["gap: peak over the bounds", f"{self.gap:.2f}x"],
+        ]
+        return table(["counted on the trace", "value"], rows)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierSummary:
+    """How wide the frontier is as a program runs: what is made and still wanted.
+
+    Attributes:
+        widths: bytes held while each operation runs; inputs are not counted.
+        names: of the operations.
+    """
+
+    widths: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The widest; 0 if there are no operations."""
+        return max(self.widths, default=0)
+
+    @property
+    def peak_at(self) -> int:
+        """The first operation at which it is widest; -1 if there are none."""
+        return self.widths.index(self.peak_bytes) if self.widths else -1
+
+    def __str__(self) -> str:
+        """A table: the widest place of each stretch of the program."""
+        length = max(-(-len(self.widths) // _STRETCHES), 1)
+        rows = []
+        for start in range(0, len(self.widths), length):
+            stretch = self.widths[start : start + length]
+            at = start + stretch.index(max(stretch))
+            mark = "  <- peak" if at == self.peak_at else ""
+            last = start + len(stretch) - 1
+            rows.append(
+                [
+                    f"{start}-{last}",
+                    amount(self.widths[at], "bytes"),
+                    f"{at} ({self.names[at]}){mark}",
+                ]
+            )
+        return table(["operations", "widest", "at"], rows or [["none", "-", "-"]])
+
+
+def capture_graph_jaxpr(
+    fn: Callable[..., Any], *, example_inputs: Sequence[Any]
+) -> CapturedGraph:
+    """Trace a function; nothing is run.
+
+    Args:
+        fn: a function of arrays and pytrees of arrays.
+        example_inputs: its arguments; arrays or `jax.ShapeDtypeStruct`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jnp.ones((2, 4))
+        >>> graph = capture_graph_jaxpr(lambda x: jnp.sin(x) @ x.T, example_inputs=(x,))
+        >>> [(n.name, n.bytes, n.flops) for n in graph.nodes]
+        [('sin', 32, 8), ('transpose', 32, 0), ('dot_general', 16, 32)]
+    """
+    return CapturedGraph(trace(fn, tuple(example_inputs)))
+
+
+def analyze_graph(graph: CapturedGraph) -> GraphAnalysis:
+    """What a program would hold at once, and what it could not do without.
+
+    Args:
+        graph: what `capture_graph_jaxpr` gave.
+    """
+    program = graph.graph
+    made = lambda atoms: {v for v in variables(atoms) if program.defined_at[v] >= 0}
+    in_use = lambda e: made(e.invars) | {v for v in e.outvars if v in program.last_use}
+    held = summarize_frontier(graph)
+    return GraphAnalysis(
+        operations=len(graph.nodes),
+        flops=sum(n.flops for n in graph.nodes),
+        made_bytes=sum(n.bytes for n in graph.nodes),
+        peak_bytes=held.peak_bytes,
+        peak_at=held.peak_at,
+        busiest_bytes=max(
+            (sum(map(bytes_of, in_use(e))) for e in program.eqns), default=0
+        ),
+        result_bytes=sum(map(bytes_of, made(program.outputs))),
+    )
+
+
+def summarize_frontier(graph: CapturedGraph) -> FrontierSummary:
+    """How many bytes a program holds from its first operation to its last.
+
+    Args:
+        graph: what `capture_graph_jaxpr` gave.
+    """
+    return FrontierSummary(
+        widths=alive_bytes(graph.graph), names=tuple(n.name for n in graph.nodes)
+    )

@@ -1,0 +1,135 @@
+"""`jax.value_and_grad` and `jax.grad` with a budget: planned when first called."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from frugax.budget import MemoryBudget, check_budget
+
+from ._apply import PlannedGrad, apply
+from ._fit import plan
+
+
+class BudgetedGrad:
+    """A loss's value and gradients; each new set of shapes is planned on its own.
+
+    Made by `value_and_grad`. The first call with new shapes compiles up to five
+    programs; later ones run the plan.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        budget: MemoryBudget,
+        argnums: int | tuple[int, ...],
+        *,
+        has_aux: bool,
+    ) -> None:
+        check_budget(budget, MemoryBudget)
+        self._loss, self._budget = loss, budget
+        self._argnums, self._has_aux = argnums, has_aux
+        self._planned: dict[Any, PlannedGrad] = {}
+
+    def planned_for(self, *args: Any) -> PlannedGrad:
+        """The planned function for arguments, or shapes, like these.
+
+        Raises:
+            InfeasibleBudgetError: no plan that was tried fits.
+            RematUndoneError: the compiler merged away all recomputation.
+            TypeError: the loss cannot be traced, or does not return a number.
+        """
+        shapes = shapes_of(args)
+        key = shapes_key(shapes)
+        if key not in self._planned:
+            made = plan(
+                self._loss,
+                shapes,
+                self._budget,
+                argnums=self._argnums,
+                has_aux=self._has_aux,
+            )
+            self._planned[key] = apply(self._loss, made)
+        return self._planned[key]
+
+    def __call__(self, *args: Any) -> tuple[Any, Any]:
+        """The loss (and what else it returns), and its gradients.
+
+        Raises:
+            InfeasibleBudgetError: no plan that was tried fits.
+            RematUndoneError: the compiler merged away all recomputation.
+            TypeError: the loss cannot be traced, or does not return a number.
+        """
+        return self.planned_for(*args)(*args)
+
+
+def value_and_grad(
+    loss: Callable[..., Any],
+    budget: MemoryBudget,
+    *,
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+) -> BudgetedGrad:
+    """`jax.value_and_grad(loss)` within a memory budget; planned at the first call.
+
+    `plan` and `apply` in one, for the gradient alone: to fit a whole training step,
+    or to keep the plan, use those.
+
+    Args:
+        loss: as for `plan`.
+        budget: the most memory the gradient program may need, in bytes.
+        argnums: which arguments to differentiate.
+        has_aux: whether `loss` returns (number, anything).
+
+    Raises:
+        TypeError: the budget is none.
+    """
+    return BudgetedGrad(loss, budget, argnums, has_aux=has_aux)
+
+
+def grad(
+    loss: Callable[..., Any],
+    budget: MemoryBudget,
+    *,
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """`jax.grad(loss)` within a memory budget; planned at the first call.
+
+    Args:
+        loss: as for `plan`.
+        budget: the most memory the program with value and gradients may need, in
+            bytes.
+        argnums: which arguments to differentiate.
+        has_aux: whether `loss` returns (number, anything).
+
+    Raises:
+        TypeError: the budget is none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> square = grad(lambda x: jnp.sum(x**2), MemoryBudget("1MiB"))
+        >>> print(square(jnp.arange(3.0)))
+        [0. 2. 4.]
+    """
+    both = value_and_grad(loss, budget, argnums=argnums, has_aux=has_aux)
+
+    def gradients(*args: Any) -> Any:
+        value, grads = both(*args)
+        return (grads, value[1]) if has_aux else grads
+
+    return gradients
+
+
+def shapes_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shapes of arguments, tracers included.
+
+    Raises:
+        TypeError: one of them is no array.
+    """
+    return jax.eval_shape(lambda *given: given, *args)
+
+
+def shapes_key(shapes: tuple[Any, ...]) -> object:
+    """What tells these shapes from others, hashable."""
+    return jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
