@@ -261,8 +261,11 @@ def _give_up(tries: list[_Try], budget: MemoryBudget, *, loops: bool) -> NoRetur
     needed = int(least / (1 - budget.headroom_frac))
     while dataclasses.replace(budget, limit_bytes=needed).usable_bytes < least:
         needed += 1  # the headroom is rounded
+    how = f"by the best of {len(tries)} compiled programs"
+    if len(tries) == 1:
+        how = "in which recomputing would save nothing"
     raise InfeasibleBudgetError(
-        f"the backward pass, by the best of {len(tries)} compiled programs,",
+        f"the backward pass, {how},",
         needed=needed,
         limit=budget.limit_bytes,
         unit="bytes",

@@ -7,6 +7,7 @@ is measured there or by the room that spent it.
 
 import contextlib
 import dataclasses
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -247,9 +248,11 @@ def _too_little_time(config: RunConfig, stopwatch: Stopwatch) -> InfeasibleBudge
     # What was spent, and the reserve that a limit just above it would have.
     spent = stopwatch.total
     limits = (2 * spent, spent + 2, 1.001 * spent / (1 - _RESERVE_SHARE))
+    needed = min(n for n in limits if n - _reserve(n) >= spent)
     return InfeasibleBudgetError(
         "budgets.time: this run, to take one step on this machine now,",
-        needed=min(n for n in limits if n - _reserve(n) >= spent),
+        # A tenth more, in tenths of a second: the next try may be a little slower.
+        needed=math.ceil(11 * needed) / 10,
         limit=config.budgets.time.seconds,
         unit="seconds",
         hint="try again: its programs are in the compile cache now.",
