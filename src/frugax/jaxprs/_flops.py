@@ -123,6 +123,19 @@ def has_loop(eqn: JaxprEqn) -> bool:
     )
 
 
+def scan_split(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many of a scan's first inputs are constants, and how many after are carried.
+
+    Told by the shapes: what is scanned over has one axis more outside than inside. JAX
+    0.10 and 0.12 write it down in different ways.
+    """
+    body = eqn.params["jaxpr"].jaxpr
+    same = lambda outer, inner: outer.aval.ndim == inner.aval.ndim
+    held = sum(map(same, eqn.invars, body.invars))
+    carried = sum(map(same, eqn.outvars, body.outvars))
+    return held - carried, carried
+
+
 def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
     return list(jaxprs_in_params(eqn.params))
 

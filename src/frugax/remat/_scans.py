@@ -24,6 +24,7 @@ from frugax.jaxprs import (
     bytes_of,
     flops_of,
     jaxpr_as_fun,
+    scan_split,
     shape_of,
     trace,
     variables,
@@ -171,14 +172,14 @@ def _scans(body: Body) -> list[_Scan]:
 
 
 def _carry(eqn: JaxprEqn) -> list[Any]:
-    first = eqn.params["num_consts"]
-    return eqn.invars[first : first + eqn.params["num_carry"]]
+    consts, carries = scan_split(eqn)
+    return eqn.invars[consts : consts + carries]
 
 
 def _chunked(eqn: JaxprEqn, choice: ScanChoice) -> Graph:
     """The operations that do what this scan does, chunked."""
     length, backwards = eqn.params["length"], eqn.params["reverse"]
-    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carries = scan_split(eqn)
     run = jaxpr_as_fun(eqn.params["jaxpr"])
     loop = functools.partial(lax.scan, reverse=backwards, unroll=eqn.params["unroll"])
     again = lambda f: jax.checkpoint(f, prevent_cse=False)
