@@ -156,7 +156,7 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
         _write_config(folder, config)
         folder.remember(config_folder=str(config_folder.resolve()))
         yield
-    except BaseException:
+    except BaseException:  # Ctrl-C while planning, too, leaves nothing behind
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
 
