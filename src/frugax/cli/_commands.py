@@ -5,14 +5,15 @@ returns the process's exit code: 0 when all budgets were kept, 1 when one was no
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 
-from frugax.budget import Receipt, SizeBudget, Verdict, format_bytes
+from frugax.budget import MemoryBudget, Receipt, SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError, FrugaxError
 
+from ._own_function import names_function, plan_function
 from ._show import RunView, print_receipt
 
 if TYPE_CHECKING:
@@ -119,8 +120,20 @@ def run(
     return 0 if kept or allow_broken else 1
 
 
-def plan(config: Config, /, *, set: Changes = ()) -> int:
-    """Plan a run and compile its step, without training: what would it need?
+def plan(
+    what: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG|MODULE:FUNCTION")
+    ],
+    /,
+    *,
+    set: Changes = (),
+    budget: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
+    kind: Literal["temp", "total"] = "temp",
+    headroom: Annotated[str | None, tyro.conf.arg(metavar="SHARE")] = None,
+    picture: Target = None,
+    json: Target = None,
+) -> int:
+    """Plan a run, or the memory of a loss of your own; nothing is trained or run.
 
     For example:
 
@@ -128,13 +141,61 @@ def plan(config: Config, /, *, set: Changes = ()) -> int:
 
     frugax plan examples/digits.yaml --set budgets.memory=30%
 
+    frugax plan my_model:loss_and_shapes --budget 2GiB
+
+    frugax plan train/model.py:loss_and_shapes --budget 2GiB --picture memory.svg
+
+    The function is called without arguments. It returns (loss, example_args), or a
+    dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
+    within, block_size. Shapes (jax.ShapeDtypeStruct) will do for arrays.
+
     Args:
-        config: the YAML file of the run.
-        set: replace single values, as key=value with a dotted key.
+        what: the YAML file of a run; or a function, by its module's name or file.
+        set: with a config: replace single values, as key=value with a dotted key.
+        budget: with a function: the most memory its gradient may need, such as 2GiB.
+        kind: with a function: what counts. temp: what is needed beside arguments and
+            results; total: those, too.
+        headroom: with a function: share of the budget to keep free, such as 5%.
+        picture: with a function: draw what is held over time into this .svg file.
+        json: with a function: write the plan into this file.
+
+    Raises:
+        ConfigError: there is no such thing to plan, or an option is for the other.
     """
+    own = {
+        "--budget": budget,
+        "--kind": None if kind == "temp" else kind,
+        "--headroom": headroom,
+        "--picture": picture,
+        "--json": json,
+    }
+    if not names_function(what):
+        if wrong := [name for name, value in own.items() if value is not None]:
+            raise ConfigError(
+                f"{wrong[0]} is for a function, module:function; in a config, memory "
+                "is set by --set budgets.memory=2GiB."
+            )
+        return _plan_run(Path(what), set)
+    if set:
+        raise ConfigError("--set is for a config; a function has no keys to set.")
+    if budget is None:
+        raise ConfigError(
+            f"say how much memory {what} may need: frugax plan {what} --budget 2GiB."
+        )
+    try:
+        limit = MemoryBudget(budget, kind=kind, headroom_frac=headroom or 0.0)
+    except ValueError as e:
+        raise ConfigError(f"frugax plan: {e}") from e
+    plan_function(
+        what, limit, picture=picture, json=json, console=console, progress=errors
+    )
+    return 0
+
+
+def _plan_run(config: Path, changes: tuple[str, ...]) -> int:
     from frugax import run as room
 
-    asked = room.load_config(config, overrides=set)
+    asked = room.load_config(config, overrides=changes)
     with RunView(console, None) as view:
         planned = room.plan(asked, config_folder=config.parent, observer=view)
     console.print(str(planned), highlight=False, markup=False, soft_wrap=True)

@@ -87,6 +87,8 @@ def _devices() -> tuple[str, str]:
     memory = devices[0].memory_stats()
     limit = memory.get("bytes_limit") if memory else None
     advice = f"{format_bytes(limit)} each" if limit else f"{os.cpu_count()} CPU cores"
+    if devices[0].platform == "cpu":
+        advice += "; convolutions in loops: see remat.fast_convolutions"
     return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})", advice
 
 

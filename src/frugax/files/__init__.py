@@ -1,8 +1,15 @@
 """Files that are there whole or not at all.
 
-Start at `write_whole`; `replacing` streams.
+Start at `write_whole`; `replacing` streams; `cache_folder` says where caches live.
 """
 
 from ._atomic import make_folder, replacing, why_not_written, write_whole
+from ._cache_folder import cache_folder
 
-__all__ = ["make_folder", "replacing", "why_not_written", "write_whole"]
+__all__ = [
+    "cache_folder",
+    "make_folder",
+    "replacing",
+    "why_not_written",
+    "write_whole",
+]

@@ -45,7 +45,8 @@ _FREE = frozenset(
         "transpose",
     }
 )
-_HEAVY = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
+_CONVOLUTIONS = frozenset({"conv_general_dilated", "fast_convolution"})
+_HEAVY = _CONVOLUTIONS | {"dot_general", "ragged_dot_general"}
 
 
 def flops(jaxpr: Jaxpr) -> int:
@@ -77,7 +78,7 @@ def flops_of(eqn: JaxprEqn) -> int:
         return eqn.params["length"] * flops(eqn.params["jaxpr"].jaxpr)
     if name == "dot_general":
         return _dot(eqn)
-    if name == "conv_general_dilated":
+    if name in _CONVOLUTIONS:
         return _convolution(eqn)
     inside = [flops(j) for j in _bodies(eqn)]
     if inside:
@@ -111,7 +112,7 @@ def is_heavy(eqn: JaxprEqn) -> bool:
 
 def has_convolution(eqn: JaxprEqn) -> bool:
     """Whether a convolution is in it."""
-    return eqn.primitive.name == "conv_general_dilated" or any(
+    return eqn.primitive.name in _CONVOLUTIONS or any(
         has_convolution(e) for j in _bodies(eqn) for e in j.eqns
     )
 

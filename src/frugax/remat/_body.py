@@ -13,7 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, is_heavy, trace, variables
+from frugax.jaxprs import (
+    Graph,
+    JaxprEqn,
+    Var,
+    bytes_of,
+    flops_of,
+    is_heavy,
+    trace,
+    variables,
+)
 
 from ._needs import active_variables, is_inexact
 
@@ -36,7 +45,7 @@ _CHEAP = frozenset(
     }
 )
 # More cuts than this make planning slow and plans no better.
-_MOST_CUTS = 64
+_MOST_CUTS = 112
 # In a run of operations without a product, one cut for so many.
 _RUN = 8
 
@@ -97,17 +106,40 @@ class Body:
         often be done again without it; and where fewest bytes cross, every so often.
         """
         crossing = self.crossing_bytes(active_only=False)
-        heavy = [i + 1 for i, e in enumerate(self.eqns) if is_heavy(e) or _loops(e)]
-        edges = sorted({0, *heavy, len(self.eqns)})
+        heavy = [i for i, e in enumerate(self.eqns) if is_heavy(e) or _loops(e)]
+        edges = sorted({0, *(i + 1 for i in heavy), len(self.eqns)})
         marks = sorted({*edges, *range(0, len(self.eqns), _RUN)})
+        # The first such place and the last, which may be just before a product: what
+        # that reads can then be kept instead of what it was made from.
         narrow = {
-            min(range(a, b), key=lambda p: crossing[p])
+            min(places, key=lambda p: crossing[p])
             for a, b in itertools.pairwise(marks)
+            for places in (range(a, b), range(b - 1, a - 1, -1))
         }
         places = sorted({*edges, *narrow} - {0, len(self.eqns)})
-        if len(places) > _MOST_CUTS:
-            places = sorted(sorted(places, key=lambda p: crossing[p])[:_MOST_CUTS])
+        while len(places) > _MOST_CUTS:
+            # Of two neighbours the wider goes, where least is computed between them.
+            work = list(itertools.accumulate(map(flops_of, self.eqns), initial=0))
+            gap = [work[q] - work[p] for p, q in itertools.pairwise(places)]
+            i = min(range(len(gap)), key=gap.__getitem__)
+            del places[i if crossing[places[i]] > crossing[places[i + 1]] else i + 1]
         return (0, *places, len(self.eqns))
+
+    @functools.cached_property
+    def turning_bytes(self) -> list[int]:
+        """Bytes of gradients there while the backward pass of each of `eqns` runs.
+
+        Those of all that is read after it, and those that it makes; an elementwise
+        one writes over what it reads.
+        """
+        pending = self.crossing_bytes(active_only=True)
+        found: list[int] = []
+        for i, e in enumerate(self.eqns):
+            new = sum(bytes_of(v) for v in {*self.kept(e.invars)} & self.active)
+            old = 0 if is_heavy(e) else sum(map(bytes_of, e.outvars))
+            scratch = sum(self.scratch.get(v, 0) for v in e.outvars)
+            found.append(pending[i + 1] + max(new - old, 0) + scratch)
+        return found
 
     def crossing_bytes(self, *, active_only: bool) -> list[int]:
         """Bytes made before each place between two operations and read after it."""

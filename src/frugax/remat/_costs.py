@@ -4,14 +4,24 @@ Only a model: it ranks plans. What a plan really needs is measured (`_fit.py`).
 """
 
 import dataclasses
-from typing import Literal
 
-from frugax.jaxprs import Var, bytes_of, flops_of
+import numpy as np
+
+from frugax.jaxprs import Var, bytes_of, flops_of, is_heavy
 
 from ._body import Body
 from ._needs import Needs, backward_needs
 
-Mode = Literal["save", "recompute"]
+# How a segment is treated: 0 keeps all that its backward pass needs; mode n does the
+# operations again whose results are cheap for their size, up to the n-th price of
+# `prices`, and keeps those of the rest; the last mode does everything again.
+Mode = int
+
+# Flops per byte of result up to which an operation counts as cheap: an elementwise
+# one does a quarter (float32) to one (8 bits) for each byte that it makes.
+_CHEAP = 1.0
+# More prices than this make planning slow and plans no better.
+_MOST_PRICES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class Cost:
         hidden_bytes: kept besides, as inside loops.
         transient_bytes: held only while the segment's own backward pass runs.
         flops: done a second time.
+        kept: operations inside whose results are kept, though others are done again.
         possible: False if recomputing would repeat a side effect.
     """
 
@@ -30,6 +41,7 @@ class Cost:
     hidden_bytes: int
     transient_bytes: int
     flops: int
+    kept: tuple[int, ...] = ()
     possible: bool = True
 
     @property
@@ -38,46 +50,97 @@ class Cost:
         return sum(map(bytes_of, self.stored)) + self.hidden_bytes
 
 
-def segment_costs(body: Body) -> dict[tuple[int, int, Mode], Cost]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Costs:
+    """The cost of every segment between two cuts, in every mode.
+
+    Attributes:
+        of: by first operation, one past the last, and mode.
+        modes: how many modes there are; the last does everything again.
+    """
+
+    of: dict[tuple[int, int, Mode], Cost]
+    modes: int
+
+
+def segment_costs(body: Body) -> Costs:
     """The cost of every segment between two cuts, kept and recomputed."""
     needs = _needs_of_kept(body)
     flops = [flops_of(e) for e in body.eqns]
-    cotangents = body.crossing_bytes(active_only=True)
-    work = [
-        sum(bytes_of(v) for v in {*body.kept(e.invars), *e.outvars} if v in body.active)
-        + sum(body.scratch.get(v, 0) for v in e.outvars)
-        for e in body.eqns
-    ]
+    made = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
+    price = [f / max(b, 1) for f, b in zip(flops, made, strict=True)]
+    limits = [*_prices(body, price), float("inf")]
     found: dict[tuple[int, int, Mode], Cost] = {}
-    starts = set(body.cuts)
     for stop in body.cuts[1:]:
-        needed: set[Var] = set()
-        again: set[Var] = set()
-        hidden = redone = busiest = pending = 0
-        possible = True
-        # Walking back from `stop`, what must be done again does not depend on where
-        # the walk will end: one walk gives the costs of all segments that end here.
-        for i in range(stop - 1, -1, -1):
-            eqn = body.eqns[i]
-            needed |= needs[i].variables
-            again |= needs[i].variables
-            hidden += needs[i].hidden_bytes
-            busiest = max(busiest, work[i])
-            pending = max(pending, cotangents[i], cotangents[i + 1])
-            possible = possible and not eqn.effects
-            if needs[i].hidden_bytes or any(v in again for v in eqn.outvars):
-                redone += flops[i]
-                again |= set(body.kept(eqn.invars))
-            if i not in starts:
-                continue
-            outside = frozenset(v for v in again if body.defined_at[v] < i)
-            inside = sum(bytes_of(v) for v in needed if body.defined_at[v] >= i)
-            holds = busiest + pending
-            found[i, stop, "save"] = Cost(frozenset(needed), hidden, holds, 0)
-            found[i, stop, "recompute"] = Cost(
-                outside, 0, holds + inside + hidden, redone, possible
-            )
-    return found
+        _walk_back(body, needs, flops, price, stop, None, found)
+        for mode, limit in enumerate(limits, 1):
+            _walk_back(body, needs, flops, price, stop, (mode, limit), found)
+    return Costs(found, 1 + len(limits))
+
+
+def _prices(body: Body, price: list[float]) -> list[float]:
+    """Prices, rising, between which operations worth telling apart lie."""
+    heavy = sorted(
+        {round(price[i], 3) for i, e in enumerate(body.eqns) if is_heavy(e)} - {0.0}
+    )
+    steps = [p for p in heavy[:-1] if p > _CHEAP]
+    every = -(-len(steps) // (_MOST_PRICES - 1)) or 1
+    return [_CHEAP, *(1.001 * p for p in steps[every - 1 :: every])]
+
+
+def _walk_back(
+    body: Body,
+    needs: list[Needs],
+    flops: list[int],
+    price: list[float],
+    stop: int,
+    again: tuple[Mode, float] | None,
+    found: dict[tuple[int, int, Mode], Cost],
+) -> None:
+    """Add the costs of all segments that end at `stop`, in one mode.
+
+    What must be done again does not depend on where a segment starts: walking back
+    from its end, one walk gives the costs of all of them.
+    """
+    starts = set(body.cuts)
+    mode, limit = again or (0, 0.0)
+    outside: set[Var] = set()  # wanted, and made before the place of the walk
+    first_read: dict[Var, int] = {}  # which backward rule is the last to want it
+    # What is there, of this segment's own, as each operation's backward pass runs.
+    held = np.array(body.turning_bytes[:stop])
+    kept: list[int] = []
+    kept_vars: set[Var] = set()
+    hidden = redone = inside_stored = 0
+    possible = True
+    for i in range(stop - 1, -1, -1):
+        eqn = body.eqns[i]
+        outside |= needs[i].variables
+        first_read |= dict.fromkeys(needs[i].variables, i)
+        hidden += needs[i].hidden_bytes
+        possible = possible and not eqn.effects
+        wanted = [v for v in eqn.outvars if v in outside]
+        outside -= set(wanted)
+        keep = not again or (price[i] > limit and not needs[i].hidden_bytes)
+        if keep and wanted:
+            kept.append(i)
+            kept_vars.update(wanted)
+            inside_stored += sum(map(bytes_of, wanted))
+        elif again and (wanted or needs[i].hidden_bytes):
+            redone += flops[i]
+            outside |= set(body.kept(eqn.invars))
+        for v in wanted:
+            held[first_read.get(v, stop) :] += bytes_of(v)
+        if i not in starts:
+            continue
+        transient = int(held[i:].max()) - inside_stored
+        found[i, stop, mode] = Cost(
+            stored=frozenset(outside | kept_vars),
+            hidden_bytes=0 if again else hidden,
+            transient_bytes=transient + hidden if again else transient,
+            flops=redone,
+            kept=tuple(reversed(kept)) if again else (),
+            possible=possible or not again,
+        )
 
 
 def _needs_of_kept(body: Body) -> list[Needs]:

@@ -84,16 +84,7 @@ def value_and_gradients(
     graph = body.graph
     given = [*graph.const_values, *values]
     env: dict[Var, Any] = dict(zip(graph.inputs, given, strict=True))
-    back: list[tuple[_Part, Pull]] = []
-    for segment in segments:
-        if segment.gate is None:
-            back += _keep(body, segment.start, segment.stop, env)
-            continue
-        part = _part(body, segment.start, segment.stop)
-        reads = [env[v] for v in part.inputs]
-        env |= zip(part.outputs, part.run(*reads), strict=True)
-        back.append((part, _recompute(body, segment, segment.gate, part, reads)))
-
+    back = _there(body, segments, env)
     grads: dict[Var, Any] = {}
     loss = graph.outputs[0]
     if variables([loss]):
@@ -103,16 +94,38 @@ def value_and_gradients(
     return outputs, [_gradient(grads, v) for v in body.wanted]
 
 
-def _keep(
-    body: Body, start: int, stop: int, env: dict[Var, Any]
+def _there(
+    body: Body, segments: Sequence[Segment], env: dict[Var, Any]
 ) -> list[tuple[_Part, Pull]]:
-    """Run forward in small parts, adding to `env`; keep what the way back needs."""
-    edges = [start, *(c for c in body.cuts if start < c < stop), stop]
+    """Run forward, adding to `env`; the parts, each with its way back."""
     back: list[tuple[_Part, Pull]] = []
-    for a, b in itertools.pairwise(edges):
+    for segment in segments:
+        if segment.gate is None:
+            back += _keep(body, segment.start, segment.stop, env, {})
+            continue
+        kept = [v for i in segment.kept for v in body.eqns[i].outvars]
+        part = _part(body, segment.start, segment.stop, also=kept)
+        reads = [env[v] for v in part.inputs]
+        env |= zip(part.outputs, part.run(*reads), strict=True)
+        back.append((part, _recompute(body, segment, segment.gate, part, kept, env)))
+    return back
+
+
+def _keep(
+    body: Body, start: int, stop: int, env: dict[Var, Any], kept: dict[Var, Any]
+) -> list[tuple[_Part, Pull]]:
+    """Run forward in small parts, adding to `env`; keep what the way back needs.
+
+    Results in `kept` are there already: they are taken, and not made again.
+    """
+    ends = {body.defined_at[v] + 1 for v in kept}
+    inner = {c for c in (*body.cuts, *ends) if start < c < stop}
+    back: list[tuple[_Part, Pull]] = []
+    for a, b in itertools.pairwise([start, *sorted(inner), stop]):
         part = _part(body, a, b)
         outs, pull = part.pull_at([env[v] for v in part.inputs])
         env |= zip(part.outputs, outs, strict=True)
+        env |= {v: kept[v] for v in part.outputs if v in kept}
         back.append((part, pull))
     return back
 
@@ -150,31 +163,44 @@ def _gradient(grads: dict[Var, Any], v: Var) -> Any:
     return jnp.zeros(zero.shape, zero.dtype)
 
 
-def _part(body: Body, start: int, stop: int) -> _Part:
+def _part(body: Body, start: int, stop: int, also: Sequence[Var] = ()) -> _Part:
     own = body.eqns[start:stop]
     eqns = body.with_free(own)
     made = {v for e in eqns for v in e.outvars}
     read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
     inputs = [v for v in read if v not in made]
-    outputs = [v for e in own for v in e.outvars if body.last_use.get(v, -1) >= stop]
+    later = lambda v: body.last_use.get(v, -1) >= stop
+    passed = [v for e in own for v in e.outvars if later(v)]
+    outputs = [*passed, *(v for v in also if not later(v))]
     return _Part(
         eqns=eqns,
         inputs=inputs,
         outputs=outputs,
         run=body.graph.run(eqns, inputs, outputs),
         moving=[v for v in inputs if v in body.active],
-        turned=[v for v in outputs if v in body.active],
+        turned=[v for v in passed if v in body.active],
     )
 
 
 def _recompute(
-    body: Body, segment: Segment, gate: Gate, part: _Part, values: Sequence[Any]
+    body: Body,
+    segment: Segment,
+    gate: Gate,
+    part: _Part,
+    kept: Sequence[Var],
+    env: dict[Var, Any],
 ) -> Pull:
-    """The way back that first does the segment again, and keeps only its inputs."""
+    """The way back that first does the segment again, from its inputs and `kept`."""
+    saved = [*part.inputs, *kept]
+    values = [env[v] for v in saved]
 
     def there_and_back(given: list[Any], cotangents: list[Any]) -> list[Any]:
-        env = dict(zip(part.inputs, given, strict=True))
-        back = _keep(body, segment.start, segment.stop, env)
+        again = dict(zip(saved, given, strict=True))
+        if segment.inside:
+            back = _there(body, segment.inside, again)
+        else:
+            taken = {v: again[v] for v in kept}
+            back = _keep(body, segment.start, segment.stop, again, taken)
         grads = dict(zip(part.turned, cotangents, strict=True))
         _turn(body, back, grads, in_order=True)
         return [_gradient(grads, v) for v in part.moving]
@@ -182,36 +208,36 @@ def _recompute(
     def pull(cotangents: list[Any]) -> list[Any]:
         # Traced and stripped first: what the gradients do not need is neither kept
         # nor done again, inside a branch as little as outside.
-        again = trace(there_and_back, (list(values), cotangents))
+        again = trace(there_and_back, (values, cotangents))
         live, used = without_dead_code(again.jaxpr, [True] * len(again.outputs))
         run = jaxpr_as_fun(ClosedJaxpr(live, ()))
         reads = [*again.const_values, *values, *cotangents]
-        tied = [False] * len(again.consts) + _tied(body, part)
+        tied = [False] * len(again.consts) + _tied(body, part, saved)
         first_cotangent = len(reads) - len(cotangents)
-        kept = [i for i, u in enumerate(used) if u]
-        inputs = [reads[i] for i in kept if i < first_cotangent]
-        last = [reads[i] for i in kept if i >= first_cotangent]
-        ties = [tied[i] for i in kept if i < first_cotangent]
+        there = [i for i, u in enumerate(used) if u]
+        inputs = [reads[i] for i in there if i < first_cotangent]
+        last = [reads[i] for i in there if i >= first_cotangent]
+        ties = [tied[i] for i in there if i < first_cotangent]
         return through_gate(gate, lambda x, c: run(*x, *c), inputs, last, tied=ties)
 
     return pull
 
 
-def _tied(body: Body, part: _Part) -> list[bool]:
+def _tied(body: Body, part: _Part, saved: Sequence[Var]) -> list[bool]:
     """Which inputs the gate must tie to the cotangents, for nothing to be merged.
 
     Each that is tied may be copied, so: what earlier segments made; if some heavy
     operation does not depend on it, the data as well; if need be, the weights too.
     """
-    kept = {v for v in part.inputs if v in body.defined_at}
+    made = {v for v in saved if v in body.defined_at}
     data = {v for v in part.inputs if v not in body.active}
     heavy = [e for e in part.eqns if is_heavy(e)]
     choice: set[Var] = set()
-    for choice in (kept, kept | data, set(part.inputs)):
+    for choice in (made, made | data, set(saved)):
         reached = set(choice)
         for e in part.eqns:
             if reached & set(variables(e.invars)):
                 reached |= set(e.outvars)
         if choice and all(set(e.outvars) <= reached for e in heavy):
             break
-    return [v in choice for v in part.inputs]
+    return [v in choice for v in saved]

@@ -6,10 +6,11 @@ the smallest of them is exactly what the budget would have to be.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 import jax
+import numpy as np
 
 from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
@@ -22,9 +23,16 @@ from ._gates import choose_gate
 from ._ladder import Rung, ladder
 from ._plan import RematPlan, Segment
 from ._program import Build, Program, compile_program
+from ._solve import Step
 
 # Each costs about as much as compiling the program once.
 _MOST_COMPILES = 5
+# Of these, after the plain program, where the model alone points.
+_MOST_AIMED = 2
+# A plan that needs this share of the limit is not worth another compilation.
+_WELL_USED = 0.95
+# The model is aimed this much below the limit, and further after each miss.
+_MARGIN = 0.025
 # A schedule for few live buffers instead of one for concurrency.
 _SAVING_SCHEDULE = (("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"),)
 
@@ -73,6 +81,9 @@ class _Bench:
 
     def fits(self, found: _Try) -> bool:
         return found.bytes <= self.limit and not found.undone
+
+    def tried(self) -> set[tuple[int, Options]]:
+        return {(t.rung, t.options) for t in self.tries}
 
 
 def plan(
@@ -167,41 +178,56 @@ def plan(
 
 def _search(bench: _Bench, peaks: list[int], platform: str) -> _Try | None:
     """The cheapest try that fits, or None; `peaks` is the model's, falling."""
-    above = bench.measure(0)
-    if bench.fits(above):
-        return above
+    plain = bench.measure(0)
+    if bench.fits(plain) or len(peaks) == 1:
+        return plain if bench.fits(plain) else None
     best = None
-    for rung, options in _openings(len(peaks), platform):
-        found = bench.measure(rung, options)
-        if bench.fits(found):
-            best = found
+    while best is None and len(bench.tries) <= _MOST_AIMED:
+        aimed = _aim(bench, peaks, (), range(1, len(peaks)))
+        if aimed in {t.rung for t in bench.tries}:
             break
-    # What the model says is off by a factor that differs from loss to loss: between
-    # a try that does not fit and one that does, it is taken to be straight.
-    while best and best.rung - above.rung > 1 and len(bench.tries) < _MOST_COMPILES:
-        rise = (above.bytes - best.bytes) / (peaks[above.rung] - peaks[best.rung])
-        wanted = peaks[best.rung] + (bench.limit - best.bytes) / max(rise, 1e-9)
-        between = range(above.rung + 1, best.rung)
-        rung = next((r for r in between if peaks[r] <= wanted), best.rung - 1)
+        found = bench.measure(aimed)
+        best = found if bench.fits(found) else None
+    # Nothing here depends on the limit, so that what these need is what is needed.
+    for rung, options in _openings(len(peaks), platform):
+        if best is None and (rung, options) not in bench.tried():
+            found = bench.measure(rung, options)
+            best = found if bench.fits(found) else None
+    while best and len(bench.tries) < _MOST_COMPILES:
+        over = [t.rung for t in bench.tries if t.options in ((), best.options)]
+        above = max(r for r in over if r < best.rung)
+        if best.bytes >= _WELL_USED * bench.limit or best.rung - above < 2:
+            break
+        rung = _aim(bench, peaks, best.options, range(above + 1, best.rung))
         found = bench.measure(rung, best.options)
-        if bench.fits(found):
-            best = found
-        else:
-            above = found
+        best = found if bench.fits(found) else best
     return best
 
 
-def _openings(rungs: int, platform: str) -> Iterator[tuple[int, Options]]:
-    """What to try after the plain program: nothing here may depend on the limit."""
+def _aim(bench: _Bench, peaks: list[int], options: Options, rungs: range) -> int:
+    """The first of `rungs` that should fit, by the model and what was measured.
+
+    What the model says is off by a factor that differs from loss to loss, and little
+    from plan to plan: between two tries it is taken to be straight.
+    """
+    known = {peaks[t.rung]: t.bytes for t in bench.tries if t.options in ((), options)}
+    known = {0: 0} | known
+    at = sorted(known)
+    missed = sum(t.rung > 0 and not bench.fits(t) for t in bench.tries)
+    wanted = bench.limit * (1 - _MARGIN * (1 + missed))
+    guess = np.interp([peaks[r] for r in rungs], at, [known[p] for p in at])
+    return next(
+        (r for r, b in zip(rungs, guess, strict=True) if b <= wanted), rungs[-1]
+    )
+
+
+def _openings(rungs: int, platform: str) -> list[tuple[int, Options]]:
+    """What to try when what the model led to does not fit."""
     last = rungs - 1
-    if last == 0:
-        return
-    yield last, ()
     if platform == "cpu":
-        yield last, _SAVING_SCHEDULE
+        return [(last, ()), (last, _SAVING_SCHEDULE)]
     # The model's tightest need not be XLA's.
-    for rung in sorted({last * 4 // 5, last * 3 // 5} - {0, last}, reverse=True):
-        yield rung, ()
+    return [(last, ()), (last * 4 // 5 or last, ())]
 
 
 def check_block_size(block_size: int | None) -> None:
@@ -223,18 +249,22 @@ def _unplanned_loop(eqn: JaxprEqn) -> bool:
 
 def segments_of(rung: Rung, platform: str) -> tuple[Segment, ...]:
     """A draft's segments, each with the gate for what is in it."""
-    return tuple(
-        Segment(
-            start=start,
-            stop=stop,
-            gate=None
-            if mode == "save"
-            else choose_gate(rung.body.eqns[start:stop], platform),
-            saved_bytes=saved,
-            recomputed_flops=again,
+
+    def segment(step: Step) -> Segment:
+        cost = rung.costs.of[step.start, step.stop, step.mode]
+        return Segment(
+            start=step.start,
+            stop=step.stop,
+            gate=choose_gate(rung.body.eqns[step.start : step.stop], platform)
+            if step.mode
+            else None,
+            saved_bytes=cost.stored_bytes,
+            recomputed_flops=cost.flops,
+            kept=cost.kept,
+            inside=tuple(map(segment, step.inside)),
         )
-        for (start, stop, mode), saved, again in rung.draft.segments
-    )
+
+    return tuple(map(segment, rung.draft.steps))
 
 
 def _undone(plain: Build, build: Build) -> int:

@@ -48,11 +48,13 @@ def through_gate(
         cotangents: gradients with respect to what the segment made.
         tied: the inputs that `select` lets wait for the gradient.
     """
+    given = [c for c in cotangents if c.size]
+    if not given:
+        return pull(inputs, cotangents)  # no gradient comes back: nothing is redone
     if gate == "barrier":
         inputs, cotangents = lax.optimization_barrier((list(inputs), list(cotangents)))
         return pull(inputs, cotangents)
-    smallest = min((c for c in cotangents if c.size), key=lambda c: c.size)
-    true = opaque_true([smallest])
+    true = opaque_true([min(given, key=lambda c: c.size)])
     if gate == "select":
         pairs = zip(inputs, tied, strict=True)
         return pull([after(true, x) if t else x for x, t in pairs], cotangents)

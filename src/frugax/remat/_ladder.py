@@ -2,10 +2,16 @@
 
 import dataclasses
 
+from frugax.jaxprs import flops_of
+
 from ._body import Body
+from ._costs import Costs
 from ._plan import ScanChoice
 from ._scans import scan_flops, scan_levels, with_scans
 from ._solve import Draft, drafts
+
+# Plans that do more than this many forward passes again are left out.
+_MOST_AGAIN = 2.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -15,11 +21,13 @@ class Rung:
     Attributes:
         scans: how scans are chunked.
         body: the loss, with its scans so.
-        draft: its segments.
+        costs: of its segments.
+        draft: which of them are done again.
     """
 
     scans: tuple[ScanChoice, ...]
     body: Body
+    costs: Costs
     draft: Draft
 
 
@@ -33,13 +41,13 @@ def ladder(body: Body, block_size: int | None = None) -> list[Rung]:
     found: list[tuple[int, int, Rung]] = []
     for scans in scan_levels(body):
         here, again = with_scans(body, scans), scan_flops(body, scans)
+        costs, made = drafts(here, block_size)
         found += [
-            (d.peak_bytes, d.flops + again, Rung(scans, here, d))
-            for d in drafts(here, block_size)
+            (d.peak_bytes, d.flops + again, Rung(scans, here, costs, d)) for d in made
         ]
     (most, _, plain), *rest = found
     rungs = [plain]
-    least = float("inf")
+    least = _MOST_AGAIN * sum(map(flops_of, body.eqns))
     kept: list[tuple[int, Rung]] = []
     for peak, again, rung in sorted(rest, key=lambda f: (f[0], f[1])):
         if again < least and peak < most:

@@ -45,7 +45,9 @@ def active_variables(graph: Graph, inputs: Sequence[Var]) -> frozenset[Var]:
     """
     active = {v for v in inputs if is_inexact(v)}
     for eqn in graph.eqns:
-        if any(v in active for v in variables(eqn.invars)):
+        if eqn.primitive.name != "stop_gradient" and any(
+            v in active for v in variables(eqn.invars)
+        ):
             active |= {v for v in eqn.outvars if is_inexact(v)}
     return frozenset(active)
 

@@ -14,6 +14,8 @@ from frugax.budget import (
     to_plain,
 )
 
+from ._explain import explain
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -26,6 +28,11 @@ class Segment:
             the backward pass needs of it is kept instead.
         saved_bytes: kept for it from the forward to the backward pass, by the model.
         recomputed_flops: done again for it, by the model.
+        kept: operations in it whose results are kept though others are done again.
+        inside: the plan by which it is done again; () if by keeping, for as long as
+            that takes, everything that its backward pass needs.
+        what: the operations in it, in a few words.
+        peak_bytes: held while its backward pass runs, by the model.
     """
 
     start: int
@@ -33,6 +40,10 @@ class Segment:
     gate: Literal["cond", "select", "barrier"] | None
     saved_bytes: int
     recomputed_flops: int
+    kept: tuple[int, ...] = ()
+    inside: tuple["Segment", ...] = ()
+    what: str = ""
+    peak_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,6 +115,22 @@ class RematPlan:
         """
         return from_plain(cls, json.loads(text))
 
+    def explain(self) -> str:
+        """The plan as a table: what each segment holds, keeps and does again, and why.
+
+        `str(plan)` is shorter; `picture` shows the same over time.
+        """
+        return explain(
+            budget=self.budget,
+            predicted=self.predicted,
+            unplanned_bytes=self.unplanned_bytes,
+            extra_flops=self.extra_flops,
+            unplanned_flops=self.unplanned_flops,
+            compiles=self.compiles,
+            scans=self._scans_said(),
+            segments=self.segments,
+        )
+
     def __str__(self) -> str:
         rows = [
             [
@@ -121,10 +148,12 @@ class RematPlan:
             f"{format_share(self.extra_share)} more flops"
         )
         kept = [["all", "keep", "-", "0"]]
-        loops = [
+        return "\n".join([total, *self._scans_said(), table(head, rows or kept)])
+
+    def _scans_said(self) -> list[str]:
+        return [
             f"scan at {s.place}: "
             + (f"chunks of {s.chunk} rounds" if s.chunk > 1 else "kept whole")
             + (", each round recomputed" if s.redo_rounds else "")
             for s in self.scans
         ]
-        return "\n".join([total, *loops, table(head, rows or kept)])

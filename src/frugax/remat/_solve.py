@@ -1,29 +1,44 @@
-"""Which segments to recompute, for a range of memory limits, by dynamic programming.
+"""Which segments to recompute, for every memory limit at once, by dynamic programming.
 
 The chain method of Beaumont, Herrmann, Pallez & Shilova 2020 ("Optimal memory-aware
-backpropagation of deep join networks", Phil. Trans. R. Soc. A 378), one level deep
-and over the cuts of any graph: a segment's backward pass finds in memory what all
-segments up to it have stored, and what it needs itself.
+backpropagation of deep join networks", Phil. Trans. R. Soc. A 378) over the cuts of
+any graph: a segment's backward pass finds in memory what all segments before it have
+stored, and what it needs itself. A segment may be done again by a plan of its own.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from frugax.jaxprs import Var, bytes_of
 
 from ._body import Body
-from ._costs import Cost, Mode, segment_costs
+from ._costs import Cost, Costs, Mode, segment_costs
 from ._plan import Segment
 
-# Stored bytes are counted in this many steps of what the plain program stores.
-_SLOTS = 512
+# Bytes are counted in this many steps of what the plain program holds.
+_SLOTS = 384
 # Limits that are tried, from the plain program down: each this share of the last.
-_STEP = 0.93
+_STEP = 0.95
 
 
-Key = tuple[int, int, Mode]  # a segment from one cut to another, and what is done
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """A segment of a plan on paper.
+
+    Attributes:
+        start: first operation.
+        stop: one past the last.
+        mode: how it is treated, see `_costs.py`.
+        inside: the plan by which it is done again; () if by keeping everything.
+    """
+
+    start: int
+    stop: int
+    mode: Mode
+    inside: tuple["Step", ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,114 +46,215 @@ class Draft:
     """A plan on paper: its segments, and what the model thinks of it.
 
     Attributes:
-        segments: (start, stop, mode) in order, covering all operations, each with
-            the bytes it stores and the flops it does again.
+        steps: the segments in order, covering all operations.
         peak_bytes: most bytes held during the backward pass, by the model.
-        flops: done a second time.
+        flops: done a second time, by the model.
     """
 
-    segments: tuple[tuple[Key, int, int], ...]
+    steps: tuple[Step, ...]
     peak_bytes: int
     flops: int
 
 
-def drafts(body: Body, block_size: int | None = None) -> list[Draft]:
+def drafts(body: Body, block_size: int | None = None) -> tuple[Costs, list[Draft]]:
     """Plans for ever smaller limits, the plain one first, by falling peak.
 
     No recomputed segment holds more than `block_size` operations, if that is given.
     """
-    if not body.eqns:
-        return [Draft((), 0, 0)]
     costs = segment_costs(body)
-    fits_block = lambda size: block_size is None or size <= block_size
-    found = [_draft(((0, len(body.eqns), "save"),), costs)]
-    unit = max(found[0].peak_bytes / _SLOTS, 1.0)
-    limit = float(found[0].peak_bytes)
-    options = [
-        (key, round(c.stored_bytes / unit), c.transient_bytes / unit, c.flops)
-        for key, c in costs.items()
-        if c.possible and (key[2] == "save" or fits_block(key[1] - key[0]))
-    ]
-    into: dict[int, list[tuple[Key, int, float, int]]] = {}
-    for option in options:
-        into.setdefault(option[0][1], []).append(option)
-    while (limit := limit * _STEP) > unit:
-        segments = _cheapest(body.cuts, into, int(limit / unit))
-        if segments is None:
+    plain = _draft(costs, (Step(0, len(body.eqns), 0),) if body.eqns else ())
+    if not body.eqns:
+        return costs, [plain]
+    tables = _Tables(body, costs, plain.peak_bytes, block_size)
+    found = [plain]
+    limit = float(plain.peak_bytes)
+    while (limit := limit * _STEP) > tables.unit:
+        steps = tables.cheapest(limit)
+        if steps is None:
             break
-        draft = _draft(segments, costs)
+        draft = _draft(costs, _cheaper(costs, steps, limit))
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
-    return found
+    return costs, found
 
 
 def model_peak(body: Body, segments: Sequence[Segment]) -> int:
     """Most bytes held during the backward pass with these segments; () keeps all."""
     if not body.eqns:
         return 0
-    all_kept: tuple[Key, ...] = ((0, len(body.eqns), "save"),)
-    key = lambda s: (s.start, s.stop, "recompute" if s.gate else "save")
-    chosen = tuple(map(key, segments)) or all_kept
-    return _draft(chosen, segment_costs(body)).peak_bytes
+    costs = segment_costs(body)
+
+    def step(s: Segment) -> Step:
+        if s.gate is None:
+            return Step(s.start, s.stop, 0)
+        modes = range(1, costs.modes)
+        mode = next(m for m in modes if costs.of[s.start, s.stop, m].kept == s.kept)
+        return Step(s.start, s.stop, mode, tuple(map(step, s.inside)))
+
+    steps = tuple(map(step, segments)) or (Step(0, len(body.eqns), 0),)
+    return _draft(costs, steps).peak_bytes
 
 
-def _cheapest(
-    cuts: tuple[int, ...],
-    into: dict[int, list[tuple[Key, int, float, int]]],
-    slots: int,
-) -> tuple[Key, ...] | None:
-    """The segments with fewest flops that stay within `slots`, or None."""
-    # Fewest flops to each cut, by slots stored so far: none at the first.
-    best = {0: np.where(np.arange(slots + 1) == 0, 0.0, np.inf)}
-    choice: dict[int, list[tuple[Key, int] | None]] = {}
-    for stop in cuts[1:]:
-        least = np.full(slots + 1, np.inf)
-        chosen = np.full(slots + 1, -1)
-        for n, ((start, _, _), stored, transient, flops) in enumerate(into[stop]):
-            room = int(slots - transient)  # what may be stored when it runs
-            if room < stored:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Option:
+    """A way to treat the operations from one cut to another.
+
+    Attributes:
+        stop: index of the cut where it ends.
+        mode: how they are treated.
+        stored: slots kept from the forward to the backward pass.
+        held: slots that must be free besides; 0 if a plan of its own says.
+        flops: done a second time.
+    """
+
+    stop: int
+    mode: Mode
+    stored: int
+    held: int
+    flops: int
+
+
+class _Tables:
+    """Fewest flops from each cut to each later one, for each number of free slots.
+
+    `split[s, t, m]`: the first segment ends before t, or is not done again by a plan
+    of its own. `whole[s, t, m]`: either that, or all of it is.
+    """
+
+    def __init__(
+        self, body: Body, costs: Costs, most: int, block_size: int | None
+    ) -> None:
+        self.unit = max(most / _SLOTS, 1.0)
+        self._cuts, self._last = body.cuts, costs.modes - 1
+        n = len(body.cuts)
+        self.split = np.full((n, n, _SLOTS + 1), np.inf)
+        self.whole = np.full((n, n, _SLOTS + 1), np.inf)
+        self.choice = np.full((n, n, _SLOTS + 1), -1, np.int16)
+        self.options: list[list[_Option]] = [[] for _ in range(n)]
+        self.whole[range(n), range(n)] = self.split[range(n), range(n)] = 0.0
+        for s in reversed(range(n - 1)):
+            for t in range(s + 1, n):
+                self._first(s, t, costs, block_size)
+
+    def _first(self, s: int, t: int, costs: Costs, block_size: int | None) -> None:
+        """Take up all plans from s whose first segment ends at t."""
+        start, stop = self._cuts[s], self._cuts[t]
+        small = block_size is None or stop - start <= block_size
+        for mode in range(costs.modes if small else 1):
+            cost = costs.of[start, stop, mode]
+            stored = round(cost.stored_bytes / self.unit)
+            held = int(np.ceil(cost.transient_bytes / self.unit))
+            if not cost.possible or stored + held > _SLOTS:
                 continue
-            reached = best[start][: room - stored + 1] + flops
-            part = slice(stored, room + 1)
-            better = reached < least[part]
-            least[part] = np.where(better, reached, least[part])
-            chosen[part] = np.where(better, n, chosen[part])
-        best[stop] = least
-        choice[stop] = [
-            None if n < 0 else (into[stop][n][0], into[stop][n][1]) for n in chosen
-        ]
-    end = cuts[-1]
-    at = int(np.argmin(best[end]))
-    if not np.isfinite(best[end][at]):
-        return None
-    segments: list[Key] = []
-    while end:
-        picked = choice[end][at]
-        assert picked is not None  # a finite cost has a choice behind it
-        segments.append(picked[0])
-        end, at = picked[0][0], at - picked[1]
-    return _joined(segments[::-1])
+            if mode < self._last:
+                here = np.where(
+                    np.arange(_SLOTS + 1) >= held, float(cost.flops), np.inf
+                )
+            else:
+                here, held = self.split[s, t] + cost.flops, 0
+            option = _Option(t, mode, stored, held, cost.flops)
+            self._improve(s, option, here)
+        self.whole[s, t] = np.minimum(self.whole[s, t], self.split[s, t])
+
+    def _improve(
+        self, s: int, option: _Option, here: Float[np.ndarray, " slots"]
+    ) -> None:
+        """Put this option before the best plan of what follows, where that helps."""
+        t, a = option.stop, option.stored
+        self.options[s].append(option)
+        if option.mode == self._last:
+            # Alone it is no split, so that no plan holds itself.
+            reached = here[: _SLOTS + 1 - a]
+            self.whole[s, t, a:] = np.minimum(self.whole[s, t, a:], reached)
+            t += 1
+        reached = here[: _SLOTS + 1 - a] + self.whole[option.stop, t:, : _SLOTS + 1 - a]
+        best = self.split[s, t:, a:]
+        better = reached < best
+        np.copyto(best, reached, where=better)
+        np.copyto(self.choice[s, t:, a:], len(self.options[s]) - 1, where=better)
+
+    def cheapest(self, limit: float) -> tuple[Step, ...] | None:
+        """The plan with fewest flops within this many bytes, or None."""
+        slots, end = min(int(limit / self.unit), _SLOTS), len(self._cuts) - 1
+        if not np.isfinite(self.whole[0, end, slots]):
+            return None
+        return _joined(list(self._read(0, end, slots, whole=True)))
+
+    def _read(self, s: int, t: int, slots: int, *, whole: bool) -> Iterator[Step]:
+        while s < t:
+            if whole and self.whole[s, t, slots] < self.split[s, t, slots]:
+                option = next(
+                    o for o in self.options[s] if (o.stop, o.mode) == (t, self._last)
+                )
+            else:
+                option = self.options[s][self.choice[s, t, slots]]
+            slots -= option.stored
+            inside: tuple[Step, ...] = ()
+            if option.mode == self._last:
+                steps = self._read(s, option.stop, slots, whole=False)
+                inside = _joined(list(steps))
+                inside = () if [i.mode for i in inside] == [0] else inside
+            yield Step(self._cuts[s], self._cuts[option.stop], option.mode, inside)
+            s, whole = option.stop, True
 
 
-def _joined(segments: list[Key]) -> tuple[Key, ...]:
+def _joined(steps: list[Step]) -> tuple[Step, ...]:
     """Neighbours that both keep everything are one segment."""
-    found: list[Key] = []
-    for start, stop, mode in segments:
-        if found and mode == found[-1][2] == "save":
-            found[-1] = (found[-1][0], stop, mode)
+    found: list[Step] = []
+    for step in steps:
+        if found and step.mode == found[-1].mode == 0:
+            found[-1] = Step(found[-1].start, step.stop, 0)
         else:
-            found.append((start, stop, mode))
+            found.append(step)
     return tuple(found)
 
 
-def _draft(segments: tuple[Key, ...], costs: dict[Key, Cost]) -> Draft:
+def _draft(costs: Costs, steps: tuple[Step, ...]) -> Draft:
     """The draft of these segments, with what several of them store counted once."""
-    stored: set[Var] = set()
-    total = peak = 0
-    for key in segments:
-        new = costs[key].stored - stored
+    return Draft(steps, *_weigh(costs, steps, frozenset(), 0))
+
+
+def _weigh(
+    costs: Costs, steps: Sequence[Step], held: frozenset[Var], hidden: int
+) -> tuple[int, int]:
+    """Peak bytes and flops of these segments, when `held` are there already."""
+    stored = set(held)
+    total = sum(map(bytes_of, held)) + hidden
+    peak = flops = 0
+    for step in steps:
+        cost = costs.of[step.start, step.stop, step.mode]
+        new = cost.stored - stored
         stored |= new
-        total += sum(map(bytes_of, new)) + costs[key].hidden_bytes
-        peak = max(peak, total + costs[key].transient_bytes)
-    told = tuple((k, costs[k].stored_bytes, costs[k].flops) for k in segments)
-    return Draft(told, peak, sum(flops for _, _, flops in told))
+        total += sum(map(bytes_of, new)) + cost.hidden_bytes
+        hidden += cost.hidden_bytes
+        flops += cost.flops
+        if step.inside:
+            most, more = _weigh(costs, step.inside, frozenset(stored), hidden)
+            peak, flops = max(peak, most), flops + more
+        else:
+            peak = max(peak, total + cost.transient_bytes)
+    return peak, flops
+
+
+def _cheaper(costs: Costs, steps: tuple[Step, ...], limit: float) -> tuple[Step, ...]:
+    """The same plan where segments that need not do so much again do less.
+
+    The tables count twice what two segments store; here it is counted once.
+    """
+    order = sorted(range(len(steps)), key=lambda i: -_cost(costs, steps[i]).flops)
+    for i in order:
+        s = steps[i]
+        ways = [Step(s.start, s.stop, mode) for mode in range(s.mode)]
+        ways.sort(key=lambda w: _cost(costs, w).flops)
+        for way in ways:
+            if not _cost(costs, way).possible:
+                continue
+            tried = (*steps[:i], way, *steps[i + 1 :])
+            if _weigh(costs, tried, frozenset(), 0)[0] <= limit:
+                steps = tried
+                break
+    return _joined(list(steps))
+
+
+def _cost(costs: Costs, step: Step) -> Cost:
+    return costs.of[step.start, step.stop, step.mode]

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from frugax.errors import MissingExtraError
-from frugax.files import make_folder
+from frugax.files import cache_folder, make_folder
 
 # JAX's own threshold of 1 s leaves out most steps that fit on a laptop; below 0.1 s
 # reading the file costs as much as compiling anew.
@@ -17,8 +17,7 @@ _MOST_BYTES = 2 * 2**30
 
 def compile_cache_folder() -> Path:
     """Where `use_compile_cache` keeps programs unless told otherwise."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "frugax" / "xla"
+    return cache_folder("xla")
 
 
 def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:

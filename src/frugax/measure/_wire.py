@@ -1,0 +1,93 @@
+"""Read Protocol Buffers messages by field number, without their descriptions.
+
+XLA hands out what it knows of a program as such messages, and jaxlib comes without the
+classes to read them. Field numbers never change once published; unknown ones are
+skipped. https://protobuf.dev/programming-guides/encoding
+"""
+
+from collections.abc import Iterator
+
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+
+
+class Message:
+    """One message: its fields by number, in the order in which they were written."""
+
+    def __init__(self, data: bytes) -> None:
+        """Split a message into its fields; what is nested is left as bytes.
+
+        Raises:
+            ValueError: the bytes are no message, or are cut off.
+        """
+        self._fields: dict[int, list[int | bytes]] = {}
+        for number, value in _split(data):
+            self._fields.setdefault(number, []).append(value)
+
+    def number(self, field: int) -> int:
+        """A whole number; 0 if it is not there, as the format says."""
+        (*_, last) = self._fields.get(field, [0])
+        return last if isinstance(last, int) else 0
+
+    def text(self, field: int) -> str:
+        """Text; empty if it is not there."""
+        (*_, last) = self._fields.get(field, [b""])
+        return last.decode() if isinstance(last, bytes) else ""
+
+    def numbers(self, field: int) -> tuple[int, ...]:
+        """Whole numbers, packed or one by one."""
+        found: list[int] = []
+        for value in self._fields.get(field, []):
+            if isinstance(value, int):
+                found.append(value)
+                continue
+            at = 0
+            while at < len(value):
+                one, at = _varint(value, at)
+                found.append(one)
+        return tuple(found)
+
+    def messages(self, field: int) -> "list[Message]":
+        """Nested messages."""
+        return [Message(v) for v in self._fields.get(field, []) if isinstance(v, bytes)]
+
+    def message(self, field: int) -> "Message":
+        """One nested message; empty if it is not there."""
+        return (self.messages(field) or [Message(b"")])[-1]
+
+
+def _split(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if kind == _LENGTH:
+            length, at = _varint(data, at)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            length = 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise ValueError(f"no Protocol Buffers message: wire type {kind} at {at}.")
+        if at + length > len(data):
+            raise ValueError(f"a Protocol Buffers message is cut off at byte {at}.")
+        yield number, data[at : at + length]
+        at += length
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, least first, and the place after it.
+
+    Raises:
+        ValueError: the data ends within it.
+    """
+    value = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+    raise ValueError(f"a Protocol Buffers message is cut off at byte {at}.")

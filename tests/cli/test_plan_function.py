@@ -1,0 +1,168 @@
+"""`frugax plan module:function`: a user's own loss, planned from the command line."""
+
+import io
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from frugax import remat
+from frugax.cli import _commands, main
+
+OWN = """
+import jax
+import jax.numpy as jnp
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+def shapes():
+    f32 = lambda *s: jax.ShapeDtypeStruct(s, jnp.float32)
+    return [f32(64, 64)] * 8, f32(512, 64)
+
+
+def pair():
+    return loss, shapes()
+
+
+def step():
+    from frugax import remat
+
+    def build(grad):
+        def one(ws, x):
+            value, grads = grad(ws, x)
+            return jax.tree.map(lambda w, g: w - g, ws, grads), value
+
+        return one
+
+    whole = remat.Program(build=build, args=shapes(), donate_argnums=(0,))
+    return {"loss": loss, "example_args": shapes(), "within": whole}
+
+
+def three():
+    return loss, shapes(), 3
+
+
+def half():
+    return {"loss": loss}
+
+
+def swapped():
+    return shapes(), loss
+
+
+def broken():
+    return 1 / 0
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the user's module, under a name of its own in each test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    # The command keeps compiled programs; the tests' own cache is kept as it is.
+    monkeypatch.setattr("frugax.train.use_compile_cache", lambda: None)
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+@pytest.fixture
+def frugax(here, monkeypatch):
+    def command(*args, width=90):
+        out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(_commands, "console", Console(file=out, width=width))
+        monkeypatch.setattr(_commands, "errors", Console(file=err, width=width))
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", *map(str, args)])
+        return ended.value.code, out.getvalue(), err.getvalue()
+
+    return command
+
+
+def test_the_plan_and_its_picture_are_shown_and_written(frugax, here):
+    code, out, err = frugax(
+        "own.py:pair", "--budget", "800KiB", "--picture", "m.svg", "--json", "p.json"
+    )
+    assert (code, err) == (0, "")  # nothing moves where there is no terminal
+    assert out.startswith("fits 800 KiB of temp memory: ")
+    assert "░ without, 1.125 MiB" in out
+    assert max(map(len, out.splitlines())) <= 110
+    ET.parse(here / "m.svg")
+    plan = remat.RematPlan.from_json((here / "p.json").read_text())
+    assert plan.predicted <= 800 * 1024 < plan.unplanned_bytes
+    assert json.loads((here / "p.json").read_text())["compiles"] == plan.compiles
+
+
+def test_a_dotted_name_is_looked_for_in_the_working_folder(frugax, here):
+    (here / "package_of_mine").mkdir()
+    (here / "own.py").rename(here / "package_of_mine" / "nets.py")
+    code, out, err = frugax("package_of_mine.nets:pair", "--budget", "1GiB")
+    assert (code, err) == (0, "")
+    assert "everything is kept" in out
+
+
+def test_a_whole_step_with_headroom(frugax):
+    code, out, _ = frugax(
+        *("own.py:step", "--budget", "1.5MiB", "--kind", "total", "--headroom", "5%")
+    )
+    assert code == 0
+    assert out.startswith("fits 1.5 MiB of total memory, 5% kept free: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["none:pair", "--budget", "1MiB"], "there is no module 'none'"),
+        (["none.py:pair", "--budget", "1MiB"], "none.py: there is no such file"),
+        ([":pair", "--budget", "1MiB"], "names no function"),
+        (["own.py:pears", "--budget", "1MiB"], "no function 'pears'; it has loss, s"),
+        (["own.py:three", "--budget", "1MiB"], "returned a tuple of 3: it must return"),
+        (["own.py:half", "--budget", "1MiB"], "a dict of loss: it must return"),
+        (["own.py:swapped", "--budget", "1MiB"], "a tuple of 2 and something of type"),
+        (["own.py:pair"], "frugax plan own.py:pair --budget 2GiB"),
+        (["own.py:pair", "--budget", "1"], "has no unit"),
+        (["own.py:pair", "--budget", "1KiB"], "needs at least"),
+        (["own.py:pair", "--budget", "1MiB", "--set", "a=b"], "--set is for a config"),
+        (
+            ["own.py:pair", "--budget", "1MiB", "--picture", "m.png"],
+            "m.png: the file must end in .svg or .txt",
+        ),
+        (["c.yaml", "--budget", "1MiB"], "--budget is for a function"),
+        (["c.yaml", "--kind", "total"], "--kind is for a function"),
+        (["c.yaml"], "c.yaml: there is no such file"),
+    ],
+)
+def test_mistakes_are_one_line(frugax, here, args, said):
+    code, out, err = frugax(*args, width=500)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("frugax: ")
+    assert said in err
+    assert [f for f in here.iterdir() if f.suffix not in (".py", "")] == []
+
+
+def test_a_file_named_as_a_module_does_not_take_its_place(frugax, here):
+    (here / "own.py").rename(here / "random.py")
+    assert frugax("random.py:pair", "--budget", "1GiB")[0] == 0
+    assert not hasattr(sys.modules["random"], "pair")
+
+
+def test_an_error_in_the_users_code_is_theirs(frugax, capsys):
+    code, _, _ = frugax("own.py:broken", "--budget", "1MiB")
+    assert code == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_file_with_a_colon_in_its_name_is_a_config(frugax, here):
+    (here / "a:b.yaml").write_text("name: x\nnonsense: 1\n")
+    code, _, err = frugax(Path("a:b.yaml"), width=500)
+    assert code == 2
+    assert "nonsense" in err

@@ -1,0 +1,224 @@
+"""A kept plan is found again for the same program only, and not if damaged."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import MemoryBudget, remat
+from frugax.remat import _cache
+from frugax.remat._cache import load_plan, plan_key, recall, store_plan
+
+BUDGET = MemoryBudget("800KiB")
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np
+@jax.custom_jvp
+def own(x):
+    return jnp.sin(x)
+own.defjvp(lambda p, t: (jnp.sin(p[0]), t[0]))
+table = np.arange(16.0, dtype="float32")
+def loss(ws, x):
+    for w in ws.values():
+        x = jax.nn.relu(own(x @ w)) + table[None]
+    return jnp.mean(x**2)
+w = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+args = ({"a": w, "b": w}, jax.ShapeDtypeStruct((8, 16), jnp.float32))
+"""
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def sums(axis=0, factor=2.0, table=(1.0, 2.0, 3.0, 4.0)):
+    table = np.array([table], "float32")
+    return lambda w, x: jnp.sum(factor * jnp.sum(w @ x + table, axis=axis) ** 2)
+
+
+ARGS = (f32(4, 4), f32(4, 4))
+
+
+@pytest.fixture(scope="module")
+def same():
+    return plan_key(sums(), ARGS, BUDGET)
+
+
+def test_the_key_is_the_same_in_every_process():
+    code = PROGRAM + (
+        "from frugax import MemoryBudget\n"
+        "from frugax.remat._cache import plan_key\n"
+        "print(plan_key(loss, args, MemoryBudget('1MiB')))\n"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(keys) == 1
+    assert len(keys.pop().strip()) == 64
+
+
+def test_arrays_and_their_shapes_share_a_plan(same):
+    arrays = tuple(jnp.full(a.shape, 3.0, a.dtype) for a in ARGS)
+    assert plan_key(sums(), arrays, BUDGET) == same
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"axis": 1},  # the same shapes: `Graph.fingerprint` does not see it
+        {"factor": 3.0},
+        {"table": (1.0, 2.0, 3.0, 5.0)},
+    ],
+)
+def test_another_program_has_another_key(same, change):
+    assert plan_key(sums(**change), ARGS, BUDGET) != same
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budget": MemoryBudget("801KiB")},
+        {"budget": MemoryBudget("800KiB", kind="total")},
+        {"budget": MemoryBudget("800KiB", headroom_frac=0.1)},
+        {"argnums": 1},
+        {"argnums": (0,)},
+        {"block_size": 3},
+        {"example_args": (f32(4, 4), f32(4, 8))},
+    ],
+)
+def test_what_was_asked_for_is_in_the_key(change):
+    asked = {"example_args": ARGS, "budget": BUDGET} | change
+    loss = lambda w, x: jnp.sum(w @ x)
+    assert plan_key(loss, **asked) != plan_key(loss, ARGS, BUDGET)
+
+
+def test_the_program_around_it_is_in_the_key():
+    def whole(rate, *donated):
+        step = lambda grad: lambda w, x: w - rate * grad(w, x)[1]
+        return remat.Program(build=step, args=ARGS, donate_argnums=donated)
+
+    programs = [None, whole(0.1), whole(0.2), whole(0.1, 0)]
+    keys = {plan_key(sums(), ARGS, BUDGET, within=p) for p in programs}
+    assert len(keys) == 4
+    assert plan_key(sums(), ARGS, BUDGET, within=whole(0.1)) in keys
+
+
+def test_a_backward_rule_of_ones_own_is_in_the_key():
+    def with_rule(factor):
+        own = jax.custom_vjp(jnp.sin)
+        own.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (factor * g * x,))
+        return lambda w, x: jnp.sum(own(w @ x))
+
+    one, same, other = (plan_key(with_rule(f), ARGS, BUDGET) for f in (2.0, 2.0, 3.0))
+    assert one == same != other
+
+
+def test_what_steers_the_compiler_is_in_the_key(same, monkeypatch):
+    with jax.default_matmul_precision("float32"):
+        assert plan_key(sums(), ARGS, BUDGET) != same
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert plan_key(sums(), ARGS, BUDGET) != same
+    monkeypatch.undo()
+    monkeypatch.setattr(_cache, "_planner", lambda: "another planner")
+    assert plan_key(sums(), ARGS, BUDGET) != same
+
+
+def test_what_is_known_only_inside_a_jit_has_no_key():
+    found = []
+
+    @jax.jit
+    def outer(scale):
+        found.append(plan_key(lambda w, x: jnp.sum(w @ x * scale), ARGS, BUDGET))
+        return scale
+
+    outer(2.0)
+    assert found == [None]
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return remat.plan(sums(), ARGS, MemoryBudget("1MiB"))
+
+
+def test_a_kept_plan_comes_back_the_same(plan, tmp_path):
+    folder = tmp_path / "made" / "on demand"
+    assert load_plan("k", folder) is None
+    store_plan("k", plan, folder)
+    assert load_plan("k", folder) == plan
+    assert load_plan("other", folder) is None
+    assert [f.name for f in folder.iterdir()] == ["k.json"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[: len(b) // 2],
+        lambda b: b.replace(b'"predicted": ', b'"predicted": 1'),
+        lambda b: b"",
+        lambda b: b"\xff\xfe" + b,
+    ],
+    ids=["cut off", "one digit", "empty", "no text"],
+)
+def test_a_damaged_file_is_a_miss_with_one_warning(plan, tmp_path, damage):
+    store_plan("k", plan, tmp_path)
+    file = tmp_path / "k.json"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.warns(UserWarning, match=r"k\.json: this kept plan") as told:
+        assert load_plan("k", tmp_path) is None
+    assert len(told) == 1
+    store_plan("k", plan, tmp_path)  # made anew
+    assert load_plan("k", tmp_path) == plan
+
+
+def test_a_sound_file_of_another_kind_is_a_miss(tmp_path):
+    text = '{"budget": "1MiB"}'
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (tmp_path / "k.json").write_text(f"{digest}\n{text}")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert load_plan("k", tmp_path) is None
+
+
+def test_plans_not_used_for_longest_are_dropped(plan, tmp_path, monkeypatch):
+    for i, key in enumerate("abc"):
+        store_plan(key, plan, tmp_path)
+        os.utime(tmp_path / f"{key}.json", (i, i))
+    load_plan("a", tmp_path)  # used now, so b is the oldest
+    size = (tmp_path / "a.json").stat().st_size
+    monkeypatch.setattr(_cache, "_MOST_BYTES", 3 * size)
+    store_plan("d", plan, tmp_path)
+    assert sorted(f.stem for f in tmp_path.iterdir()) == ["a", "c", "d"]
+
+
+def test_a_plan_is_made_once(plan, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+    make = lambda: made.append(plan) or plan
+    assert recall("k", make, cache=True) == recall("k", make, cache=True) == plan
+    assert len(made) == 1
+    assert (tmp_path / "frugax" / "plans" / "k.json").is_file()
+    recall("k", make, cache=tmp_path / "elsewhere")
+    recall("k", make, cache=False)
+    recall(None, make, cache=True)
+    assert len(made) == 4
+    assert len(list(tmp_path.rglob("*.json"))) == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning_not_the_plan(plan, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="this plan is not kept: cannot write"):
+        store_plan("k", plan, tmp_path / "file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert load_plan("k", tmp_path / "file") is None

@@ -1,0 +1,154 @@
+"""A picture shows what XLA accounts for, readable in a browser and in a terminal."""
+
+import dataclasses
+import xml.etree.ElementTree as ET
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import MemoryBudget, measure, remat
+from frugax.errors import OutputError
+from frugax.remat._draw_blocks import draw_blocks, stretch
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+ARGS = ([f32(64, 64)] * 8, f32(512, 64))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return remat.plan(loss, ARGS, MemoryBudget("800KiB"))
+
+
+@pytest.fixture(scope="module")
+def drawn(plan):
+    return remat.picture(loss, plan, ARGS)
+
+
+def test_both_curves_end_where_xla_does(plan, drawn):
+    assert drawn.planned.measured == plan.predicted
+    assert drawn.unplanned.measured == plan.unplanned_bytes
+    for curve in (drawn.planned, drawn.unplanned):
+        assert curve.counted_on == "compiled"
+        # A cond's pointers and places rounded up: tests/measure/test_timeline.py.
+        assert 0.98 * curve.measured <= curve.peak_bytes <= curve.measured
+
+
+def test_total_memory_has_arguments_and_results_below_it(plan, drawn):
+    total = dataclasses.replace(plan, budget=MemoryBudget("2MiB", kind="total"))
+    here = remat.picture(loss, total, ARGS).planned
+    always = 8 * 64 * 64 * 4 * 2 + 512 * 64 * 4 + 4  # weights twice, data, the loss
+    assert here.peak_bytes - drawn.planned.peak_bytes == pytest.approx(always, abs=256)
+    assert (
+        here.measured - drawn.planned.measured == here.held[0] - drawn.planned.held[0]
+    )
+
+
+def test_a_whole_step_is_drawn_as_planned():
+    def build(grad):
+        def step(ws, x):
+            value, grads = grad(ws, x)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
+
+        return step
+
+    whole = remat.Program(build=build, args=ARGS, donate_argnums=(0,))
+    planned = remat.plan(loss, ARGS, MemoryBudget("1MiB"), within=whole)
+    there = remat.picture(loss, planned, ARGS, within=whole)
+    assert there.planned.measured == planned.predicted
+
+
+def test_a_backend_that_does_not_tell_gets_a_picture_that_says_so(plan, monkeypatch):
+    def refuse(compiled):
+        raise ValueError("this backend does not say")
+
+    monkeypatch.setattr(measure, "timeline", refuse)
+    there = remat.picture(loss, plan, ARGS)
+    assert there.planned.counted_on == there.unplanned.counted_on == "traced"
+    assert there.planned.measured == plan.predicted  # never scaled to fit the curve
+    assert "only XLA's totals are measured" in there.svg()
+    assert "only XLA's totals are measured" in there.text()
+
+
+def test_the_svg_is_one_self_contained_file(drawn):
+    root = ET.fromstring(drawn.svg())
+    assert root.tag == f"{SVG}svg"
+    said = [t.text or "" for t in root.iter(f"{SVG}text")]
+    assert said[0] == root.findtext(f"{SVG}title") == "Temporary memory held over time"
+    assert {"limit", "800 KiB", "0 B"} <= set(said)
+    assert (
+        sum(s.startswith(("planned: peak", "without a plan: peak")) for s in said) == 2
+    )
+    assert "http" not in drawn.svg().replace(SVG.strip("{}"), "")
+    assert "prefers-color-scheme: dark" in drawn.svg()
+    # Both areas lie inside the drawing, and the higher one reaches higher.
+    tops = []
+    for path in root.iter(f"{SVG}path"):
+        points = path.attrib["d"].replace("M", "").replace("Z", "").split(" L")
+        xy = np.array([[float(v) for v in p.split(",")] for p in points])
+        assert (xy >= 0).all()
+        assert (xy <= [900, 480]).all()
+        tops.append(xy[:, 1].min())
+    unplanned, _, planned, _ = tops
+    assert unplanned < planned
+
+
+def test_names_are_escaped(drawn):
+    odd = dataclasses.replace(drawn.planned, names=("<b>&",) * len(drawn.planned.names))
+    ET.fromstring(dataclasses.replace(drawn, planned=odd).svg())
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_text_keeps_to_its_width(drawn, width):
+    lines = drawn.text(width=width).splitlines()
+    plot = lines[1:-4]
+    assert max(map(len, plot)) <= width
+    assert any("█" in line for line in plot)
+    assert any("░" in line for line in plot)
+    assert any("800 KiB ┤" in line and "┄" in line for line in plot)
+
+
+def test_blocks_show_heights_in_eighths():
+    lines = draw_blocks(
+        planned=[1, 4, 8, 0], unplanned=[8, 8, 8, 8], limit=8, width=41, height=4
+    )
+    assert lines[0].startswith("8 B ┤")
+    top, bottom = lines[0].partition("┤")[2], lines[3].partition("│")[2]
+    part = len(top) // 4
+    assert top[2 * part : 3 * part] == "█" * part  # the limit does not hide it
+    assert bottom == "█" * 3 * part + "░" * part
+    eighths = draw_blocks(planned=[1, 2], unplanned=[0], limit=16, width=40, height=4)
+    assert eighths[3].endswith("▂" * 17 + "▄" * 17)
+
+
+def test_too_little_room_is_refused(drawn):
+    with pytest.raises(ValueError, match="40 columns and 4 lines, got 39 and 4"):
+        drawn.text(width=39, height=4)
+
+
+def test_stretching_never_hides_a_peak():
+    values = [0] * 1000
+    values[777] = 5
+    assert stretch(values, 1000, 40).max() == 5
+    assert list(stretch([1, 2], 4, 8)) == [1, 1, 2, 2, 0, 0, 0, 0]
+
+
+def test_a_picture_is_saved_whole_or_refused(drawn, tmp_path):
+    assert drawn.save(tmp_path / "a.svg").read_text() == drawn.svg()
+    assert drawn.save(tmp_path / "a.txt").read_text() == drawn.text() + "\n"
+    with pytest.raises(ValueError, match=r"\.svg, or as \.txt"):
+        drawn.save(tmp_path / "a.png")
+    with pytest.raises(OutputError, match="a file stands where a folder"):
+        drawn.save(tmp_path / "a.svg" / "b.svg")
