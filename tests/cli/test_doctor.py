@@ -1,0 +1,17 @@
+import types
+
+import jax
+import pytest
+
+from frugax.cli import _doctor
+
+
+@pytest.mark.parametrize(("platform", "offered"), [("cpu", True), ("gpu", False)])
+def test_doctor_offers_fast_convolutions_on_cpu(platform, offered, monkeypatch):
+    device = types.SimpleNamespace(
+        platform=platform, device_kind="chip", memory_stats=lambda: None
+    )
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    shown, advice = _doctor._devices()
+    assert shown == f"1 x chip ({platform})"
+    assert ("remat.fast_convolutions" in advice) == offered

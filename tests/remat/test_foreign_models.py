@@ -1,0 +1,132 @@
+"""Models that we did not write: planned at half their memory, they stay what they are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from frugax import MemoryBudget, measure, remat
+
+KEY = jax.random.key(0)
+Model = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def equinox_loss(model: Any, x: Any) -> Model:
+    """Mean square of a model's outputs, mapped over the batch."""
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss(params, x):
+        return jnp.mean(jax.vmap(eqx.combine(params, static))(x) ** 2)
+
+    return loss, (params, x)
+
+
+def equinox_mlp() -> Model:
+    model = eqx.nn.MLP(32, 8, 96, 6, activation=jnp.tanh, key=KEY)
+    return equinox_loss(model, jax.random.normal(KEY, (512, 32)))
+
+
+def equinox_convolutions() -> Model:
+    keys = jax.random.split(KEY, 4)
+    layers: list[Any] = [eqx.nn.Conv2d(1, 8, 3, padding=1, key=keys[0])]
+    for key in keys[1:]:
+        layers += [eqx.nn.Lambda(jax.nn.relu)]
+        layers += [eqx.nn.Conv2d(8, 8, 3, padding=1, key=key)]
+    model = eqx.nn.Sequential([*layers, eqx.nn.AvgPool2d(4, 4)])
+    return equinox_loss(model, jax.random.normal(KEY, (32, 1, 16, 16)))
+
+
+class Blocks(eqx.Module):
+    """Attention blocks with residual connections."""
+
+    norms: list[eqx.nn.LayerNorm]
+    attentions: list[eqx.nn.MultiheadAttention]
+    dense: list[eqx.nn.MLP]
+
+    def __call__(self, x):
+        for norm, attend, mlp in zip(
+            self.norms, self.attentions, self.dense, strict=True
+        ):
+            y = jax.vmap(norm)(x)
+            x = x + attend(y, y, y)
+            x = x + jax.vmap(mlp)(x)
+        return x
+
+
+def equinox_attention() -> Model:
+    keys = jax.random.split(KEY, 3)
+    model = Blocks(
+        norms=[eqx.nn.LayerNorm(16) for _ in keys],
+        attentions=[eqx.nn.MultiheadAttention(2, 16, key=k) for k in keys],
+        dense=[eqx.nn.MLP(16, 16, 32, 1, key=k) for k in keys],
+    )
+    return equinox_loss(model, jax.random.normal(KEY, (16, 32, 16)))
+
+
+def linen_with_dropout() -> Model:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            for _ in range(4):
+                y = nn.gelu(nn.Dense(96)(nn.LayerNorm()(x)))
+                x = x + nn.Dense(32)(nn.Dropout(0.2, deterministic=False)(y))
+            return x
+
+    net, x = Net(), jax.random.normal(KEY, (512, 32))
+    params = net.init({"params": KEY, "dropout": KEY}, x)
+
+    def loss(params, x, key):
+        return jnp.mean(jnp.square(net.apply(params, x, rngs={"dropout": key})))
+
+    return loss, (params, x, jax.random.key(1))
+
+
+def nnx_mlp() -> Model:
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(
+        nnx.Linear(32, 96, rngs=rngs),
+        *(
+            layer
+            for _ in range(4)
+            for layer in (nnx.gelu, nnx.Linear(96, 96, rngs=rngs))
+        ),
+        nnx.LayerNorm(96, rngs=rngs),
+    )
+    structure, params = nnx.split(model)
+
+    def loss(params, x):
+        return jnp.mean(nnx.merge(structure, params)(x)[:, :8] ** 2)
+
+    return loss, (params, jax.random.normal(KEY, (512, 32)))
+
+
+MODELS = [
+    equinox_mlp,
+    equinox_convolutions,
+    equinox_attention,
+    linen_with_dropout,
+    nnx_mlp,
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+def test_half_the_memory_gives_the_same_gradients(model):
+    loss, args = model()
+    plain = jax.jit(jax.value_and_grad(loss))
+    limit = measure.program(plain.lower(*args).compile()).temp_bytes // 2
+    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    step = remat.apply(loss, plan)
+    assert any(s.gate for s in plan.segments)
+    assert measure.program(step.lower(*args).compile()).temp_bytes <= limit
+    got, want = step(*args), plain(*args)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for g, w in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        # f32 sums in another order: 1e-5 of the largest number of each array.
+        most = float(np.abs(np.asarray(w)).max())
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * most)
