@@ -12,15 +12,17 @@ it. `cost_of` runs one of our own plans on it.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from frugax.jaxprs import bytes_of, flops_of
-from frugax.remat._body import Body
+from frugax.jaxprs import bytes_of, flops_of, is_heavy
+from frugax.remat._body import Body, read_body
+from frugax.remat._fit import segments_of
+from frugax.remat._ladder import ladder
 from frugax.remat._needs import backward_needs
 from frugax.remat._plan import Segment
 
@@ -35,6 +37,8 @@ class Operation:
         reads: earlier operations whose values it reads.
         needs: operations whose values its backward operation reads.
         active: whether there is a backward operation.
+        in_place: whether that writes over the cotangent that it reads, as elementwise
+            ones do.
     """
 
     flops: int
@@ -42,6 +46,7 @@ class Operation:
     reads: tuple[int, ...]
     needs: tuple[int, ...]
     active: bool = True
+    in_place: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Machine:
             before = sum(self.operations[v].bytes for v in alive)
             moving = [v for v in self.operations[k].reads if self.operations[v].active]
             made = sum(self.operations[v].bytes for v in moving)
+            if self.operations[k].in_place:
+                made = max(made - self.operations[k].bytes, 0)
             found.append((before, before + made))
             alive = (alive | set(moving)) - {k}
         return tuple(found)
@@ -98,9 +105,20 @@ def machine_of(body: Body) -> Machine:
                 reads=where(e.invars),
                 needs=where(need.variables),
                 active=made in body.active,
+                in_place=not is_heavy(e),
             )
         )
     return Machine(tuple(operations))
+
+
+def planned(
+    loss: Callable[..., Any], args: Sequence[Any]
+) -> tuple[Machine, list[tuple[int, int]]]:
+    """The machine for a loss, and (peak bytes, flops done again) of our plans on it."""
+    body = read_body(loss, args, 0, has_aux=False)
+    machine = machine_of(body)
+    plans = [segments_of(rung, "cpu") for rung in ladder(body)]
+    return machine, [cost_of(machine, schedule_of(machine, p)) for p in plans]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -264,7 +282,9 @@ def _checkmate(machine: Machine, limit: int) -> _Rows:
         before, during = (0, 0) if k is None else machine.cotangents[t - n]
         for j in range(end):
             own = [(ops[j].bytes, v) for v in there[j]]
-            waiting = [(ops[i].bytes, v) for i in range(j + 1, end) for v in there[i][1:]]
+            waiting = [
+                (ops[i].bytes, v) for i in range(j + 1, end) for v in there[i][1:]
+            ]
             rows.at_most(limit - before, [*alive(j), *own, *waiting])
         if k is not None:
             rows.at_most(limit - during, alive(n))
@@ -278,7 +298,10 @@ def least_recompute(machine: Machine, limit: int, seconds: float = 60.0) -> int 
         TimeoutError: HiGHS could not prove its answer in so many seconds.
     """
     rows = _checkmate(machine, limit)
-    if any(bound < 0 and not terms for terms, bound in zip(rows.terms, rows.limits, strict=True)):
+    if any(
+        bound < 0 and not terms
+        for terms, bound in zip(rows.terms, rows.limits, strict=True)
+    ):
         return None
     entries = [(c, r, v) for r, row in enumerate(rows.terms) for c, v in row]
     factor, row, column = zip(*entries, strict=True)

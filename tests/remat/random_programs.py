@@ -93,9 +93,7 @@ def mapped(h, skip, w, side):
 
 
 def branch(h, skip, w, side):
-    return lax.cond(
-        h.sum() > 0, lambda a: jnp.sin(a @ w), lambda a: a * skip, h
-    )
+    return lax.cond(h.sum() > 0, lambda a: jnp.sin(a @ w), lambda a: a * skip, h)
 
 
 def switch(h, skip, w, side):
@@ -273,7 +271,9 @@ def random_net(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(4, 11))
     simple = ["tanh", "sin", "linear", "silu"]
-    kinds = simple if seed % 2 == 0 else [*simple[:3], "residual", "add", "mul", "concat"]
+    kinds = (
+        simple if seed % 2 == 0 else [*simple[:3], "residual", "add", "mul", "concat"]
+    )
     widths = [int(16 * rng.integers(1, 9))]
     blocks: list[tuple[str, int]] = []
     shapes: list[tuple[int, int]] = []

@@ -1,14 +1,10 @@
 """Our plans, beside the least recomputation that is possible at all."""
 
 import heapq
-import itertools
 
 import numpy as np
 import pytest
 
-from frugax.remat._body import read_body
-from frugax.remat._fit import segments_of
-from frugax.remat._ladder import ladder
 from frugax.remat._plan import Segment
 
 from .oracle import (
@@ -16,7 +12,7 @@ from .oracle import (
     Operation,
     cost_of,
     least_recompute,
-    machine_of,
+    planned,
     schedule_of,
 )
 from .random_programs import random_net
@@ -50,7 +46,8 @@ def random_machine(seed: int) -> Machine:
         needs = tuple(v for v in (*reads, i) if rng.random() < 0.6)
         flops, size = int(rng.integers(1, 9)), int(rng.integers(1, 5))
         active = bool(i > count // 2 or rng.random() < 0.7)
-        operations.append(Operation(flops, size, reads, needs, active))
+        in_place = bool(rng.random() < 0.5)
+        operations.append(Operation(flops, size, reads, needs, active, in_place))
     return Machine(tuple(operations))
 
 
@@ -114,13 +111,7 @@ def test_the_simulation_counts_what_a_plan_holds_and_does_again():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_recompute_little_more_than_the_optimum(seed):
-    loss, args = random_net(seed)
-    body = read_body(loss, args, 0, has_aux=False)
-    machine = machine_of(body)
-    plans = [
-        cost_of(machine, schedule_of(machine, segments_of(rung, "cpu")))
-        for rung in ladder(body)
-    ]
+    machine, plans = planned(*random_net(seed))
     block = max(o.flops for o in machine.operations)
     for share in (0.85, 0.7):  # benchmarks/remat_oracle.py: more, and tighter
         limit = int(share * plans[0][0])

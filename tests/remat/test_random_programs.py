@@ -19,7 +19,7 @@ from frugax.remat._body import Body, read_body
 from frugax.remat._fit import segments_of
 from frugax.remat._gates import Gate
 from frugax.remat._ladder import ladder
-from frugax.remat._plan import ScanChoice, Segment
+from frugax.remat._plan import Segment
 
 from .random_programs import Case, random_case
 
@@ -117,17 +117,19 @@ def planned(case: Case, seed: int) -> tuple[Any, tuple[Segment, ...]]:
         case.loss, case.args, case.how["argnums"], has_aux=case.how["has_aux"]
     )
     rng = np.random.default_rng(seed)
-    scans: tuple[ScanChoice, ...] = ()
+    insides: tuple[Any, ...] = ()
     if seed % 3:
         segments = random_segments(body, rng, 0, len(body.eqns), depth=2)
     else:
         rungs = ladder(body)
         rung = rungs[-1 - int(rng.integers(0, max(len(rungs) - 1, 1)))]
-        segments, scans = segments_of(rung, "cpu"), rung.scans
+        segments, insides = segments_of(rung, "cpu"), rung.insides
         if rng.random() < 0.5:
             segments = tuple(regated(s, "barrier") for s in segments)
     mark = body.graph.fingerprint
-    return planned_value_and_grad(case.loss, segments, scans, mark, **case.how), segments
+    return planned_value_and_grad(
+        case.loss, segments, insides, mark, **case.how
+    ), segments
 
 
 def assert_same(got: Any, want: Any, tolerance: float) -> None:

@@ -11,15 +11,15 @@ from frugax.measure import program
 
 from ._body import read_body
 from ._execute import value_and_gradients
-from ._plan import RematPlan, ScanChoice, Segment
+from ._plan import Inside, RematPlan, Segment
 from ._program import Program, compile_program
-from ._scans import with_scans
+from ._rewrite import with_insides
 
 
 def planned_value_and_grad(
     loss: Callable[..., Any],
     segments: tuple[Segment, ...],
-    scans: tuple[ScanChoice, ...],
+    insides: tuple[Inside, ...],
     fingerprint: str,
     *,
     argnums: int | tuple[int, ...],
@@ -41,7 +41,7 @@ def planned_value_and_grad(
             )
         if not segments:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
-        body = with_scans(body, scans)
+        body = with_insides(body, insides)
         outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
         value = jax.tree.unflatten(body.graph.out_tree, outputs)
         rest = iter(flat)
@@ -70,7 +70,7 @@ class PlannedGrad:
         self._step = planned_value_and_grad(
             loss,
             plan.segments,
-            plan.scans,
+            plan.insides,
             plan.fingerprint,
             argnums=plan.argnums,
             has_aux=plan.has_aux,

@@ -18,8 +18,8 @@ from ._body import read_body
 from ._fit import check_block_size, plan, segments_of
 from ._ladder import ladder
 from ._on_call import shapes_key, shapes_of
-from ._plan import ScanChoice, Segment
-from ._scans import scan_flops, with_scans
+from ._plan import Inside, Segment
+from ._rewrite import with_insides
 from ._solve import model_peak
 
 # Why a loss cannot be planned; anything else is a mistake and is raised.
@@ -37,11 +37,11 @@ class CheckpointPlan:
 
     Attributes:
         segments: the parts of the loss, in order.
-        scans: how its scans are chunked.
+        insides: what is done again inside its scans and conds.
         meta: the plan in numbers, which are the model's unless they say measured.
             `block_size`: most operations that a recomputed block may hold; if no
             limit was given, those of the largest. `blocks`: how many are recomputed.
-            `scans`: how many are chunked.
+            `scans`: in how many scans and conds rounds or branches are done again.
             `peak_frontier`: most bytes held during the backward pass.
             `unplanned_peak_frontier`: the same with nothing recomputed.
             `recomputed_flops`: done a second time. With a budget also
@@ -49,7 +49,7 @@ class CheckpointPlan:
     """
 
     segments: tuple[Segment, ...]
-    scans: tuple[ScanChoice, ...]
+    insides: tuple[Inside, ...]
     meta: Mapping[str, int]
 
 
@@ -164,26 +164,27 @@ def _executor(
     measured: dict[str, int] = {}
     if budget is None:
         least = ladder(body, block_size)[-1]
-        segments, scans = segments_of(least, jax.default_backend()), least.scans
+        segments, insides = segments_of(least, jax.default_backend()), least.insides
+        again = least.flops
         mark = body.graph.fingerprint
         step: Callable[..., Any] = jax.jit(
             planned_value_and_grad(
-                loss, segments, scans, mark, argnums=0, has_aux=False
+                loss, segments, insides, mark, argnums=0, has_aux=False
             )
         )
     else:
         made = plan(loss, shapes, budget, block_size=block_size)
-        segments, scans, step = made.segments, made.scans, apply(loss, made)
+        segments, insides, step = made.segments, made.insides, apply(loss, made)
+        again = made.extra_flops
         measured["measured_bytes"] = made.predicted
     blocks = [s.stop - s.start for s in segments if s.gate]
     meta = {
         "block_size": block_size or max(blocks, default=0),
         "blocks": len(blocks),
-        "scans": len(scans),
-        "peak_frontier": model_peak(with_scans(body, scans), segments),
+        "scans": len(insides),
+        "peak_frontier": model_peak(with_insides(body, insides), segments),
         "unplanned_peak_frontier": model_peak(body, ()),
-        "recomputed_flops": scan_flops(body, scans)
-        + sum(s.recomputed_flops for s in segments),
+        "recomputed_flops": again,
         **measured,
     }
-    return Executor(CheckpointPlan(segments=segments, scans=scans, meta=meta), step)
+    return Executor(CheckpointPlan(segments=segments, insides=insides, meta=meta), step)

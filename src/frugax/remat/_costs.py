@@ -65,17 +65,23 @@ class Costs:
 
 def segment_costs(body: Body) -> Costs:
     """The cost of every segment between two cuts, kept and recomputed."""
-    needs = _needs_of_kept(body)
-    flops = [flops_of(e) for e in body.eqns]
-    made = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
-    price = [f / max(b, 1) for f, b in zip(flops, made, strict=True)]
-    limits = [*_prices(body, price), float("inf")]
     found: dict[tuple[int, int, Mode], Cost] = {}
+    walk = _Walk(body, found)
     for stop in body.cuts[1:]:
-        _walk_back(body, needs, flops, price, stop, None, found)
-        for mode, limit in enumerate(limits, 1):
-            _walk_back(body, needs, flops, price, stop, (mode, limit), found)
-    return Costs(found, 1 + len(limits))
+        for mode in range(walk.modes):
+            walk.back(stop, mode)
+    return Costs(found, walk.modes)
+
+
+def costs_of_all(body: Body) -> list[Cost]:
+    """The cost of all operations as one segment, mode by mode."""
+    if not body.eqns:
+        return []
+    found: dict[tuple[int, int, Mode], Cost] = {}
+    walk, stop = _Walk(body, found), len(body.eqns)
+    for mode in range(walk.modes):
+        walk.back(stop, mode)
+    return [found[0, stop, mode] for mode in range(walk.modes)]
 
 
 def _prices(body: Body, price: list[float]) -> list[float]:
@@ -88,59 +94,65 @@ def _prices(body: Body, price: list[float]) -> list[float]:
     return [_CHEAP, *(1.001 * p for p in steps[every - 1 :: every])]
 
 
-def _walk_back(
-    body: Body,
-    needs: list[Needs],
-    flops: list[int],
-    price: list[float],
-    stop: int,
-    again: tuple[Mode, float] | None,
-    found: dict[tuple[int, int, Mode], Cost],
-) -> None:
-    """Add the costs of all segments that end at `stop`, in one mode.
+class _Walk:
+    """Walks back over the operations, adding the costs of segments to `found`."""
 
-    What must be done again does not depend on where a segment starts: walking back
-    from its end, one walk gives the costs of all of them.
-    """
-    starts = set(body.cuts)
-    mode, limit = again or (0, 0.0)
-    outside: set[Var] = set()  # wanted, and made before the place of the walk
-    first_read: dict[Var, int] = {}  # which backward rule is the last to want it
-    # What is there, of this segment's own, as each operation's backward pass runs.
-    held = np.array(body.turning_bytes[:stop])
-    kept: list[int] = []
-    kept_vars: set[Var] = set()
-    hidden = redone = inside_stored = 0
-    possible = True
-    for i in range(stop - 1, -1, -1):
-        eqn = body.eqns[i]
-        outside |= needs[i].variables
-        first_read |= dict.fromkeys(needs[i].variables, i)
-        hidden += needs[i].hidden_bytes
-        possible = possible and not eqn.effects
-        wanted = [v for v in eqn.outvars if v in outside]
-        outside -= set(wanted)
-        keep = not again or (price[i] > limit and not needs[i].hidden_bytes)
-        if keep and wanted:
-            kept.append(i)
-            kept_vars.update(wanted)
-            inside_stored += sum(map(bytes_of, wanted))
-        elif again and (wanted or needs[i].hidden_bytes):
-            redone += flops[i]
-            outside |= set(body.kept(eqn.invars))
-        for v in wanted:
-            held[first_read.get(v, stop) :] += bytes_of(v)
-        if i not in starts:
-            continue
-        transient = int(held[i:].max()) - inside_stored
-        found[i, stop, mode] = Cost(
-            stored=frozenset(outside | kept_vars),
-            hidden_bytes=0 if again else hidden,
-            transient_bytes=transient + hidden if again else transient,
-            flops=redone,
-            kept=tuple(reversed(kept)) if again else (),
-            possible=possible or not again,
-        )
+    def __init__(self, body: Body, found: dict[tuple[int, int, Mode], Cost]) -> None:
+        self._body, self._found = body, found
+        self._needs = _needs_of_kept(body)
+        self._flops = [flops_of(e) for e in body.eqns]
+        made = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
+        pairs = zip(self._flops, made, strict=True)
+        self._price = [f / max(b, 1) for f, b in pairs]
+        self._limits = [0.0, *_prices(body, self._price), float("inf")]
+        self.modes = len(self._limits)
+
+    def back(self, stop: int, mode: Mode) -> None:
+        """The costs of all segments that end at `stop`.
+
+        What must be done again does not depend on where a segment starts: walking
+        back from its end, one walk gives the costs of all of them.
+        """
+        body, needs, limit = self._body, self._needs, self._limits[mode]
+        starts = set(body.cuts)
+        outside: set[Var] = set()  # wanted, and made before the place of the walk
+        first_read: dict[Var, int] = {}  # which backward rule is the last to want it
+        # What is there, of this segment's own, as each operation's backward pass runs.
+        held = np.array(body.turning_bytes[:stop])
+        kept: list[int] = []
+        kept_vars: set[Var] = set()
+        hidden = redone = inside_stored = 0
+        possible = True
+        for i in range(stop - 1, -1, -1):
+            eqn = body.eqns[i]
+            outside |= needs[i].variables
+            first_read |= dict.fromkeys(needs[i].variables, i)
+            hidden += needs[i].hidden_bytes
+            possible = possible and not eqn.effects
+            wanted = [v for v in eqn.outvars if v in outside]
+            outside -= set(wanted)
+            cheap = self._price[i] <= limit or needs[i].hidden_bytes > 0
+            if wanted and not (mode and cheap):
+                kept.append(i)
+                kept_vars.update(wanted)
+                inside_stored += sum(map(bytes_of, wanted))
+            elif mode and (wanted or needs[i].hidden_bytes):
+                redone += self._flops[i]
+                outside |= set(body.kept(eqn.invars))
+            for v in wanted:
+                held[first_read.get(v, stop) :] += bytes_of(v)
+            if i not in starts:
+                continue
+            self._found[i, stop, mode] = Cost(
+                stored=frozenset(outside | kept_vars),
+                hidden_bytes=0 if mode else hidden,
+                transient_bytes=int(held[i:].max())
+                - inside_stored
+                + (hidden if mode else 0),
+                flops=redone,
+                kept=tuple(reversed(kept)) if mode else (),
+                possible=possible or not mode,
+            )
 
 
 def _needs_of_kept(body: Body) -> list[Needs]:

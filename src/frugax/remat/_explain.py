@@ -94,7 +94,7 @@ def explain(
     extra_flops: int,
     unplanned_flops: int,
     compiles: int,
-    scans: Sequence[str],
+    insides: Sequence[str],
     segments: Sequence[Explained],
 ) -> str:
     """The text of `RematPlan.explain`; the arguments are the plan's attributes."""
@@ -109,7 +109,7 @@ def explain(
         f"done a second time: {extra_flops:,} flops, "
         f"{format_share(extra_flops / flops)} more; "
         f"programs compiled to find this: {compiles}",
-        *scans,
+        *insides,
         "",
     ]
     if not segments:

@@ -146,7 +146,7 @@ def plan(
         return planned_value_and_grad(
             loss,
             parts[rung],
-            rungs[rung].scans,
+            rungs[rung].insides,
             body.graph.fingerprint,
             argnums=argnums,
             has_aux=has_aux,
@@ -166,7 +166,7 @@ def plan(
         unplanned_bytes=bench.tries[0].bytes,
         extra_flops=flops_now - plain_flops,
         unplanned_flops=plain_flops,
-        scans=rungs[found.rung].scans,
+        insides=rungs[found.rung].insides,
         segments=parts[found.rung],
         fingerprint=body.graph.fingerprint,
         argnums=argnums,

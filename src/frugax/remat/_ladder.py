@@ -1,4 +1,4 @@
-"""All plans on paper, from the plain program down: drafts for each choice of scans."""
+"""All plans on paper, from the plain program down: drafts for each choice inside."""
 
 import dataclasses
 
@@ -6,8 +6,9 @@ from frugax.jaxprs import flops_of
 
 from ._body import Body
 from ._costs import Costs
-from ._plan import ScanChoice
-from ._scans import scan_flops, scan_levels, with_scans
+from ._insides import Level, levels
+from ._plan import Inside
+from ._rewrite import with_insides
 from ._solve import Draft, drafts
 
 # Plans that do more than this many forward passes again are left out.
@@ -19,38 +20,44 @@ class Rung:
     """One plan on paper.
 
     Attributes:
-        scans: how scans are chunked.
-        body: the loss, with its scans so.
+        level: what is done again inside scans and conds.
+        body: the loss, with its scans and conds so.
         costs: of its segments.
         draft: which of them are done again.
     """
 
-    scans: tuple[ScanChoice, ...]
+    level: Level
     body: Body
     costs: Costs
     draft: Draft
+
+    @property
+    def insides(self) -> tuple[Inside, ...]:
+        """What is done again inside scans and conds."""
+        return self.level.insides
+
+    @property
+    def flops(self) -> int:
+        """Done a second time, by the model."""
+        return self.level.flops + self.draft.flops
 
 
 def ladder(body: Body, block_size: int | None = None) -> list[Rung]:
     """Plans of ever smaller peak, the plain one first, by the model.
 
     A plan is left out if another needs neither more bytes nor more flops. The list
-    does not depend on any budget: searching it in an order that does not either is
-    what makes `InfeasibleBudgetError.needed` true.
+    does not depend on any budget.
     """
-    found: list[tuple[int, int, Rung]] = []
-    for scans in scan_levels(body):
-        here, again = with_scans(body, scans), scan_flops(body, scans)
+    found: list[Rung] = []
+    for level in levels(body):
+        here = with_insides(body, level.insides, dict(level.scratch))
         costs, made = drafts(here, block_size)
-        found += [
-            (d.peak_bytes, d.flops + again, Rung(scans, here, costs, d)) for d in made
-        ]
-    (most, _, plain), *rest = found
-    rungs = [plain]
+        found += [Rung(level, here, costs, d) for d in made]
+    plain, *rest = found
     least = _MOST_AGAIN * sum(map(flops_of, body.eqns))
-    kept: list[tuple[int, Rung]] = []
-    for peak, again, rung in sorted(rest, key=lambda f: (f[0], f[1])):
-        if again < least and peak < most:
-            least = again
-            kept.append((peak, rung))
-    return rungs + [rung for _, rung in reversed(kept)]
+    kept: list[Rung] = []
+    for rung in sorted(rest, key=lambda r: (r.draft.peak_bytes, r.flops)):
+        if rung.flops < least and rung.draft.peak_bytes < plain.draft.peak_bytes:
+            least = rung.flops
+            kept.append(rung)
+    return [plain, *reversed(kept)]

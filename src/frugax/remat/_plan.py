@@ -47,19 +47,53 @@ class Segment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScanChoice:
-    """How a `lax.scan` of a loss does its rounds again.
+class Redo:
+    """How the body of a `lax.scan`, or one branch of a `lax.cond`, is done again.
 
     Attributes:
-        place: which of the traced loss's operations it is.
-        chunk: rounds in a chunk, of which only the carry before it is kept; divides
-            the number of rounds. 1: the scan stays as it is but for `redo_rounds`.
-        redo_rounds: whether each round, too, is done again from its carry.
+        kept: operations of the body whose results are kept, while the rest is done
+            again; None: nothing is, and all that the backward pass needs is kept.
+        rounds: of how many rounds of a chunk this is so; 1 in a branch.
+        together: whether these rounds are done again together, and only the carry
+            before them is kept until then.
+        inner: how the scans and conds in the body are treated.
+    """
+
+    kept: tuple[int, ...] | None
+    rounds: int = 1
+    together: bool = False
+    inner: tuple["Inside", ...] = ()
+
+    def __str__(self) -> str:
+        said = f"{self.rounds} kept"
+        if self.kept is not None:
+            said = f"{self.rounds} recomputed"
+            said += f" but for {len(self.kept)} results" if self.kept else ""
+        if self.together:
+            said += ", all together from the carry"
+        return said + "".join(f" [{i}]" for i in self.inner)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inside:
+    """How a `lax.scan` or `lax.cond` of a loss is done again.
+
+    Attributes:
+        place: which of the traced operations it is.
+        bodies: of a cond, its branches; of a scan, the rounds of each chunk, in order.
     """
 
     place: int
-    chunk: int
-    redo_rounds: bool
+    bodies: tuple[Redo, ...]
+
+    @property
+    def chunk(self) -> int:
+        """Rounds of a scan that are treated together; they divide its rounds."""
+        return sum(b.rounds for b in self.bodies)
+
+    def __str__(self) -> str:
+        parts = ", ".join(map(str, self.bodies))
+        return f"loop or branch at {self.place}, each {self.chunk}: {parts}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +107,10 @@ class RematPlan:
         unplanned_bytes: bytes of the same program without a plan.
         extra_flops: done a second time, counted on the traced program.
         unplanned_flops: of the loss and its gradients without a plan.
-        scans: how scans are chunked; those that are not named stay as they are.
-        segments: the parts, in order, of the loss with its scans chunked; empty if
-            everything is kept.
+        insides: what is done again inside scans and conds; those that are not named
+            stay as they are.
+        segments: the parts, in order, of the loss with its scans and conds so; empty
+            if everything is kept.
         fingerprint: names the traced loss; a plan fits no other.
         argnums: which arguments are differentiated.
         has_aux: whether the loss returns more than a number.
@@ -89,7 +124,7 @@ class RematPlan:
     unplanned_bytes: int
     extra_flops: int
     unplanned_flops: int
-    scans: tuple[ScanChoice, ...]
+    insides: tuple[Inside, ...]
     segments: tuple[Segment, ...]
     fingerprint: str
     argnums: int | tuple[int, ...]
@@ -127,7 +162,7 @@ class RematPlan:
             extra_flops=self.extra_flops,
             unplanned_flops=self.unplanned_flops,
             compiles=self.compiles,
-            scans=self._scans_said(),
+            insides=[str(i) for i in self.insides],
             segments=self.segments,
         )
 
@@ -148,12 +183,4 @@ class RematPlan:
             f"{format_share(self.extra_share)} more flops"
         )
         kept = [["all", "keep", "-", "0"]]
-        return "\n".join([total, *self._scans_said(), table(head, rows or kept)])
-
-    def _scans_said(self) -> list[str]:
-        return [
-            f"scan at {s.place}: "
-            + (f"chunks of {s.chunk} rounds" if s.chunk > 1 else "kept whole")
-            + (", each round recomputed" if s.redo_rounds else "")
-            for s in self.scans
-        ]
+        return "\n".join([total, *map(str, self.insides), table(head, rows or kept)])

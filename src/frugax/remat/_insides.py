@@ -1,0 +1,179 @@
+"""What could be done again inside a loss's scans and conds, from least to most.
+
+A scan of T rounds that keeps only the carry before each chunk of c rounds keeps T/c
+carries, and, while one chunk is done again, what c rounds keep: least near
+c = sqrt(T * carry / kept per round), as in Chen, Xu, Zhang & Guestrin 2016 ("Training
+deep nets with sublinear memory cost"). Between that and keeping all lie: rounds that
+keep some of their results, and chunks of which only a part is done again.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from frugax.jaxprs import JaxprEqn, bytes_of, flops_of, scan_split
+
+from ._bodies import Way, ways
+from ._body import Body
+from ._plan import Inside, Redo
+from ._rewrite import bodies_of, with_insides
+
+# More choices than this for a whole loss make planning slow and plans no better.
+_MOST_LEVELS = 40
+# Chunks with parts: so many rounds, where that divides them; finer ones cost slices.
+_PARTS = range(4, 26)
+# Of the choices for loops inside a body, so many are tried, evenly from all.
+_INNER = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Level:
+    """Choices for all scans and conds of a loss together.
+
+    Attributes:
+        insides: the choices; those that are not named stay as they are.
+        flops: done again, by the model.
+        scratch: bytes that each holds while its backward pass runs, by place.
+    """
+
+    insides: tuple[Inside, ...] = ()
+    flops: int = 0
+    scratch: tuple[tuple[int, int], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Choice:
+    inside: Inside | None
+    bytes: int
+    scratch: int
+    flops: int
+
+
+def levels(body: Body) -> list[Level]:
+    """Choices for everything together, from none on, by rising flops.
+
+    Each step takes up the next choice for the scan or cond where that costs least for
+    each byte it saves.
+    """
+    menus = [_menu(i, e, body) for i, e in enumerate(body.graph.eqns)]
+    menus = [m for m in menus if len(m) > 1]
+    at = [0] * len(menus)
+    found = [Level()]
+
+    def price(k: int) -> float:
+        now, new = menus[k][at[k]], menus[k][at[k] + 1]
+        return (new.flops - now.flops) / max(now.bytes - new.bytes, 1)
+
+    while open_ := [k for k in range(len(menus)) if at[k] + 1 < len(menus[k])]:
+        at[min(open_, key=price)] += 1
+        taken = [m[n] for m, n in zip(menus, at, strict=True) if n]
+        insides = [c.inside for c in taken if c.inside]
+        found.append(
+            Level(
+                tuple(insides),
+                sum(c.flops for c in taken),
+                tuple(
+                    (i.place, c.scratch) for i, c in zip(insides, taken, strict=True)
+                ),
+            )
+        )
+    return list(_thinned(found, _MOST_LEVELS))
+
+
+def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
+    """Choices for one operation by falling bytes and rising flops, plain first."""
+    name = eqn.primitive.name
+    if eqn.effects or not any(v in body.active for v in eqn.outvars):
+        return []
+    if name == "scan" and eqn.params["length"] > 1:
+        choices = _scan_choices(place, eqn, body)
+    elif name == "cond" and flops_of(eqn):
+        choices = _cond_choices(place, eqn, body)
+    else:
+        return []
+    found: list[_Choice] = []
+    plain = next(choices, None)
+    if plain is None:
+        return []
+    least = plain.bytes
+    for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.inside is not None)):
+        if c.bytes < least:
+            least = c.bytes
+            found.append(c)
+    return [plain, *_thinned(found, _MOST_LEVELS)]
+
+
+def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
+    branches = bodies_of(eqn, body)
+    inner = [levels(b) for b in branches]
+    for deep in (False, True):
+        chosen = [(found[-1] if deep else found[0]) for found in inner]
+        made = [_ways(b, level) for b, level in zip(branches, chosen, strict=True)]
+        most = max(map(len, made))
+        if not all(made) or (deep and not any(level.insides for level in chosen)):
+            continue
+        for n in range(most):
+            taken = [w[min(n, len(w) - 1)] for w in made]
+            pairs = zip(taken, chosen, strict=True)
+            bodies = tuple(Redo(w.kept, inner=lv.insides) for w, lv in pairs)
+            plain = n == 0 and not deep
+            yield _Choice(
+                None if plain else Inside(place, bodies),
+                max(w.saved for w in taken) + max(w.held for w in taken),
+                max(w.held for w in taken),
+                max(w.flops + lv.flops for w, lv in zip(taken, chosen, strict=True)),
+            )
+
+
+def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
+    (inner,) = bodies_of(eqn, body)
+    length = eqn.params["length"]
+    held, carried = scan_split(eqn)
+    carry = sum(map(bytes_of, eqn.invars[held : held + carried]))
+    scanned = sum(map(bytes_of, eqn.invars[held + carried :])) // length
+    divisors = [c for c in range(2, length + 1) if length % c == 0]
+    for level in _thinned(levels(inner), _INNER):
+        made = _ways(inner, level)
+        forward = sum(map(flops_of, inner.eqns))
+
+        def choice(
+            *parts: tuple[Way, int, bool], level: Level = level, forward: int = forward
+        ) -> _Choice:
+            chunk = sum(rounds for _, rounds, _ in parts)
+            stored = flops = scratch = 0
+            for way, rounds, together in parts:
+                stack = rounds * (way.saved + carry)
+                stored += carry if together else stack
+                if len(parts) > 1 and way.kept is not None and not together:
+                    stored += rounds * scanned  # sliced, see `_rewrite.py`
+                flops += rounds * (way.flops + level.flops + together * forward)
+                here = way.held + (stack if together or chunk > 1 else 0)
+                scratch = max(scratch, here)
+            redos = tuple(Redo(w.kept, n, t, level.insides) for w, n, t in parts)
+            many = length // chunk
+            inside = Inside(place, redos)
+            return _Choice(inside, many * stored + scratch, scratch, many * flops)
+
+        for n, way in enumerate(made):
+            whole = choice((way, 1, False))
+            plain = n == 0 and not level.insides
+            yield dataclasses.replace(whole, inside=None) if plain else whole
+        for way, c in itertools.product(made, divisors):
+            yield choice((way, c, True))
+        fine = [c for c in divisors if c in _PARTS]
+        for c, (i, less) in itertools.product(fine, enumerate(made)):
+            for a in range(1, c):
+                for more in made[i + 1 :]:
+                    yield choice((more, a, False), (less, c - a, False))
+                yield choice((made[0], a, True), (less, c - a, False))
+
+
+def _ways(body: Body, level: Level) -> list[Way]:
+    return ways(with_insides(body, level.insides, dict(level.scratch)))
+
+
+def _thinned(found: Sequence, most: int) -> Iterable:
+    """At most so many of these, evenly, the first and the last among them."""
+    if len(found) <= most:
+        return found
+    return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
