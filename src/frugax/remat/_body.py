@@ -19,6 +19,7 @@ from frugax.jaxprs import (
     Var,
     bytes_of,
     flops_of,
+    has_convolution,
     is_heavy,
     trace,
     variables,
@@ -138,6 +139,9 @@ class Body:
             new = sum(bytes_of(v) for v in {*self.kept(e.invars)} & self.active)
             old = 0 if is_heavy(e) else sum(map(bytes_of, e.outvars))
             scratch = sum(self.scratch.get(v, 0) for v in e.outvars)
+            if has_convolution(e):
+                # XLA turns data and gradient round before it convolves them.
+                scratch += bytes_of(e.invars[0]) + sum(map(bytes_of, e.outvars))
             found.append(pending[i + 1] + max(new - old, 0) + scratch)
         return found
 

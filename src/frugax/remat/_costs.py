@@ -4,6 +4,7 @@ Only a model: it ranks plans. What a plan really needs is measured (`_fit.py`).
 """
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Cost:
 
     Attributes:
         stored: variables kept from the forward to the backward pass.
+        own_bytes: of what is kept, bytes of what the segment makes itself.
         hidden_bytes: kept besides, as inside loops.
         transient_bytes: held only while the segment's own backward pass runs.
         flops: done a second time.
@@ -38,6 +40,7 @@ class Cost:
     """
 
     stored: frozenset[Var]
+    own_bytes: int
     hidden_bytes: int
     transient_bytes: int
     flops: int
@@ -104,8 +107,28 @@ class _Walk:
         made = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
         pairs = zip(self._flops, made, strict=True)
         self._price = [f / max(b, 1) for f, b in pairs]
+        self._readers = Counter(v for e in body.eqns for v in {*body.kept(e.invars)})
+        self._readers.update(v for n in self._needs for v in n.variables)
+        self._readers.update(body.kept(body.graph.outputs))
         self._limits = [0.0, *_prices(body, self._price), float("inf")]
         self.modes = len(self._limits)
+
+    def _stands_in(self, i: int, limit: float) -> bool:
+        """Whether this operation is better kept than the costly one it is made from.
+
+        So if all that is wanted of that one is this, and this is no larger.
+        """
+        body = self._body
+        size = sum(map(bytes_of, body.eqns[i].outvars))
+        for v in body.kept(body.eqns[i].invars):
+            before = body.defined_at[v]
+            costly = (
+                self._price[before] > limit and not self._needs[before].hidden_bytes
+            )
+            if self._readers[v] == 1 and bytes_of(v) >= size:
+                if costly or self._stands_in(before, limit):
+                    return True
+        return False
 
     def back(self, stop: int, mode: Mode) -> None:
         """The costs of all segments that end at `stop`.
@@ -131,7 +154,8 @@ class _Walk:
             possible = possible and not eqn.effects
             wanted = [v for v in eqn.outvars if v in outside]
             outside -= set(wanted)
-            cheap = self._price[i] <= limit or needs[i].hidden_bytes > 0
+            cheap = self._price[i] <= limit and not self._stands_in(i, limit)
+            cheap = cheap or needs[i].hidden_bytes > 0
             if wanted and not (mode and cheap):
                 kept.append(i)
                 kept_vars.update(wanted)
@@ -145,6 +169,7 @@ class _Walk:
                 continue
             self._found[i, stop, mode] = Cost(
                 stored=frozenset(outside | kept_vars),
+                own_bytes=inside_stored + (0 if mode else hidden),
                 hidden_bytes=0 if mode else hidden,
                 transient_bytes=int(held[i:].max())
                 - inside_stored

@@ -22,6 +22,7 @@ from frugax.jaxprs import (
     shape_of,
     trace,
     variables,
+    with_fast_convolutions,
     without_dead_code,
 )
 
@@ -209,6 +210,8 @@ def _recompute(
         # Traced and stripped first: what the gradients do not need is neither kept
         # nor done again, inside a branch as little as outside.
         again = trace(there_and_back, (values, cotangents))
+        if gate == "cond":
+            again = with_fast_convolutions(again, everywhere=True)
         live, used = without_dead_code(again.jaxpr, [True] * len(again.outputs))
         run = jaxpr_as_fun(ClosedJaxpr(live, ()))
         reads = [*again.const_values, *values, *cotangents]

@@ -27,8 +27,6 @@ from ._solve import Step
 
 # Each costs about as much as compiling the program once.
 _MOST_COMPILES = 5
-# Of these, after the plain program, where the model alone points.
-_MOST_AIMED = 2
 # A plan that needs this share of the limit is not worth another compilation.
 _WELL_USED = 0.95
 # The model is aimed this much below the limit, and further after each miss.
@@ -181,13 +179,8 @@ def _search(bench: _Bench, peaks: list[int], platform: str) -> _Try | None:
     plain = bench.measure(0)
     if bench.fits(plain) or len(peaks) == 1:
         return plain if bench.fits(plain) else None
-    best = None
-    while best is None and len(bench.tries) <= _MOST_AIMED:
-        aimed = _aim(bench, peaks, (), range(1, len(peaks)))
-        if aimed in {t.rung for t in bench.tries}:
-            break
-        found = bench.measure(aimed)
-        best = found if bench.fits(found) else None
+    aimed = bench.measure(_aim(bench, peaks, (), range(1, len(peaks))))
+    best = aimed if bench.fits(aimed) else None
     # Nothing here depends on the limit, so that what these need is what is needed.
     for rung, options in _openings(len(peaks), platform):
         if best is None and (rung, options) not in bench.tried():
@@ -222,12 +215,13 @@ def _aim(bench: _Bench, peaks: list[int], options: Options, rungs: range) -> int
 
 
 def _openings(rungs: int, platform: str) -> list[tuple[int, Options]]:
-    """What to try when what the model led to does not fit."""
+    """What to try when what the model points to does not fit."""
+    # The model's tightest need not be XLA's: each branch within a branch costs it some.
     last = rungs - 1
+    found: list[tuple[int, Options]] = [(last, ()), (max(last * 2 // 3, 1), ())]
     if platform == "cpu":
-        return [(last, ()), (last, _SAVING_SCHEDULE)]
-    # The model's tightest need not be XLA's.
-    return [(last, ()), (last * 4 // 5 or last, ())]
+        found.append((last, _SAVING_SCHEDULE))
+    return found
 
 
 def check_block_size(block_size: int | None) -> None:

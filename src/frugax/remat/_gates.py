@@ -6,9 +6,9 @@ second pass reads a truth that the compiler cannot know before the gradient is t
 Each gate therefore also holds inside a jit of the user's own.
 
 `cond`     a branch that is always taken. It runs as a whole, when its turn comes: the
-           best for memory. But XLA on CPU compiles the gradient of a convolution in
-           a branch 10 to 46 times slower than outside of it.
-`select`   the saved inputs pass through a `where` on that truth; for convolutions.
+           best for memory. XLA on CPU is slow at convolutions in branches; those are
+           rewritten (`jaxprs.with_fast_convolutions`), where that can be done.
+`select`   the saved inputs pass through a `where` on that truth; where it cannot.
 `barrier`  an optimisation barrier; for GPU and TPU, which keep it.
 """
 
@@ -28,7 +28,13 @@ def choose_gate(eqns: Sequence[JaxprEqn], platform: str) -> Gate:
     """The gate for a segment with these operations on this kind of device."""
     if platform != "cpu":
         return "barrier"
-    return "select" if any(map(has_convolution, eqns)) else "cond"
+    return "select" if any(map(_slow_in_branches, eqns)) else "cond"
+
+
+def _slow_in_branches(eqn: JaxprEqn) -> bool:
+    # Convolutions are rewritten, see `jaxprs.with_fast_convolutions`, but for those in
+    # rules of the user's own.
+    return eqn.primitive.name.startswith("custom_") and has_convolution(eqn)
 
 
 def through_gate(

@@ -103,6 +103,7 @@ class _Option:
         stop: index of the cut where it ends.
         mode: how they are treated.
         stored: slots kept from the forward to the backward pass.
+        own: of these, slots for what the segment makes itself.
         held: slots that must be free besides; 0 if a plan of its own says.
         flops: done a second time.
     """
@@ -110,6 +111,7 @@ class _Option:
     stop: int
     mode: Mode
     stored: int
+    own: int
     held: int
     flops: int
 
@@ -117,8 +119,9 @@ class _Option:
 class _Tables:
     """Fewest flops from each cut to each later one, for each number of free slots.
 
-    `split[s, t, m]`: the first segment ends before t, or is not done again by a plan
-    of its own. `whole[s, t, m]`: either that, or all of it is.
+    `whole[s, t, m]`: any plan. `inner[s, t, m]`: plans by which the segment from s to
+    t is done again. So what the first of them wants from before s is there already,
+    and does not count; and none is the whole segment again by a plan of its own.
     """
 
     def __init__(
@@ -127,11 +130,14 @@ class _Tables:
         self.unit = max(most / _SLOTS, 1.0)
         self._cuts, self._last = body.cuts, costs.modes - 1
         n = len(body.cuts)
-        self.split = np.full((n, n, _SLOTS + 1), np.inf)
-        self.whole = np.full((n, n, _SLOTS + 1), np.inf)
-        self.choice = np.full((n, n, _SLOTS + 1), -1, np.int16)
+        shape = (n, n, _SLOTS + 1)
+        self.whole, self.inner = np.full(shape, np.inf), np.full(shape, np.inf)
+        self.choice = {
+            "whole": np.full(shape, -1, np.int16),
+            "inner": np.full(shape, -1, np.int16),
+        }
         self.options: list[list[_Option]] = [[] for _ in range(n)]
-        self.whole[range(n), range(n)] = self.split[range(n), range(n)] = 0.0
+        self.whole[range(n), range(n)] = 0.0
         for s in reversed(range(n - 1)):
             for t in range(s + 1, n):
                 self._first(s, t, costs, block_size)
@@ -143,59 +149,58 @@ class _Tables:
         for mode in range(costs.modes if small else 1):
             cost = costs.of[start, stop, mode]
             stored = round(cost.stored_bytes / self.unit)
+            own = min(round(cost.own_bytes / self.unit), stored)
             held = int(np.ceil(cost.transient_bytes / self.unit))
-            if not cost.possible or stored + held > _SLOTS:
+            if not cost.possible or own + held > _SLOTS:
                 continue
             if mode < self._last:
                 here = np.where(
                     np.arange(_SLOTS + 1) >= held, float(cost.flops), np.inf
                 )
             else:
-                here, held = self.split[s, t] + cost.flops, 0
-            option = _Option(t, mode, stored, held, cost.flops)
-            self._improve(s, option, here)
-        self.whole[s, t] = np.minimum(self.whole[s, t], self.split[s, t])
+                here = self.inner[s, t] + cost.flops
+            self.options[s].append(_Option(t, mode, stored, own, held, cost.flops))
+            self._improve("whole", self.whole, s, t, stored, here)
+            # Done again as a whole inside itself it would never end.
+            self._improve("inner", self.inner, s, t + (mode == self._last), own, here)
 
     def _improve(
-        self, s: int, option: _Option, here: Float[np.ndarray, " slots"]
+        self,
+        name: str,
+        table: Float[np.ndarray, "cuts cuts slots"],
+        s: int,
+        first: int,
+        stored: int,
+        here: Float[np.ndarray, " slots"],
     ) -> None:
-        """Put this option before the best plan of what follows, where that helps."""
-        t, a = option.stop, option.stored
-        self.options[s].append(option)
-        if option.mode == self._last:
-            # Alone it is no split, so that no plan holds itself.
-            reached = here[: _SLOTS + 1 - a]
-            self.whole[s, t, a:] = np.minimum(self.whole[s, t, a:], reached)
-            t += 1
-        reached = here[: _SLOTS + 1 - a] + self.whole[option.stop, t:, : _SLOTS + 1 - a]
-        best = self.split[s, t:, a:]
+        """Put the last option of s before what follows, where that is better."""
+        if stored > _SLOTS:
+            return
+        u = self.options[s][-1].stop
+        room = _SLOTS + 1 - stored
+        reached = here[:room] + self.whole[u, first:, :room]
+        best, choice = table[s, first:, stored:], self.choice[name][s, first:, stored:]
         better = reached < best
         np.copyto(best, reached, where=better)
-        np.copyto(self.choice[s, t:, a:], len(self.options[s]) - 1, where=better)
+        np.copyto(choice, len(self.options[s]) - 1, where=better)
 
     def cheapest(self, limit: float) -> tuple[Step, ...] | None:
         """The plan with fewest flops within this many bytes, or None."""
         slots, end = min(int(limit / self.unit), _SLOTS), len(self._cuts) - 1
         if not np.isfinite(self.whole[0, end, slots]):
             return None
-        return _joined(list(self._read(0, end, slots, whole=True)))
+        return _joined(list(self._read("whole", 0, end, slots)))
 
-    def _read(self, s: int, t: int, slots: int, *, whole: bool) -> Iterator[Step]:
+    def _read(self, name: str, s: int, t: int, slots: int) -> Iterator[Step]:
         while s < t:
-            if whole and self.whole[s, t, slots] < self.split[s, t, slots]:
-                option = next(
-                    o for o in self.options[s] if (o.stop, o.mode) == (t, self._last)
-                )
-            else:
-                option = self.options[s][self.choice[s, t, slots]]
-            slots -= option.stored
+            option = self.options[s][self.choice[name][s, t, slots]]
+            slots -= option.stored if name == "whole" else option.own
             inside: tuple[Step, ...] = ()
             if option.mode == self._last:
-                steps = self._read(s, option.stop, slots, whole=False)
-                inside = _joined(list(steps))
+                inside = _joined(list(self._read("inner", s, option.stop, slots)))
                 inside = () if [i.mode for i in inside] == [0] else inside
             yield Step(self._cuts[s], self._cuts[option.stop], option.mode, inside)
-            s, whole = option.stop, True
+            s, name = option.stop, "whole"
 
 
 def _joined(steps: list[Step]) -> tuple[Step, ...]:
