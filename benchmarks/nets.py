@@ -54,7 +54,9 @@ def _f32(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def _net(make: Callable[..., Any], params: Any, x: Any, *, unrolled: bool = True) -> Net:
+def _net(
+    make: Callable[..., Any], params: Any, x: Any, *, unrolled: bool = True
+) -> Net:
     return Net(make(lambda layer: layer), params, x, make, unrolled)
 
 
@@ -164,7 +166,10 @@ def _channel_norm(x: jax.Array) -> jax.Array:
 
 
 def resnet(
-    blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 16, batch: int = 8, size: int = 32
+    blocks: tuple[int, ...] = (3, 4, 6, 3),
+    width: int = 16,
+    batch: int = 8,
+    size: int = 32,
 ) -> Net:
     """Basic residual blocks in four stages, as in ResNet-34."""
 

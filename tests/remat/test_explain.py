@@ -41,7 +41,6 @@ def plan():
         fingerprint="0",
         argnums=0,
         has_aux=False,
-        compiler_options=(),
         compiles=3,
     )
 

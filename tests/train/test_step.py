@@ -1,4 +1,3 @@
-import dataclasses
 import subprocess
 import sys
 
@@ -236,28 +235,6 @@ def test_the_whole_step_keeps_a_memory_budget_that_it_breaks_without_a_plan(kind
     planned, _ = step(jax.tree.map(jnp.array, state), batch)
     plain, _ = free(state, batch)
     assert_same_weights(planned.params, plain.params)
-
-
-def test_the_compiler_options_of_the_plan_are_those_of_the_step(monkeypatch):
-    saving = (("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"),)
-    true_plan = remat.plan
-
-    def plan_with_options(*args, **more):
-        made = true_plan(*args, **more)
-        return dataclasses.replace(made, compiler_options=saving)
-
-    monkeypatch.setattr(remat, "plan", plan_with_options)
-    optimizer = optax.sgd(0.1)
-    state, batch = init_state(mlp_params(), optimizer), mlp_batch()
-    free = make_train_step(mlp_loss, optimizer)
-    step = make_train_step(mlp_loss, optimizer, budget=MemoryBudget("1GiB"))
-    ways: tuple[dict[str, str | bool], ...] = ({}, {**dict(saving)})
-    temp_bytes = [
-        measure.program(free.lower(state, batch).compile(options)).temp_bytes
-        for options in ways
-    ]
-    step.prepare(state, batch)
-    assert step.program.temp_bytes == temp_bytes[1] != temp_bytes[0]
 
 
 def test_a_step_larger_than_its_plan_is_refused_and_not_run(monkeypatch):

@@ -117,13 +117,6 @@ def has_convolution(eqn: JaxprEqn) -> bool:
     )
 
 
-def has_loop(eqn: JaxprEqn) -> bool:
-    """Whether a `scan` or a `while` is in it."""
-    return eqn.primitive.name in ("scan", "while") or any(
-        has_loop(e) for j in _bodies(eqn) for e in j.eqns
-    )
-
-
 def scan_split(eqn: JaxprEqn) -> tuple[int, int]:
     """How many of a scan's first inputs are constants, and how many after are carried.
 

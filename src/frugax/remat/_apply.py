@@ -58,7 +58,7 @@ class PlannedGrad:
 
     Call it as you would `jax.value_and_grad(loss, argnums, has_aux)`. By itself it
     is compiled once for each set of shapes; under a `jit` of yours it becomes a part
-    of that, and `plan.compiler_options`, if there are any, are yours to give.
+    of that.
 
     Attributes:
         plan: the plan it follows.
@@ -75,7 +75,7 @@ class PlannedGrad:
             argnums=plan.argnums,
             has_aux=plan.has_aux,
         )
-        self._jitted = jax.jit(self._step, compiler_options=dict(plan.compiler_options))
+        self._jitted = jax.jit(self._step)
 
     def __call__(self, *args: Any) -> tuple[Any, Any]:
         """The loss (and what else it returns), and its gradients.
@@ -99,7 +99,7 @@ class PlannedGrad:
             within: the program that the plan was made for, if it was given to `plan`.
         """
         whole = within or Program(build=lambda grad: grad, args=args)
-        compiled = compile_program(whole, self, self.plan.compiler_options).compiled
+        compiled = compile_program(whole, self).compiled
         budget = self.plan.budget
         spend = Spend(
             name=f"{budget.kind} memory",

@@ -8,6 +8,7 @@ is nothing to merge it with.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,9 @@ from frugax.jaxprs import (
 
 from ._body import Body, sort_operations
 from ._costs import costs_of_all
+from ._needs import is_inexact
 from ._plan import Redo
+from ._results import from_results
 
 _NAME = "frugax_kept"
 
@@ -88,16 +91,35 @@ def run_body(body: Body, redo: Redo) -> Callable[..., list[Any]]:
 def _run(graph: Graph, kept: frozenset[Var], args: Sequence[Any]) -> list[Any]:
     """The graph, with a name that a policy can tell on all that is in `kept`."""
     env = dict(zip(graph.inputs, [*graph.const_values, *args], strict=True))
-    named = [i + 1 for i, e in enumerate(graph.eqns) if kept & set(e.outvars)]
-    start = 0
-    for stop in sorted({*named, len(graph.eqns)}):
+    named = [i for i, e in enumerate(graph.eqns) if kept & set(e.outvars)]
+    edges = sorted({0, *named, *(i + 1 for i in named), len(graph.eqns)})
+    for start, stop in itertools.pairwise(edges):
         eqns = graph.eqns[start:stop]
-        made = [v for e in eqns for v in e.outvars if graph.last_use.get(v, 0) >= stop]
+        last = lambda v, stop=stop: graph.last_use.get(v, 0) >= stop
+        made = [v for e in eqns for v in e.outvars if v in kept or last(v)]
         inside = {v for e in eqns for v in e.outvars}
         read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
         inputs = [v for v in read if v not in inside]
-        outs = graph.run(eqns, inputs, made)(*(env[v] for v in inputs))
-        for v, value in zip(made, outs, strict=True):
-            env[v] = checkpoint_name(value, _NAME) if v in kept else value
-        start = stop
+        run = graph.run(eqns, inputs, made)
+        outs = run(*(env[v] for v in inputs))
+        if start in named:
+            outs = _named(run, inputs, outs, env)
+        env |= zip(made, outs, strict=True)
     return [env[v] if variables([v]) else v.val for v in graph.outputs]
+
+
+def _named(
+    run: Callable[..., list[Any]],
+    inputs: Sequence[Var],
+    outs: Sequence[Any],
+    env: dict[Var, Any],
+) -> list[Any]:
+    """The results with their name, by which their derivative finds them, too."""
+    moving = [v for v in inputs if is_inexact(v)]
+
+    def of_moving(*moved: Any) -> list[Any]:
+        here = dict(zip(moving, moved, strict=True))
+        return run(*(here.get(v, env[v]) for v in inputs))
+
+    told = [checkpoint_name(o, _NAME) for o in outs]
+    return from_results(of_moving, [env[v] for v in moving], told)

@@ -122,12 +122,13 @@ class _Walk:
         size = sum(map(bytes_of, body.eqns[i].outvars))
         for v in body.kept(body.eqns[i].invars):
             before = body.defined_at[v]
-            costly = (
-                self._price[before] > limit and not self._needs[before].hidden_bytes
-            )
-            if self._readers[v] == 1 and bytes_of(v) >= size:
-                if costly or self._stands_in(before, limit):
-                    return True
+            if self._readers[v] > 1 or bytes_of(v) < size:
+                continue
+            hidden = self._needs[before].hidden_bytes
+            if self._price[before] > limit and not hidden:
+                return True
+            if self._stands_in(before, limit):
+                return True
         return False
 
     def back(self, stop: int, mode: Mode) -> None:

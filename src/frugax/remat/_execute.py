@@ -29,6 +29,7 @@ from frugax.jaxprs import (
 from ._body import Body
 from ._gates import Gate, after, opaque_true, through_gate
 from ._plan import Segment
+from ._results import from_results
 
 # From the cotangents of a part's outputs to those of its inputs.
 Pull = Callable[[list[Any]], list[Any]]
@@ -54,13 +55,21 @@ class _Part:
     moving: list[Var]
     turned: list[Var]
 
-    def pull_at(self, values: Sequence[Any]) -> tuple[list[Any], Pull]:
-        """The outputs at these inputs, and the way back from there."""
+    def pull_at(
+        self, values: Sequence[Any], results: Sequence[Any] | None = None
+    ) -> tuple[list[Any], Pull]:
+        """The outputs at these inputs, and the way back from there.
+
+        If `results` are given they are the outputs, which are not made again.
+        """
         given = dict(zip(self.inputs, values, strict=True))
 
-        def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
+        def run(*moved: Any) -> list[Any]:
             here = given | dict(zip(self.moving, moved, strict=True))
-            outs = self.run(*(here[v] for v in self.inputs))
+            return self.run(*(here[v] for v in self.inputs))
+
+        def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
+            outs = run(*moved) if results is None else from_results(run, moved, results)
             made = dict(zip(self.outputs, outs, strict=True))
             rest = [made[v] for v in self.outputs if v not in self.turned]
             return [made[v] for v in self.turned], rest
@@ -119,14 +128,16 @@ def _keep(
 
     Results in `kept` are there already: they are taken, and not made again.
     """
-    ends = {body.defined_at[v] + 1 for v in kept}
-    inner = {c for c in (*body.cuts, *ends) if start < c < stop}
+    alone = {body.defined_at[v] for v in kept}
+    edges = {*body.cuts, *alone, *(i + 1 for i in alone)}
+    inner = sorted(c for c in edges if start < c < stop)
     back: list[tuple[_Part, Pull]] = []
-    for a, b in itertools.pairwise([start, *sorted(inner), stop]):
-        part = _part(body, a, b)
-        outs, pull = part.pull_at([env[v] for v in part.inputs])
+    for a, b in itertools.pairwise([start, *inner, stop]):
+        taken = [v for v in body.eqns[a].outvars if v in kept] if a in alone else []
+        part = _part(body, a, b, also=taken)
+        results = [kept[v] for v in part.outputs] if taken else None
+        outs, pull = part.pull_at([env[v] for v in part.inputs], results)
         env |= zip(part.outputs, outs, strict=True)
-        env |= {v: kept[v] for v in part.outputs if v in kept}
         back.append((part, pull))
     return back
 

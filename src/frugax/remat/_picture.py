@@ -190,18 +190,17 @@ def picture(
     return Picture(
         budget=plan.budget,
         extra_share=plan.extra_share,
-        unplanned=_curve(whole, plain, (), kind),
-        planned=_curve(whole, apply(loss, plan), plan.compiler_options, kind),
+        unplanned=_curve(whole, plain, kind),
+        planned=_curve(whole, apply(loss, plan), kind),
     )
 
 
 def _curve(
     whole: Program,
     grad: Callable[..., Any],
-    options: tuple[tuple[str, str], ...],
     kind: Literal["temp", "total"],
 ) -> Curve:
-    compiled = compile_program(whole, grad, options).compiled
+    compiled = compile_program(whole, grad).compiled
     costs = measure.program(compiled)
     measured = costs.bytes_of(kind)
     try:

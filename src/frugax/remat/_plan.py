@@ -114,8 +114,6 @@ class RematPlan:
         fingerprint: names the traced loss; a plan fits no other.
         argnums: which arguments are differentiated.
         has_aux: whether the loss returns more than a number.
-        compiler_options: to be given to `jax.jit`, as (name, value); without them
-            the plan may not hold.
         compiles: how many programs were compiled to find it.
     """
 
@@ -129,7 +127,6 @@ class RematPlan:
     fingerprint: str
     argnums: int | tuple[int, ...]
     has_aux: bool
-    compiler_options: tuple[tuple[str, str], ...]
     compiles: int
 
     @property

@@ -43,9 +43,9 @@ class Build:
 def compile_program(
     whole: Program,
     grad: Callable[..., Any],
-    options: tuple[tuple[str, str], ...],
+    options: tuple[tuple[str, str], ...] = (),
 ) -> Build:
-    """Compile `whole` around `grad`, with the options it will be run with."""
+    """Compile `whole` around `grad`, with these compiler options."""
     jitted = jax.jit(
         whole.build(grad),
         donate_argnums=whole.donate_argnums,

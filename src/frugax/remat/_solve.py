@@ -216,29 +216,57 @@ def _joined(steps: list[Step]) -> tuple[Step, ...]:
 
 def _draft(costs: Costs, steps: tuple[Step, ...]) -> Draft:
     """The draft of these segments, with what several of them store counted once."""
-    return Draft(steps, *_weigh(costs, steps, frozenset(), 0))
+    found = weigh(costs, steps)
+    peak = max((w.peak_bytes for w in found), default=0)
+    return Draft(steps, peak, sum(w.flops for w in found))
 
 
-def _weigh(
-    costs: Costs, steps: Sequence[Step], held: frozenset[Var], hidden: int
-) -> tuple[int, int]:
-    """Peak bytes and flops of these segments, when `held` are there already."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weight:
+    """What a segment comes to within a plan.
+
+    Attributes:
+        peak_bytes: most bytes held while its backward pass runs.
+        flops: done a second time, with all that is inside it.
+        inside: of the segments inside it.
+    """
+
+    peak_bytes: int
+    flops: int
+    inside: tuple["Weight", ...] = ()
+
+
+def weigh(
+    costs: Costs,
+    steps: Sequence[Step],
+    held: frozenset[Var] = frozenset(),
+    hidden: int = 0,
+) -> list[Weight]:
+    """Peak bytes and flops of each of these segments.
+
+    Args:
+        costs: of all segments.
+        steps: those of the plan, in order.
+        held: variables that are there already, for as long.
+        hidden: bytes that are there besides.
+    """
     stored = set(held)
     total = sum(map(bytes_of, held)) + hidden
-    peak = flops = 0
+    found: list[Weight] = []
     for step in steps:
         cost = costs.of[step.start, step.stop, step.mode]
         new = cost.stored - stored
         stored |= new
         total += sum(map(bytes_of, new)) + cost.hidden_bytes
         hidden += cost.hidden_bytes
-        flops += cost.flops
         if step.inside:
-            most, more = _weigh(costs, step.inside, frozenset(stored), hidden)
-            peak, flops = max(peak, most), flops + more
+            inner = weigh(costs, step.inside, frozenset(stored), hidden)
+            flops = cost.flops + sum(w.flops for w in inner)
+            peak = max(w.peak_bytes for w in inner)
+            found.append(Weight(peak, flops, tuple(inner)))
         else:
-            peak = max(peak, total + cost.transient_bytes)
-    return peak, flops
+            found.append(Weight(total + cost.transient_bytes, cost.flops))
+    return found
 
 
 def _cheaper(costs: Costs, steps: tuple[Step, ...], limit: float) -> tuple[Step, ...]:
@@ -255,7 +283,7 @@ def _cheaper(costs: Costs, steps: tuple[Step, ...], limit: float) -> tuple[Step,
             if not _cost(costs, way).possible:
                 continue
             tried = (*steps[:i], way, *steps[i + 1 :])
-            if _weigh(costs, tried, frozenset(), 0)[0] <= limit:
+            if _draft(costs, tried).peak_bytes <= limit:
                 steps = tried
                 break
     return _joined(list(steps))

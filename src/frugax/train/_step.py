@@ -248,8 +248,7 @@ class TrainStep:
             ),
         )
         planned = build(remat.apply(self._loss, plan))
-        options = dict(plan.compiler_options)
-        return jax.jit(planned, donate_argnums=donate, compiler_options=options), plan
+        return jax.jit(planned, donate_argnums=donate), plan
 
     def _build(
         self, grad_fn: Callable[..., Any], *, has_aux: bool

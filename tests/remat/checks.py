@@ -1,0 +1,51 @@
+"""What is compared: gradients with those of JAX, and bytes as XLA counts them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from frugax import measure
+from frugax.remat import Inside, Segment
+from frugax.remat._apply import planned_value_and_grad
+from frugax.remat._body import read_body
+from frugax.remat._rewrite import with_insides
+
+
+def assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+    """Equal up to sums in another order: 1e-5 (f32) of each array's largest number."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for g, w in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        assert (g.dtype, g.shape) == (w.dtype, w.shape)
+        g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
+        assert np.isfinite(w).all()
+        np.testing.assert_allclose(g, w, rtol=0, atol=tolerance * np.abs(w).max())
+
+
+def temp_bytes(fn: Any, *args: Any) -> int:
+    """What `fn` needs at its peak; jitted by itself if it is not yet."""
+    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    return measure.program(jitted.lower(*args).compile()).temp_bytes
+
+
+def plain_bytes(loss: Callable[..., Any], args: Sequence[Any]) -> int:
+    """What the loss and its gradients need without a plan."""
+    return temp_bytes(jax.value_and_grad(loss), *args)
+
+
+def only_inside(
+    loss: Callable[..., Any], args: Sequence[Any], insides: Sequence[Inside]
+) -> Callable[..., Any]:
+    """The loss and its gradients, where all that is done again is inside operations."""
+    body = read_body(loss, args, 0, has_aux=False)
+    keep = Segment(
+        start=0,
+        stop=len(with_insides(body, insides).eqns),
+        gate=None,
+        saved_bytes=0,
+        recomputed_flops=0,
+    )
+    mark = body.graph.fingerprint
+    how = {"argnums": 0, "has_aux": False}
+    return planned_value_and_grad(loss, (keep,), tuple(insides), mark, **how)

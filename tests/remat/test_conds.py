@@ -1,0 +1,243 @@
+"""Branches of `lax.cond` and `lax.switch` are planned inside, and still the same."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax import MemoryBudget, jaxprs, remat
+from frugax.remat import Inside, Redo
+from frugax.remat._body import read_body
+from frugax.remat._insides import levels
+from frugax.remat._ladder import ladder
+from frugax.remat._rewrite import bodies_of
+
+from .checks import assert_same, only_inside, plain_bytes, temp_bytes
+
+KEY = jax.random.key(0)
+X = jax.random.normal(KEY, (256, 32))
+WS = jax.random.normal(KEY, (6, 2, 32, 32)) / 6
+
+
+def residual(w, x):
+    return x + jax.nn.gelu(x @ w[0]) @ w[1]
+
+
+def gated(w, x):
+    return x * jnp.tanh(jnp.sin(x @ w[0]) @ w[1])
+
+
+def one_of_three(x=X):
+    def loss(ws, x, which):
+        deep = lambda x: residual(ws[1], residual(ws[0], x))
+        return jnp.mean(
+            lax.switch(which, [deep, lambda x: gated(ws[2], x), jnp.sin], x) ** 2
+        )
+
+    return loss, (WS, x, jnp.int32(0))
+
+
+def in_a_row():
+    def loss(ws, x, which):
+        for i in range(6):
+            w = ws[i]
+            branches = [residual, gated, lambda w, x: x]
+            x = lax.switch(which[i], branches, w, x)
+        return jnp.mean(x**2)
+
+    return loss, (WS, X, jnp.arange(6) % 3)
+
+
+def in_a_scan():
+    def loss(ws, x, which):
+        def layer(x, w_i):
+            w, i = w_i
+            deep = lambda x: jax.nn.gelu(residual(w, x))
+            return lax.cond(i == 2, lambda x: x * 1.5, deep, x), None
+
+        return jnp.mean(lax.scan(layer, x, (ws, which))[0] ** 2)
+
+    return loss, (jnp.tile(WS, (2, 1, 1, 1)), X, jnp.arange(12) % 3)
+
+
+def around_a_scan():
+    def loss(w, xs, yes):
+        cell = lambda h, x: (jnp.tanh(h @ w + x), None)
+        loop = lambda xs: lax.scan(cell, jnp.zeros((16, 32)), xs)[0]
+        return jnp.sum(lax.cond(yes, loop, lambda xs: xs.mean(axis=0), xs) ** 2)
+
+    return loss, (WS[0, 0], jax.random.normal(KEY, (60, 16, 32)), jnp.bool_(True))
+
+
+MODELS = [one_of_three, in_a_row, in_a_scan, around_a_scan]
+
+
+def place_of(body, name):
+    return next(
+        i for i, e in enumerate(body.graph.eqns) if e.primitive.name == name
+    )
+
+
+def outer_place(model, name="cond"):
+    loss, args = model()
+    return place_of(read_body(loss, args, 0, has_aux=False), name)
+
+
+def inner_place(model, outer, name, branch=0):
+    """Where in the body of the first `outer` the first operation of this name is."""
+    loss, args = model()
+    body = read_body(loss, args, 0, has_aux=False)
+    inner = bodies_of(body.graph.eqns[place_of(body, outer)], body)
+    return place_of(inner[branch], name)
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        (Redo(()), Redo(()), Redo(())),
+        (Redo((0,)), Redo(None), Redo(())),
+        (Redo(None), Redo((0, 1)), Redo(None)),
+    ],
+    ids=["all again", "in part", "one of them"],
+)
+def test_gradients_are_those_of_jax_in_each_branch(bodies):
+    loss, (ws, x, _) = one_of_three()
+    inside = Inside(outer_place(one_of_three), bodies)
+    step = jax.jit(only_inside(loss, (ws, x, jnp.int32(0)), (inside,)))
+    # -1 and 7 are no branches: JAX takes the nearest.
+    for which in (-1, 0, 1, 2, 7):
+        args = ws, x, jnp.int32(which)
+        assert_same(step(*args), jax.value_and_grad(loss)(*args))
+
+
+def test_a_loop_in_a_branch_is_chunked():
+    loss, (w, xs, _) = around_a_scan()
+    cond = outer_place(around_a_scan)
+    scan = inner_place(around_a_scan, "cond", "scan", branch=1)
+    chunks = Inside(scan, (Redo(None, 6, together=True),))
+    inside = Inside(cond, (Redo(None), Redo(None, inner=(chunks,))))
+    step = only_inside(loss, (w, xs, jnp.bool_(True)), (inside,))
+    for yes in (True, False):
+        args = w, xs, jnp.bool_(yes)
+        assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+    # 10 carries and 6 rounds of 60, and as much again for gradients and inputs.
+    assert temp_bytes(step, *args) < plain_bytes(loss, args) / 2
+
+
+def test_a_branch_in_a_loop_keeps_some_of_its_results():
+    loss, args = in_a_scan()
+    scan = outer_place(in_a_scan, "scan")
+    cond = inner_place(in_a_scan, "scan", "cond")
+    eqns = read_body(loss, args, 0, has_aux=False).graph.eqns
+    branches = eqns[scan].params["jaxpr"].jaxpr.eqns
+    (deep, _) = next(
+        e.params["branches"] for e in branches if e.primitive.name == "cond"
+    )
+    assert "dot_general" in str(deep)
+    first = Inside(cond, (Redo((0,)), Redo(None)))
+    count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
+    plain = jax.value_and_grad(loss)
+    part = only_inside(loss, args, (Inside(scan, (Redo(None, inner=(first,)),)),))
+    whole = only_inside(loss, args, (Inside(scan, (Redo(()),)),))
+    assert_same(jax.jit(part)(*args), plain(*args))
+    needed = [temp_bytes(fn, *args) for fn in (plain, part, whole)]
+    assert needed == sorted(set(needed), reverse=True)
+    assert 0 < count(part) - count(plain) < count(whole) - count(plain)
+
+
+def test_a_cond_that_tells_the_outside_is_left_alone():
+    def loss(ws, x, which):
+        def loud(x):
+            jax.debug.callback(lambda _: None, x[0, 0], ordered=True)
+            return residual(ws[0], x)
+
+        x = lax.switch(which, [loud, lambda x: gated(ws[1], x)], x)
+        return jnp.mean(residual(ws[2], x) ** 2)
+
+    body = read_body(loss, one_of_three()[1], 0, has_aux=False)
+    cond = place_of(body, "cond")
+    assert body.graph.eqns[cond].effects
+    assert all(i.place != cond for level in levels(body) for i in level.insides)
+    for rung in ladder(body):
+        for step, cost in (
+            (s, rung.costs.of[s.start, s.stop, s.mode]) for s in rung.draft.steps
+        ):
+            here = rung.body.eqns[step.start : step.stop]
+            loud = any(e.effects for e in here)
+            assert not (step.mode and loud)
+            assert cost.possible
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
+    loss, args = model()
+    gradient = remat.height_compressed_grad(loss)
+    assert_same(gradient(*args), jax.grad(loss)(*args))
+    executor = gradient.last_executor
+    assert executor is not None
+    others = {
+        "around_a_scan": [jnp.bool_(False)],
+        "one_of_three": [jnp.int32(1), jnp.int32(2)],
+        "in_a_row": [jnp.full(6, i) for i in range(3)],
+        "in_a_scan": [jnp.full(12, 2)],
+    }[model.__name__]
+    step = jax.jit(executor.value_and_grad)
+    for which in others:
+        given = *args[:-1], which
+        assert_same(step(*given), jax.value_and_grad(loss)(*given))
+
+
+@pytest.mark.parametrize(
+    ("model", "share", "extra"),
+    [
+        (in_a_row, 0.5, 0.3),
+        # Of a branch in a loop the products are kept: 1 of 3 elementwise flops again.
+        (in_a_scan, 0.6, 0.05),
+        (around_a_scan, 0.55, 0.7),
+    ],
+)
+def test_a_budget_is_met_as_xla_measures_it(model, share, extra):
+    loss, args = model()
+    limit = int(share * plain_bytes(loss, args))
+    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    step = remat.apply(loss, plan)
+    assert temp_bytes(step, *args) == plan.predicted <= limit
+    assert 0 < plan.extra_share < extra
+    assert_same(step(*args), jax.value_and_grad(loss)(*args))
+
+
+def test_branches_of_a_cond_in_a_loop_are_planned():
+    loss, args = in_a_scan()
+    found = levels(read_body(loss, args, 0, has_aux=False))
+    inner = [
+        redo.kept
+        for level in found
+        for scan in level.insides
+        for rounds in scan.bodies
+        for cond in rounds.inner
+        for redo in cond.bodies
+    ]
+    assert any(inner)
+
+
+@pytest.mark.parametrize(
+    "bodies", [(), (Redo(()),) * 2, (Redo(()),) * 4, (Redo((99,)),) * 3]
+)
+def test_a_damaged_choice_is_refused(bodies):
+    loss, args = one_of_three()
+    place = outer_place(one_of_three)
+    with pytest.raises(ValueError, match=r"a damaged plan: .* remat\.plan"):
+        only_inside(loss, args, (Inside(place, bodies),))(*args)
+
+
+def test_a_plan_with_branches_goes_through_json():
+    loss, args = in_a_row()
+    limit = plain_bytes(loss, args) // 2
+    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    branches = Inside(3, (Redo((0,)), Redo(None, inner=(Inside(2, (Redo(()),)),))))
+    plan = dataclasses.replace(plan, insides=(branches,))
+    again = remat.RematPlan.from_json(plan.to_json())
+    assert again == plan
+    assert "loop or branch at 3" in str(again)
