@@ -47,7 +47,7 @@ def in_a_row():
             x = lax.switch(which[i], branches, w, x)
         return jnp.mean(x**2)
 
-    return loss, (WS, X, jnp.arange(6) % 3)
+    return loss, (WS, X, jnp.arange(6, dtype=jnp.int32) % 3)
 
 
 def in_a_scan():
@@ -59,7 +59,7 @@ def in_a_scan():
 
         return jnp.mean(lax.scan(layer, x, (ws, which))[0] ** 2)
 
-    return loss, (jnp.tile(WS, (2, 1, 1, 1)), X, jnp.arange(12) % 3)
+    return loss, (jnp.tile(WS, (2, 1, 1, 1)), X, jnp.arange(12, dtype=jnp.int32) % 3)
 
 
 def around_a_scan():
@@ -75,9 +75,7 @@ MODELS = [one_of_three, in_a_row, in_a_scan, around_a_scan]
 
 
 def place_of(body, name):
-    return next(
-        i for i, e in enumerate(body.graph.eqns) if e.primitive.name == name
-    )
+    return next(i for i, e in enumerate(body.graph.eqns) if e.primitive.name == name)
 
 
 def outer_place(model, name="cond"):
@@ -122,8 +120,8 @@ def test_a_loop_in_a_branch_is_chunked():
     for yes in (True, False):
         args = w, xs, jnp.bool_(yes)
         assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
-    # 10 carries and 6 rounds of 60, and as much again for gradients and inputs.
-    assert temp_bytes(step, *args) < plain_bytes(loss, args) / 2
+    # The other branch passes back zeros for all rounds: a third of what there was.
+    assert temp_bytes(step, *args) < 0.65 * plain_bytes(loss, args)
 
 
 def test_a_branch_in_a_loop_keeps_some_of_its_results():
@@ -180,8 +178,8 @@ def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
     others = {
         "around_a_scan": [jnp.bool_(False)],
         "one_of_three": [jnp.int32(1), jnp.int32(2)],
-        "in_a_row": [jnp.full(6, i) for i in range(3)],
-        "in_a_scan": [jnp.full(12, 2)],
+        "in_a_row": [jnp.full(6, i, jnp.int32) for i in range(3)],
+        "in_a_scan": [jnp.full(12, 2, jnp.int32)],
     }[model.__name__]
     step = jax.jit(executor.value_and_grad)
     for which in others:

@@ -409,7 +409,9 @@ def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
 NESTED = Inside(
     1,
     (
-        Redo((0, 2), 3, inner=(Inside(4, (Redo((), 2, together=True), Redo(None, 5))),)),
+        Redo(
+            (0, 2), 3, inner=(Inside(4, (Redo((), 2, together=True), Redo(None, 5))),)
+        ),
         Redo(None, 1),
     ),
 )

@@ -17,8 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from frugax.jaxprs import (
     ClosedJaxpr,
-    Graph,
     Var,
+    bytes_of,
     jaxpr_as_fun,
     shape_of,
     trace,
@@ -26,12 +26,15 @@ from frugax.jaxprs import (
 )
 
 from ._body import Body, sort_operations
-from ._costs import costs_of_all
-from ._needs import is_inexact
-from ._plan import Redo
+from ._costs import Costs, costs_of_all
+from ._part import part_of
+from ._plan import Piece, Redo
 from ._results import from_results
+from ._solve import Step, drafts
 
 _NAME = "frugax_kept"
+# Of the plans that cut a body into pieces, so many are tried, evenly from all.
+_MOST_CUT = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,13 +42,13 @@ class Way:
     """One way to do a body again.
 
     Attributes:
-        kept: operations whose results are kept; None: all that is needed is.
+        pieces: as in `Redo`.
         saved: bytes kept each time it runs, its inputs left out.
         held: bytes there while its backward pass runs.
         flops: done again each time.
     """
 
-    kept: tuple[int, ...] | None
+    pieces: tuple[Piece, ...]
     saved: int
     held: int
     flops: int
@@ -59,12 +62,37 @@ def read_inner(jaxpr: ClosedJaxpr, active_inputs: Sequence[bool]) -> Body:
 
 
 def ways(body: Body) -> list[Way]:
-    """All ways to do this body again, from nothing done again to everything."""
-    return [
-        Way(c.kept if mode else None, c.stored_bytes, c.transient_bytes, c.flops)
-        for mode, c in enumerate(costs_of_all(body))
-        if c.possible
-    ]
+    """Ways to do this body again, the first of which does nothing again."""
+    if not body.eqns:
+        return [Way((), 0, 0, 0)]
+    found: list[Way] = []
+    for mode, cost in enumerate(costs_of_all(body)):
+        pieces = (Piece(0, len(body.eqns), cost.kept),) if mode else ()
+        if cost.possible:
+            sizes = cost.stored_bytes, cost.transient_bytes, cost.flops
+            found.append(Way(pieces, *sizes))
+    costs, made = drafts(body)
+    cut = [d.steps for d in made if len(d.steps) > 1]
+    return found + [_in_pieces(costs, steps) for steps in thinned(cut, _MOST_CUT)]
+
+
+def thinned(found: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many of these, evenly, the first and the last among them."""
+    if len(found) <= most:
+        return found
+    return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
+
+
+def _in_pieces(costs: Costs, steps: Sequence[Step]) -> Way:
+    chosen = [costs.of[s.start, s.stop, s.mode] for s in steps]
+    stored = frozenset[Var]().union(*(c.stored for c in chosen))
+    pairs = zip(steps, chosen, strict=True)
+    return Way(
+        tuple(Piece(s.start, s.stop, c.kept if s.mode else None) for s, c in pairs),
+        sum(map(bytes_of, stored)) + sum(c.hidden_bytes for c in chosen),
+        max(c.transient_bytes for c in chosen),
+        sum(c.flops for c in chosen),
+    )
 
 
 def run_body(body: Body, redo: Redo) -> Callable[..., list[Any]]:
@@ -73,53 +101,44 @@ def run_body(body: Body, redo: Redo) -> Callable[..., list[Any]]:
     Raises:
         ValueError: the plan names operations that are not there.
     """
-    graph = body.graph
-    if redo.kept is None:
-        return lambda *args: _run(graph, frozenset(), args)
-    if any(not 0 <= i < len(body.eqns) for i in redo.kept):
+    graph, size = body.graph, len(body.eqns)
+    pieces = redo.pieces or (Piece(0, size, None),)
+    edges = [0, *(p.stop for p in pieces)]
+    if [p.start for p in pieces] != edges[:-1] or edges[-1] != size:
         raise ValueError(
-            f"a damaged plan: a loop or branch of {len(body.eqns)} operations has no "
-            f"number {max(redo.kept)}. Plan again with remat.plan."
+            f"a damaged plan: its pieces, which end at {edges[1:]}, are not those of a "
+            f"loop or branch of {size} operations. Plan again with remat.plan."
         )
-    kept = frozenset(v for i in redo.kept for v in body.eqns[i].outvars)
-    policy = jax.checkpoint_policies.save_only_these_names(_NAME)
-    run = functools.partial(_run, graph, kept)
-    again = jax.checkpoint(lambda args: run(args), policy=policy, prevent_cse=False)
-    return lambda *args: again(args)
+
+    def run(*args: Any) -> list[Any]:
+        env = dict(zip(graph.inputs, [*graph.const_values, *args], strict=True))
+        for piece in pieces:
+            part = part_of(body, piece.start, piece.stop)
+            go = functools.partial(_run_piece, body, piece)
+            if piece.kept is not None:
+                policy = jax.checkpoint_policies.save_only_these_names(_NAME)
+                go = jax.checkpoint(go, policy=policy, prevent_cse=False)
+            env |= zip(part.outputs, go([env[v] for v in part.inputs]), strict=True)
+        return [env[v] if variables([v]) else v.val for v in graph.outputs]
+
+    return run
 
 
-def _run(graph: Graph, kept: frozenset[Var], args: Sequence[Any]) -> list[Any]:
-    """The graph, with a name that a policy can tell on all that is in `kept`."""
-    env = dict(zip(graph.inputs, [*graph.const_values, *args], strict=True))
-    named = [i for i, e in enumerate(graph.eqns) if kept & set(e.outvars)]
-    edges = sorted({0, *named, *(i + 1 for i in named), len(graph.eqns)})
-    for start, stop in itertools.pairwise(edges):
-        eqns = graph.eqns[start:stop]
-        last = lambda v, stop=stop: graph.last_use.get(v, 0) >= stop
-        made = [v for e in eqns for v in e.outvars if v in kept or last(v)]
-        inside = {v for e in eqns for v in e.outvars}
-        read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
-        inputs = [v for v in read if v not in inside]
-        run = graph.run(eqns, inputs, made)
-        outs = run(*(env[v] for v in inputs))
-        if start in named:
-            outs = _named(run, inputs, outs, env)
-        env |= zip(made, outs, strict=True)
-    return [env[v] if variables([v]) else v.val for v in graph.outputs]
-
-
-def _named(
-    run: Callable[..., list[Any]],
-    inputs: Sequence[Var],
-    outs: Sequence[Any],
-    env: dict[Var, Any],
-) -> list[Any]:
-    """The results with their name, by which their derivative finds them, too."""
-    moving = [v for v in inputs if is_inexact(v)]
-
-    def of_moving(*moved: Any) -> list[Any]:
-        here = dict(zip(moving, moved, strict=True))
-        return run(*(here.get(v, env[v]) for v in inputs))
-
-    told = [checkpoint_name(o, _NAME) for o in outs]
-    return from_results(of_moving, [env[v] for v in moving], told)
+def _run_piece(body: Body, piece: Piece, values: list[Any]) -> list[Any]:
+    """A piece, with a name that a policy can tell on what is kept of it."""
+    whole = part_of(body, piece.start, piece.stop)
+    env = dict(zip(whole.inputs, values, strict=True))
+    alone = set(piece.kept or ())
+    edges = {piece.start, piece.stop, *alone, *(i + 1 for i in alone)}
+    for a, b in itertools.pairwise(sorted(edges)):
+        named = body.eqns[a].outvars if a in alone else ()
+        part = part_of(body, a, b, also=named)
+        here = [env[v] for v in part.inputs]
+        outs = part.run(*here)
+        if named:
+            # Its derivative, too, finds it by that name.
+            told = [checkpoint_name(o, _NAME) for o in outs]
+            moving = [env[v] for v in part.moving]
+            outs = from_results(part.of_moving(here), moving, told)
+        env |= zip(part.outputs, outs, strict=True)
+    return [env[v] for v in whole.outputs]

@@ -5,17 +5,14 @@ done again, each piece's gradients of weights can be made to come before the nex
 piece starts: compilers like to put them off, and keep alive what they are made from.
 """
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from frugax.jaxprs import (
     ClosedJaxpr,
-    JaxprEqn,
     Var,
     is_heavy,
     jaxpr_as_fun,
@@ -28,57 +25,8 @@ from frugax.jaxprs import (
 
 from ._body import Body
 from ._gates import Gate, after, opaque_true, through_gate
+from ._part import Part, Pull, part_of
 from ._plan import Segment
-from ._results import from_results
-
-# From the cotangents of a part's outputs to those of its inputs.
-Pull = Callable[[list[Any]], list[Any]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Part:
-    """Some operations in a row, ready to run.
-
-    Attributes:
-        eqns: the operations, with the free ones that they want.
-        inputs: what they read from outside.
-        outputs: what later operations, or the caller, read of them.
-        run: from the values of `inputs` to those of `outputs`.
-        moving: those of `inputs` that gradients are wanted for.
-        turned: those of `outputs` that gradients come back through.
-    """
-
-    eqns: list[JaxprEqn]
-    inputs: list[Var]
-    outputs: list[Var]
-    run: Callable[..., list[Any]]
-    moving: list[Var]
-    turned: list[Var]
-
-    def pull_at(
-        self, values: Sequence[Any], results: Sequence[Any] | None = None
-    ) -> tuple[list[Any], Pull]:
-        """The outputs at these inputs, and the way back from there.
-
-        If `results` are given they are the outputs, which are not made again.
-        """
-        given = dict(zip(self.inputs, values, strict=True))
-
-        def run(*moved: Any) -> list[Any]:
-            here = given | dict(zip(self.moving, moved, strict=True))
-            return self.run(*(here[v] for v in self.inputs))
-
-        def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
-            outs = run(*moved) if results is None else from_results(run, moved, results)
-            made = dict(zip(self.outputs, outs, strict=True))
-            rest = [made[v] for v in self.outputs if v not in self.turned]
-            return [made[v] for v in self.turned], rest
-
-        start = [given[v] for v in self.moving]
-        turned, pull, rest = jax.vjp(turned_and_rest, start, has_aux=True)
-        made = iter(turned), iter(rest)
-        outs = [next(made[v not in self.turned]) for v in self.outputs]
-        return outs, lambda cotangents: pull(cotangents)[0]
 
 
 def value_and_gradients(
@@ -106,15 +54,15 @@ def value_and_gradients(
 
 def _there(
     body: Body, segments: Sequence[Segment], env: dict[Var, Any]
-) -> list[tuple[_Part, Pull]]:
+) -> list[tuple[Part, Pull]]:
     """Run forward, adding to `env`; the parts, each with its way back."""
-    back: list[tuple[_Part, Pull]] = []
+    back: list[tuple[Part, Pull]] = []
     for segment in segments:
         if segment.gate is None:
             back += _keep(body, segment.start, segment.stop, env, {})
             continue
         kept = [v for i in segment.kept for v in body.eqns[i].outvars]
-        part = _part(body, segment.start, segment.stop, also=kept)
+        part = part_of(body, segment.start, segment.stop, also=kept)
         reads = [env[v] for v in part.inputs]
         env |= zip(part.outputs, part.run(*reads), strict=True)
         back.append((part, _recompute(body, segment, segment.gate, part, kept, env)))
@@ -123,7 +71,7 @@ def _there(
 
 def _keep(
     body: Body, start: int, stop: int, env: dict[Var, Any], kept: dict[Var, Any]
-) -> list[tuple[_Part, Pull]]:
+) -> list[tuple[Part, Pull]]:
     """Run forward in small parts, adding to `env`; keep what the way back needs.
 
     Results in `kept` are there already: they are taken, and not made again.
@@ -131,10 +79,10 @@ def _keep(
     alone = {body.defined_at[v] for v in kept}
     edges = {*body.cuts, *alone, *(i + 1 for i in alone)}
     inner = sorted(c for c in edges if start < c < stop)
-    back: list[tuple[_Part, Pull]] = []
+    back: list[tuple[Part, Pull]] = []
     for a, b in itertools.pairwise([start, *inner, stop]):
         taken = [v for v in body.eqns[a].outvars if v in kept] if a in alone else []
-        part = _part(body, a, b, also=taken)
+        part = part_of(body, a, b, also=taken)
         results = [kept[v] for v in part.outputs] if taken else None
         outs, pull = part.pull_at([env[v] for v in part.inputs], results)
         env |= zip(part.outputs, outs, strict=True)
@@ -144,7 +92,7 @@ def _keep(
 
 def _turn(
     body: Body,
-    back: list[tuple[_Part, Pull]],
+    back: list[tuple[Part, Pull]],
     grads: dict[Var, Any],
     *,
     in_order: bool,
@@ -175,30 +123,11 @@ def _gradient(grads: dict[Var, Any], v: Var) -> Any:
     return jnp.zeros(zero.shape, zero.dtype)
 
 
-def _part(body: Body, start: int, stop: int, also: Sequence[Var] = ()) -> _Part:
-    own = body.eqns[start:stop]
-    eqns = body.with_free(own)
-    made = {v for e in eqns for v in e.outvars}
-    read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
-    inputs = [v for v in read if v not in made]
-    later = lambda v: body.last_use.get(v, -1) >= stop
-    passed = [v for e in own for v in e.outvars if later(v)]
-    outputs = [*passed, *(v for v in also if not later(v))]
-    return _Part(
-        eqns=eqns,
-        inputs=inputs,
-        outputs=outputs,
-        run=body.graph.run(eqns, inputs, outputs),
-        moving=[v for v in inputs if v in body.active],
-        turned=[v for v in passed if v in body.active],
-    )
-
-
 def _recompute(
     body: Body,
     segment: Segment,
     gate: Gate,
-    part: _Part,
+    part: Part,
     kept: Sequence[Var],
     env: dict[Var, Any],
 ) -> Pull:
@@ -237,7 +166,7 @@ def _recompute(
     return pull
 
 
-def _tied(body: Body, part: _Part, saved: Sequence[Var]) -> list[bool]:
+def _tied(body: Body, part: Part, saved: Sequence[Var]) -> list[bool]:
     """Which inputs the gate must tie to the cotangents, for nothing to be merged.
 
     Each that is tied may be copied, so: what earlier segments made; if some heavy

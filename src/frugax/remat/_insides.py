@@ -9,11 +9,11 @@ keep some of their results, and chunks of which only a part is done again.
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from frugax.jaxprs import JaxprEqn, bytes_of, flops_of, scan_split
 
-from ._bodies import Way, ways
+from ._bodies import Way, thinned, ways
 from ._body import Body
 from ._plan import Inside, Redo
 from ._rewrite import bodies_of, with_insides
@@ -77,7 +77,7 @@ def levels(body: Body) -> list[Level]:
                 ),
             )
         )
-    return list(_thinned(found, _MOST_LEVELS))
+    return list(thinned(found, _MOST_LEVELS))
 
 
 def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
@@ -100,7 +100,7 @@ def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
         if c.bytes < least:
             least = c.bytes
             found.append(c)
-    return [plain, *_thinned(found, _MOST_LEVELS)]
+    return [plain, *thinned(found, _MOST_LEVELS)]
 
 
 def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
@@ -110,16 +110,17 @@ def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
         chosen = [(found[-1] if deep else found[0]) for found in inner]
         made = [_ways(b, level) for b, level in zip(branches, chosen, strict=True)]
         most = max(map(len, made))
-        if not all(made) or (deep and not any(level.insides for level in chosen)):
+        if deep and not any(level.insides for level in chosen):
             continue
         for n in range(most):
             taken = [w[min(n, len(w) - 1)] for w in made]
             pairs = zip(taken, chosen, strict=True)
-            bodies = tuple(Redo(w.kept, inner=lv.insides) for w, lv in pairs)
+            bodies = tuple(Redo(w.pieces, inner=lv.insides) for w, lv in pairs)
             plain = n == 0 and not deep
+            # What is held only while it runs may fit where the peak is elsewhere.
             yield _Choice(
                 None if plain else Inside(place, bodies),
-                max(w.saved for w in taken) + max(w.held for w in taken),
+                max(w.saved for w in taken),
                 max(w.held for w in taken),
                 max(w.flops + lv.flops for w, lv in zip(taken, chosen, strict=True)),
             )
@@ -132,7 +133,7 @@ def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
     carry = sum(map(bytes_of, eqn.invars[held : held + carried]))
     scanned = sum(map(bytes_of, eqn.invars[held + carried :])) // length
     divisors = [c for c in range(2, length + 1) if length % c == 0]
-    for level in _thinned(levels(inner), _INNER):
+    for level in thinned(levels(inner), _INNER):
         made = _ways(inner, level)
         forward = sum(map(flops_of, inner.eqns))
 
@@ -144,12 +145,12 @@ def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
             for way, rounds, together in parts:
                 stack = rounds * (way.saved + carry)
                 stored += carry if together else stack
-                if len(parts) > 1 and way.kept is not None and not together:
+                if len(parts) > 1 and way.pieces and not together:
                     stored += rounds * scanned  # sliced, see `_rewrite.py`
                 flops += rounds * (way.flops + level.flops + together * forward)
                 here = way.held + (stack if together or chunk > 1 else 0)
                 scratch = max(scratch, here)
-            redos = tuple(Redo(w.kept, n, t, level.insides) for w, n, t in parts)
+            redos = tuple(Redo(w.pieces, n, t, level.insides) for w, n, t in parts)
             many = length // chunk
             inside = Inside(place, redos)
             return _Choice(inside, many * stored + scratch, scratch, many * flops)
@@ -170,10 +171,3 @@ def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
 
 def _ways(body: Body, level: Level) -> list[Way]:
     return ways(with_insides(body, level.insides, dict(level.scratch)))
-
-
-def _thinned(found: Sequence, most: int) -> Iterable:
-    """At most so many of these, evenly, the first and the last among them."""
-    if len(found) <= most:
-        return found
-    return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]

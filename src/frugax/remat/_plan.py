@@ -47,28 +47,43 @@ class Segment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """A range of the operations in a loop's body or a branch.
+
+    Attributes:
+        start: first operation.
+        stop: one past the last.
+        kept: operations whose results are kept, while the others are done again; None:
+            all that the backward pass needs is kept.
+    """
+
+    start: int
+    stop: int
+    kept: tuple[int, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Redo:
     """How the body of a `lax.scan`, or one branch of a `lax.cond`, is done again.
 
     Attributes:
-        kept: operations of the body whose results are kept, while the rest is done
-            again; None: nothing is, and all that the backward pass needs is kept.
+        pieces: its operations, in order; (): all that the backward pass needs is kept.
         rounds: of how many rounds of a chunk this is so; 1 in a branch.
         together: whether these rounds are done again together, and only the carry
             before them is kept until then.
         inner: how the scans and conds in the body are treated.
     """
 
-    kept: tuple[int, ...] | None
+    pieces: tuple[Piece, ...] = ()
     rounds: int = 1
     together: bool = False
     inner: tuple["Inside", ...] = ()
 
     def __str__(self) -> str:
-        said = f"{self.rounds} kept"
-        if self.kept is not None:
-            said = f"{self.rounds} recomputed"
-            said += f" but for {len(self.kept)} results" if self.kept else ""
+        said = f"{self.rounds} recomputed" if self.pieces else f"{self.rounds} kept"
+        kept = sum(len(p.kept or ()) for p in self.pieces)
+        said += f" but for {kept} results" if kept else ""
+        said += f" in {len(self.pieces)} pieces" if len(self.pieces) > 1 else ""
         if self.together:
             said += ", all together from the carry"
         return said + "".join(f" [{i}]" for i in self.inner)

@@ -156,7 +156,7 @@ def _scan(eqn: JaxprEqn, rounds: Sequence[tuple[Any, Redo]], *args: Any) -> list
         # there. But one that keeps things may hold none that keeps less.
         if redo.together:
             return jax.checkpoint(go, prevent_cse=False)
-        if redo.kept is None:
+        if not redo.pieces:
             return jax.checkpoint(go, prevent_cse=False, policy=_all_but_slices)
         return go
 

@@ -1,0 +1,88 @@
+"""Some operations of a loss in a row, ready to run and to be turned back."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from frugax.jaxprs import JaxprEqn, Var, variables
+
+from ._body import Body
+from ._results import from_results
+
+# From the cotangents of a part's outputs to those of its inputs.
+Pull = Callable[[list[Any]], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """Some operations in a row, ready to run.
+
+    Attributes:
+        eqns: the operations, with the free ones that they want.
+        inputs: what they read from outside.
+        outputs: what later operations, or the caller, read of them.
+        run: from the values of `inputs` to those of `outputs`.
+        moving: those of `inputs` that gradients are wanted for.
+        turned: those of `outputs` that gradients come back through.
+    """
+
+    eqns: list[JaxprEqn]
+    inputs: list[Var]
+    outputs: list[Var]
+    run: Callable[..., list[Any]]
+    moving: list[Var]
+    turned: list[Var]
+
+    def of_moving(self, values: Sequence[Any]) -> Callable[..., list[Any]]:
+        """The outputs as a function of what gradients are wanted for."""
+
+        def run(*moved: Any) -> list[Any]:
+            given = dict(zip(self.inputs, values, strict=True))
+            given |= zip(self.moving, moved, strict=True)
+            return self.run(*(given[v] for v in self.inputs))
+
+        return run
+
+    def pull_at(
+        self, values: Sequence[Any], results: Sequence[Any] | None = None
+    ) -> tuple[list[Any], Pull]:
+        """The outputs at these inputs, and the way back from there.
+
+        If `results` are given they are the outputs, which are not made again.
+        """
+        given = dict(zip(self.inputs, values, strict=True))
+        run = self.of_moving(values)
+
+        def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
+            outs = run(*moved) if results is None else from_results(run, moved, results)
+            made = dict(zip(self.outputs, outs, strict=True))
+            rest = [made[v] for v in self.outputs if v not in self.turned]
+            return [made[v] for v in self.turned], rest
+
+        start = [given[v] for v in self.moving]
+        turned, pull, rest = jax.vjp(turned_and_rest, start, has_aux=True)
+        made = iter(turned), iter(rest)
+        outs = [next(made[v not in self.turned]) for v in self.outputs]
+        return outs, lambda cotangents: pull(cotangents)[0]
+
+
+def part_of(body: Body, start: int, stop: int, also: Sequence[Var] = ()) -> Part:
+    """The operations from `start` to `stop`, with `also` among the outputs."""
+    own = body.eqns[start:stop]
+    eqns = body.with_free(own)
+    made = {v for e in eqns for v in e.outvars}
+    read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
+    inputs = [v for v in read if v not in made]
+    later = lambda v: body.last_use.get(v, -1) >= stop
+    passed = [v for e in own for v in e.outvars if later(v)]
+    outputs = [*passed, *(v for v in also if not later(v))]
+    return Part(
+        eqns=eqns,
+        inputs=inputs,
+        outputs=outputs,
+        run=body.graph.run(eqns, inputs, outputs),
+        moving=[v for v in inputs if v in body.active],
+        turned=[v for v in passed if v in body.active],
+    )
