@@ -1,19 +1,27 @@
 """Whatever a plan does, the gradients are those of `jax.value_and_grad`."""
 
 import dataclasses
+import functools
 
 import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
+from frugax import MemoryBudget, remat
+from frugax.jaxprs import flops
+from frugax.remat import Segment
 from frugax.remat._apply import planned_value_and_grad
 from frugax.remat._body import read_body
 from frugax.remat._fit import segments_of
 from frugax.remat._ladder import ladder
+
+from .checks import assert_same, plain_bytes, temp_bytes
 
 KEY = jax.random.key(0)
 
@@ -169,27 +177,24 @@ MODELS = [
 ]
 
 
+def regated(segment, gate):
+    return dataclasses.replace(
+        segment,
+        gate=gate if segment.gate else None,
+        inside=tuple(regated(s, gate) for s in segment.inside),
+    )
+
+
 def tightest(loss, args, *, argnums=0, has_aux=False, gate=None):
     """The draft that recomputes most, as a function, and its segments."""
     body = read_body(loss, args, argnums, has_aux=has_aux)
     rung = ladder(body)[-1]
     segments = segments_of(rung, jax.default_backend())
     if gate:
-        segments = tuple(
-            dataclasses.replace(s, gate=gate if s.gate else None) for s in segments
-        )
+        segments = tuple(regated(s, gate) for s in segments)
     mark = body.graph.fingerprint
     how = {"argnums": argnums, "has_aux": has_aux}
-    return planned_value_and_grad(loss, segments, rung.scans, mark, **how), segments
-
-
-def assert_same(got, want):
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for g, w in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        assert g.dtype == w.dtype
-        # f32 sums in another order: 1e-5 of the largest number of each array.
-        most = float(np.abs(np.asarray(w, np.float64)).max())
-        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * most)
+    return planned_value_and_grad(loss, segments, rung.insides, mark, **how), segments
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
@@ -231,3 +236,323 @@ def test_infinite_and_undefined_gradients_are_not_hidden():
     step, _ = tightest(loss, (params, x))
     _, grads = jax.jit(step)(params, x.at[0, 0].set(jnp.nan))
     assert all(np.isnan(g).any() for g in jax.tree.leaves(grads))
+
+
+def whole_again(loss, args, *, gate="cond", kept=()):
+    """Everything done again as one segment, but for `kept`; and its body."""
+    body = read_body(loss, args, 0, has_aux=False)
+    segment = Segment(
+        start=0,
+        stop=len(body.eqns),
+        gate=gate,
+        saved_bytes=0,
+        recomputed_flops=0,
+        kept=tuple(kept),
+    )
+    mark = body.graph.fingerprint
+    how = {"argnums": 0, "has_aux": False}
+    return planned_value_and_grad(loss, (segment,), (), mark, **how), body
+
+
+def chain(depth=6, dtype=jnp.float32, rows=256):
+    ws = [w.astype(dtype) for w in weights(*[(32, 32)] * depth)]
+
+    def loss(ws, x):
+        for w in ws:
+            x = x + jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    return loss, (ws, jax.random.normal(KEY, (rows, 32)).astype(dtype))
+
+
+def half_of(loss, args):
+    limit = plain_bytes(loss, args) // 2
+    return remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+
+
+# Few bits: as many roundings by half a unit in the last place as there are operations
+# in a row, there and back: about 30.
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        ("float64", 1e-12),
+        ("bfloat16", 30 * float(jnp.finfo(jnp.bfloat16).eps)),
+        ("float16", 30 * float(jnp.finfo(jnp.float16).eps)),
+    ],
+)
+def test_other_precisions_are_planned_too(dtype, tolerance):
+    with jax.enable_x64(dtype == "float64"):
+        loss, args = chain(dtype=jnp.dtype(dtype))
+        # XLA on CPU computes with few bits in f32, in buffers of its own.
+        limit = int(0.75 * plain_bytes(loss, args))
+        plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+        step = remat.apply(loss, plan)
+        assert plan.extra_flops > 0
+        assert temp_bytes(step, *args) == plan.predicted <= limit
+        got = step(*args)
+        assert {g.dtype for g in jax.tree.leaves(got)} == {jnp.dtype(dtype)}
+        assert_same(got, jax.value_and_grad(loss)(*args), tolerance)
+
+
+def test_static_arguments_are_bound_before_planning():
+    def loss(ws, x, power, activation):
+        for w in ws:
+            x = x + activation(x @ w)
+        return jnp.mean(x**power)
+
+    _, args = chain()
+    closed = lambda ws, x: loss(ws, x, 2, jnp.sin)
+    bound = functools.partial(loss, power=2, activation=jnp.sin)
+    want = jax.value_and_grad(bound)(*args)
+    plans = [half_of(fn, args) for fn in (closed, bound)]
+    assert plans[0].fingerprint == plans[1].fingerprint
+    for fn, plan in zip((closed, bound), plans, strict=True):
+        assert plan.extra_flops > 0
+        assert_same(remat.apply(fn, plan)(*args), want)
+    # What is bound is part of the loss.
+    with pytest.raises(ValueError, match="another loss"):
+        remat.apply(functools.partial(bound, activation=jnp.cos), plans[0])(*args)
+
+
+def test_static_arguments_of_a_jit_around_choose_the_plan():
+    def loss(ws, x, activation):
+        for w in ws:
+            x = x + activation(x @ w)
+        return jnp.mean(x**2)
+
+    plain, args = chain()
+    budget = MemoryBudget(limit_bytes=plain_bytes(plain, args) // 2)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def step(ws, x, activation):
+        bound = lambda ws, x: loss(ws, x, activation)
+        return remat.value_and_grad(bound, budget)(ws, x)
+
+    for activation in (jnp.tanh, jnp.sin):
+        want = jax.value_and_grad(lambda ws, x, a=activation: loss(ws, x, a))(*args)
+        assert_same(step(*args, activation), want)
+        assert temp_bytes(step, *args, activation) <= budget.limit_bytes
+
+
+@pytest.fixture
+def loose_promotion():
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes types
+        yield
+
+
+@pytest.mark.usefixtures("loose_promotion")
+def test_a_training_step_of_the_users_own_follows_the_same_curve():
+    loss, (ws, x) = chain()
+    adam = optax.adam(1e-2)
+
+    def trained(value_and_grad):
+        def step(ws, moments, x):
+            value, grads = value_and_grad(ws, x)
+            updates, moments = adam.update(grads, moments, ws)
+            return optax.apply_updates(ws, updates), moments, value
+
+        return jax.jit(step, donate_argnums=(0, 1))
+
+    plan = half_of(loss, (ws, x))
+    planned, plain = trained(remat.apply(loss, plan)), trained(jax.value_and_grad(loss))
+    # Weights and moments are donated and written over. The gradients are no results
+    # any more, and count; besides, a few numbers, such as the step's.
+    grads = sum(w.nbytes for w in ws)
+    needed = temp_bytes(planned, ws, adam.init(ws), x)
+    assert needed <= plan.predicted + grads + 1024
+    assert needed < temp_bytes(plain, ws, adam.init(ws), x)
+    curves = []
+    for step in (planned, plain):
+        state = jax.tree.map(jnp.copy, (ws, adam.init(ws)))
+        curve = []
+        for _ in range(5):
+            *state, value = step(*state, x)
+            curve.append(float(value))
+        curves.append(curve)
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-5)  # f32, five steps
+    assert curves[0][-1] < curves[0][0]
+
+
+def test_vmap_around_gives_the_gradients_of_each():
+    """Correct, but a gate then runs both sides: the guide says to put it inside."""
+    loss, (ws, x) = chain(rows=64)
+    step, _ = tightest(loss, (ws, x))
+    xs = jnp.stack([x, 2 * x, jnp.sin(x)])
+    got = jax.jit(jax.vmap(step, in_axes=(None, 0)))(ws, xs)
+    want = jax.vmap(jax.value_and_grad(loss), in_axes=(None, 0))(ws, xs)
+    assert_same(got, want)
+
+
+def test_vmap_inside_the_loss_is_planned():
+    one, (ws, x) = chain()
+    loss = lambda ws, x: jax.vmap(lambda x: one(ws, x))(x.reshape(4, 64, 32)).mean()
+    limit = int(0.6 * plain_bytes(loss, (ws, x)))
+    plan = remat.plan(loss, (ws, x), MemoryBudget(limit_bytes=limit))
+    step = remat.apply(loss, plan)
+    assert temp_bytes(step, ws, x) == plan.predicted <= limit
+    assert_same(step(ws, x), jax.value_and_grad(loss)(ws, x))
+
+
+@jax.custom_vjp
+def tripled(x):
+    return jnp.tanh(x)
+
+
+# Wrong on purpose: what comes out tells who was asked.
+tripled.defvjp(lambda x: (jnp.tanh(x), None), lambda _, g: (3 * g,))
+
+
+@jax.custom_jvp
+def halved(x):
+    return jnp.tanh(x)
+
+
+halved.defjvp(lambda x, dx: (jnp.tanh(x[0]), 0.5 * dx[0]))
+
+
+@pytest.mark.parametrize(("rule", "slope"), [(tripled, 3.0), (halved, 0.5)])
+@pytest.mark.parametrize("gate", ["cond", "select", "barrier"])
+def test_rules_of_the_users_own_are_asked(rule, slope, gate):
+    loss = lambda w, x: jnp.sum(rule(jnp.sin(rule(x @ w))))
+    w, x = weights((8, 8))[0], jnp.ones((4, 8))
+    step, body = whole_again(loss, (w, x), gate=gate)
+    names = [e.primitive.name for e in body.eqns]
+    assert sum(name.startswith("custom_") for name in names) == 2
+    assert "tanh" not in names  # a rule is one operation: nobody looks into it
+    value, got = jax.jit(step)(w, x)
+    by_hand = slope**2 * (x.T @ jnp.cos(jnp.tanh(x @ w)))
+    np.testing.assert_allclose(value, loss(w, x), rtol=1e-6)
+    np.testing.assert_allclose(got, by_hand, rtol=1e-5)  # f32, one product
+
+
+@pytest.mark.parametrize("kind", ["debug", "io"])
+def test_ordered_effects_happen_once(kind):
+    told = []
+
+    def tell(x):
+        told.append(float(x))
+        return np.float32(x)
+
+    def loss(ws, x):
+        for i, w in enumerate(ws):
+            x = x + jnp.tanh(x @ w)
+            at = lax.stop_gradient(x[0, 0])
+            if i == 2 and kind == "debug":
+                jax.debug.callback(tell, at, ordered=True)
+            if i == 2 and kind == "io":
+                number = jax.ShapeDtypeStruct((), jnp.float32)
+                x = x + 0 * io_callback(tell, number, at, ordered=True)
+        return jnp.mean(x**2)
+
+    _, args = chain()
+    body = read_body(loss, args, 0, has_aux=False)
+    (loud,) = [i for i, e in enumerate(body.eqns) if e.effects]
+    rungs = ladder(body)
+    assert len(rungs) > 2
+    want = jax.jit(jax.value_and_grad(loss))(*args)
+    for rung in (rungs[1], rungs[-1]):
+        segments = segments_of(rung, jax.default_backend())
+        assert any(s.gate for s in segments)
+        assert not any(s.gate and s.start <= loud < s.stop for s in segments)
+        mark, how = body.graph.fingerprint, {"argnums": 0, "has_aux": False}
+        step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
+        jax.effects_barrier()
+        told.clear()
+        got = jax.jit(step)(*args)
+        jax.effects_barrier()
+        assert len(told) == 1
+        assert_same(got, want)
+
+
+def test_random_bits_are_made_again_from_their_keys():
+    def loss(ws, x, key):
+        for w, k in zip(ws, jax.random.split(key, len(ws)), strict=True):
+            kept = jax.random.bernoulli(k, 0.8, x.shape)
+            x = jnp.where(kept, jnp.sin(x @ w), 0.0)
+        return jnp.mean(x**2)
+
+    _, (ws, x) = chain()
+    args = (ws, x, jax.random.key(3))
+    body = read_body(loss, args, 0, has_aux=False)
+    rung = ladder(body)[-1]
+    segments = segments_of(rung, "cpu")
+    names = [e.primitive.name for e in body.eqns]
+    assert names.count("random_bits") == 6
+    masks = {v for e in body.eqns for v in e.outvars if v.aval.dtype == jnp.bool_}
+    assert len(masks) == 6
+    again = {i for s in segments if s.gate for i in range(s.start, s.stop)}
+    assert sum(names[i] == "random_bits" for i in again) >= 3
+    kept = {v for s in segments for i in s.kept for v in body.eqns[i].outvars}
+    assert not kept & masks
+    mark = body.graph.fingerprint
+    how = {"argnums": 0, "has_aux": False}
+    step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
+    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+
+
+def test_constants_are_given_again_and_not_kept():
+    table = np.linspace(0, 1, 256 * 32, dtype=np.float32).reshape(256, 32)
+
+    def loss(ws, x):
+        for w in ws:
+            mask = jnp.arange(32)[None] < jnp.arange(256)[:, None]
+            x = x + jnp.where(mask, jnp.tanh(x @ w), 0.0) * jnp.asarray(table)
+        return jnp.mean(x**2)
+
+    _, args = chain()
+    body = read_body(loss, args, 0, has_aux=False)
+    iota = [v for v, e in body.free.items() if e.primitive.name == "iota"]
+    assert iota  # index grids are free to do again: no plan can keep them
+    assert not {*iota, *body.graph.consts} & set(body.defined_at)
+    step, _ = tightest(loss, args)
+    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+
+
+PRODUCT = 2 * 256 * 32 * 32
+
+
+def test_what_is_kept_in_a_segment_is_not_made_again():
+    def loss(ws, x):
+        for w in ws:
+            x = x + jnp.sin(x @ w) * jnp.cos(x)
+        return jnp.mean(x**2)
+
+    _, args = chain(depth=2)
+    count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
+    everything, body = whole_again(loss, args)
+    heavy = [i for i, e in enumerate(body.eqns) if e.primitive.name == "dot_general"]
+    but_products, _ = whole_again(loss, args, kept=heavy)
+    # The small rest is what the gate reads.
+    less = count(everything) - count(but_products)
+    assert less == pytest.approx(2 * PRODUCT, abs=100)
+    want = jax.value_and_grad(loss)(*args)
+    for step in (everything, but_products):
+        assert_same(jax.jit(step)(*args), want)
+
+
+def test_a_kept_result_that_its_own_rule_reads_is_not_made_again():
+    loss, args = chain(depth=2)
+    count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
+    everything, body = whole_again(loss, args)
+    curved = [i for i, e in enumerate(body.eqns) if e.primitive.name == "tanh"]
+    assert len(curved) == 2
+    # The slope of tanh is read off its result: with that, no product is needed.
+    step, _ = whole_again(loss, args, kept=curved)
+    assert count(everything) - count(step) >= 2 * PRODUCT
+    assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
+
+
+@pytest.mark.parametrize("model", [residual_mlp, attention, long_skips, chain])
+def test_what_the_model_does_again_is_what_is_traced(model):
+    loss, args = model()[:2]
+    count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
+    body = read_body(loss, args, 0, has_aux=False)
+    plain = count(jax.value_and_grad(loss))
+    rungs = ladder(body)[1:]
+    for rung in rungs[:: max(len(rungs) // 6, 1)]:
+        segments, mark = segments_of(rung, "cpu"), body.graph.fingerprint
+        how = {"argnums": 0, "has_aux": False}
+        step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
+        # Gates, and what elementwise rules make again on the way: two hundredths.
+        off = count(step) - plain - rung.flops
+        assert abs(off) < 0.02 * plain, (rung.flops, segments)

@@ -133,12 +133,11 @@ def _run_piece(body: Body, piece: Piece, values: list[Any]) -> list[Any]:
     for a, b in itertools.pairwise(sorted(edges)):
         named = body.eqns[a].outvars if a in alone else ()
         part = part_of(body, a, b, also=named)
-        here = [env[v] for v in part.inputs]
-        outs = part.run(*here)
+        outs = part.run(*(env[v] for v in part.inputs))
         if named:
             # Its derivative, too, finds it by that name.
             told = [checkpoint_name(o, _NAME) for o in outs]
-            moving = [env[v] for v in part.moving]
-            outs = from_results(part.of_moving(here), moving, told)
+            moving, rest = ([env[v] for v in vs] for vs in (part.moving, part.rest))
+            outs = from_results(part.outputs_at, moving, rest, told)
         env |= zip(part.outputs, outs, strict=True)
     return [env[v] for v in whole.outputs]

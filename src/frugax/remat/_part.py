@@ -35,15 +35,16 @@ class Part:
     moving: list[Var]
     turned: list[Var]
 
-    def of_moving(self, values: Sequence[Any]) -> Callable[..., list[Any]]:
-        """The outputs as a function of what gradients are wanted for."""
+    @property
+    def rest(self) -> list[Var]:
+        """Those of `inputs` that no gradients are wanted for."""
+        return [v for v in self.inputs if v not in self.moving]
 
-        def run(*moved: Any) -> list[Any]:
-            given = dict(zip(self.inputs, values, strict=True))
-            given |= zip(self.moving, moved, strict=True)
-            return self.run(*(given[v] for v in self.inputs))
-
-        return run
+    def outputs_at(self, moving: Sequence[Any], rest: Sequence[Any]) -> list[Any]:
+        """The outputs at these values of `moving` and `rest`."""
+        given = dict(zip(self.moving, moving, strict=True))
+        given |= zip(self.rest, rest, strict=True)
+        return self.run(*(given[v] for v in self.inputs))
 
     def pull_at(
         self, values: Sequence[Any], results: Sequence[Any] | None = None
@@ -53,17 +54,20 @@ class Part:
         If `results` are given they are the outputs, which are not made again.
         """
         given = dict(zip(self.inputs, values, strict=True))
-        run = self.of_moving(values)
+        rest = [given[v] for v in self.rest]
 
         def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
-            outs = run(*moved) if results is None else from_results(run, moved, results)
+            if results is None:
+                outs = self.outputs_at(moved, rest)
+            else:
+                outs = from_results(self.outputs_at, moved, rest, results)
             made = dict(zip(self.outputs, outs, strict=True))
-            rest = [made[v] for v in self.outputs if v not in self.turned]
-            return [made[v] for v in self.turned], rest
+            others = [made[v] for v in self.outputs if v not in self.turned]
+            return [made[v] for v in self.turned], others
 
         start = [given[v] for v in self.moving]
-        turned, pull, rest = jax.vjp(turned_and_rest, start, has_aux=True)
-        made = iter(turned), iter(rest)
+        turned, pull, others = jax.vjp(turned_and_rest, start, has_aux=True)
+        made = iter(turned), iter(others)
         outs = [next(made[v not in self.turned]) for v in self.outputs]
         return outs, lambda cotangents: pull(cotangents)[0]
 

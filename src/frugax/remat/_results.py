@@ -14,36 +14,43 @@ from frugax.jaxprs import trace, variables
 
 
 def from_results(
-    run: Callable[..., list[Any]], inputs: Sequence[Any], results: Sequence[Any]
+    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+    moving: Sequence[Any],
+    rest: Sequence[Any],
+    results: Sequence[Any],
 ) -> list[Any]:
-    """`results`, which are those of `run(*inputs)`, with the derivative of `run`.
+    """`results`, which are those of `run(moving, rest)`, with the derivative of `run`.
 
     Args:
         run: what made them.
-        inputs: arrays that gradients may go through; `run` may close over others.
+        moving: arrays that gradients may go through.
+        rest: what else `run` reads. It must close over nothing: its derivative may be
+            taken when what it closed over is no more.
         results: what it made.
     """
     if not all(jnp.issubdtype(r.dtype, jnp.inexact) for r in results):
-        return run(*inputs)
+        return run(moving, rest)
 
     @jax.custom_jvp
-    def made(inputs: list[Any], results: list[Any]) -> list[Any]:
+    def made(moving: list[Any], rest: list[Any], results: list[Any]) -> list[Any]:
         return results
 
     @made.defjvp
     def rule(primals: Any, tangents: Any) -> Any:
-        inputs, results = primals
-        graph = trace(lambda x, dx: jax.jvp(run, x, dx), (inputs, tangents[0]))
+        moving, rest, results = primals
+
+        def there(moving: Any, tangents: Any, rest: Any) -> Any:
+            return jax.jvp(lambda x: run(x, rest), (moving,), (tangents,))
+
+        graph = trace(there, (moving, tangents[0], rest))
+        wanted = graph.outputs[len(results) :]
         given: dict[Any, Any] = dict(zip(graph.outputs, results, strict=False))
         given = {v: r for v, r in given.items() if variables([v])}
-        rest = [e for e in graph.eqns if not set(e.outvars) <= given.keys()]
-        given = {v: r for v, r in given.items() if _made_by_none(v, rest, graph.inputs)}
-        turn = graph.run(rest, [*graph.inputs, *given], graph.outputs[len(results) :])
-        known = [*graph.const_values, *inputs, *tangents[0], *given.values()]
+        others = [e for e in graph.eqns if not set(e.outvars) <= given.keys()]
+        made_here = {v for e in others for v in e.outvars} | set(graph.inputs)
+        given = {v: r for v, r in given.items() if v not in made_here}
+        turn = graph.run(others, [*graph.inputs, *given], wanted)
+        known = [*graph.const_values, *moving, *tangents[0], *rest, *given.values()]
         return results, turn(*known)
 
-    return made(list(inputs), list(results))
-
-
-def _made_by_none(v: Any, eqns: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    return v not in inputs and all(v not in e.outvars for e in eqns)
+    return made(list(moving), list(rest), list(results))
