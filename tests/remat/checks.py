@@ -7,9 +7,9 @@ import jax
 import numpy as np
 
 from frugax import measure
-from frugax.remat import Inside, Segment
+from frugax.remat import Inside, Piece, Segment
 from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._body import read_body
+from frugax.remat._body import Body, read_body
 from frugax.remat._rewrite import with_insides
 
 
@@ -49,3 +49,8 @@ def only_inside(
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
     return planned_value_and_grad(loss, (keep,), tuple(insides), mark, **how)
+
+
+def again(body: Body, *kept: int) -> tuple[Piece, ...]:
+    """Everything in the body of a loop or in a branch again, but for these."""
+    return (Piece(0, len(body.eqns), kept),)

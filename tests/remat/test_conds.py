@@ -8,13 +8,13 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
-from frugax.remat import Inside, Redo
+from frugax.remat import Inside, Piece, Redo
 from frugax.remat._body import read_body
 from frugax.remat._insides import levels
 from frugax.remat._ladder import ladder
 from frugax.remat._rewrite import bodies_of
 
-from .checks import assert_same, only_inside, plain_bytes, temp_bytes
+from .checks import again, assert_same, only_inside, plain_bytes, temp_bytes
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (256, 32))
@@ -91,18 +91,29 @@ def inner_place(model, outer, name, branch=0):
     return place_of(inner[branch], name)
 
 
-@pytest.mark.parametrize(
-    "bodies",
-    [
-        (Redo(()), Redo(()), Redo(())),
-        (Redo((0,)), Redo(None), Redo(())),
-        (Redo(None), Redo((0, 1)), Redo(None)),
-    ],
-    ids=["all again", "in part", "one of them"],
-)
-def test_gradients_are_those_of_jax_in_each_branch(bodies):
+def branches_of(model):
+    loss, args = model()
+    body = read_body(loss, args, 0, has_aux=False)
+    place = place_of(body, "cond")
+    return place, bodies_of(body.graph.eqns[place], body)
+
+
+@pytest.mark.parametrize("kind", ["all again", "in part", "one of them", "in pieces"])
+def test_gradients_are_those_of_jax_in_each_branch(kind):
     loss, (ws, x, _) = one_of_three()
-    inside = Inside(outer_place(one_of_three), bodies)
+    place, (deep, gate, rest) = branches_of(one_of_three)
+    half, end = len(deep.eqns) // 2, len(deep.eqns)
+    bodies = {
+        "all again": (Redo(again(deep)), Redo(again(gate)), Redo(again(rest))),
+        "in part": (Redo(again(deep, 0)), Redo(), Redo(again(rest))),
+        "one of them": (Redo(), Redo(again(gate, 0, 1)), Redo()),
+        "in pieces": (
+            Redo((Piece(0, half, ()), Piece(half, end, (half, end - 1)))),
+            Redo(),
+            Redo(),
+        ),
+    }[kind]
+    inside = Inside(place, bodies)
     step = jax.jit(only_inside(loss, (ws, x, jnp.int32(0)), (inside,)))
     # -1 and 7 are no branches: JAX takes the nearest.
     for which in (-1, 0, 1, 2, 7):
@@ -114,8 +125,8 @@ def test_a_loop_in_a_branch_is_chunked():
     loss, (w, xs, _) = around_a_scan()
     cond = outer_place(around_a_scan)
     scan = inner_place(around_a_scan, "cond", "scan", branch=1)
-    chunks = Inside(scan, (Redo(None, 6, together=True),))
-    inside = Inside(cond, (Redo(None), Redo(None, inner=(chunks,))))
+    chunks = Inside(scan, (Redo(rounds=6, together=True),))
+    inside = Inside(cond, (Redo(), Redo(inner=(chunks,))))
     step = only_inside(loss, (w, xs, jnp.bool_(True)), (inside,))
     for yes in (True, False):
         args = w, xs, jnp.bool_(yes)
@@ -126,19 +137,19 @@ def test_a_loop_in_a_branch_is_chunked():
 
 def test_a_branch_in_a_loop_keeps_some_of_its_results():
     loss, args = in_a_scan()
-    scan = outer_place(in_a_scan, "scan")
-    cond = inner_place(in_a_scan, "scan", "cond")
-    eqns = read_body(loss, args, 0, has_aux=False).graph.eqns
-    branches = eqns[scan].params["jaxpr"].jaxpr.eqns
-    (deep, _) = next(
-        e.params["branches"] for e in branches if e.primitive.name == "cond"
-    )
-    assert "dot_general" in str(deep)
-    first = Inside(cond, (Redo((0,)), Redo(None)))
+    body = read_body(loss, args, 0, has_aux=False)
+    scan = place_of(body, "scan")
+    (rounds,) = bodies_of(body.graph.eqns[scan], body)
+    cond = place_of(rounds, "cond")
+    deep, _ = bodies_of(rounds.graph.eqns[cond], rounds)
+    names = [e.primitive.name for e in deep.eqns]
+    assert names[0] == "dot_general"
+    products = [i for i, name in enumerate(names) if name == "dot_general"]
+    some = Inside(cond, (Redo(again(deep, *products)), Redo()))
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     plain = jax.value_and_grad(loss)
-    part = only_inside(loss, args, (Inside(scan, (Redo(None, inner=(first,)),)),))
-    whole = only_inside(loss, args, (Inside(scan, (Redo(()),)),))
+    part = only_inside(loss, args, (Inside(scan, (Redo(inner=(some,)),)),))
+    whole = only_inside(loss, args, (Inside(scan, (Redo(again(rounds)),)),))
     assert_same(jax.jit(part)(*args), plain(*args))
     needed = [temp_bytes(fn, *args) for fn in (plain, part, whole)]
     assert needed == sorted(set(needed), reverse=True)
@@ -210,18 +221,19 @@ def test_branches_of_a_cond_in_a_loop_are_planned():
     loss, args = in_a_scan()
     found = levels(read_body(loss, args, 0, has_aux=False))
     inner = [
-        redo.kept
+        piece.kept
         for level in found
         for scan in level.insides
         for rounds in scan.bodies
         for cond in rounds.inner
         for redo in cond.bodies
+        for piece in redo.pieces
     ]
     assert any(inner)
 
 
 @pytest.mark.parametrize(
-    "bodies", [(), (Redo(()),) * 2, (Redo(()),) * 4, (Redo((99,)),) * 3]
+    "bodies", [(), (Redo(),) * 2, (Redo(),) * 4, (Redo((Piece(0, 99, ()),)),) * 3]
 )
 def test_a_damaged_choice_is_refused(bodies):
     loss, args = one_of_three()
@@ -234,7 +246,9 @@ def test_a_plan_with_branches_goes_through_json():
     loss, args = in_a_row()
     limit = plain_bytes(loss, args) // 2
     plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
-    branches = Inside(3, (Redo((0,)), Redo(None, inner=(Inside(2, (Redo(()),)),))))
+    branches = Inside(
+        3, (Redo((Piece(0, 2, (1,)),)), Redo(inner=(Inside(2, (Redo(),)),)))
+    )
     plan = dataclasses.replace(plan, insides=(branches,))
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan

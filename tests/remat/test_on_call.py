@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
+from frugax import InfeasibleBudgetError, MemoryBudget, remat
+
+from .checks import assert_same, temp_bytes
 
 KEY = jax.random.key(0)
 WS = list(jax.random.normal(KEY, (4, 2, 64, 64)) / 8)
@@ -20,11 +22,6 @@ def loss(ws, x):
     return jnp.mean(x**2)
 
 
-def temp_bytes(fn, *args):
-    jitted = jax.jit(fn)
-    return measure.program(jitted.lower(*args).compile()).temp_bytes
-
-
 PLAIN = temp_bytes(jax.value_and_grad(loss), WS, X)
 TINY = MemoryBudget(limit_bytes=1, kind="total")
 HALF = MemoryBudget(limit_bytes=PLAIN // 2)
@@ -34,12 +31,6 @@ def executor_of(gradient):
     executor = gradient.last_executor
     assert executor is not None
     return executor
-
-
-def assert_same(got, want):
-    for g, w in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        # f32 sums in another order: 1e-5 of the largest number of each array.
-        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * np.abs(w).max())
 
 
 def test_value_and_grad_is_planned_at_the_first_call_for_each_shape():
@@ -89,7 +80,7 @@ def test_no_recomputed_block_is_larger_than_asked(block_size):
     assert max(blocks) <= block_size
     free = remat.height_compressed_grad(loss)
     free(WS, X)
-    assert executor_of(free).checkpoint_plan.meta["block_size"] == 12
+    assert executor_of(free).checkpoint_plan.meta["block_size"] > block_size
 
 
 def test_a_block_too_small_for_any_cut_recomputes_nothing():

@@ -1,4 +1,4 @@
-"""Scans are planned inside: in chunks, in part, one in the other; and still the same."""
+"""Scans are planned inside: in chunks, in part, nested; and are still the same."""
 
 import dataclasses
 import json
@@ -9,14 +9,14 @@ import pytest
 from jax import lax
 
 from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
-from frugax.remat import Inside, Redo
+from frugax.remat import Inside, Piece, Redo
 from frugax.remat._body import read_body
 from frugax.remat._fit import segments_of
 from frugax.remat._insides import levels
 from frugax.remat._ladder import ladder
-from frugax.remat._rewrite import bodies_of
+from frugax.remat._rewrite import bodies_of, with_insides
 
-from .checks import assert_same, only_inside, plain_bytes, temp_bytes
+from .checks import again, assert_same, only_inside, plain_bytes, temp_bytes
 
 KEY = jax.random.key(0)
 W = jax.random.normal(KEY, (32, 32)) / 6
@@ -156,17 +156,21 @@ def rounds_of(body, place):
     return inner
 
 
-# The kinds of rounds there are, alone and together; a chunk is one of four rounds.
-WAYS = {
-    "each round again": (Redo(()),),
-    "each but one result": (Redo((0,)),),
-    "a chunk together": (Redo(None, 4, together=True),),
-    "its rounds again, too": (Redo((), 4, together=True),),
-    "its rounds in part": (Redo((0,), 4, together=True),),
-    "some kept": (Redo((), 3), Redo(None, 1)),
-    "all mixed": (Redo(None, 1, together=True), Redo((0,), 2), Redo(None, 1)),
-    "mixed otherwise": (Redo(None, 1), Redo((), 2, together=True), Redo((0,), 1)),
-}
+def ways_of(body):
+    """The kinds of rounds there are, alone and together, in chunks of one or four."""
+    every, part, half = again(body), again(body, 0), len(body.eqns) // 2
+    cut = (Piece(0, half, ()), Piece(half, len(body.eqns), None))
+    return [
+        (Redo(every),),
+        (Redo(part),),
+        (Redo(cut),),
+        (Redo(rounds=4, together=True),),
+        (Redo(every, 4, together=True),),
+        (Redo(part, 4, together=True),),
+        (Redo(every, 3), Redo()),
+        (Redo(together=True), Redo(part, 2), Redo()),
+        (Redo(), Redo(cut, 2, together=True), Redo(part)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -174,28 +178,34 @@ WAYS = {
 )
 def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
     loss, args = model()
-    (place,) = scans_of(body_of(model))
-    steps = {
-        name: only_inside(loss, args, (Inside(place, redos),))
-        for name, redos in WAYS.items()
-    }
-    # All in one program: to compile costs most of the time.
-    at_once = jax.jit(lambda *args: {name: step(*args) for name, step in steps.items()})
+    body = body_of(model)
+    (place,) = scans_of(body)
+    ways = ways_of(rounds_of(body, place))
+    steps = [only_inside(loss, args, (Inside(place, redos),)) for redos in ways]
     want = jax.value_and_grad(loss)(*args)
-    for got in at_once(*args).values():
-        assert_same(got, want)
+    # All in one program: to compile costs most of the time.
+    at_once = jax.jit(lambda *args: [step(*args) for step in steps])
+    for redos, got in zip(ways, at_once(*args), strict=True):
+        try:
+            assert_same(got, want)
+        except AssertionError as e:
+            e.add_note(str(redos))
+            raise
 
 
 def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
     loss, args = rnn_inside_layers()
     body = body_of(rnn_inside_layers)
     (place,) = scans_of(body)
-    (inner,) = scans_of(rounds_of(body, place))
-    chunks = Inside(inner, (Redo((), 2, together=True), Redo(None, 3)))
+    rounds = rounds_of(body, place)
+    (inner,) = scans_of(rounds)
+    every = again(rounds_of(rounds, inner))
+    chunks = Inside(inner, (Redo(every, 2, together=True), Redo(rounds=3)))
+    every = again(with_insides(rounds, (chunks,)))
     ways = [
-        Redo(None, inner=(chunks,)),
-        Redo((), inner=(chunks,)),
-        Redo((), 3, together=True, inner=(chunks,)),
+        Redo(inner=(chunks,)),
+        Redo(every, inner=(chunks,)),
+        Redo(every, 3, together=True, inner=(chunks,)),
     ]
     steps = [only_inside(loss, args, (Inside(place, (way,)),)) for way in ways]
     want = jax.value_and_grad(loss)(*args)
@@ -273,9 +283,9 @@ def test_rounds_done_again_count_as_often_as_they_run(planned):
     once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
     (inside,) = plan.insides
     # Each round once more for chunks, and once more if rounds are done again in them.
-    times = sum(
-        b.rounds * (b.together + (b.kept is not None)) for b in inside.bodies
-    ) * (60 // inside.chunk)
+    times = sum(b.rounds * (b.together + bool(b.pieces)) for b in inside.bodies) * (
+        60 // inside.chunk
+    )
     assert times > 0
     # What JAX adds for two loops is below a hundredth.
     assert plan.extra_flops == pytest.approx(times * once, rel=1e-2)
@@ -289,14 +299,17 @@ def inner_flops(loss, args, insides):
     return jaxprs.flops(jax.make_jaxpr(step)(*args).jaxpr)
 
 
+EVERY = (Piece(0, 3, ()),)  # a product, a sum and tanh
+
+
 @pytest.mark.parametrize(
     ("redos", "rounds"),
     [
-        ((Redo(()),), 60),
-        ((Redo(None, 5, together=True),), 60),
-        ((Redo((), 5, together=True),), 120),
-        ((Redo((), 2), Redo(None, 3)), 24),
-        ((Redo(None, 1, together=True), Redo(None, 4)), 12),
+        ((Redo(EVERY),), 60),
+        ((Redo(rounds=5, together=True),), 60),
+        ((Redo(EVERY, 5, together=True),), 120),
+        ((Redo(EVERY, 2), Redo(rounds=3)), 24),
+        ((Redo(together=True), Redo(rounds=4)), 12),
     ],
 )
 def test_each_kind_of_round_is_counted(redos, rounds):
@@ -305,21 +318,22 @@ def test_each_kind_of_round_is_counted(redos, rounds):
     once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
     (place,) = scans_of(body_of(rnn))
     inside = Inside(place, redos)
-    again = inner_flops(loss, (w, xs), (inside,)) - inner_flops(loss, (w, xs), ())
+    more = inner_flops(loss, (w, xs), (inside,)) - inner_flops(loss, (w, xs), ())
     # Besides, each loop's gradient of the weights is added to that of the others.
     loops = 60 // inside.chunk * len(redos)
-    assert 0 <= again - rounds * once <= loops * W.size + 0.01 * rounds * once
+    assert 0 <= more - rounds * once <= loops * W.size + 0.01 * rounds * once
 
 
 def test_results_that_are_kept_lie_between_all_and_nothing():
     loss, args = stacked_layers()
     body = body_of(stacked_layers)
     (place,) = scans_of(body)
-    eqns = rounds_of(body, place).eqns
-    products = [i for i, e in enumerate(eqns) if e.primitive.name == "dot_general"]
+    rounds = rounds_of(body, place)
+    names = [e.primitive.name for e in rounds.eqns]
+    first = names.index("dot_general")
     # The last product is only added to what the round was given: nobody reads it back.
-    some = only_inside(loss, args, (Inside(place, (Redo((products[0],)),)),))
-    none = only_inside(loss, args, (Inside(place, (Redo(()),)),))
+    some = only_inside(loss, args, (Inside(place, (Redo(again(rounds, first)),)),))
+    none = only_inside(loss, args, (Inside(place, (Redo(again(rounds)),)),))
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     steps = [jax.value_and_grad(loss), some, none]
     flops, needed = map(count, steps), [temp_bytes(step, *args) for step in steps]
@@ -337,9 +351,9 @@ def test_what_a_plan_says_it_does_again_is_what_is_traced():
         loss, args = model()
         plain = inner_flops(loss, args, ())
         for level in levels(body_of(model))[1:]:
-            again = inner_flops(loss, args, level.insides) - plain
+            traced = inner_flops(loss, args, level.insides) - plain
             # Off by elementwise operations, and by what JAX adds for loops in loops.
-            off = abs(again - level.flops)
+            off = abs(traced - level.flops)
             assert off < 0.02 * plain + 0.1 * level.flops, str(level.insides)
 
 
@@ -352,7 +366,7 @@ def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
     assert plan.predicted <= limit
     assert 0 < plan.extra_share < 0.025
     (inside,) = plan.insides
-    assert any(b.kept for b in inside.bodies)
+    assert any(p.kept for b in inside.bodies for p in b.pieces)
 
 
 @pytest.fixture(scope="module")
@@ -379,9 +393,9 @@ def test_a_budget_between_two_chunks_is_used(long_rnn):
     plan = remat.plan(loss, args, MemoryBudget(limit_bytes=plain // 2))
     assert 0.9 * plain / 2 <= plan.predicted <= plain / 2
     # A part of each chunk is done again, the rest is kept.
-    ((again, kept),) = [i.bodies for i in plan.insides]
-    assert again.together
-    assert (kept.kept, kept.together) == (None, False)
+    ((redone, kept),) = [i.bodies for i in plan.insides]
+    assert redone.together
+    assert (kept.pieces, kept.together) == ((), False)
     assert plan.extra_share < 0.2
 
 
@@ -406,15 +420,9 @@ def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
     assert f"loop or branch at {inside.place}, each {inside.chunk}" in str(plan)
 
 
-NESTED = Inside(
-    1,
-    (
-        Redo(
-            (0, 2), 3, inner=(Inside(4, (Redo((), 2, together=True), Redo(None, 5))),)
-        ),
-        Redo(None, 1),
-    ),
-)
+_INNER = Inside(4, (Redo((Piece(0, 2, None),), 2, together=True), Redo(rounds=5)))
+_CUT = (Piece(0, 3, (0, 2)), Piece(3, 7, None))
+NESTED = Inside(1, (Redo(_CUT, 3, inner=(_INNER,)), Redo()))
 
 
 def test_loops_in_loops_go_through_json_and_are_told(planned):
@@ -425,8 +433,9 @@ def test_loops_in_loops_go_through_json_and_are_told(planned):
     assert hash(again) == hash(nested)
     assert NESTED.chunk == 4
     assert str(NESTED) == (
-        "loop or branch at 1, each 4: 3 recomputed but for 2 results [loop or branch "
-        "at 4, each 7: 2 recomputed, all together from the carry, 5 kept], 1 kept"
+        "loop or branch at 1, each 4: 3 recomputed but for 2 results in 2 pieces [loop "
+        "or branch at 4, each 7: 2 recomputed, all together from the carry, 5 kept], "
+        "1 kept"
     )
 
 
@@ -473,13 +482,15 @@ def test_each_rung_needs_less_than_the_last_and_costs_more(model):
 @pytest.mark.parametrize(
     ("place", "redo", "said"),
     [
-        (0, Redo((), 4), "operation 0 is .* 4 rounds"),
-        (99, Redo((), 4), "operation 99 is missing"),
-        (1, Redo((), 7), "operation 1 is scan, .* 7 rounds"),
-        (1, Redo((), 0), "operation 1 is scan, .* 0 rounds"),
-        (1, Redo((12,), 4), "no number 12"),
-        (1, Redo((-1,), 4), "no number -1"),
-        (1, Redo(None, 4, inner=(Inside(0, (Redo(()),)),)), "operation 0 is dot_gen"),
+        (0, Redo(rounds=4), "operation 0 is .* 4 rounds"),
+        (99, Redo(rounds=4), "operation 99 is missing"),
+        (1, Redo(rounds=7), "operation 1 is scan, .* 7 rounds"),
+        (1, Redo(rounds=0), "operation 1 is scan, .* 0 rounds"),
+        (1, Redo((Piece(0, 2, ()),)), "pieces.* 3 operations"),
+        (1, Redo((Piece(0, 1, ()), Piece(2, 3, ()))), "pieces.* 3 operations"),
+        (1, Redo((Piece(0, 3, (12,)),)), "12"),
+        (1, Redo((Piece(0, 3, (-1,)),)), "-1"),
+        (1, Redo(inner=(Inside(0, (Redo(),)),)), "operation 0 is dot_gen"),
     ],
 )
 def test_a_damaged_choice_is_refused(planned, place, redo, said):
@@ -493,8 +504,8 @@ def test_a_damaged_choice_is_refused(planned, place, redo, said):
 def test_a_damaged_choice_in_a_file_names_its_place(planned):
     _, _, plan = planned
     data = json.loads(plan.to_json())
-    data["insides"][0]["bodies"][0]["kept"] = "all"
-    with pytest.raises(ValueError, match=r"insides\[0\]\.bodies\[0\]\.kept"):
+    data["insides"][0]["bodies"][0]["rounds"] = "all"
+    with pytest.raises(ValueError, match=r"insides\[0\]\.bodies\[0\]\.rounds"):
         remat.RematPlan.from_json(json.dumps(data))
 
 

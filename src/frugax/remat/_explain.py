@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from frugax.budget import MemoryBudget, amount, format_bytes, format_share, table
-from frugax.jaxprs import JaxprEqn, is_heavy
+from frugax.jaxprs import JaxprEqn, flops_of, is_heavy
 
 _GATES = {
     "cond": "a branch that only the gradient opens: the least memory",
     "select": "its inputs wait for the gradient: convolutions are slow in a branch",
     "barrier": "an optimisation barrier, which this kind of device keeps",
 }
-_MOST_KINDS = 4
+_MOST_KINDS = 2
 
 
 @runtime_checkable
@@ -79,7 +79,8 @@ def describe(eqns: Sequence[JaxprEqn]) -> str:
     """
     counts = Counter(e.primitive.name for e in eqns)
     heavy = {e.primitive.name for e in eqns if is_heavy(e)}
-    names = sorted(counts, key=lambda n: (n not in heavy, -counts[n]))
+    moves = {e.primitive.name for e in eqns if not flops_of(e)}
+    names = sorted(counts, key=lambda n: (n not in heavy, n in moves, -counts[n]))
     times = lambda n: f"{n} x{counts[n]}" if counts[n] > 1 else n
     shown = [times(n) for n in names[:_MOST_KINDS]]
     rest = sum(counts[n] for n in names[_MOST_KINDS:])

@@ -119,7 +119,7 @@ def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
             plain = n == 0 and not deep
             # What is held only while it runs may fit where the peak is elsewhere.
             yield _Choice(
-                None if plain else Inside(place, bodies),
+                None if plain else Inside(place, bodies, "cond"),
                 max(w.saved for w in taken),
                 max(w.held for w in taken),
                 max(w.flops + lv.flops for w, lv in zip(taken, chosen, strict=True)),

@@ -80,13 +80,14 @@ class Redo:
     inner: tuple["Inside", ...] = ()
 
     def __str__(self) -> str:
-        said = f"{self.rounds} recomputed" if self.pieces else f"{self.rounds} kept"
+        if self.together:
+            said = "done again together from the carry before them"
+        else:
+            said = "done again" if self.pieces else "kept"
+        said += f" in {len(self.pieces)} pieces" if len(self.pieces) > 1 else ""
         kept = sum(len(p.kept or ()) for p in self.pieces)
         said += f" but for {kept} results" if kept else ""
-        said += f" in {len(self.pieces)} pieces" if len(self.pieces) > 1 else ""
-        if self.together:
-            said += ", all together from the carry"
-        return said + "".join(f" [{i}]" for i in self.inner)
+        return said + "".join(f" ({i})" for i in self.inner)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,10 +97,12 @@ class Inside:
     Attributes:
         place: which of the traced operations it is.
         bodies: of a cond, its branches; of a scan, the rounds of each chunk, in order.
+        kind: which of the two it is.
     """
 
     place: int
     bodies: tuple[Redo, ...]
+    kind: Literal["scan", "cond"] = "scan"
 
     @property
     def chunk(self) -> int:
@@ -107,8 +110,14 @@ class Inside:
         return sum(b.rounds for b in self.bodies)
 
     def __str__(self) -> str:
-        parts = ", ".join(map(str, self.bodies))
-        return f"loop or branch at {self.place}, each {self.chunk}: {parts}"
+        if self.kind == "cond":
+            parts = [f"branch {i} {b}" for i, b in enumerate(self.bodies)]
+        elif self.chunk == 1:
+            parts = [f"each round {self.bodies[0]}"]
+        else:
+            parts = [f"of every {self.chunk} rounds"]
+            parts += [f"{b.rounds} {b}" for b in self.bodies]
+        return f"{self.kind} at {self.place}: {', '.join(parts)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,9 +96,9 @@ def _check(graph: Graph, place: int, inside: Inside) -> None:
     eqn = graph.eqns[place] if 0 <= place < len(graph.eqns) else None
     name = eqn.primitive.name if eqn else "missing"
     fits = False
-    if eqn is not None and name == "scan":
+    if eqn is not None and name == inside.kind == "scan":
         fits = inside.chunk > 0 and eqn.params["length"] % inside.chunk == 0
-    elif eqn is not None and name == "cond":
+    elif eqn is not None and name == inside.kind == "cond":
         fits = len(inside.bodies) == len(eqn.params["branches"])
     if not fits or any(b.rounds < 1 for b in inside.bodies):
         raise ValueError(
