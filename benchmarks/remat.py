@@ -40,8 +40,9 @@ def measured(part: str, name: str, rounds: int | None) -> dict[str, Any]:
 
 def merged(record: dict[str, Any], part: str, name: str, found: Any) -> dict[str, Any]:
     """The record with this in it, nets in the order of `NETS`."""
-    nets = record.get(part, {}).get("nets", {}) | {name: found}
     made_with = environment() | {"cpu": cpu_model()}
+    found = {"date": made_with["date"]} | found
+    nets = record.get(part, {}).get("nets", {}) | {name: found}
     in_order = {n: nets[n] for n in NETS if n in nets}
     return record | {part: {"environment": made_with, "nets": in_order}}
 

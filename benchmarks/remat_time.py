@@ -90,5 +90,6 @@ def verdicts(nets: dict[str, Any]) -> list[str]:
         f"{min(t['ratio'] for t in noise):.2f} to {max(t['ratio'] for t in noise):.2f} "
         f"and 95 % intervals from {min(t['low'] for t in noise):.2f} to "
         f"{max(t['high'] for t in noise):.2f}; load {min(loads):.1f} to "
-        f"{max(loads):.1f} on a shared machine.",
+        f"{max(loads):.1f} on a shared machine. Plain is no fast base: its temporaries "
+        "come from the system anew at each step, page by page.",
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from frugax import measure
@@ -17,7 +18,7 @@ def assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
     """Equal up to sums in another order: 1e-5 (f32) of each array's largest number."""
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for g, w in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        assert (g.dtype, g.shape) == (w.dtype, w.shape)
+        assert (jnp.result_type(g), np.shape(g)) == (jnp.result_type(w), np.shape(w))
         g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
         assert np.isfinite(w).all()
         np.testing.assert_allclose(g, w, rtol=0, atol=tolerance * np.abs(w).max())

@@ -111,14 +111,17 @@ def test_the_simulation_counts_what_a_plan_holds_and_does_again():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_recompute_little_more_than_the_optimum(seed):
+    """Even seeds are chains; benchmarks/remat_oracle.py: more of them, and tighter."""
     machine, plans = planned(*random_net(seed))
     block = max(o.flops for o in machine.operations)
-    for share in (0.85, 0.7):  # benchmarks/remat_oracle.py: more, and tighter
+    # Forward and backward together are three forward passes.
+    allowed = max(0.05 * 3 * machine.flops, block)
+    for share in (0.85, 0.75) if seed % 2 else (0.85, 0.75, 0.65, 0.55):
         limit = int(share * plans[0][0])
         least = least_recompute(machine, limit)
+        fitting = [flops for peak, flops in plans if peak <= limit]
         if least is None:
-            assert all(peak > limit for peak, _ in plans)
+            assert not fitting, f"{share}: a plan fits where nothing can"
             continue
-        best = min(flops for peak, flops in plans if peak <= limit)
-        # Forward and backward together are three forward passes.
-        assert least <= best <= least + max(0.05 * 3 * machine.flops, block)
+        assert fitting, f"{share}: no plan, but {least} flops again would do"
+        assert least <= min(fitting) <= least + allowed, f"{share}: of {machine.flops}"

@@ -10,6 +10,7 @@ from jax import lax
 
 from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
 from frugax.remat import Inside, Piece, Redo
+from frugax.remat._apply import planned_value_and_grad
 from frugax.remat._body import read_body
 from frugax.remat._fit import segments_of
 from frugax.remat._insides import levels
@@ -220,23 +221,13 @@ def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
     chosen = {round(i * (len(rungs) - 1) / 2) for i in range(3)}
     assert any(rungs[i].insides for i in chosen)
     mark = body_of(model).graph.fingerprint
+    how = {"argnums": 0, "has_aux": False}
     want = jax.value_and_grad(loss)(*args)
     for i in chosen:
-        plan = remat.RematPlan(
-            budget=MemoryBudget("1GiB"),
-            predicted=0,
-            unplanned_bytes=0,
-            extra_flops=0,
-            unplanned_flops=0,
-            insides=rungs[i].insides,
-            segments=segments_of(rungs[i], jax.default_backend()),
-            fingerprint=mark,
-            argnums=0,
-            has_aux=False,
-            compiler_options=(),
-            compiles=0,
-        )
-        assert_same(remat.apply(loss, plan)(*args), want)
+        segments = segments_of(rungs[i], jax.default_backend())
+        insides = rungs[i].insides
+        step = planned_value_and_grad(loss, segments, insides, mark, **how)
+        assert_same(jax.jit(step)(*args), want)
 
 
 @pytest.mark.parametrize(

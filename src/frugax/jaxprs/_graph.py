@@ -7,6 +7,7 @@ functions are opened up, so that a cut can go through them.
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -177,7 +178,13 @@ def variables(atoms: Iterable[Any]) -> list[Var]:
 def bytes_of(var: Any) -> int:
     """Bytes of one variable; 0 for what holds no numbers, such as tokens."""
     aval = var.aval
-    return int(aval.size) * aval.dtype.itemsize if hasattr(aval, "shape") else 0
+    return _bytes(aval.shape, aval.dtype) if hasattr(aval, "shape") else 0
+
+
+@functools.cache
+def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    # A planner asks this millions of times, of few shapes.
+    return math.prod(shape) * dtype.itemsize
 
 
 def shape_of(var: Any) -> jax.ShapeDtypeStruct:

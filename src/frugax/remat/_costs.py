@@ -31,6 +31,7 @@ class Cost:
 
     Attributes:
         stored: variables kept from the forward to the backward pass.
+        stored_bytes: of these, and of what is hidden.
         own_bytes: of what is kept, bytes of what the segment makes itself.
         hidden_bytes: kept besides, as inside loops.
         transient_bytes: held only while the segment's own backward pass runs.
@@ -40,17 +41,13 @@ class Cost:
     """
 
     stored: frozenset[Var]
+    stored_bytes: int
     own_bytes: int
     hidden_bytes: int
     transient_bytes: int
     flops: int
     kept: tuple[int, ...] = ()
     possible: bool = True
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes kept from the forward to the backward pass."""
-        return sum(map(bytes_of, self.stored)) + self.hidden_bytes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,6 +99,7 @@ class _Walk:
 
     def __init__(self, body: Body, found: dict[tuple[int, int, Mode], Cost]) -> None:
         self._body, self._found = body, found
+        self._stand_ins: dict[tuple[int, float], bool] = {}
         self._needs = _needs_of_kept(body)
         self._flops = [flops_of(e) for e in body.eqns]
         made = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
@@ -118,6 +116,11 @@ class _Walk:
 
         So if all that is wanted of that one is this, and this is no larger.
         """
+        if (i, limit) not in self._stand_ins:
+            self._stand_ins[i, limit] = self._find_stand_in(i, limit)
+        return self._stand_ins[i, limit]
+
+    def _find_stand_in(self, i: int, limit: float) -> bool:
         body = self._body
         size = sum(map(bytes_of, body.eqns[i].outvars))
         for v in body.kept(body.eqns[i].invars):
@@ -168,10 +171,13 @@ class _Walk:
                 held[first_read.get(v, stop) :] += bytes_of(v)
             if i not in starts:
                 continue
+            stored = frozenset(outside | kept_vars)
+            hidden_kept = 0 if mode else hidden
             self._found[i, stop, mode] = Cost(
-                stored=frozenset(outside | kept_vars),
-                own_bytes=inside_stored + (0 if mode else hidden),
-                hidden_bytes=0 if mode else hidden,
+                stored=stored,
+                stored_bytes=sum(map(bytes_of, stored)) + hidden_kept,
+                own_bytes=inside_stored + hidden_kept,
+                hidden_bytes=hidden_kept,
                 transient_bytes=int(held[i:].max())
                 - inside_stored
                 + (hidden if mode else 0),
