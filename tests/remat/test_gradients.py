@@ -14,11 +14,12 @@ from jax import lax
 from jax.experimental import io_callback
 
 from frugax import MemoryBudget, remat
-from frugax.jaxprs import flops
+from frugax.jaxprs import flops, shape_of
 from frugax.remat import Segment
 from frugax.remat._apply import planned_value_and_grad
 from frugax.remat._body import read_body
 from frugax.remat._fit import segments_of
+from frugax.remat._gates import Gate
 from frugax.remat._ladder import ladder
 
 from .checks import assert_same, plain_bytes, temp_bytes
@@ -238,7 +239,10 @@ def test_infinite_and_undefined_gradients_are_not_hidden():
     assert all(np.isnan(g).any() for g in jax.tree.leaves(grads))
 
 
-def whole_again(loss, args, *, gate="cond", kept=()):
+GATES: tuple[Gate, ...] = ("cond", "select", "barrier")
+
+
+def whole_again(loss, args, *, gate: Gate = "cond", kept=()):
     """Everything done again as one segment, but for `kept`; and its body."""
     body = read_body(loss, args, 0, has_aux=False)
     segment = Segment(
@@ -411,7 +415,7 @@ halved.defjvp(lambda x, dx: (jnp.tanh(x[0]), 0.5 * dx[0]))
 
 
 @pytest.mark.parametrize(("rule", "slope"), [(tripled, 3.0), (halved, 0.5)])
-@pytest.mark.parametrize("gate", ["cond", "select", "barrier"])
+@pytest.mark.parametrize("gate", GATES)
 def test_rules_of_the_users_own_are_asked(rule, slope, gate):
     loss = lambda w, x: jnp.sum(rule(jnp.sin(rule(x @ w))))
     w, x = weights((8, 8))[0], jnp.ones((4, 8))
@@ -430,7 +434,7 @@ def test_ordered_effects_happen_once(kind):
     told = []
 
     def tell(x):
-        told.append(float(x))
+        told.append(x)
         return np.float32(x)
 
     def loss(ws, x):
@@ -438,7 +442,7 @@ def test_ordered_effects_happen_once(kind):
             x = x + jnp.tanh(x @ w)
             at = lax.stop_gradient(x[0, 0])
             if i == 2 and kind == "debug":
-                jax.debug.callback(tell, at, ordered=True)
+                jax.debug.callback(told.append, at, ordered=True)
             if i == 2 and kind == "io":
                 number = jax.ShapeDtypeStruct((), jnp.float32)
                 x = x + 0 * io_callback(tell, number, at, ordered=True)
@@ -454,6 +458,8 @@ def test_ordered_effects_happen_once(kind):
         segments = segments_of(rung, jax.default_backend())
         assert any(s.gate for s in segments)
         assert not any(s.gate and s.start <= loud < s.stop for s in segments)
+        again = [(c, k) for k, c in rung.costs.of.items() if k[2]]
+        assert all(c.possible != (k[0] <= loud < k[1]) for c, k in again)
         mark, how = body.graph.fingerprint, {"argnums": 0, "has_aux": False}
         step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
         jax.effects_barrier()
@@ -478,7 +484,7 @@ def test_random_bits_are_made_again_from_their_keys():
     segments = segments_of(rung, "cpu")
     names = [e.primitive.name for e in body.eqns]
     assert names.count("random_bits") == 6
-    masks = {v for e in body.eqns for v in e.outvars if v.aval.dtype == jnp.bool_}
+    masks = {v for e in body.eqns for v in e.outvars if shape_of(v).dtype == jnp.bool_}
     assert len(masks) == 6
     again = {i for s in segments if s.gate for i in range(s.start, s.stop)}
     assert sum(names[i] == "random_bits" for i in again) >= 3

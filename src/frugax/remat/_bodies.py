@@ -109,6 +109,13 @@ def run_body(body: Body, redo: Redo) -> Callable[..., list[Any]]:
             f"a damaged plan: its pieces, which end at {edges[1:]}, are not those of a "
             f"loop or branch of {size} operations. Plan again with remat.plan."
         )
+    for piece in pieces:
+        if strange := {*(piece.kept or ())} - {*range(piece.start, piece.stop)}:
+            raise ValueError(
+                f"a damaged plan: in a loop or branch, operations {piece.start} to "
+                f"{piece.stop - 1} have no number {max(strange)}. Plan again with "
+                "remat.plan."
+            )
 
     def run(*args: Any) -> list[Any]:
         env = dict(zip(graph.inputs, [*graph.const_values, *args], strict=True))

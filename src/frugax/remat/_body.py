@@ -63,6 +63,8 @@ class Body:
         eqns: all other operations, in order; segments are ranges of these.
         scratch: bytes that an operation holds inside while its backward pass runs, by
             the first variable that it makes; none if it is not there.
+        known: what was found out about this loss's operations before, however its
+            scans and conds are treated; see `_needs.py` and `_rewrite.py`.
     """
 
     graph: Graph
@@ -71,6 +73,7 @@ class Body:
     free: dict[Var, JaxprEqn]
     eqns: tuple[JaxprEqn, ...]
     scratch: dict[Var, int]
+    known: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def defined_at(self) -> dict[Var, int]:
@@ -196,7 +199,10 @@ def read_body(
 
 
 def sort_operations(
-    graph: Graph, wanted: tuple[Var, ...], scratch: dict[Var, int]
+    graph: Graph,
+    wanted: tuple[Var, ...],
+    scratch: dict[Var, int],
+    known: dict[Any, Any] | None = None,
 ) -> Body:
     """The body of this program: what is free to do again, and what is not."""
     active = active_variables(graph, wanted)
@@ -210,7 +216,15 @@ def sort_operations(
             source |= set(e.outvars)
         else:
             rest.append(e)
-    return Body(graph, wanted, active, free, tuple(rest), scratch)
+    return Body(
+        graph,
+        wanted,
+        active,
+        free,
+        tuple(rest),
+        scratch,
+        {} if known is None else known,
+    )
 
 
 def _check_outputs(graph: Graph, *, has_aux: bool) -> None:

@@ -192,7 +192,7 @@ def _needs_of_kept(body: Body) -> list[Needs]:
     of_graph = dict(
         zip(
             map(id, body.graph.eqns),
-            backward_needs(body.graph, body.active),
+            backward_needs(body.graph, body.active, body.known),
             strict=True,
         )
     )

@@ -19,11 +19,11 @@ from ._plan import Inside, Redo
 from ._rewrite import bodies_of, with_insides
 
 # More choices than this for a whole loss make planning slow and plans no better.
-_MOST_LEVELS = 40
+_MOST_LEVELS = 32
 # Chunks with parts: so many rounds, where that divides them; finer ones cost slices.
 _PARTS = range(4, 26)
 # Of the choices for loops inside a body, so many are tried, evenly from all.
-_INNER = 3
+_INNER = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,10 +43,24 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Choice:
+    """One choice for one operation.
+
+    Attributes:
+        inside: the choice; None if all is kept.
+        saved: bytes kept from its forward to its backward pass.
+        scratch: bytes held besides while its backward pass runs.
+        flops: done again.
+    """
+
     inside: Inside | None
-    bytes: int
+    saved: int
     scratch: int
     flops: int
+
+    @property
+    def bytes(self) -> int:
+        """Of both together."""
+        return self.saved + self.scratch
 
 
 def levels(body: Body) -> list[Level]:
@@ -95,10 +109,11 @@ def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
     plain = next(choices, None)
     if plain is None:
         return []
-    least = plain.bytes
+    least, least_saved = plain.bytes, plain.saved
     for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.inside is not None)):
-        if c.bytes < least:
-            least = c.bytes
+        # What is held only for a while may fit where the peak is elsewhere.
+        if c.bytes < least or (name == "cond" and c.saved < least_saved):
+            least, least_saved = min(least, c.bytes), min(least_saved, c.saved)
             found.append(c)
     return [plain, *thinned(found, _MOST_LEVELS)]
 
@@ -117,7 +132,6 @@ def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
             pairs = zip(taken, chosen, strict=True)
             bodies = tuple(Redo(w.pieces, inner=lv.insides) for w, lv in pairs)
             plain = n == 0 and not deep
-            # What is held only while it runs may fit where the peak is elsewhere.
             yield _Choice(
                 None if plain else Inside(place, bodies, "cond"),
                 max(w.saved for w in taken),
@@ -153,7 +167,7 @@ def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
             redos = tuple(Redo(w.pieces, n, t, level.insides) for w, n, t in parts)
             many = length // chunk
             inside = Inside(place, redos)
-            return _Choice(inside, many * stored + scratch, scratch, many * flops)
+            return _Choice(inside, many * stored, scratch, many * flops)
 
         for n, way in enumerate(made):
             whole = choice((way, 1, False))

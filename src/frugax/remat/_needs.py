@@ -57,20 +57,24 @@ def is_inexact(var: Any) -> bool:
     return jnp.issubdtype(var.aval.dtype, jnp.inexact)
 
 
-def backward_needs(graph: Graph, active: frozenset[Var]) -> list[Needs]:
-    """What the backward rule of each operation reads; nothing for inactive ones."""
-    known: dict[Any, tuple[frozenset[int], int]] = {}
+def backward_needs(
+    graph: Graph, active: frozenset[Var], known: dict[Any, Any] | None = None
+) -> list[Needs]:
+    """What the backward rule of each operation reads; nothing for inactive ones.
+
+    What is asked is kept in `known`, and asked but once.
+    """
+    known = {} if known is None else known
     found: list[Needs] = []
     for eqn in graph.eqns:
         if not any(v in active for v in eqn.outvars):
             found.append(Needs(frozenset(), 0))
             continue
-        # Equal operations are asked once; those with a body differ in ways that no
-        # short key tells.
-        key = None if _has_body(eqn) else _key(eqn, active)
-        places, hidden = known.get(key) or _ask(graph, eqn, active)
-        if key is not None:
-            known[key] = places, hidden
+        key = _key(eqn, active)
+        if key not in known:
+            # The parameters stay alive with what is known of them, and so their id.
+            known[key] = _ask(graph, eqn, active), eqn.params
+        (places, hidden), _ = known[key]
         atoms = [*eqn.invars, *eqn.outvars]
         found.append(Needs(frozenset(variables(atoms[p] for p in places)), hidden))
     return found
@@ -80,7 +84,9 @@ def _key(eqn: JaxprEqn, active: frozenset[Var]) -> tuple[object, ...]:
     shapes = tuple(str(v.aval) for v in eqn.invars)
     literal = tuple(not variables([v]) for v in eqn.invars)
     moving = tuple(bool(variables([v])) and v in active for v in eqn.invars)
-    return eqn.primitive.name, shapes, literal, moving, str(eqn.params)
+    # Those with a body differ in ways that no short text tells.
+    params = id(eqn.params) if _has_body(eqn) else str(eqn.params)
+    return eqn.primitive.name, shapes, literal, moving, params
 
 
 def _has_body(eqn: JaxprEqn) -> bool:

@@ -58,7 +58,9 @@ def with_insides(
         if i not in chosen:
             eqns.append(eqn.replace(invars=now(eqn.invars)))
             continue
-        inner = _again(eqn, chosen[i], body)
+        if (i, chosen[i]) not in body.known:
+            body.known[i, chosen[i]] = _again(eqn, chosen[i], body)
+        inner = body.known[i, chosen[i]]
         here = dict(zip(inner.args, now(eqn.invars), strict=True))
         told = lambda atoms, here=here: [
             here.get(v, v) if variables([v]) else v for v in atoms
@@ -76,7 +78,7 @@ def with_insides(
         const_values=tuple(values),
         outputs=tuple(now(graph.outputs)),
     )
-    return sort_operations(rewritten, body.wanted, held)
+    return sort_operations(rewritten, body.wanted, held, body.known)
 
 
 def bodies_of(eqn: JaxprEqn, body: Body) -> list[Body]:
