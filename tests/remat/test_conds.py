@@ -113,7 +113,7 @@ def test_gradients_are_those_of_jax_in_each_branch(kind):
             Redo(),
         ),
     }[kind]
-    inside = Inside(place, bodies)
+    inside = Inside(place, bodies, "cond")
     step = jax.jit(only_inside(loss, (ws, x, jnp.int32(0)), (inside,)))
     # -1 and 7 are no branches: JAX takes the nearest.
     for which in (-1, 0, 1, 2, 7):
@@ -126,7 +126,7 @@ def test_a_loop_in_a_branch_is_chunked():
     cond = outer_place(around_a_scan)
     scan = inner_place(around_a_scan, "cond", "scan", branch=1)
     chunks = Inside(scan, (Redo(rounds=6, together=True),))
-    inside = Inside(cond, (Redo(), Redo(inner=(chunks,))))
+    inside = Inside(cond, (Redo(), Redo(inner=(chunks,))), "cond")
     step = only_inside(loss, (w, xs, jnp.bool_(True)), (inside,))
     for yes in (True, False):
         args = w, xs, jnp.bool_(yes)
@@ -145,7 +145,7 @@ def test_a_branch_in_a_loop_keeps_some_of_its_results():
     names = [e.primitive.name for e in deep.eqns]
     assert names[0] == "dot_general"
     products = [i for i, name in enumerate(names) if name == "dot_general"]
-    some = Inside(cond, (Redo(again(deep, *products)), Redo()))
+    some = Inside(cond, (Redo(again(deep, *products)), Redo()), "cond")
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     plain = jax.value_and_grad(loss)
     part = only_inside(loss, args, (Inside(scan, (Redo(inner=(some,)),)),))
@@ -239,7 +239,7 @@ def test_a_damaged_choice_is_refused(bodies):
     loss, args = one_of_three()
     place = outer_place(one_of_three)
     with pytest.raises(ValueError, match=r"a damaged plan: .* remat\.plan"):
-        only_inside(loss, args, (Inside(place, bodies),))(*args)
+        only_inside(loss, args, (Inside(place, bodies, "cond"),))(*args)
 
 
 def test_a_plan_with_branches_goes_through_json():
@@ -247,9 +247,11 @@ def test_a_plan_with_branches_goes_through_json():
     limit = plain_bytes(loss, args) // 2
     plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
     branches = Inside(
-        3, (Redo((Piece(0, 2, (1,)),)), Redo(inner=(Inside(2, (Redo(),)),)))
+        3, (Redo((Piece(0, 2, (1,)),)), Redo(inner=(Inside(2, (Redo(),)),))), "cond"
     )
     plan = dataclasses.replace(plan, insides=(branches,))
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
-    assert "loop or branch at 3" in str(again)
+    assert "cond at 3: branch 0 done again but for 1 results, branch 1 kept" in str(
+        again
+    )

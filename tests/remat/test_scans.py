@@ -408,7 +408,7 @@ def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
     assert again == plan
     assert temp_bytes(remat.apply(loss, again), *args) == plan.predicted
     (inside,) = plan.insides
-    assert f"loop or branch at {inside.place}, each {inside.chunk}" in str(plan)
+    assert f"scan at {inside.place}: of every {inside.chunk} rounds" in str(plan)
 
 
 _INNER = Inside(4, (Redo((Piece(0, 2, None),), 2, together=True), Redo(rounds=5)))
@@ -424,9 +424,9 @@ def test_loops_in_loops_go_through_json_and_are_told(planned):
     assert hash(again) == hash(nested)
     assert NESTED.chunk == 4
     assert str(NESTED) == (
-        "loop or branch at 1, each 4: 3 recomputed but for 2 results in 2 pieces [loop "
-        "or branch at 4, each 7: 2 recomputed, all together from the carry, 5 kept], "
-        "1 kept"
+        "scan at 1: of every 4 rounds, 3 done again in 2 pieces but for 2 results (scan"
+        " at 4: of every 7 rounds, 2 done again together from the carry before them, 5 "
+        "kept), 1 kept"
     )
 
 
