@@ -5,13 +5,12 @@ plain JAX, plain JAX again (compiled once more: the control), and the fast form,
 turn; a speed-up is the ratio within a round, so that what else the machine does meets
 all alike. Prints a table and writes `benchmarks/results/fast_conv.json`:
 
-    python benchmarks/fast_conv.py
+    python -m benchmarks.fast_conv
 """
 
 import argparse
 import dataclasses
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -21,11 +20,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from benchmarks.machine import made_with
 from jax import lax
 
 from frugax import measure, remat
 from frugax.files import write_whole
-from frugax.run import environment
 
 RESULTS = Path(__file__).parent / "results" / "fast_conv.json"
 LAYERS = 4
@@ -159,16 +158,6 @@ def difference(got: Any, wanted: Any) -> float:
     return max(float(np.abs(g - w).max() / np.abs(w).max()) for g, w in pairs)
 
 
-def cpu_model() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return names[0].strip() if names else platform.processor()
-
-
 def table(figures: dict[str, dict[str, Any]]) -> str:
     lines = [
         "| net | plain | fast | speed-up (lowest to highest) | plain against itself "
@@ -200,7 +189,7 @@ def main() -> None:
     }
     print(table(figures))
     record = {
-        "environment": environment() | {"cpu": cpu_model()},
+        "environment": made_with(),
         "rounds": given.rounds,
         "layers": LAYERS,
         "noise": "`controls` are plain JAX against itself in the same rounds: a "

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import remat_bytes, remat_gates, remat_time, remat_torch
+from benchmarks.machine import made_with
 from benchmarks.nets import NETS
-from benchmarks.remat_cases import cpu_model, said
+from benchmarks.remat_cases import said
 
 from frugax.files import write_whole
-from frugax.run import environment
 
 RESULTS = Path(__file__).parent / "results" / "remat.json"
 ROUNDS = 15
@@ -40,11 +40,11 @@ def measured(part: str, name: str, rounds: int | None) -> dict[str, Any]:
 
 def merged(record: dict[str, Any], part: str, name: str, found: Any) -> dict[str, Any]:
     """The record with this in it, nets in the order of `NETS`."""
-    made_with = environment() | {"cpu": cpu_model()}
-    found = {"date": made_with["date"]} | found
+    now = made_with()
+    found = {"date": now["date"]} | found
     nets = record.get(part, {}).get("nets", {}) | {name: found}
     in_order = {n: nets[n] for n in NETS if n in nets}
-    return record | {part: {"environment": made_with, "nets": in_order}}
+    return record | {part: {"environment": now, "nets": in_order}}
 
 
 def shown(record: dict[str, Any]) -> str:

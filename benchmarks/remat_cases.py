@@ -6,11 +6,9 @@ Plans are made once for each net and limit, and timed while they are.
 import dataclasses
 import functools
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -131,16 +129,6 @@ def planned(name: str, limit_bytes: int) -> Planned:
 def limit_of(name: str, share: float) -> int:
     """A share of what the net needs without a plan, in bytes."""
     return int(share * plain(name).temp_bytes)
-
-
-def cpu_model() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return names[0].strip() if names else platform.processor()
 
 
 def load() -> float:

@@ -4,7 +4,7 @@ Trains it 200 steps from the same seed without a budget and with it, a step of e
 turn; the first 50 steps also without a budget a second time, as a control. Writes the
 figures to `benchmarks/results/stdlib_lm.json` and prints them as a table:
 
-    python benchmarks/stdlib_lm.py
+    python -m benchmarks.stdlib_lm
 
 Bytes, flops and losses are the same each time. Step times are paired, so that what else
 the machine does meets all alike; the control says how much of them is noise.
@@ -13,7 +13,6 @@ the machine does meets all alike; the control says how much of them is noise.
 import argparse
 import dataclasses
 import json
-import platform
 import random
 import time
 from pathlib import Path
@@ -22,11 +21,12 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from benchmarks.machine import made_with
 
 from frugax import train
 from frugax.budget import format_bytes, format_share
 from frugax.files import write_whole
-from frugax.run import environment, load_config, load_task
+from frugax.run import load_config, load_task
 from frugax.typing import PyTree
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +90,7 @@ def race(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     unplanned_bytes = plain.step.program.temp_bytes
     planned_bytes = planned.step.program.temp_bytes
     return {
-        "environment": environment() | {"cpu": cpu_model()},
+        "environment": made_with(),
         "task": task.summary,
         "steps": steps,
         "budget_bytes": budget.limit_bytes,
@@ -127,16 +127,6 @@ def ratio(one: Racer, other: Racer) -> dict[str, float]:
     drawn = np.random.default_rng(0).choice(pairs, (2000, len(pairs)))
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
     return {"median": float(np.median(pairs)), "low": float(low), "high": float(high)}
-
-
-def cpu_model() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return names[0].strip() if names else platform.processor()
 
 
 def markdown(figures: dict[str, Any]) -> str:

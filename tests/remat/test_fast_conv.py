@@ -168,6 +168,6 @@ def test_a_rule_of_the_users_is_kept():
 def test_the_way_back_needs_data_and_kernel_and_nothing_hidden(everywhere):
     graph = jaxprs.trace(lambda x, w: conv(x, w), (X, W[0]))
     graph = jaxprs.with_fast_convolutions(graph, everywhere=everywhere)
-    (needs,) = backward_needs(graph, active_variables(graph, graph.args))
+    (needs,) = backward_needs(graph, active_variables(graph, graph.args, graph.outputs))
     assert needs.variables == frozenset(graph.args)
     assert needs.hidden_bytes == 0

@@ -58,7 +58,8 @@ def read_inner(jaxpr: ClosedJaxpr, active_inputs: Sequence[bool]) -> Body:
     """The body with its operations sorted; gradients go through `active_inputs`."""
     graph = trace(jaxpr_as_fun(jaxpr), list(map(shape_of, jaxpr.jaxpr.invars)))
     pairs = zip(graph.args, active_inputs, strict=True)
-    return sort_operations(graph, tuple(v for v, a in pairs if a), {})
+    moving = tuple(v for v, a in pairs if a)
+    return sort_operations(graph, moving, len(graph.outputs), {})
 
 
 def ways(body: Body) -> list[Way]:

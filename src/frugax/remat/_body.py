@@ -56,8 +56,9 @@ class Body:
     """A loss split into what is free to do again and what is not.
 
     Attributes:
-        graph: the whole program; its first output is the loss.
+        graph: the whole program; a loss is its first output.
         wanted: the arguments to differentiate, in the order of the gradients.
+        ends: how many of the first outputs gradients come from.
         active: variables through which gradients flow.
         free: operations done again wherever they are wanted, by what they make.
         eqns: all other operations, in order; segments are ranges of these.
@@ -69,6 +70,7 @@ class Body:
 
     graph: Graph
     wanted: tuple[Var, ...]
+    ends: int
     active: frozenset[Var]
     free: dict[Var, JaxprEqn]
     eqns: tuple[JaxprEqn, ...]
@@ -195,17 +197,18 @@ def read_body(
                 f"argument {argnums} holds {v.aval.str_short()}, which has no "
                 "gradient; choose other `argnums`, or make it floating-point."
             )
-    return sort_operations(graph, wanted, {})
+    return sort_operations(graph, wanted, 1, {})
 
 
 def sort_operations(
     graph: Graph,
     wanted: tuple[Var, ...],
+    ends: int,
     scratch: dict[Var, int],
     known: dict[Any, Any] | None = None,
 ) -> Body:
     """The body of this program: what is free to do again, and what is not."""
-    active = active_variables(graph, wanted)
+    active = active_variables(graph, wanted, graph.outputs[:ends])
     free: dict[Var, JaxprEqn] = {}
     rest: list[JaxprEqn] = []
     source, results = set(graph.inputs), set(variables(graph.outputs))
@@ -216,15 +219,8 @@ def sort_operations(
             source |= set(e.outvars)
         else:
             rest.append(e)
-    return Body(
-        graph,
-        wanted,
-        active,
-        free,
-        tuple(rest),
-        scratch,
-        {} if known is None else known,
-    )
+    known = {} if known is None else known
+    return Body(graph, wanted, ends, active, free, tuple(rest), scratch, known)
 
 
 def _check_outputs(graph: Graph, *, has_aux: bool) -> None:

@@ -60,7 +60,8 @@ def through_gate(
     if gate == "barrier":
         inputs, cotangents = lax.optimization_barrier((list(inputs), list(cotangents)))
         return pull(inputs, cotangents)
-    true = opaque_true([min(given, key=lambda c: c.size)])
+    # All of them: one alone could be a number that the compiler knows.
+    true = opaque_true(given)
     if gate == "select":
         pairs = zip(inputs, tied, strict=True)
         return pull([after(true, x) if t else x for x, t in pairs], cotangents)

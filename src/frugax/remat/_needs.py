@@ -38,18 +38,24 @@ class Needs:
     hidden_bytes: int
 
 
-def active_variables(graph: Graph, inputs: Sequence[Var]) -> frozenset[Var]:
-    """The variables through which gradients of the outputs reach `inputs`.
+def active_variables(
+    graph: Graph, inputs: Sequence[Var], ends: Sequence[Any]
+) -> frozenset[Var]:
+    """The variables through which gradients of `ends` reach `inputs`.
 
-    Whole numbers, booleans and random keys stop a gradient.
+    Whole numbers, booleans and random keys stop a gradient. What leads to other results
+    only, such as sums for a log, has none.
     """
+    moving = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
     active = {v for v in inputs if is_inexact(v)}
-    for eqn in graph.eqns:
-        if eqn.primitive.name != "stop_gradient" and any(
-            v in active for v in variables(eqn.invars)
-        ):
+    for eqn in moving:
+        if any(v in active for v in variables(eqn.invars)):
             active |= {v for v in eqn.outvars if is_inexact(v)}
-    return frozenset(active)
+    turned = set(variables(ends))
+    for eqn in reversed(moving):
+        if turned & set(eqn.outvars):
+            turned |= set(variables(eqn.invars))
+    return frozenset(active & turned)
 
 
 def is_inexact(var: Any) -> bool:

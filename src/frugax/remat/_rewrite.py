@@ -78,7 +78,7 @@ def with_insides(
         const_values=tuple(values),
         outputs=tuple(now(graph.outputs)),
     )
-    return sort_operations(rewritten, body.wanted, held, body.known)
+    return sort_operations(rewritten, body.wanted, body.ends, held, body.known)
 
 
 def bodies_of(eqn: JaxprEqn, body: Body) -> list[Body]:
