@@ -17,6 +17,8 @@ from .oracle import (
 )
 from .random_programs import random_net
 
+pytestmark = pytest.mark.slow
+
 
 def segment(start, stop, *, again=False, kept=(), inside=()):
     return Segment(

@@ -362,3 +362,64 @@ def test_callers_that_check_no_types_are_checked_all_the_same():
         "TypeError: budget must be a MemoryBudget, such as "
         "MemoryBudget(\"1MiB\"), got '1MiB'.\n"
     )
+
+
+def test_what_the_loss_only_reports_does_not_stand_in_the_way():
+    def summed(params, x):
+        total = jnp.float32(0.0)
+        for w in params:
+            x = x + jnp.tanh(x @ w)
+            total = total + x.mean()  # its gradient is a zero that XLA knows
+        return jnp.mean(x**2), total
+
+    def regularised(params, x):
+        value, total = summed(params, x)
+        return value + 1e-3 * total, total  # and here a constant
+
+    params = list(jax.random.normal(jax.random.key(0), (8, 64, 64)) / 8)
+    x = jnp.ones((512, 64))
+    for loss in (summed, regularised):
+        plain = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        limit = int(0.65 * temp_bytes(plain, params, x))
+        budget = MemoryBudget(limit_bytes=limit)
+        plan = remat.plan(loss, (params, x), budget, has_aux=True)
+        assert plan.predicted <= limit
+        (value, told), grads = remat.apply(loss, plan)(params, x)
+        assert_same(((value, told), grads), plain(params, x))
+
+
+@pytest.mark.parametrize("argnums", [5, -3, (0, 0), (0, -2), ()])
+def test_argnums_that_name_no_argument_are_refused(mlp, argnums):
+    loss, params, x, _ = mlp
+    with pytest.raises(ValueError, match="argnums must name some of the 2 arguments"):
+        remat.plan(loss, (params, x), MemoryBudget("1GiB"), argnums=argnums)
+
+
+def test_a_program_around_another_gradient_is_refused(mlp):
+    loss, params, x, _ = mlp
+    step = lambda grad: lambda params, x: grad(params, x)
+    other = remat.Program(build=step, args=(params, x[:7]))
+    with pytest.raises(ValueError, match="another loss or other shapes"):
+        remat.plan(loss, (params, x), MemoryBudget("1GiB"), within=other)
+    own = lambda grad: jax.value_and_grad(loss)
+    unused = remat.Program(build=own, args=(params, x))
+    with pytest.raises(ValueError, match="does not call the gradient function"):
+        remat.plan(loss, (params, x), MemoryBudget("1GiB"), within=unused)
+
+
+def test_a_loss_that_returns_nothing_is_refused():
+    with pytest.raises(TypeError, match="must return one real number, got"):
+        remat.plan(lambda x: None, (jnp.ones(3),), MemoryBudget("1GiB"))
+
+
+@pytest.mark.parametrize("change", [{"stop": 99999}, {"start": 3}, {"kept": (4096,)}])
+def test_a_plan_with_a_damaged_segment_is_refused(mlp, change):
+    loss, params, x, plain = mlp
+    plan = remat.plan(loss, (params, x), MemoryBudget(limit_bytes=int(0.6 * plain)))
+    *rest, last = plan.segments
+    segments = (*rest, dataclasses.replace(last, **change))
+    damaged = dataclasses.replace(plan, segments=segments)
+    with pytest.raises(ValueError, match="a damaged plan: "):
+        remat.apply(loss, damaged)(params, x)
+    with pytest.raises(ValueError, match="this is no plan, since it is no JSON"):
+        remat.RematPlan.from_json("{nope")

@@ -10,6 +10,7 @@ from frugax.budget import Receipt, Spend
 from frugax.measure import program
 
 from ._body import read_body
+from ._check import check_segments
 from ._execute import value_and_gradients
 from ._plan import Inside, RematPlan, Segment
 from ._program import Program, compile_program
@@ -37,11 +38,12 @@ def planned_value_and_grad(
             raise ValueError(
                 "this plan was made for another loss or other shapes: it is for "
                 f"{fingerprint:.8}, this is {body.graph.fingerprint:.8}. Plan again "
-                "with remat.plan."
+                "with remat.plan, with these shapes in example_args and in `within`."
             )
         if not segments:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
         body = with_insides(body, insides)
+        check_segments(segments, 0, len(body.eqns))
         outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
         value = jax.tree.unflatten(body.graph.out_tree, outputs)
         rest = iter(flat)
@@ -118,5 +120,13 @@ def apply(loss: Callable[..., Any], plan: RematPlan) -> PlannedGrad:
     Args:
         loss: the function that the plan was made for, or one with the same trace.
         plan: what `plan` gave, or `RematPlan.from_json`.
+
+    Raises:
+        TypeError: it is no plan.
     """
+    if not isinstance(plan, RematPlan):
+        raise TypeError(
+            "apply needs a loss and the RematPlan that remat.plan made for it, got "
+            f"{type(plan).__name__}."
+        )
     return PlannedGrad(loss, plan)

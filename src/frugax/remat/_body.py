@@ -232,9 +232,11 @@ def _check_outputs(graph: Graph, *, has_aux: bool) -> None:
                 f"{graph.out_tree}."
             )
         out = out[0]
-    number = out is graph.outputs[0] and out.aval.shape == ()
+    first = graph.outputs[0] if graph.outputs else None
+    number = first is not None and out is first and out.aval.shape == ()
     if not number or not jnp.issubdtype(out.aval.dtype, jnp.floating):
-        shown = out.aval.str_short() if out is graph.outputs[0] else graph.out_tree
+        alone = first is not None and out is first
+        shown = out.aval.str_short() if alone else graph.out_tree
         raise TypeError(
             f"the loss must return one real number, got {shown}; if it returns more, "
             "set has_aux=True."

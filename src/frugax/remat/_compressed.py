@@ -15,7 +15,8 @@ from frugax.errors import FrugaxError
 
 from ._apply import apply, planned_value_and_grad
 from ._body import read_body
-from ._fit import check_block_size, plan, segments_of
+from ._check import check_block_size
+from ._fit import plan, segments_of
 from ._ladder import ladder
 from ._on_call import shapes_key, shapes_of
 from ._plan import Inside, Segment

@@ -14,6 +14,7 @@ from frugax.jaxprs import flops
 from ._apply import planned_value_and_grad
 from ._body import Body, read_body
 from ._cache import plan_key, recall
+from ._check import check_arguments, check_block_size
 from ._explain import describe
 from ._gates import choose_gate
 from ._ladder import Rung, ladder
@@ -59,9 +60,10 @@ def plan(
         InfeasibleBudgetError: no plan that was tried fits; at `needed` one does, and
             `best` is that plan.
         RematUndoneError: the compiler merged away all recomputation.
-        TypeError: the loss cannot be traced, or does not return a number; or the
-            budget is none, but text.
-        ValueError: `block_size` is less than 1.
+        TypeError: the loss cannot be traced, or does not return a number; or an
+            argument is of a wrong kind, such as a budget in text.
+        ValueError: `block_size` is less than 1; `argnums` names no argument, or one
+            twice; or `within` is no program around this gradient, or has other shapes.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -77,6 +79,7 @@ def plan(
     """
     check_budget(budget, MemoryBudget)
     check_block_size(block_size)
+    check_arguments(loss, example_args, argnums, within=within, cache=cache)
     args = tuple(example_args)
     body = read_body(loss, args, argnums, has_aux=has_aux)
     how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
@@ -101,6 +104,7 @@ class _Maker:
     block_size: int | None
     how: dict[str, Any]
     rungs: list[Rung] = dataclasses.field(default_factory=list)
+    called: bool = False
     platform: str = dataclasses.field(default_factory=jax.default_backend)
 
     def make(self) -> RematPlan:
@@ -125,6 +129,11 @@ class _Maker:
 
     def _find(self, bench: Bench) -> Try | None:
         plain = bench.measure(0)
+        if not self.called:
+            raise ValueError(
+                "within.build does not call the gradient function that it is given, so "
+                "nothing there can be planned; call it instead of jax.value_and_grad."
+            )
         if bench.fits(plain):
             return confirmed(bench, plain)
         self.rungs = self.rungs or ladder(self.body, self.block_size)
@@ -134,15 +143,19 @@ class _Maker:
         return segments_of(self.rungs[rung], self.platform) if rung else ()
 
     def _grad_of(self, rung: int) -> Callable[..., Any]:
-        if rung == 0:
-            return jax.value_and_grad(self.loss, **self.how)
-        return planned_value_and_grad(
+        step = planned_value_and_grad(
             self.loss,
             self._segments(rung),
-            self.rungs[rung].insides,
+            self.rungs[rung].insides if rung else (),
             self.body.graph.fingerprint,
             **self.how,
         )
+
+        def grad(*args: Any) -> tuple[Any, Any]:
+            self.called = True
+            return step(*args)
+
+        return grad
 
     def _plan(self, bench: Bench, found: Try) -> RematPlan:
         plain_flops, flops_now = (
@@ -206,19 +219,6 @@ def _hint(best: RematPlan) -> str:
         f"make the batch smaller: most is held at operations {highest.start}-"
         f"{highest.stop - 1} ({highest.what})."
     )
-
-
-def check_block_size(block_size: int | None) -> None:
-    """Refuse a block that holds nothing.
-
-    Raises:
-        ValueError: it is less than 1.
-    """
-    if block_size is not None and block_size < 1:
-        raise ValueError(
-            f"block_size must be at least 1 operation, got {block_size}; None allows "
-            "any number."
-        )
 
 
 def segments_of(rung: Rung, platform: str) -> tuple[Segment, ...]:

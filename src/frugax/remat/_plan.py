@@ -169,7 +169,11 @@ class RematPlan:
         Raises:
             ValueError: the text is no plan; the message names the place.
         """
-        return from_plain(cls, json.loads(text))
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as e:
+            raise ValueError(f"this is no plan, since it is no JSON: {e}") from e
+        return from_plain(cls, data)
 
     def explain(self) -> str:
         """The plan as a table: what each segment holds, keeps and does again, and why.

@@ -1,0 +1,97 @@
+"""What is asked of the arguments of `plan`, met at the edge."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ._plan import Segment
+from ._program import Program
+
+
+def check_block_size(block_size: int | None) -> None:
+    """Refuse a block that holds nothing.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is less than 1.
+    """
+    if block_size is None:
+        return
+    if not isinstance(block_size, int):
+        raise TypeError(
+            f"block_size must be a whole number of operations, got {block_size!r}; "
+            "None allows any number."
+        )
+    if block_size < 1:
+        raise ValueError(
+            f"block_size must be at least 1 operation, got {block_size}; None allows "
+            "any number."
+        )
+
+
+def check_arguments(
+    loss: Callable[..., Any],
+    example_args: Sequence[Any],
+    argnums: int | tuple[int, ...],
+    *,
+    within: Program | None,
+    cache: bool | str | os.PathLike[str],
+) -> None:
+    """Refuse what `plan` cannot work with.
+
+    Raises:
+        TypeError: one of them is of a wrong kind.
+        ValueError: `argnums` names no argument, or one twice.
+    """
+    if not callable(loss):
+        raise TypeError(f"the loss must be a function, got {loss!r}.")
+    if not isinstance(example_args, tuple | list):
+        raise TypeError(
+            "example_args must be a tuple with one entry for each argument of the "
+            f"loss, got {type(example_args).__name__}; for one argument, write (x,)."
+        )
+    positions = (argnums,) if isinstance(argnums, int) else argnums
+    if not isinstance(positions, tuple) or not all(
+        isinstance(n, int) for n in positions
+    ):
+        raise TypeError(
+            f"argnums must be a position or a tuple of positions, got {argnums!r}."
+        )
+    many = len(example_args)
+    named = {n % many for n in positions if -many <= n < many}
+    if not positions or len(named) < len(positions):
+        raise ValueError(
+            f"argnums must name some of the {many} arguments, each once, got {argnums}."
+        )
+    if within is not None and not isinstance(within, Program):
+        raise TypeError(
+            "within must be a remat.Program, which says how the program is built "
+            f"around the gradient, got {type(within).__name__}."
+        )
+    if not isinstance(cache, bool | str | os.PathLike):
+        raise TypeError(
+            f"cache must be True, False or a folder, got {cache!r}; False plans anew."
+        )
+
+
+def check_segments(segments: Sequence[Segment], start: int, stop: int) -> None:
+    """Refuse segments that are not those of this many operations.
+
+    Raises:
+        ValueError: they leave something out, or name what is not there.
+    """
+    edges = [start, *(s.stop for s in segments)]
+    sound = [s.start for s in segments] == edges[:-1] and edges[-1] == stop
+    if not sound or edges != sorted(edges):
+        raise ValueError(
+            f"a damaged plan: its segments, which end at {edges[1:]}, are not those of "
+            f"operations {start} to {stop - 1}. Plan again with remat.plan."
+        )
+    for s in segments:
+        if strange := {*s.kept} - {*range(s.start, s.stop)}:
+            raise ValueError(
+                f"a damaged plan: operations {s.start} to {s.stop - 1} have no number "
+                f"{max(strange)}. Plan again with remat.plan."
+            )
+        if s.inside:
+            check_segments(s.inside, s.start, s.stop)
