@@ -107,6 +107,7 @@ def nnx_mlp() -> Model:
     return loss, (params, jax.random.normal(KEY, (512, 32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "share"),
     [

@@ -97,6 +97,7 @@ def test_a_fresh_model_knows_nothing(lm, task):
     )
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept_and_the_loss_stays_the_same(task):
     optimizer = optax.adam(2e-3)
 

@@ -37,9 +37,9 @@ def plan(
 ) -> RematPlan:
     """Decide what the backward pass keeps and what it does again, to fit `budget`.
 
-    Nothing is run. Up to five programs are compiled and measured, and the cheapest
-    that fits is taken; if the plain one fits, nothing is done again. What was planned
-    once is remembered on disk.
+    Nothing is run. Up to five programs are compiled and measured, and the cheapest that
+    fits is taken, and compiled once more as it will be run; if the plain one fits,
+    nothing is done again. What was planned once is remembered on disk.
 
     Args:
         loss: a function of positional arguments that returns one real number, and
