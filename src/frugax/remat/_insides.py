@@ -106,9 +106,7 @@ def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
     else:
         return []
     found: list[_Choice] = []
-    plain = next(choices, None)
-    if plain is None:
-        return []
+    plain = next(choices)
     least, least_saved = plain.bytes, plain.saved
     for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.inside is not None)):
         # What is held only for a while may fit where the peak is elsewhere.
