@@ -181,8 +181,8 @@ class _Maker:
         if len(sound) == 1 < len(tries):
             raise RematUndoneError(
                 f"the compiler merged away recomputation in all {len(tries) - 1} plans "
-                f"tried, up to {max(t.undone for t in tries)} products. Raise the limit "
-                f"to {sound[0].bytes:,} bytes, use lax.scan, or, if the loss computes "
+                f"tried, up to {max(t.undone for t in tries)} products. Raise the limit"
+                f" to {sound[0].bytes:,} bytes, use lax.scan, or, if the loss computes "
                 "something twice, let it do so once."
             )
         sure = {0, *openings(len(self.rungs))}
