@@ -181,6 +181,7 @@ def test_a_cond_that_tells_the_outside_is_left_alone():
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+@pytest.mark.slow
 def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
     loss, args = model()
     gradient = remat.height_compressed_grad(loss)

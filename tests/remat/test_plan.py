@@ -156,6 +156,7 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
 
 
 @pytest.mark.parametrize("kind", ["temp", "total"])
+@pytest.mark.slow
 def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind):
     loss, params, x = residual_mlp(depth=3, width=32, batch=128)
     budget = MemoryBudget(limit_bytes=1000, headroom_frac=0.07, kind=kind)
@@ -259,6 +260,7 @@ def transformer_block():
     return loss, ([block] * 3, jax.random.normal(KEY, (8, 64, 64)))
 
 
+@pytest.mark.slow
 def test_a_transformer_keeps_its_products():
     loss, args = transformer_block()
     # Three blocks: what the last one holds while it is turned is much of the whole.

@@ -10,7 +10,7 @@ from frugax.budget import Receipt, Spend
 from frugax.measure import program
 
 from ._body import read_body
-from ._check import check_segments
+from ._check import check_ranges
 from ._execute import value_and_gradients
 from ._plan import Inside, RematPlan, Segment
 from ._program import Program, compile_program
@@ -43,7 +43,7 @@ def planned_value_and_grad(
         if not segments:
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
         body = with_insides(body, insides)
-        check_segments(segments, 0, len(body.eqns))
+        check_ranges(segments, 0, len(body.eqns))
         outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
         value = jax.tree.unflatten(body.graph.out_tree, outputs)
         rest = iter(flat)

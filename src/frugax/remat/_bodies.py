@@ -26,6 +26,7 @@ from frugax.jaxprs import (
 )
 
 from ._body import Body, sort_operations
+from ._check import check_ranges
 from ._costs import Costs, costs_of_all
 from ._part import part_of
 from ._plan import Piece, Redo
@@ -104,19 +105,7 @@ def run_body(body: Body, redo: Redo) -> Callable[..., list[Any]]:
     """
     graph, size = body.graph, len(body.eqns)
     pieces = redo.pieces or (Piece(0, size, None),)
-    edges = [0, *(p.stop for p in pieces)]
-    if [p.start for p in pieces] != edges[:-1] or edges[-1] != size:
-        raise ValueError(
-            f"a damaged plan: its pieces, which end at {edges[1:]}, are not those of a "
-            f"loop or branch of {size} operations. Plan again with remat.plan."
-        )
-    for piece in pieces:
-        if strange := {*(piece.kept or ())} - {*range(piece.start, piece.stop)}:
-            raise ValueError(
-                f"a damaged plan: in a loop or branch, operations {piece.start} to "
-                f"{piece.stop - 1} have no number {max(strange)}. Plan again with "
-                "remat.plan."
-            )
+    check_ranges(pieces, 0, size)
 
     def run(*args: Any) -> list[Any]:
         env = dict(zip(graph.inputs, [*graph.const_values, *args], strict=True))

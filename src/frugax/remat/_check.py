@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._plan import Segment
+from ._plan import Piece, Segment
 from ._program import Program
 
 
@@ -74,24 +74,24 @@ def check_arguments(
         )
 
 
-def check_segments(segments: Sequence[Segment], start: int, stop: int) -> None:
-    """Refuse segments that are not those of this many operations.
+def check_ranges(parts: Sequence[Segment | Piece], start: int, stop: int) -> None:
+    """Refuse segments, or pieces, that are not those of these operations.
 
     Raises:
         ValueError: they leave something out, or name what is not there.
     """
-    edges = [start, *(s.stop for s in segments)]
-    sound = [s.start for s in segments] == edges[:-1] and edges[-1] == stop
+    edges = [start, *(p.stop for p in parts)]
+    sound = [p.start for p in parts] == edges[:-1] and edges[-1] == stop
     if not sound or edges != sorted(edges):
         raise ValueError(
-            f"a damaged plan: its segments, which end at {edges[1:]}, are not those of "
-            f"operations {start} to {stop - 1}. Plan again with remat.plan."
+            f"a damaged plan: its pieces, which end at {edges[1:]}, do not cover the "
+            f"{stop - start} operations from {start} on. Plan again with remat.plan."
         )
-    for s in segments:
-        if strange := {*s.kept} - {*range(s.start, s.stop)}:
+    for p in parts:
+        if strange := {*(p.kept or ())} - {*range(p.start, p.stop)}:
             raise ValueError(
-                f"a damaged plan: operations {s.start} to {s.stop - 1} have no number "
+                f"a damaged plan: operations {p.start} to {p.stop - 1} have no number "
                 f"{max(strange)}. Plan again with remat.plan."
             )
-        if s.inside:
-            check_segments(s.inside, s.start, s.stop)
+        if isinstance(p, Segment) and p.inside:
+            check_ranges(p.inside, p.start, p.stop)
