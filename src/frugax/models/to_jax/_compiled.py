@@ -1,98 +1,229 @@
-"""A model as pure JAX functions: parameters from a key, logits from parameters."""
+"""A model as pure JAX functions of flat dictionaries: parameters and data."""
 
-import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from frugax.models.graph import (
-    Layer,
-    Leaf,
-    Node,
-    Parameter,
-    check_input,
-    check_parameters,
-    fold,
-    join,
-    summary,
-)
+from frugax.models._program import Program
+from frugax.models.graph import Graph, infer, run
 
-from ._layers import RUN
+from ._abstract import rules_of, spec_of
+from ._backend import JaxBackend
+from ._initial import draw
+
+Arrays = dict[str, Shaped[Array, "..."]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Compiled:
-    """A model for one input shape. Hashable; made by `frugax.models.compile`.
+class Compiled(Program):
+    """A model for JAX; made by `frugax.models.compile`.
 
-    Attributes:
-        model: the description.
-        input_shape: shape of one example, without the batch.
-        nodes: its leaves, with every shape.
+    Shapes are checked while JAX traces, never when a compiled program runs: a call
+    costs what a call of a jitted function costs.
     """
 
-    model: Layer
-    input_shape: tuple[int, ...]
-    nodes: tuple[Node, ...]
+    backend: JaxBackend
 
-    def init(self, key: PRNGKeyArray) -> dict[str, Float[Array, "..."]]:
-        """Random parameters, float32, by name, such as `"3.residual.1.weight"`.
+    def __init__(self, program: Program, *, jit: bool) -> None:
+        super().__init__(**program.parts())
+        self.jit = jit
+        wrap: Callable[..., Any] = jax.jit if jit else (lambda f: f)
+        self._forward = wrap(self._outputs)
+        self._pulled = wrap(self._outputs_and_gradients)
+        self._losses: dict[Any, Callable[..., Any]] = {}
+        self._plain = not (self.backend.needs_scope or self.backend.debug)
 
-        One small program for the whole model, so that it compiles once: starting
-        each array by itself costs more time than training small models.
+    # --- the pure functions -----------------------------------------------------
 
-        Args:
-            key: a JAX random key.
-        """
-        wanted = [(n, p) for node in self.nodes for n, p in node.parameters.items()]
-        return _draw(key, tuple(wanted))
+    def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
+        graph = self.check(params, data)
+        values = {**params, **data}
+        return run(
+            graph, values, self.backend.xp, self.backend.find, jax.named_scope
+        )
 
-    def apply(
+    def _outputs_and_gradients(
         self,
-        params: Mapping[str, Float[Array, "..."]],
-        x: Float[Array, "batch ..."],
-    ) -> Float[Array, "batch ..."]:
-        """What the model gives for a batch. Pure: jit, grad and vmap it as you like.
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+    ) -> tuple[Arrays, Arrays]:
+        def chosen(params: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+            outputs = self._outputs(params, data)
+            self.check_cotangents(cotangents, outputs)
+            return {k: outputs[k] for k in cotangents}, outputs
 
-        Args:
-            params: what `init` gave, or any arrays of those names and shapes.
-            x: `(batch, *input_shape)`, of the parameters' dtype.
+        made, pull, outputs = jax.vjp(chosen, dict(params), has_aux=True)
+        typed = {k: jnp.asarray(v, made[k].dtype) for k, v in cotangents.items()}
+        return outputs, pull(typed)[0]
+
+    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Graph:
+        """The program for arrays of these shapes, after checking names and shapes.
 
         Raises:
-            ValueError: a parameter is missing, unknown or no array, or it or the
-                input has a wrong shape; it is named.
+            ShapeError: an array does not suit the layer that reads it.
+            ValueError: an array is missing, or there is one too many.
         """
-        check_input(self.input_shape, x.shape)
-        check_parameters(self.nodes, params)
+        self.check_names(params, data)
+        specs = {k: spec_of(v) for k, v in data.items() if k in self.flat.inputs}
+        trained = {k: spec_of(v) for k, v in params.items() if k in self.flat.inputs}
+        graph = infer(self.flat, {**specs, **trained}, rules_of(self.backend))
+        self.check_weights(graph, {**params, **data}, spec_of)
+        return graph
 
-        def leaf(path: str, layer: Leaf, x: Array) -> Array:
-            own = layer.parameters(x.shape[1:])
-            return RUN[type(layer)](
-                layer, x, **{name: params[join(path, name)] for name in own}
+    # --- what users call --------------------------------------------------------
+
+    def evaluate(
+        self,
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        output_gradients: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What the model gives, and on request the gradients.
+
+        Args:
+            params: an array for each parameter, by key.
+            data: an array for each input, by key; also the state, where the model has
+                one, and a random `key`, where it draws.
+            output_gradients: for outputs by name the gradient of some loss with
+                respect to them, of their shapes; outputs left out count zero.
+
+        Returns:
+            The outputs by name; with `output_gradients` a pair of these and the
+            gradients with respect to the parameters, by key.
+
+        Raises:
+            ShapeError: an array does not suit the layer that reads it.
+            ValueError: an array is missing, or there is one too many.
+        """
+        if output_gradients is None:
+            if self._plain:
+                return self._forward(params, data)
+            return self._looked_at(self._forward, params, data)
+        if self._plain:
+            return self._pulled(params, data, output_gradients)
+        return self._looked_at(self._pulled, params, data, output_gradients)
+
+    __call__ = evaluate
+
+    def value_and_grad(
+        self,
+        params: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        loss: str | Callable[..., Any],
+    ) -> tuple[Shaped[Array, ""], Arrays]:
+        """The loss and its gradients with respect to the parameters.
+
+        Args:
+            params: an array for each parameter, by key.
+            inputs: an array for each input, by key; arrays that only the loss reads,
+                such as labels, may be among them.
+            loss: the name of a scalar output, or a function of the outputs, or of the
+                outputs and the inputs. Define it once: a new function every time is
+                compiled every time.
+
+        Returns:
+            The loss, and gradients by key.
+
+        Raises:
+            ShapeError: an array does not suit the layer that reads it.
+            ValueError: an array is missing, or the loss is no output.
+        """
+        try:
+            step = self._losses[loss]
+        except KeyError:
+            step = self._losses[loss] = self._make_step(loss)
+        if self._plain:
+            return step(params, inputs)
+        return self._looked_at(step, params, inputs)
+
+    def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
+        """The pure function `(params, inputs) -> loss` that `value_and_grad` derives.
+
+        Args:
+            loss: as for `value_and_grad`.
+
+        Raises:
+            ValueError: the loss names no output, or takes neither one nor two arguments.
+        """
+        of = self.loss_of(loss)
+
+        def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+            read = {k: v for k, v in inputs.items() if k in self.data_keys}
+            return of(self._outputs(params, read), inputs)
+
+        return function
+
+    def _make_step(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
+        step = jax.value_and_grad(self.loss_function(loss))
+        return jax.jit(step) if self.jit else step
+
+    def _looked_at(self, function: Callable[..., Any], *args: Any) -> Any:
+        with self.backend.scope():
+            made = function(*args)
+            if self.backend.debug:
+                self._find_not_finite(made, args[0], args[1])
+            return made
+
+    def _find_not_finite(self, made: Any, params: Any, data: Any) -> None:
+        def bad(x: Any) -> bool:
+            floats = jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+            return bool(floats and not jnp.isfinite(x).all())
+
+        if not any(map(bad, jax.tree.leaves(made))):
+            return
+        for key, value in {**params, **data}.items():
+            if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and bad(value):
+                raise FloatingPointError(f"{key!r}, which goes in, is not finite.")
+        read = {k: v for k, v in data.items() if k in self.data_keys}
+        graph = self.check(params, read)
+        for i, node in enumerate(graph.nodes):
+            part = Graph(
+                graph.inputs,
+                graph.constants,
+                graph.nodes[: i + 1],
+                {key: key for key in node.outputs},
             )
+            values = {**params, **read}
+            results = run(part, values, self.backend.xp, self.backend.find)
+            if any(map(bad, results.values())):
+                raise FloatingPointError(
+                    f"{node.title} is the first that gives NaN or infinity."
+                )
+        raise FloatingPointError("the gradients hold NaN or infinity; the outputs none.")
 
-        return fold(self.model, x, leaf=leaf, add=lambda _, x, y: x + y)
+    # --- where training starts --------------------------------------------------
 
-    def summary(self) -> str:
-        """A table: shapes, parameters, their bytes as float32, flops per example."""
-        return summary(self.nodes)
+    def randomize_params(
+        self, key: PRNGKeyArray | int | None = None
+    ) -> dict[str, Shaped[Array, "..."]]:
+        """Random parameters by key, made by one compiled program.
 
+        On a mesh each is born split: along its first dimension that the mesh's last
+        axis divides, or copied if there is none.
 
-@functools.partial(jax.jit, static_argnames="wanted")
-def _draw(
-    key: PRNGKeyArray, wanted: tuple[tuple[str, Parameter], ...]
-) -> dict[str, Shaped[Array, "..."]]:
-    # One long draw, cut in pieces: a draw for each array would compile far longer.
-    total = sum(p.size for _, p in wanted if p.fill is None)
-    numbers = jax.random.normal(key, (total,), jnp.float32)
-    params: dict[str, Array] = {}
-    start = 0
-    for name, p in wanted:
-        if p.fill is None:
-            params[name] = p.std * numbers[start : start + p.size].reshape(p.shape)
-            start += p.size
-        else:
-            params[name] = jnp.full(p.shape, p.fill, jnp.float32)
-    return params
+        Args:
+            key: a random key or a seed; the backend's next one if not given.
+        """
+        weights = {k: w for k, w in self.weights.items() if k in self.param_keys}
+        with self.backend.scope():
+            if key is None:
+                key = self.backend.get_random_key()
+            elif isinstance(key, int):
+                key = jax.random.key(key)
+            return draw(key, weights, self.backend.dtype, self.backend.mesh)
+
+    def initial_state(self) -> dict[str, Shaped[Array, "..."]]:
+        """The state by key as it is before training; empty where there is none."""
+        weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
+        with self.backend.scope():
+            key = jax.random.key(0)
+            return draw(key, weights, self.backend.dtype, self.backend.mesh)
+
+    @functools.cached_property
+    def pure(self) -> Callable[..., Any]:
+        """The model as one pure function `f(params, data) -> outputs`, not jitted."""
+        return self._outputs

@@ -1,0 +1,53 @@
+"""The dtypes by name, as NumPy's own dtype objects: JAX takes them as they are."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+bool_ = np.dtype(np.bool_)
+uint8 = np.dtype(np.uint8)
+int8 = np.dtype(np.int8)
+int16 = np.dtype(np.int16)
+int32 = np.dtype(np.int32)
+int64 = np.dtype(np.int64)
+float16 = np.dtype(np.float16)
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+
+FLOATS = (float16, bfloat16, float32, float64)
+
+
+def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
+    """A dtype from anything that names one.
+
+    Args:
+        value: a dtype, its name, or a type such as `jnp.float32`.
+        what: what an error calls it.
+
+    Raises:
+        ValueError: it names none.
+    """
+    try:
+        return np.dtype(value)
+    except TypeError as e:
+        raise ValueError(
+            f"{what}: {value!r:.60} is no dtype; say frugax.float32 or "
+            '"float32", for example.'
+        ) from e
+
+
+def as_float(value: Any, *, what: str = "dtype") -> np.dtype:
+    """A floating dtype that models can run in.
+
+    Raises:
+        ValueError: it is none.
+    """
+    dtype = as_dtype(value, what=what)
+    if dtype not in FLOATS:
+        raise ValueError(
+            f"{what} must be one of {', '.join(d.name for d in FLOATS)}, got "
+            f"{dtype.name}."
+        )
+    return dtype

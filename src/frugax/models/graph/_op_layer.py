@@ -1,0 +1,133 @@
+"""Any op of the table as a layer."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from frugax.models.ops import OPS, REQUIRED
+
+from ._layer import Layer, Primitive
+
+
+@dataclasses.dataclass(frozen=True)
+class OpLayer(Primitive):
+    """An op without weights; `op` makes it.
+
+    Attributes:
+        wanted: the op's name.
+        attributes: its attributes, as pairs.
+        arity: how many inputs it is wired to, for an op that takes any number.
+    """
+
+    wanted: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    weight_names = frozenset()
+
+    @property
+    def op_name(self) -> str:
+        return self.wanted
+
+    @property
+    def kind(self) -> str:
+        return self.wanted
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        found = OPS.get(self.wanted)
+        if found is None:  # a user's own; its ports are known when it is compiled
+            return ("input", *(f"input{i}" for i in range(2, 9)))
+        if found.variadic:
+            return (*found.inputs, *(f"input{i}" for i in range(1, 65)))
+        return found.inputs
+
+    @property
+    def optional(self) -> frozenset[str]:
+        found = OPS.get(self.wanted)
+        if found is None:
+            return frozenset(self.inputs[1:])
+        if found.variadic:
+            return frozenset(self.inputs[len(found.inputs) + 1 :])
+        return found.optional
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        found = OPS.get(self.wanted)
+        return ("output",) if found is None else found.outputs
+
+    def attrs(self) -> dict[str, Any]:
+        return dict(self.attributes)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name!r} (op {self.wanted})" if self.name else f"op {self.wanted}"
+
+
+def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLayer:
+    """An op of the table, or one of your own, as a layer.
+
+    Args:
+        op_name: its name: one of `frugax.models.ops.OPS`, or one that is registered
+            on the backend before the model is compiled.
+        name: what the layer is called.
+        attributes: the op's attributes: numbers, texts, booleans, None and sequences
+            of these.
+
+    Raises:
+        TypeError: an attribute is no plain value, or one that the op needs is missing.
+        ValueError: the op has no such attribute.
+
+    Example:
+        >>> from frugax.models import IOKey, Model, op
+        >>> x = IOKey("input", shape=("batch", 3))
+        >>> model = Model.create(output=op("gelu")(x) * 2)
+    """
+    found = OPS.get(op_name)
+    if found is not None:
+        for key in attributes:
+            if key not in found.attributes:
+                known = ", ".join(found.attributes) or "none"
+                raise ValueError(
+                    f"op {op_name!r} has no attribute {key!r}; it has: {known}."
+                )
+        for key, default in found.attributes.items():
+            if default is REQUIRED and key not in attributes:
+                raise TypeError(f"op {op_name!r} needs the attribute {key!r}.")
+    plain = tuple((k, plain_value(op_name, k, v)) for k, v in attributes.items())
+    return OpLayer(op_name, plain, name=name)
+
+
+def plain_value(op_name: str, key: str, value: Any) -> Any:
+    """An attribute as a plain value: sequences as tuples, NumPy's numbers as Python's.
+
+    Raises:
+        TypeError: it is no number, text, boolean, None, or sequence of these.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(plain_value(op_name, key, v) for v in value)
+    if isinstance(value, np.generic):
+        return plain_value(op_name, key, value.item())
+    if isinstance(value, np.dtype) or isinstance(value, type):
+        return np.dtype(value).name
+    raise TypeError(
+        f"op {op_name!r}: attribute {key!r} must be a number, a text, a boolean, None "
+        f"or a sequence of these, got {value!r:.80}. Arrays are inputs, not attributes."
+    )
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two attributes are the same: 1, 1.0 and True are three values."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    if isinstance(one, float) and math.isnan(one):
+        return math.isnan(other)
+    return one == other
+
+
+__all__ = ["Layer", "OpLayer", "op", "plain_value", "same_value"]

@@ -1,0 +1,92 @@
+"""Run a flat program in any namespace: the same walk traces, computes and checks."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from frugax.models.ops import Op
+
+from ._graph import Graph, Node, Repeat
+from ._infer import tensors_of
+
+Scope = Callable[[str], contextlib.AbstractContextManager[Any]]
+
+
+def run(
+    graph: Graph,
+    values: Mapping[str, Any],
+    xp: Any,
+    find: Callable[[str], Op],
+    scope: Scope = contextlib.nullcontext,
+) -> dict[str, Any]:
+    """Compute the outputs.
+
+    Args:
+        graph: a program that went through `infer`.
+        values: an array for each input and weight, by key.
+        xp: the namespace to compute in.
+        find: the op of a name.
+        scope: makes a context in which the ops of a place run, for a profiler to name.
+
+    Returns:
+        An array for each output, by name.
+    """
+    env: dict[str, Any] = {**graph.constants, **values}
+    last = _last_reads(graph)
+    for i, node in enumerate(graph.nodes):
+        with scope(node.path or "model"):
+            if isinstance(node, Repeat):
+                env[node.outputs[0]] = _loop(node, env, xp, find, scope)
+            else:
+                env.update(zip(node.outputs, _one(node, env, xp, find), strict=True))
+        for key in last.get(i, ()):
+            del env[key]  # an eager run would hold every intermediate result
+    return {name: env[key] for name, key in graph.outputs.items()}
+
+
+def _one(
+    node: Node, env: Mapping[str, Any], xp: Any, find: Callable[[str], Op]
+) -> tuple[Any, ...]:
+    op = find(node.op)
+    tensors = [None if k is None else env[k] for k in tensors_of(op, node.inputs)]
+    made = op(xp, *tensors, **dict(node.attrs))
+    return tuple(made) if len(node.outputs) > 1 else (made,)
+
+
+def _loop(
+    node: Repeat,
+    env: Mapping[str, Any],
+    xp: Any,
+    find: Callable[[str], Op],
+    scope: Scope,
+) -> Any:
+    shared = {p: env[k] for p, k in node.inputs.items() if p != node.carry}
+    stacked = {name: env[key] for name, key in node.stacked.items()}
+    names = tuple(stacked)
+    key = shared.pop("key", None)
+
+    def step(carry: Any, x: tuple[Any, ...]) -> tuple[Any, tuple[()]]:
+        number, *own = x
+        values = {**shared, **dict(zip(names, own, strict=True)), node.carry: carry}
+        if key is not None:
+            values["key"] = find("random_fold_in")(xp, key, data=number)
+        return run(node.body, values, xp, find, scope)["output"], ()
+
+    numbers = xp.arange(len(node.names))
+    first = env[node.inputs[node.carry]]
+    out, _ = xp.scan(step, first, (numbers, *stacked.values()))
+    return out
+
+
+def _last_reads(graph: Graph) -> dict[int, list[str]]:
+    kept = {*graph.outputs.values()}
+    made = {key for node in graph.nodes for key in node.outputs}
+    last: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        for key in (*node.inputs.values(), *node.outputs):
+            if key in made and key not in kept:
+                last[key] = i
+    dead: dict[int, list[str]] = {}
+    for key, i in last.items():
+        dead.setdefault(i, []).append(key)
+    return dead

@@ -1,0 +1,82 @@
+"""Layers of dense products."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from frugax.models.graph import (
+    Composite,
+    Connection,
+    Fill,
+    IOKey,
+    Normal,
+    Primitive,
+    Shape,
+    Weight,
+    known,
+    op,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Primitive):
+    """x W^T + b over the last axis; W is (dimension, inputs).
+
+    Attributes:
+        dimension: length of the last axis afterwards; >= 1.
+        bias: whether there is a b.
+        input_size: length of the last axis before; None: whatever comes.
+        init: spread of W at the start. `"he"`: std sqrt(2 / inputs), for a Relu or Gelu
+            behind it (He et al. 2015, ICCV, eq. 10). `"glorot"`: std sqrt(2 / (inputs
+            + dimension)) (Glorot & Bengio 2010, AISTATS, eq. 12).
+    """
+
+    dimension: int
+    bias: bool = True
+    input_size: int | None = None
+    init: Literal["he", "glorot"] = "glorot"
+
+    op = "linear"
+
+    def weights(self, input: Shape) -> dict[str, Weight]:
+        if not input:
+            raise ValueError("it needs at least one axis")
+        fan_in = known(input[-1])
+        if self.input_size not in (None, fan_in):
+            raise ValueError(f"the last axis must have length {self.input_size}")
+        total = fan_in if self.init == "he" else fan_in + self.dimension
+        std = math.sqrt(2 / max(total, 1))
+        found = {"weight": Weight((self.dimension, fan_in), Normal(std))}
+        if self.bias:
+            found["bias"] = Weight((self.dimension,), Fill(0))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class MLP(Composite):
+    """Linear layers with an activation between.
+
+    Attributes:
+        input_size: length of the input's last axis; None: whatever comes.
+        hidden_sizes: length after each hidden layer.
+        output_size: length at the end.
+        activation: the op between them.
+    """
+
+    input_size: int | None = None
+    hidden_sizes: Sequence[int] = ()
+    output_size: int = 1
+    activation: str = "relu"
+
+    def ports(self) -> dict[str, IOKey]:
+        if self.input_size is None:
+            return {}
+        return {"input": IOKey("input", shape=("batch", self.input_size))}
+
+    def build(self, input: Connection) -> Connection:
+        x, before = input, self.input_size
+        for size in self.hidden_sizes:
+            x = op(self.activation)(Linear(size, input_size=before, init="he")(x))
+            before = size
+        return Linear(self.output_size, input_size=before)(x)

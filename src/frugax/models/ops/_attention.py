@@ -1,0 +1,61 @@
+"""Attention: each query takes a mean of values, weighted by how well keys match."""
+
+from typing import Any
+
+from ._table import op
+
+
+@op(promote="none")
+def attention(
+    xp: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Any:
+    """Softmax of scaled products of queries and keys, times values.
+
+    Shapes are (batch, time, heads, features), or without heads (batch, time, features);
+    that is what a linear layer's output is reshaped to with nothing moved. Keys and
+    values may have fewer heads, a divisor of the queries': neighbours share one then.
+
+    The mask may be boolean, True where a query may look, or numbers added to the
+    products; it is broadcast to (batch, heads, queries, keys). A query that may look
+    nowhere gets zeros. `causal`: the last query sees all keys, each one before it one
+    key less. `scale` is 1 / sqrt(features) if not given.
+    Vaswani et al. 2017, arXiv:1706.03762; Ainslie et al. 2023, arXiv:2305.13245.
+
+    Raises:
+        ValueError: shapes that do not go together.
+    """
+    rank = len(query.shape)
+    if rank not in (3, 4) or len(key.shape) != rank or len(value.shape) != rank:
+        raise ValueError(
+            "attention: query, key and value must be (batch, time, heads, features), or "
+            f"without heads, not {_shapes(query, key, value)}."
+        )
+    if rank == 3:
+        query, key, value = (xp.expand_dims(x, 2) for x in (query, key, value))
+    heads, features = query.shape[2:]
+    same_keys = key.shape[:3] == value.shape[:3] and key.shape[3] == features
+    if not same_keys or query.shape[0] != key.shape[0] or heads % key.shape[2]:
+        raise ValueError(
+            "attention: keys and values must agree in batch, time and heads, queries "
+            "and keys in batch and features, and the heads of keys divide those of "
+            f"queries; not {_shapes(query, key, value)}."
+        )
+    if mask is not None and len(mask.shape) > 4:
+        raise ValueError(
+            "attention: the mask must broadcast to (batch, heads, queries, keys), not "
+            f"be {tuple(mask.shape)}."
+        )
+    scale = features**-0.5 if scale is None else scale
+    out = xp.attention(query, key, value, mask, causal, scale)
+    return xp.reshape(out, (*out.shape[:2], out.shape[3])) if rank == 3 else out
+
+
+def _shapes(*arrays: Any) -> str:
+    return " ".join(str(tuple(x.shape)) for x in arrays)

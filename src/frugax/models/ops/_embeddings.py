@@ -1,0 +1,107 @@
+"""Rows of a table, and positions put into a sequence."""
+
+import math
+from typing import Any
+
+from ._table import op
+
+
+@op()
+def embedding(xp: Any, indices: Any, weight: Any) -> Any:
+    """Rows of the weight, (rows, features), by indices (...): (..., features).
+
+    An index that is not in [0, rows) gives NaN: nothing can be raised when compiled.
+    """
+    return xp.embedding(indices, weight)
+
+
+@op(promote="float")
+def learned_positions(xp: Any, input: Any, weight: Any, *, offset: int = 0) -> Any:
+    """Rows of the weight, (longest, features), added along time.
+
+    The input is (..., time, features); `offset` is the first one's position.
+
+    Raises:
+        ValueError: the sequence is longer than the weight.
+    """
+    end = offset + input.shape[-2]
+    if end > weight.shape[0]:
+        raise ValueError(
+            f"learned_positions: position {end - 1} is not among {weight.shape[0]}."
+        )
+    rows = weight[offset:end]
+    return input + xp.reshape(rows, (1,) * (len(input.shape) - 2) + rows.shape)
+
+
+@op(promote="float")
+def sinusoidal_positions(
+    xp: Any, input: Any, *, base: float = 10000.0, offset: int = 0
+) -> Any:
+    """Sines and cosines of the position, added along time.
+
+    The input is (..., time, features), the features even in number: sines go into the
+    first half of them, cosines into the other. `offset` is the first one's position.
+    Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
+    """
+    features = _even("sinusoidal_positions", input.shape[-1])
+    angles = _angles(
+        xp, input, xp.arange(offset, offset + input.shape[-2], like=input), base
+    )
+    waves = xp.concat([xp.sin(angles), xp.cos(angles)], axis=-1)
+    lead = (1,) * (len(input.shape) - 2)
+    waves = xp.reshape(waves, (*lead, input.shape[-2], features))
+    return input + xp.cast_like(waves, input)
+
+
+@op(promote="none")
+def rotary_positions(
+    xp: Any,
+    input: Any,
+    positions: Any = None,
+    *,
+    base: float = 10000.0,
+    offset: int = 0,
+    interleaved: bool = False,
+) -> Any:
+    """Pairs of features turned by an angle that grows with the position.
+
+    The input is (batch, time, heads, features), the features even in number. A pair is
+    feature i and i + features / 2, as in GPT-NeoX and Llama; `interleaved`: 2 i and
+    2 i + 1, as in the paper. Positions are `offset`, `offset + 1`, ..., or given as
+    (time,) or (batch, time). Su et al. 2021, arXiv:2104.09864.
+    """
+    features = _even("rotary_positions", input.shape[-1])
+    if positions is None:
+        positions = xp.arange(offset, offset + input.shape[-3], like=input)
+    angles = _angles(xp, input, positions, base)
+    lead = (1,) * (2 - len(positions.shape))
+    shape = (*lead, *positions.shape, 1, features // 2)
+    cosines = xp.cast_like(xp.reshape(xp.cos(angles), shape), input)
+    sines = xp.cast_like(xp.reshape(xp.sin(angles), shape), input)
+    if interleaved:
+        left, right = input[..., 0::2], input[..., 1::2]
+    else:
+        left, right = input[..., : features // 2], input[..., features // 2 :]
+    turned = left * cosines - right * sines, right * cosines + left * sines
+    if not interleaved:
+        return xp.concat(list(turned), axis=-1)
+    return xp.reshape(xp.stack(list(turned), axis=-1), input.shape)
+
+
+def _even(op: str, features: int) -> int:
+    if features % 2:
+        raise ValueError(f"{op}: the features must be even in number, not {features}.")
+    return features
+
+
+def _angles(xp: Any, input: Any, positions: Any, base: float) -> Any:
+    """Positions (...) times falling frequencies: (..., features / 2), wide."""
+    half = input.shape[-1] // 2
+    # bfloat16 has no room for positions beyond 256.
+    wide = xp.widened(input)
+    frequencies = xp.exp(
+        xp.cast_like(xp.arange(half, like=input), wide) * (-math.log(base) / half)
+    )
+    places = xp.cast_like(positions, wide)
+    shape = (1,) * len(positions.shape) + (half,)
+    return xp.expand_dims(places, -1) * xp.reshape(frequencies, shape)

@@ -1,0 +1,134 @@
+"""Entries picked out, put in order, or added at an index.
+
+Indices count from 0; negative ones from the end. An index that is not there is an error
+that JAX cannot raise under `jit`: it reads NaN (floats) and writes nothing; torch raises.
+"""
+
+from typing import Any
+
+from ._table import op
+
+
+@op(promote="same")
+def getitem(xp: Any, input: Any, *, index: Any) -> Any:
+    """input[index], with the index as plain values.
+
+    `index` is a tuple of integers, None (a new axis), "..." and
+    ("slice", start, stop, step).
+    """
+    return xp.getitem(input, _key(index))
+
+
+def _key(index: Any) -> tuple[Any, ...]:
+    """The index as Python writes it.
+
+    Raises:
+        ValueError: an entry is none of those that `getitem` names.
+    """
+    entries = index if isinstance(index, (tuple, list)) else (index,)
+    if len(entries) == 4 and entries[0] == "slice":
+        entries = (entries,)
+    key: list[Any] = []
+    for entry in entries:
+        if isinstance(entry, (tuple, list)) and entry[:1] in (("slice",), ["slice"]):
+            key.append(slice(*entry[1:]))
+        elif entry == "...":
+            key.append(...)
+        elif entry is None or isinstance(entry, int):
+            key.append(entry)
+        else:
+            raise ValueError(
+                f'getitem: index entry {entry!r} is no integer, None, "..." or '
+                '("slice", start, stop, step).'
+            )
+    return tuple(key)
+
+
+@op()
+def take(
+    xp: Any, input: Any, indices: Any, *, axis: int | None = None, mode: str = "fill"
+) -> Any:
+    """Entries at `indices` along an axis; of the flattened array if None.
+
+    mode "fill" reads NaN where an index is not there (torch raises); "clip" takes the
+    nearest, and a negative index is then 0.
+    """
+    if mode not in ("fill", "clip"):
+        raise ValueError(f"take: mode must be fill or clip, got {mode!r}.")
+    (input,), (indices,) = xp.promote((input,)), xp.promote((indices,))
+    return xp.take(input, indices, axis, mode)
+
+
+@op()
+def take_along_axis(xp: Any, input: Any, indices: Any, *, axis: int = -1) -> Any:
+    """For each index one entry along the axis; the other axes run along."""
+    (input,), (indices,) = xp.promote((input,)), xp.promote((indices,))
+    return xp.take_along_axis(input, indices, axis)
+
+
+@op()
+def scatter_add(
+    xp: Any, input: Any, indices: Any, updates: Any, *, axis: int = 0
+) -> Any:
+    """Slices of `updates` added at 1-d `indices` along the axis, as often as named."""
+    (indices,) = xp.promote((indices,))
+    input, updates = xp.promote((input, updates))
+    if indices.ndim != 1:
+        raise ValueError(
+            f"scatter_add: indices must have one axis, got shape {indices.shape}."
+        )
+    return xp.scatter_add(input, indices, updates, axis)
+
+
+@op(promote="same")
+def one_hot(
+    xp: Any, input: Any, *, classes: int, axis: int = -1, dtype: str | None = None
+) -> Any:
+    """1 at the index and 0 elsewhere, on a new axis; all 0 for an index not there."""
+    hot = xp.equal(
+        xp.expand_dims(input, -1),
+        xp.arange(classes, dtype=xp.dtype_of(input), like=input),
+    )
+    hot = xp.cast(hot, dtype or xp.float_dtype)
+    return hot if axis == -1 else xp.moveaxis(hot, -1, axis)
+
+
+@op(promote="same")
+def sort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
+    """In order along an axis; NaN counts as the largest."""
+    return xp.sort(input, axis, descending)
+
+
+@op(promote="same")
+def argsort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
+    """The indices that sort; equal entries keep their order."""
+    return xp.argsort(input, axis, descending)
+
+
+@op(promote="same", outputs=("output", "indices"))
+def top_k(xp: Any, input: Any, *, k: int) -> Any:
+    """The k largest along the last axis, largest first, and where they are.
+
+    Of equal ones the first comes first; NaN counts as the largest.
+    """
+    return xp.top_k(input, k)
+
+
+@op(promote="same")
+def tril(xp: Any, input: Any, *, k: int = 0) -> Any:
+    """0 above the k-th diagonal of the last two axes."""
+    return xp.tril(input, k)
+
+
+@op(promote="same")
+def triu(xp: Any, input: Any, *, k: int = 0) -> Any:
+    """0 below the k-th diagonal of the last two axes."""
+    return xp.triu(input, k)
+
+
+@op(promote="same")
+def diagonal(
+    xp: Any, input: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1
+) -> Any:
+    """A diagonal of two axes, as the last axis."""
+    return xp.diagonal(input, offset, axis1, axis2)

@@ -1,0 +1,101 @@
+"""Metrics: what is reported of predictions, float32, with no gradient to follow."""
+
+from typing import Any
+
+from ._losses import cross_entropy
+from ._table import op
+
+
+@op()
+def accuracy(
+    xp: Any, logits: Any, labels: Any, *, ignore_index: int | None = None
+) -> Any:
+    """Share of examples whose highest score is that of the right class.
+
+    The logits are (..., classes), the labels classes, (...). Those labelled
+    `ignore_index` do not count; of none the accuracy is 0.
+    """
+    return _share_right(xp, xp.argmax(logits, axis=-1) == labels, labels, ignore_index)
+
+
+@op()
+def top_k_accuracy(
+    xp: Any, logits: Any, labels: Any, *, k: int = 5, ignore_index: int | None = None
+) -> Any:
+    """Share of examples whose right class is among the k highest scores.
+
+    Of equal scores that of the lower class is the higher, as in `accuracy`. A label
+    that is no class is never right.
+    """
+    score = xp.expand_dims(xp.pick(xp.widened(logits), labels), -1)
+    all_scores = xp.widened(logits)
+    classes = xp.arange(logits.shape[-1], like=logits)
+    row = (1,) * (len(logits.shape) - 1) + (-1,)
+    lower = xp.reshape(classes, row) < xp.expand_dims(labels, -1)
+    ahead = (all_scores > score) | ((all_scores == score) & lower)
+    rank = xp.sum(xp.cast_like(ahead, all_scores), axis=-1)
+    right = (rank < k) & (score[..., 0] == score[..., 0])
+    return _share_right(xp, right, labels, ignore_index)
+
+
+@op()
+def precision(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
+    """Share of true ones among what scores above the threshold; of none, 0.
+
+    Labels are 0 and 1; a threshold of 0 is that of logits.
+    """
+    found, claimed, _ = _counts(xp, scores, labels, threshold)
+    return found / xp.maximum(claimed, 1.0)
+
+
+@op()
+def recall(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
+    """Share of true ones that score above the threshold; of none, 0."""
+    found, _, there = _counts(xp, scores, labels, threshold)
+    return found / xp.maximum(there, 1.0)
+
+
+@op()
+def f1(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
+    """Harmonic mean of `precision` and `recall`; 0 if nothing was found."""
+    found, claimed, there = _counts(xp, scores, labels, threshold)
+    return 2.0 * found / xp.maximum(claimed + there, 1.0)
+
+
+@op(promote="float")
+def r2(xp: Any, input: Any, target: Any) -> Any:
+    """1 - squared errors / squared deviations of the target from its mean.
+
+    Over all elements. Of a constant target it is -inf, or NaN if all is right.
+    """
+    x, y = xp.widened(input), xp.widened(target)
+    deviation = y - xp.reshape(xp.mean(y), (1,) * len(y.shape))
+    return 1.0 - xp.sum((x - y) * (x - y)) / xp.sum(deviation * deviation)
+
+
+@op()
+def perplexity(
+    xp: Any, logits: Any, labels: Any, *, ignore_index: int | None = None
+) -> Any:
+    """exp of `cross_entropy`: among how many classes it hesitates, as it were."""
+    return xp.exp(cross_entropy(xp, logits, labels, ignore_index=ignore_index))
+
+
+def _share_right(xp: Any, right: Any, labels: Any, ignore_index: int | None) -> Any:
+    right = xp.cast(right, "float32")
+    if ignore_index is None:
+        return xp.mean(right)
+    valid = xp.cast(labels != ignore_index, "float32")
+    return xp.sum(right * valid) / xp.maximum(xp.sum(valid), 1.0)
+
+
+def _counts(xp: Any, scores: Any, labels: Any, threshold: float) -> tuple[Any, ...]:
+    """How many were found, claimed, and are there."""
+    if tuple(scores.shape) != tuple(labels.shape):
+        raise ValueError(
+            f"the shapes of scores and labels must be equal, not "
+            f"{tuple(scores.shape)} and {tuple(labels.shape)}."
+        )
+    claimed = xp.cast(scores > threshold, "float32")
+    there = xp.cast(labels > 0, "float32")
+    return xp.sum(claimed * there), xp.sum(claimed), xp.sum(there)

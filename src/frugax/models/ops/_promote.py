@@ -1,0 +1,113 @@
+"""The one rule for the dtype of a result, whatever the library.
+
+It is JAX's lattice (docs.jax.dev, "Type promotion semantics"), in NumPy's names: an
+integer meets a float and becomes that float, float16 meets bfloat16 and both become
+float32, and a 0-d array counts as any other array. Only Python numbers are weak: they
+take the dtype of what they meet. Reads dtypes; imports NumPy and ml_dtypes alone.
+"""
+
+import functools
+
+import ml_dtypes
+import numpy as np
+
+_KINDS: dict[str, tuple[str, int]] = {
+    "bool": ("bool", 8),
+    **{f"uint{n}": ("unsigned", n) for n in (8, 16, 32, 64)},
+    **{f"int{n}": ("signed", n) for n in (8, 16, 32, 64)},
+    "bfloat16": ("float", 16),
+    **{f"float{n}": ("float", n) for n in (16, 32, 64)},
+    "complex64": ("complex", 32),
+    "complex128": ("complex", 64),
+}
+_WEAK: dict[type, str] = {bool: "bool", int: "signed", float: "float"}
+
+# What an integer is when nothing else says so: the same on both libraries, also when
+# 64-bit numbers are allowed, so that a model's dtypes do not depend on the backend.
+INT_DTYPE = np.dtype(np.int32)
+FLOAT_DTYPE = np.dtype(np.float32)
+
+
+def as_dtype(dtype: object) -> np.dtype:
+    """NumPy's dtype of a name such as "bfloat16", a scalar type or a dtype.
+
+    Raises:
+        TypeError: there is no such dtype.
+    """
+    if dtype == "bfloat16":  # NumPy does not know the name by itself
+        return np.dtype(ml_dtypes.bfloat16)
+    try:
+        return np.dtype(dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except TypeError:
+        raise TypeError(
+            f"there is no dtype {dtype!r}. Use one of {', '.join(_KINDS)}."
+        ) from None
+
+
+@functools.lru_cache(maxsize=None)
+def is_floating(dtype: np.dtype) -> bool:
+    """Whether numbers of that dtype have a fraction, complex ones included."""
+    return _kind(dtype)[0] in ("float", "complex")
+
+
+@functools.lru_cache(maxsize=None)
+def result_dtype(
+    *dtypes: np.dtype | type[bool] | type[int] | type[float],
+    to_float: bool = False,
+    float_dtype: np.dtype = FLOAT_DTYPE,
+) -> np.dtype:
+    """The dtype that all of these are brought to when they meet.
+
+    Args:
+        dtypes: of arrays; for a Python number its type, `bool`, `int` or `float`.
+        to_float: whether the result must have a fraction.
+        float_dtype: what integers become then, and what a Python float is that meets
+            no floating array.
+
+    Raises:
+        TypeError: one of the dtypes takes no part in promotion.
+    """
+    strong = [_kind(d) for d in dtypes if isinstance(d, np.dtype)]
+    weak = {_WEAK[d] for d in dtypes if not isinstance(d, np.dtype)}
+    widest: dict[str, int] = {}
+    for kind, bits in strong:
+        widest[kind] = max(bits, widest.get(kind, 0))
+    if "complex" in widest:
+        wide = max(widest["complex"], widest.get("float", 0)) == 64
+        return np.dtype(np.complex128 if wide else np.complex64)
+    if "float" in widest:
+        halves = {d for d in dtypes if isinstance(d, np.dtype) and _is_half(d)}
+        if widest["float"] > 16:
+            return np.dtype(f"float{widest['float']}")
+        # float16 has the digits and bfloat16 the range: only float32 holds both.
+        return halves.pop() if len(halves) == 1 else np.dtype(np.float32)
+    if "float" in weak or to_float:
+        return float_dtype
+    if "signed" in widest or "unsigned" in widest:
+        signed, unsigned = widest.get("signed", 0), widest.get("unsigned", 0)
+        if signed == 0:
+            return np.dtype(f"uint{unsigned}")
+        bits = signed if signed > unsigned else 2 * unsigned
+        return np.dtype(f"int{bits}") if bits <= 64 else float_dtype
+    return INT_DTYPE if "signed" in weak else np.dtype(np.bool_)
+
+
+@functools.lru_cache(maxsize=None)
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """What sums and products of that dtype are kept in: bool and short ints in int32."""
+    kind, bits = _kind(dtype)
+    return INT_DTYPE if kind not in ("float", "complex") and bits < 32 else dtype
+
+
+def _kind(dtype: np.dtype) -> tuple[str, int]:
+    try:
+        return _KINDS[dtype.name]
+    except (KeyError, AttributeError):
+        raise TypeError(
+            f"dtype {dtype} takes no part in promotion; cast it to one of "
+            f"{', '.join(_KINDS)} first."
+        ) from None
+
+
+def _is_half(dtype: np.dtype) -> bool:
+    return _kind(dtype) == ("float", 16)

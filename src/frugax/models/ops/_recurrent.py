@@ -1,0 +1,194 @@
+"""Recurrent layers over (batch, time, features), and single steps of them.
+
+Weights are laid out as in torch: (gates * hidden, features) for the input and
+(gates * hidden, hidden) for the state, the gates in the order input, forget, cell,
+output (LSTM) and reset, update, new (GRU). A state that is not given is zeros.
+"""
+
+from typing import Any
+
+from ._table import op
+
+
+@op(promote="float", outputs=("output", "state"))
+def rnn(
+    xp: Any,
+    input: Any,
+    weight: Any,
+    hidden_weight: Any,
+    bias: Any = None,
+    state: Any = None,
+    *,
+    activation: str = "tanh",
+    reverse: bool = False,
+) -> Any:
+    """h = act(W x + U h + b) at each time: all h, (batch, time, hidden), and the last.
+
+    `reverse` goes from the last time to the first; outputs stay at their times.
+
+    Raises:
+        ValueError: the activation is neither "tanh" nor "relu".
+    """
+    act = _activation(xp, activation)
+    state = _zeros(xp, input, hidden_weight) if state is None else state
+
+    def step(hidden: Any, driven: Any) -> Any:
+        hidden = act(driven + xp.linear(hidden, hidden_weight, None))
+        return hidden, hidden
+
+    return _over_time(xp, step, state, input, weight, bias, reverse=reverse)
+
+
+@op(promote="float", outputs=("output", "state", "cell_state"))
+def lstm(
+    xp: Any,
+    input: Any,
+    weight: Any,
+    hidden_weight: Any,
+    bias: Any = None,
+    state: Any = None,
+    cell_state: Any = None,
+    *,
+    reverse: bool = False,
+) -> Any:
+    """Long short-term memory: all h, (batch, time, hidden), the last h and c.
+
+    Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000.
+    """
+    state = _zeros(xp, input, hidden_weight) if state is None else state
+    cell = _zeros(xp, input, hidden_weight) if cell_state is None else cell_state
+
+    def step(carry: Any, driven: Any) -> Any:
+        hidden, cell = carry
+        gates = driven + xp.linear(hidden, hidden_weight, None)
+        carry = _lstm_update(xp, gates, cell)
+        return carry, carry[0]
+
+    output, (state, cell) = _over_time(
+        xp, step, (state, cell), input, weight, bias, reverse=reverse
+    )
+    return output, state, cell
+
+
+@op(promote="float", outputs=("output", "state"))
+def gru(
+    xp: Any,
+    input: Any,
+    weight: Any,
+    hidden_weight: Any,
+    bias: Any = None,
+    hidden_bias: Any = None,
+    state: Any = None,
+    *,
+    reverse: bool = False,
+) -> Any:
+    """Gated recurrent unit: all h, (batch, time, hidden), and the last.
+
+    The reset gate acts after the state's product and its bias, as in torch and cuDNN.
+    Cho et al. 2014, arXiv:1406.1078.
+    """
+    state = _zeros(xp, input, hidden_weight) if state is None else state
+
+    def step(hidden: Any, driven: Any) -> Any:
+        recalled = xp.linear(hidden, hidden_weight, hidden_bias)
+        hidden = _gru_update(xp, driven, recalled, hidden)
+        return hidden, hidden
+
+    return _over_time(xp, step, state, input, weight, bias, reverse=reverse)
+
+
+@op(promote="float")
+def rnn_cell(
+    xp: Any,
+    input: Any,
+    state: Any,
+    weight: Any,
+    hidden_weight: Any,
+    bias: Any = None,
+    *,
+    activation: str = "tanh",
+) -> Any:
+    """One step of `rnn` on (batch, features): the new state."""
+    act = _activation(xp, activation)
+    driven = xp.linear(input, weight, bias)
+    return act(driven + xp.linear(state, hidden_weight, None))
+
+
+@op(promote="float", outputs=("state", "cell_state"))
+def lstm_cell(
+    xp: Any,
+    input: Any,
+    state: Any,
+    cell_state: Any,
+    weight: Any,
+    hidden_weight: Any,
+    bias: Any = None,
+) -> Any:
+    """One step of `lstm` on (batch, features): the new h and c."""
+    driven = xp.linear(input, weight, bias)
+    gates = driven + xp.linear(state, hidden_weight, None)
+    return _lstm_update(xp, gates, cell_state)
+
+
+@op(promote="float")
+def gru_cell(
+    xp: Any,
+    input: Any,
+    state: Any,
+    weight: Any,
+    hidden_weight: Any,
+    bias: Any = None,
+    hidden_bias: Any = None,
+) -> Any:
+    """One step of `gru` on (batch, features): the new state."""
+    driven = xp.linear(input, weight, bias)
+    recalled = xp.linear(state, hidden_weight, hidden_bias)
+    return _gru_update(xp, driven, recalled, state)
+
+
+def _over_time(
+    xp: Any,
+    step: Any,
+    carry: Any,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    reverse: bool,
+) -> Any:
+    """All outputs, (batch, time, hidden), and the last carry."""
+    # What does not wait for the state is one product for all times.
+    driven = xp.transpose(xp.linear(input, weight, bias), (1, 0, 2))
+    carry, outputs = xp.scan(step, carry, driven, reverse=reverse)
+    return xp.transpose(outputs, (1, 0, 2)), carry
+
+
+def _lstm_update(xp: Any, gates: Any, cell: Any) -> Any:
+    enter, forget, new, leave = _parts(gates, 4)
+    cell = xp.sigmoid(forget) * cell + xp.sigmoid(enter) * xp.tanh(new)
+    return xp.sigmoid(leave) * xp.tanh(cell), cell
+
+
+def _gru_update(xp: Any, driven: Any, recalled: Any, hidden: Any) -> Any:
+    reset, update, new = _parts(driven, 3)
+    reset_again, update_again, new_again = _parts(recalled, 3)
+    reset = xp.sigmoid(reset + reset_again)
+    update = xp.sigmoid(update + update_again)
+    new = xp.tanh(new + reset * new_again)
+    return new + update * (hidden - new)
+
+
+def _parts(gates: Any, count: int) -> list[Any]:
+    size = gates.shape[-1] // count
+    return [gates[:, i * size : (i + 1) * size] for i in range(count)]
+
+
+def _zeros(xp: Any, input: Any, hidden_weight: Any) -> Any:
+    zeros = xp.zeros((input.shape[0], hidden_weight.shape[-1]), like=input)
+    return xp.cast_like(zeros, input)
+
+
+def _activation(xp: Any, name: str) -> Any:
+    if name not in ("tanh", "relu"):
+        raise ValueError(f'rnn: activation must be "tanh" or "relu", not {name!r}.')
+    return getattr(xp, name)

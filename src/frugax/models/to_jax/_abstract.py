@@ -1,0 +1,124 @@
+"""What an op makes of shapes, asked of JAX and remembered."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from frugax.models.graph import Graph, Rules, Spec
+from frugax.models.ops import Op
+
+from ._backend import JaxBackend
+from ._namespace import JaxNamespace
+
+
+def spec_of(value: Any) -> Spec:
+    """Shape and dtype of an array, a tracer, a number or a random key."""
+    shape = np.shape(value) if not hasattr(value, "shape") else tuple(value.shape)
+    dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
+    return Spec(shape, dtype)
+
+
+def rules_of(backend: JaxBackend) -> Rules:
+    """What `infer` needs to know of a backend."""
+
+    def abstract(
+        op: Op, given: tuple[Any, ...], attrs: tuple[tuple[str, Any], ...]
+    ) -> tuple[Spec, ...]:
+        fixed = tuple(g if _is_plain(g) else spec_of(g) for g in given)
+        return _shapes(op, fixed, attrs, backend.xp)
+
+    return Rules(abstract, backend.find, backend.dtype, spec_of)
+
+
+def _is_plain(given: Any) -> bool:
+    return given is None or isinstance(given, (Spec, bool, int, float))
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _shapes(
+    op: Op,
+    given: tuple[Any, ...],
+    attrs: tuple[tuple[str, Any], ...],
+    xp: JaxNamespace,
+) -> tuple[Spec, ...]:
+    arrays = [
+        jax.ShapeDtypeStruct(g.shape, g.dtype) for g in given if isinstance(g, Spec)
+    ]
+
+    def body(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        tensors = [next(rest) if isinstance(g, Spec) else g for g in given]
+        return op(xp, *tensors, **dict(attrs))
+
+    made = jax.eval_shape(body, *arrays)
+    results = made if len(op.outputs) > 1 else (made,)
+    return tuple(Spec(tuple(r.shape), r.dtype) for r in results)
+
+
+def input_specs(
+    flat: Graph, shapes: Mapping[str, Any], backend: JaxBackend
+) -> dict[str, Spec]:
+    """Shape and dtype of each input, from what the caller and the model say.
+
+    Args:
+        flat: the program.
+        shapes: what the caller says: lengths, names, None; or an array.
+        backend: gives the dtype where none is said.
+
+    Raises:
+        ValueError: a shape names no input, or is no shape.
+    """
+    unknown = sorted(set(shapes) - set(flat.inputs))
+    if unknown:
+        raise ValueError(
+            f"shapes: there is no input {unknown[0]!r}; there are: "
+            f"{', '.join(sorted(flat.inputs)) or 'none'}."
+        )
+    free = _Free()
+    specs: dict[str, Spec] = {}
+    for key, about in flat.inputs.items():
+        if about.dtype == "key":
+            specs[key] = Spec((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
+            continue
+        said = shapes.get(key, about.shape)
+        if said is None:
+            continue
+        dtype = np.dtype(about.dtype) if about.dtype else backend.dtype
+        if hasattr(said, "shape") and hasattr(said, "dtype"):
+            said, dtype = said.shape, said.dtype
+        specs[key] = Spec(free.shape(key, said), dtype)
+    return specs
+
+
+class _Free:
+    """Names of free dimensions become JAX's symbolic ones, all in one scope."""
+
+    def __init__(self) -> None:
+        self.scope = jax.export.SymbolicScope()
+        self.count = 0
+
+    def shape(self, key: str, said: Any) -> tuple[Any, ...]:
+        if isinstance(said, str) or not isinstance(said, Sequence):
+            raise ValueError(
+                f"shapes[{key!r}] must be a sequence such as [32, 128] or "
+                f'["batch", 128], got {said!r:.60}.'
+            )
+        return tuple(self.dimension(key, d) for d in said)
+
+    def dimension(self, key: str, said: Any) -> Any:
+        if isinstance(said, (int, np.integer)) and not isinstance(said, bool):
+            if said < 0:
+                raise ValueError(f"shapes[{key!r}]: a length cannot be {said}.")
+            return int(said)
+        if said is None:
+            self.count += 1
+            said = f"free{self.count}"
+        if isinstance(said, str) and said.isidentifier():
+            return jax.export.symbolic_shape(said, scope=self.scope)[0]
+        raise ValueError(
+            f"shapes[{key!r}]: a dimension is a length, a name or None, got {said!r}."
+        )

@@ -1,0 +1,148 @@
+"""Neural-network kernels of the JAX namespace, each in the form XLA:CPU runs fastest.
+
+`Kernels` is what `JaxNamespace` inherits: linear maps, norms, attention, lookups and
+loops here; convolutions and pools in `_kernels_conv.py`. What was measured against
+what: `docs/models/ops.md`.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ._kernels_conv import ConvolutionKernels
+
+
+class Kernels(ConvolutionKernels):
+    """Methods that `JaxNamespace` inherits."""
+
+    precision: Any
+
+    def linear(
+        self, input: jax.Array, weight: jax.Array, bias: jax.Array | None
+    ) -> jax.Array:
+        """input W^T + bias over the last axis; the weight is (out, in)."""
+        # One contraction over all leading axes; flattening them first costs 1.3-1.6x
+        # in the gradient.
+        axes = (((input.ndim - 1,), (1,)), ((), ()))
+        out = lax.dot_general(input, weight, axes, precision=self.precision)
+        return out if bias is None else out + lax.expand_dims(bias, range(out.ndim - 1))
+
+    def embedding(self, indices: jax.Array, weight: jax.Array) -> jax.Array:
+        """Rows of `weight`; NaN for an index that is not in it, also a negative one."""
+        return weight.at[indices].get(
+            mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
+        )
+
+    def pick(self, scores: jax.Array, labels: jax.Array) -> jax.Array:
+        """The label's score of each row of the last axis; NaN for no valid label."""
+        at = jnp.clip(labels, 0, scores.shape[-1] - 1)
+        picked = jnp.take_along_axis(scores, at[..., None], axis=-1)[..., 0]
+        return jnp.where(at == labels, picked, jnp.nan)
+
+    def widened(self, input: jax.Array) -> jax.Array:
+        """In float32 if it is narrower: what sums and exponentials are taken in."""
+        narrow = input.dtype in (jnp.bfloat16, jnp.float16)
+        return input.astype(jnp.float32) if narrow else input
+
+    def cast_like(self, input: jax.Array, like: jax.Array) -> jax.Array:
+        """In the dtype of `like`."""
+        return input.astype(like.dtype)
+
+    def unbiased_factor(self, input: jax.Array, axes: tuple[int, ...]) -> Any:
+        """n / (n - 1) for the n elements of these axes; of one element 1."""
+        size = math.prod(input.shape[axis] for axis in axes)
+        if isinstance(size, int):
+            return size / max(size - 1, 1)
+        size = jnp.array(size).astype(input.dtype)  # a symbolic one
+        return size / jnp.maximum(size - 1, 1)
+
+    def layer_norm(
+        self,
+        input: jax.Array,
+        weight: jax.Array | None,
+        bias: jax.Array | None,
+        epsilon: float,
+    ) -> jax.Array:
+        """Zero mean and unit variance along the last axis, then scaled and moved."""
+        x = self.widened(input)
+        # The mean square of what is left, not E[x^2] - E[x]^2: that loses the variance
+        # of numbers far from 0, and its gradient is no faster.
+        x = x - x.mean(axis=-1, keepdims=True)
+        scale = lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
+        return self._affine(x * scale, weight, bias).astype(input.dtype)
+
+    def rms_norm(
+        self, input: jax.Array, weight: jax.Array | None, epsilon: float
+    ) -> jax.Array:
+        """Unit mean square along the last axis, then scaled."""
+        x = self.widened(input)
+        scale = lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
+        return self._affine(x * scale, weight, None).astype(input.dtype)
+
+    def _affine(
+        self, x: jax.Array, weight: jax.Array | None, bias: jax.Array | None
+    ) -> jax.Array:
+        """X times weight plus bias along the last axis, in x's dtype."""
+        lead = range(x.ndim - 1)
+        if weight is not None:
+            x = x * lax.expand_dims(weight.astype(x.dtype), lead)
+        if bias is not None:
+            x = x + lax.expand_dims(bias.astype(x.dtype), lead)
+        return x
+
+    def attention(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | None,
+        causal: bool,
+        scale: float,
+    ) -> jax.Array:
+        """Softmax attention on (batch, time, heads, features); see `ops`."""
+        batch, reads, heads, features = query.shape
+        seen, groups = key.shape[1], key.shape[2]
+        # Heads before time: 0.5-0.9 of the time of `jax.nn.dot_product_attention`,
+        # whose contractions have the heads inside.
+        heads_first = lambda x: lax.transpose(x, (0, 2, 1, 3))
+        # Queries of heads that share a key are more queries of one head.
+        q = heads_first(query * scale).reshape(batch, groups, -1, features)
+        k, v = heads_first(key), heads_first(value)
+        wide = self.widened(query).dtype
+        scores = jnp.einsum(
+            "bhqd,bhkd->bhqk",
+            q,
+            k,
+            precision=self.precision,
+            preferred_element_type=wide,
+        ).reshape(batch, heads, reads, seen)
+        if mask is not None and mask.dtype == jnp.bool_:
+            mask = lax.expand_dims(mask, range(4 - mask.ndim))
+            scores = jnp.where(mask, scores, -jnp.inf)
+        elif mask is not None:
+            mask = lax.expand_dims(mask, range(4 - mask.ndim))
+            scores = scores + mask.astype(wide)
+        if causal:
+            last = lax.broadcasted_iota(jnp.int32, (reads, seen), 0) + (seen - reads)
+            allowed = lax.broadcasted_iota(jnp.int32, (reads, seen), 1) <= last
+            scores = jnp.where(allowed[None, None], scores, -jnp.inf)
+        highest = lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+        if causal or mask is not None:
+            # A row with all masked has no highest: exp(-inf) makes it 0 then.
+            highest = jnp.where(highest == -jnp.inf, 0.0, highest)
+        shares = jnp.exp(scores - highest)
+        total = shares.sum(axis=-1, keepdims=True)
+        if causal or mask is not None:
+            total = jnp.where(total == 0, 1.0, total)
+        # Divided at the end: `features` numbers for each query instead of `seen`.
+        mixed = jnp.einsum(
+            "bhqk,bhkd->bhqd",
+            shares.reshape(batch, groups, -1, seen).astype(v.dtype),
+            v,
+            precision=self.precision,
+            preferred_element_type=wide,
+        ).reshape(batch, heads, reads, -1)
+        return heads_first((mixed / total).astype(query.dtype))

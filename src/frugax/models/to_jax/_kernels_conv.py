@@ -1,0 +1,175 @@
+"""Convolutions and pools of the JAX namespace, on data with channels last.
+
+A convolution is frugax's own operation, `jaxprs.fast_convolution`: outside of loops
+XLA:CPU makes the same of it as of `lax.conv_general_dilated`; in a `scan` or `cond` it
+is 7 to 50 times faster there, and it has derivatives in both modes. Pools are taken
+one axis at a time, as the largest or the sum of shifted copies: `lax.reduce_window`
+takes 2 to 7 times as long on CPU, and the gradient of its maximum 5 to 12 times.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from frugax.jaxprs import fast_convolution
+
+Pads = Sequence[tuple[int, int]]
+_AXES = "DHW"
+# Wider windows than this would make too long a program of shifted copies.
+_WIDEST = 16
+
+
+class ConvolutionKernels:
+    """Methods that `Kernels` inherits; sizes are one number for each axis of space."""
+
+    precision: Any
+
+    def convolution(
+        self,
+        input: jax.Array,
+        weight: jax.Array,
+        stride: Sequence[int],
+        padding: Pads,
+        dilation: Sequence[int],
+        groups: int,
+    ) -> jax.Array:
+        """Kernels (*window, in / groups, out) over (batch, *space, in)."""
+        return fast_convolution(
+            input,
+            weight,
+            window_strides=stride,
+            padding=padding,
+            rhs_dilation=dilation,
+            dimension_numbers=_channels_last(len(stride)),
+            feature_group_count=groups,
+            precision=self.precision,
+        )
+
+    def convolution_transpose(
+        self,
+        input: jax.Array,
+        weight: jax.Array,
+        stride: Sequence[int],
+        crops: Pads,
+        dilation: Sequence[int],
+        groups: int,
+    ) -> jax.Array:
+        """The gradient of a convolution's data; the weight is (*window, out / g, in).
+
+        Args:
+            input: (batch, *space, in).
+            weight: the kernel of that convolution.
+            stride: of that convolution.
+            crops: how much is cut off (negative: added) at both ends of each axis.
+            dilation: of that convolution.
+            groups: of that convolution.
+        """
+        *window, made, read = weight.shape
+        space = range(len(window))
+        kernel = lax.rev(weight, tuple(space))
+        kernel = kernel.reshape(*window, made, groups, read // groups)
+        kernel = lax.transpose(kernel, (*space, *(len(window) + i for i in (2, 1, 0))))
+        reach = [step * (size - 1) for size, step in zip(window, dilation, strict=True)]
+        return fast_convolution(
+            input,
+            kernel.reshape(*window, read // groups, groups * made),
+            window_strides=(1,) * len(window),
+            padding=[(r - a, r - b) for r, (a, b) in zip(reach, crops, strict=True)],
+            lhs_dilation=stride,
+            rhs_dilation=dilation,
+            dimension_numbers=_channels_last(len(window)),
+            feature_group_count=groups,
+            precision=self.precision,
+        )
+
+    def max_pool(
+        self,
+        input: jax.Array,
+        window: Sequence[int],
+        stride: Sequence[int],
+        padding: Pads,
+    ) -> jax.Array:
+        """The largest of each window."""
+        lowest = np.array(-np.inf, input.dtype)
+        if max(window) > _WIDEST:
+            return _reduced(input, lowest, lax.max, window, stride, padding)
+        return _folded(input, lowest, _first_largest, window, stride, padding)
+
+    def sum_pool(
+        self,
+        input: jax.Array,
+        window: Sequence[int],
+        stride: Sequence[int],
+        padding: Pads,
+    ) -> jax.Array:
+        """The sum of each window."""
+        zero = np.zeros((), input.dtype)
+        if max(window) > _WIDEST:
+            return _reduced(input, zero, lax.add, window, stride, padding)
+        return _folded(input, zero, lax.add, window, stride, padding)
+
+
+def _channels_last(spatial: int) -> tuple[str, str, str]:
+    axes = _AXES[-spatial:]
+    return f"N{axes}C", f"{axes}IO", f"N{axes}C"
+
+
+@jax.custom_jvp
+def _first_largest(left: jax.Array, right: jax.Array) -> jax.Array:
+    """The larger; of equal ones the left gets all of the gradient, as in torch.
+
+    `jnp.maximum` gives each a half; a plain `where` takes 1.5x the time forward.
+    """
+    return lax.max(left, right)
+
+
+@_first_largest.defjvp
+def _first_largest_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    left, right = primals
+    return lax.max(left, right), lax.select(left >= right, *tangents)
+
+
+def _folded(
+    x: jax.Array,
+    empty: np.ndarray,
+    fold: Callable[[jax.Array, jax.Array], jax.Array],
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Pads,
+) -> jax.Array:
+    """Each window folded, axis by axis.
+
+    The last axis goes first: what is left of equals is the first in reading order.
+    """
+    if any(pads != (0, 0) for pads in map(tuple, padding)):
+        x = lax.pad(x, empty, [(0, 0, 0), *((*p, 0) for p in padding), (0, 0, 0)])
+    for axis in range(len(window), 0, -1):
+        size, step = window[axis - 1], stride[axis - 1]
+        last = (x.shape[axis] - size) // step * step
+        shifted = (
+            lax.slice_in_dim(x, i, i + last + 1, step, axis) for i in range(size)
+        )
+        x = functools.reduce(fold, shifted)
+    return x
+
+
+def _reduced(
+    x: jax.Array,
+    empty: np.ndarray,
+    fold: Callable[..., Any],
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Pads,
+) -> jax.Array:
+    return lax.reduce_window(
+        x,
+        empty,
+        fold,
+        (1, *window, 1),
+        (1, *stride, 1),
+        [(0, 0), *map(tuple, padding), (0, 0)],
+    )
