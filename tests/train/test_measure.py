@@ -1,0 +1,58 @@
+"""What compiling costs, a ratio with its interval, and XLA's bytes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax import train
+
+
+def test_the_first_call_pays_for_compiling_and_the_second_does_not():
+    f = jax.jit(lambda x: jnp.tanh(x @ x).sum())
+    x = jnp.ones((16, 16))
+    cost = train.measure_compilation_speedup(f, x)
+    assert cost.programs == 1
+    speedup, first, second = cost
+    assert speedup == cost.compile_s / cost.run_s
+    assert float(first) == float(second)
+    again = train.measure_compilation_speedup(f, x)
+    assert again.programs == 0
+    assert cost.break_even(cost.run_s) == float("inf")
+    assert cost.break_even(cost.run_s + cost.compile_s) == pytest.approx(1)
+
+
+def test_functions_that_donate_can_be_measured():
+    f = jax.jit(lambda x: x + 1, donate_argnums=0)
+    x = jnp.ones(4)
+    train.measure_compilation_speedup(f, x)
+    train.benchmark_sustained_performance(f, f, (x,), n_runs=2)
+    train.monitor_memory_usage(f, x)
+    assert not x.is_deleted()
+
+
+def test_both_run_as_often_and_in_turns():
+    calls = []
+    s = train.benchmark_sustained_performance(
+        lambda: calls.append("fast"), lambda: calls.append("slow"), (), n_runs=3
+    )
+    assert calls.count("slow") == 4
+    assert calls.count("fast") == 8  # itself, and itself as the control
+    assert {calls[i] for i in (0, 3, 6)} == {"fast", "slow"}  # the order changes
+    assert s.rounds == 3
+    assert s.low <= float(s) <= s.high
+
+
+def test_memory_is_what_xla_plans():
+    f = jax.jit(lambda x: x * 2, donate_argnums=0)
+    x = jnp.ones(1000)
+    result, increase, peak = use = train.monitor_memory_usage(f, x)
+    assert increase == 0  # the result lies where the argument lay
+    assert peak == use.argument_bytes == 4000
+    assert float(result[0]) == 2
+
+
+def test_numbers_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="n_runs must be >= 2, got 1"):
+        train.benchmark_sustained_performance(len, len, ([],), n_runs=1)
+    with pytest.raises(ValueError, match="repeats must be >= 1, got 0"):
+        train.measure_compilation_speedup(len, [], repeats=0)
