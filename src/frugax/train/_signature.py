@@ -19,17 +19,21 @@ class Signature:
     Attributes:
         leaves: path and type of each, such as `("batch['x']", "float32[16,4]")`.
         structure: how the leaves are nested.
+        static: the Python values that are part of the program, if any.
+        context: the settings of JAX that are part of it.
     """
 
     leaves: tuple[tuple[str, str], ...]
     structure: Hashable
+    static: Hashable = None
+    context: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, **arguments: PyTree) -> "Signature":
+    def of(cls, *, static: Hashable = None, **arguments: PyTree) -> "Signature":
         """Read it off arrays, NumPy arrays, numbers or `jax.ShapeDtypeStruct`s."""
-        abstract = jax.eval_shape(lambda tree: tree, arguments)
-        flat, structure = jax.tree_util.tree_flatten_with_path(abstract)
-        return cls(tuple((_place(path), _type(leaf)) for path, leaf in flat), structure)
+        flat, structure = jax.tree_util.tree_flatten_with_path(arguments)
+        leaves = tuple((_place(path), _type(leaf)) for path, leaf in flat)
+        return cls(leaves, structure, static, _context())
 
     def changes_to(self, new: "Signature") -> list[str]:
         """What differs in `new`, one line a leaf: `batch['x']: old -> new`.
@@ -46,6 +50,12 @@ class Signature:
             for p in places
             if old_types.get(p) != new_types.get(p)
         ]
+        if self.static != new.static:
+            found.append(f"static: {self.static!r:.60} -> {new.static!r:.60}")
+        before, after = dict(self.context), dict(new.context)
+        found += [
+            f"{k}: {before[k]} -> {after[k]}" for k in before if before[k] != after[k]
+        ]
         if not found and self.structure != new.structure:
             found = [f"structure: {self.structure} -> {new.structure}"]
         return found
@@ -57,5 +67,30 @@ def _place(path: tuple[object, ...]) -> str:
     return f"{getattr(name, 'key', name)}{jax.tree_util.keystr(tuple(rest))}"
 
 
-def _type(leaf: jax.ShapeDtypeStruct) -> str:
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+def _type(leaf: object) -> str:
+    """`float32[16,4]`; `weak` for a Python number's, and where it lies if that is said.
+
+    Raises:
+        TypeError: it is no array and no number.
+    """
+    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    weak = " weak" if getattr(aval, "weak_type", False) else ""
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}{_placed(leaf)}"
+
+
+def _placed(leaf: object) -> str:
+    """Where an array was put on purpose; nothing for one that may be moved."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return ""
+    sharding = leaf.sharding
+    if isinstance(sharding, jax.NamedSharding):
+        return f" split as {sharding.spec} over {dict(sharding.mesh.shape)}"
+    return f" on {next(iter(leaf.devices()))}" if leaf.committed else ""
+
+
+def _context() -> tuple[tuple[str, str], ...]:
+    """Settings of JAX that change what is compiled."""
+    return (
+        ("matmul precision", str(jax.config.jax_default_matmul_precision)),
+        ("64-bit numbers", str(jax.config.jax_enable_x64)),
+    )

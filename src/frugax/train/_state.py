@@ -9,6 +9,8 @@ from jaxtyping import Array, Int
 
 from frugax.typing import PyTree
 
+from ._precision import LossScale, Precision, first_scale
+
 
 class TrainState(NamedTuple):
     """All that training carries from one step to the next; nothing else is needed.
@@ -17,14 +19,21 @@ class TrainState(NamedTuple):
         step: how many steps have been taken, int32.
         params: the weights.
         opt_state: what the optimiser remembers.
+        scale: of a float16 loss; None in other precisions.
     """
 
     step: Int[Array, ""]
     params: PyTree
     opt_state: PyTree
+    scale: LossScale | None = None
 
 
-def init_state(params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
+def init_state(
+    params: PyTree,
+    optimizer: optax.GradientTransformation,
+    *,
+    precision: Precision = "f32",
+) -> TrainState:
     """The state before the first step.
 
     Everything is copied: the step gives its input's memory back to the compiler
@@ -34,12 +43,18 @@ def init_state(params: PyTree, optimizer: optax.GradientTransformation) -> Train
     Args:
         params: the weights, any pytree of arrays.
         optimizer: the same one that `make_train_step` is given.
+        precision: the same one that `make_train_step` is given.
 
     Raises:
         TypeError: `optimizer` is none.
     """
     check_optimizer(optimizer)
-    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    state = TrainState(
+        jnp.zeros((), jnp.int32),
+        params,
+        optimizer.init(params),
+        first_scale(precision),
+    )
     return jax.tree.map(jnp.array, state)
 
 

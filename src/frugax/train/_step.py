@@ -8,33 +8,71 @@ the leaf that changed before anything is compiled.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias, TypeGuard
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, Receipt, Spend, check_budget
+from frugax.budget import MemoryBudget, Receipt, Spend, TimeBudget, check_budget
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.typing import PyTree
 
+from ._build import Builder, Metrics, Recipe, check_loss, refuse_changing_state
+from ._ladder import (
+    FallbackWarning,
+    Mode,
+    hint,
+    is_compiler_failure,
+    is_trace_failure,
+    tell,
+    where,
+)
+from ._precision import COMPUTE, Precision
+from ._promote import Split, has_python_leaves, split
 from ._signature import Signature
-from ._state import TrainState, check_optimizer, refuse_given_away
+from ._state import TrainState, check_optimizer, init_state, refuse_given_away
+from ._static import Frozen
 
-Metrics: TypeAlias = dict[str, jax.Array]
+OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
+Budgets: TypeAlias = (
+    MemoryBudget | TimeBudget | Sequence["MemoryBudget | TimeBudget"] | None
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepInfo:
+    """What runs now, and how it came to that.
+
+    Attributes:
+        mode: how the step runs.
+        precision: what the loss is computed in.
+        accum: micro-batches in a step.
+        compiles: programs that were compiled so far.
+        compile_seconds: wall seconds spent planning and compiling so far.
+        causes: for each compile after the first what had changed, in order.
+    """
+
+    mode: Mode
+    precision: Precision
+    accum: int
+    compiles: int
+    compile_seconds: float
+    causes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Variant:
-    """The program for one signature."""
+    """What runs for one signature."""
 
     signature: Signature
-    jitted: jax.stages.Wrapped
-    plan: remat.RematPlan | None
-    compiled: jax.stages.Compiled
-    program: measure.Program
+    mode: Mode
+    run: Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
+    jitted: jax.stages.Wrapped | None = None
+    plan: remat.RematPlan | None = None
+    program: measure.Program | None = None
 
 
 class TrainStep:
@@ -49,20 +87,23 @@ class TrainStep:
 
     def __init__(
         self,
-        loss: Callable[[PyTree, PyTree], Any],
-        optimizer: optax.GradientTransformation,
+        recipe: Recipe,
         *,
-        budget: MemoryBudget | None,
+        memory: MemoryBudget | None,
         compile_budget: int | None,
-        donate: bool,
+        on_excess: OnExcess,
+        fallback: bool,
     ) -> None:
-        self._loss = loss
-        self._optimizer = optax.with_extra_args_support(optimizer)
-        self._budget = budget
+        self._recipe = recipe
+        self._memory = memory
         self._compile_limit = compile_budget
-        self._donate_argnums = (0,) if donate else ()
+        self._on_excess: OnExcess = on_excess
+        self._fallback = fallback
+        self._promoting = False  # once Python values were found, they are looked for
+        self._told = False
         self._variants: dict[Signature, _Variant] = {}
         self._current: _Variant | None = None
+        self._causes: list[str] = []
         self.compiles = 0
         self.compile_seconds = 0.0
 
@@ -89,18 +130,23 @@ class TrainStep:
             # The compiled program checks its arguments itself, in C++; reading off
             # the signature each time would cost more than a small step.
             try:
-                return self._current.compiled(state, batch)
+                return self._current.run(state, batch)
             except (RuntimeError, TypeError, ValueError) as e:
                 # The device's own failures may take the state with them. Other
                 # RuntimeErrors are JAX 0.12's word for an array that was given away.
                 if isinstance(e, jax.errors.JaxRuntimeError):
                     raise
                 refuse_given_away(state)
-                if self._current.signature == Signature.of(state=state, batch=batch):
+                if self._current.signature == self._signature(state, batch):
                     raise
         self.prepare(state, batch)
         assert self._current is not None  # prepare has set it
-        return self._current.compiled(state, batch)
+        return self._current.run(state, batch)
+
+    def init(self, params: PyTree) -> TrainState:
+        """The state before the first step, from weights; see `init_state`."""
+        recipe = self._recipe
+        return init_state(params, recipe.optimizer, precision=recipe.precision)
 
     def prepare(self, state: TrainState, batch: PyTree) -> None:
         """Plan and compile for these shapes, without taking a step.
@@ -115,15 +161,23 @@ class TrainStep:
             InfeasibleBudgetError: no plan fits the memory budget; with these shapes,
                 if others were planned before, and then it names the change.
             TypeError: the loss is not a scalar with an optional dict of scalars, some
-                of `params` are no floating-point numbers, or the step would change
-                the type of its own state.
+                of `params` are no floating-point numbers, the step would change the
+                type of its own state, or the loss cannot be traced and no way round
+                is left.
         """
-        signature = Signature.of(state=state, batch=batch)
+        if self._fallback and not self._promoting and has_python_leaves(batch):
+            self._promoting = any(
+                isinstance(leaf, str) for leaf in jax.tree.leaves(batch)
+            )
+        signature = self._signature(state, batch)
         if signature not in self._variants:
-            self._refuse_one_too_many(signature)
+            excess = self._one_too_many(signature)
             started = time.perf_counter()
             try:
-                self._variants[signature] = self._compile(signature, state, batch)
+                if excess is not None:
+                    variant = self._eager(signature, state, batch, excess)
+                else:
+                    variant = self._down_the_ladder(signature, state, batch)
             except InfeasibleBudgetError as e:
                 if not self._variants:
                     raise
@@ -134,14 +188,43 @@ class TrainStep:
                     unit=e.unit,
                     hint=e.hint,
                 ) from e
+            if self._variants:
+                self._causes.append(self._changes_to(variant.signature))
+            self._variants[variant.signature] = variant
+            signature = variant.signature
             self.compile_seconds += time.perf_counter() - started
         self._current = self._variants[signature]
 
     def lower(self, state: TrainState, batch: PyTree) -> jax.stages.Lowered:
-        """The step for these shapes as `jax.jit(...).lower` gives it, planned."""
-        known = self._variants.get(Signature.of(state=state, batch=batch))
-        jitted = self._planned(state, batch)[0] if known is None else known.jitted
-        return jitted.lower(state, batch)
+        """The step for these shapes as `jax.jit(...).lower` gives it, planned.
+
+        Raises:
+            TypeError: the step runs eagerly for these shapes, so there is no program.
+        """
+        known = self._variants.get(self._signature(state, batch))
+        if known is not None and known.jitted is None:
+            raise TypeError(f"the step runs {known.mode}: there is nothing to lower.")
+        builder = Builder(self._recipe, self._memory)
+        jitted = known.jitted if known else builder.jitted(state, batch)[0]
+        assert jitted is not None
+        return jitted.lower(state, self._traced(batch))
+
+    @property
+    def info(self) -> StepInfo:
+        """What runs now.
+
+        Raises:
+            RuntimeError: nothing was compiled yet.
+        """
+        current = self._started()
+        return StepInfo(
+            mode=current.mode,
+            precision=self._recipe.precision,
+            accum=self._recipe.accum,
+            compiles=self.compiles,
+            compile_seconds=self.compile_seconds,
+            causes=tuple(self._causes),
+        )
 
     @property
     def plan(self) -> remat.RematPlan | None:
@@ -158,13 +241,12 @@ class TrainStep:
         """Bytes and flops of the compiled step that runs now.
 
         Raises:
-            RuntimeError: nothing was compiled yet.
+            RuntimeError: nothing was compiled yet, or the step runs eagerly.
         """
-        if self._current is None:
-            raise RuntimeError(
-                "this step has no program yet: call step.prepare(state, batch) first."
-            )
-        return self._current.program
+        program = self._started().program
+        if program is None:
+            raise RuntimeError("this step runs eagerly, so it has no program.")
+        return program
 
     def report(self) -> Receipt:
         """Memory and compiles, predicted beside measured, one entry for each budget.
@@ -173,14 +255,14 @@ class TrainStep:
         out.
         """
         spends: list[Spend] = []
-        if self._budget is not None and self.plan is not None:
+        if self._memory is not None and self.plan is not None:
             spends.append(
                 Spend(
-                    name=f"{self._budget.kind} memory of one step",
+                    name=f"{self._memory.kind} memory of one step",
                     unit="bytes",
-                    limit=self._budget.limit_bytes,
+                    limit=self._memory.limit_bytes,
                     predicted=self.plan.predicted,
-                    measured=self.program.bytes_of(self._budget.kind),
+                    measured=self.program.bytes_of(self._memory.kind),
                     source="memory_analysis() of the compiled step",
                 )
             )
@@ -208,73 +290,151 @@ class TrainStep:
         finally:
             self._compile_limit = before
 
+    # --- one signature ----------------------------------------------------------
+
+    def _signature(self, state: TrainState, batch: PyTree) -> Signature:
+        if not self._promoting:
+            return Signature.of(state=state, batch=batch)
+        apart = split(batch)
+        return Signature.of(static=apart.static, state=state, batch=apart.arrays)
+
+    def _traced(self, batch: PyTree) -> PyTree:
+        return split(batch).arrays if self._promoting else batch
+
+    def _started(self) -> _Variant:
+        if self._current is None:
+            raise RuntimeError(
+                "this step has no program yet: call step.prepare(state, batch) first."
+            )
+        return self._current
+
     def _compile(
-        self, signature: Signature, state: TrainState, batch: PyTree
+        self, state: TrainState, batch: PyTree, mode: Mode, options: dict[str, str]
     ) -> _Variant:
-        jitted, plan = self._planned(state, batch)
-        traced = jitted.trace(state, batch)
-        _refuse_changing_state(state, traced.out_info[0])
+        signature = self._signature(state, batch)
+        apart = split(batch) if self._promoting else None
+        builder = Builder(self._recipe, self._memory, apart and apart.static)
+        traced_batch = batch if apart is None else apart.arrays
+        jitted, plan = builder.jitted(state, traced_batch, options)
+        traced = jitted.trace(state, traced_batch)
+        refuse_changing_state(state, traced.out_info[0])
         self.compiles += 1
         compiled = traced.lower().compile()
         program = measure.program(compiled)
-        if self._budget is not None:
-            spent = program.bytes_of(self._budget.kind)
-            if spent > self._budget.usable_bytes:
+        if self._memory is not None:
+            spent = program.bytes_of(self._memory.kind)
+            if spent > self._memory.usable_bytes:
                 raise BudgetExceededError(
                     f"the compiled step needs {spent:,} bytes, but its plan promised "
-                    f"{self._budget.usable_bytes:,}; it was not run. Plan with "
+                    f"{self._memory.usable_bytes:,}; it was not run. Plan with "
                     "headroom_frac > 0, and report this."
                 )
-        return _Variant(signature, jitted, plan, compiled, program)
+        run = compiled if apart is None else _for_values(compiled, apart.static)
+        return _Variant(signature, mode, run, jitted, plan, program)
 
-    def _planned(
-        self, state: TrainState, batch: PyTree
-    ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
-        """The step as a jitted function, with its backward pass planned."""
-        _refuse_untrainable(state.params)
-        has_aux = _has_aux(self._loss, state, batch)
-        build = lambda grad_fn: self._build(grad_fn, has_aux=has_aux)
-        donate = self._donate_argnums
-        if self._budget is None:
-            plain = build(jax.value_and_grad(self._loss, has_aux=has_aux))
-            return jax.jit(plain, donate_argnums=donate), None
-        plan = remat.plan(
-            self._loss,
-            (state.params, batch),
-            self._budget,
-            has_aux=has_aux,
-            within=remat.Program(
-                build=build, args=(state, batch), donate_argnums=donate
-            ),
+    # --- ways round -------------------------------------------------------------
+
+    def _down_the_ladder(
+        self, signature: Signature, state: TrainState, batch: PyTree
+    ) -> _Variant:
+        """Compile, or find the next best way to run that keeps the budgets."""
+        mode: Mode = "compiled"
+        if self._promoting:
+            mode = "compiled for the batch's Python values"
+        before = self.compiles
+        try:
+            return self._compile(state, batch, mode, {})
+        except Exception as e:
+            failure = e
+        if not self._fallback:
+            raise failure
+        self.compiles = before
+        if is_compiler_failure(failure):
+            options = self._recipe.safer_options
+            made = self._compile(state, batch, "compiled with safer options", options)
+            self._tell(failure, made.mode)
+            return made
+        if not is_trace_failure(failure):
+            raise failure
+        if not self._promoting and has_python_leaves(batch):
+            self._promoting = True
+            mode = "compiled for the batch's Python values"
+            try:
+                made = self._compile(state, batch, mode, {})
+            except Exception as e:
+                if not is_trace_failure(e):
+                    raise
+                self._promoting, self.compiles = False, before
+            else:
+                self._tell(failure, mode)
+                return made
+        return self._eager(signature, state, batch, failure)
+
+    def _eager(
+        self,
+        signature: Signature,
+        state: TrainState,
+        batch: PyTree,
+        failure: Exception,
+    ) -> _Variant:
+        if self._memory is not None:
+            raise TypeError(
+                f"the step cannot be compiled ({type(failure).__name__} at "
+                f"{where(failure)}), and only a compiled step can keep the memory "
+                f"budget of {self._memory}, so it was not run. "
+                f"{hint(failure).capitalize()}, or give no memory budget."
+            ) from failure
+        builder = Builder(self._recipe, None)
+        modes: tuple[tuple[Mode, Any], ...] = (
+            ("eager", contextlib.nullcontext),
+            ("eager without any jit", jax.disable_jit),
         )
-        planned = build(remat.apply(self._loss, plan))
-        return jax.jit(planned, donate_argnums=donate), plan
+        for mode, context in modes:
+            run = builder.eager(context)
+            try:
+                run(state, batch)
+            except Exception as e:
+                if not is_trace_failure(e):
+                    raise
+                continue
+            self._tell(failure, mode)
+            return _Variant(signature, mode, run)
+        raise TypeError(
+            f"the step can be run neither compiled nor eagerly: "
+            f"{type(failure).__name__} at {where(failure)}. "
+            f"{hint(failure).capitalize()}."
+        ) from failure
 
-    def _build(
-        self, grad_fn: Callable[..., Any], *, has_aux: bool
-    ) -> Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]:
-        def train_step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
-            value, grads = grad_fn(state.params, batch)
-            loss, aux = value if has_aux else (value, {})
-            # optax's own Adam (0.2.8) multiplies an integer by a float, which strict
-            # promotion forbids; the user's loss above is held to it all the same.
-            with jax.numpy_dtype_promotion("standard"):
-                updates, opt_state = self._optimizer.update(
-                    grads, state.opt_state, state.params, value=loss
-                )
-            params = optax.apply_updates(state.params, updates)
-            return TrainState(state.step + 1, params, opt_state), {"loss": loss, **aux}
-
-        return train_step
-
-    def _refuse_one_too_many(self, signature: Signature) -> None:
-        if self._compile_limit is None or self.compiles < self._compile_limit:
+    def _tell(self, failure: Exception, mode: Mode) -> None:
+        if self._told:
             return
-        raise BudgetExceededError(
+        self._told = True
+        held = []
+        if self._memory is not None:
+            held.append("memory")
+        if self._compile_limit is not None:
+            held.append("compiles")
+        lost = "" if mode.startswith("compiled") else " Steps are slower."
+        kept = f"Budgets that still hold: {', '.join(held)}." if held else ""
+        tell(failure, mode, f"{kept}{lost}".strip() or "No budget was lost.")
+
+    # --- how many compiles ------------------------------------------------------
+
+    def _one_too_many(self, signature: Signature) -> BudgetExceededError | None:
+        """What to do about a program beyond the budget; the error where it is eager."""
+        if self._compile_limit is None or self.compiles < self._compile_limit:
+            return None
+        error = BudgetExceededError(
             f"the compile budget of {self._compile_limit} is spent and "
             f"{self._changes_to(signature)} needs another program. Give every batch "
             "the same shapes (pad or drop the last one), or raise the budget."
         )
+        if self._on_excess == "raise":
+            raise error
+        if self._on_excess == "warn":
+            warnings.warn(str(error), FallbackWarning, stacklevel=4)
+            return None
+        return error
 
     def _changes_to(self, signature: Signature) -> str:
         """What differs from the nearest program that there is."""
@@ -284,12 +444,32 @@ class TrainStep:
         return "; ".join(nearest[:3]) + more
 
 
+def _for_values(
+    compiled: jax.stages.Compiled, static: Frozen[Any]
+) -> Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]:
+    """A program that was compiled for certain Python values in the batch."""
+
+    def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+        apart: Split = split(batch)
+        if apart.static != static:
+            raise ValueError("the batch's Python values are others")  # prepare mends it
+        return compiled(state, apart.arrays)
+
+    return run
+
+
 def make_train_step(
-    loss: Callable[[PyTree, PyTree], Any],
+    loss: Callable[..., Any],
     optimizer: optax.GradientTransformation,
     *,
-    budget: MemoryBudget | None = None,
+    budget: Budgets = None,
+    static: Any = None,
+    accum: int = 1,
+    clip: float | None = None,
+    precision: Precision = "f32",
     compile_budget: int | None = None,
+    on_excess: OnExcess = "raise",
+    fallback: bool = True,
     donate: bool = True,
 ) -> TrainStep:
     """Make one compiled training step that keeps within its budgets.
@@ -299,17 +479,32 @@ def make_train_step(
 
     Args:
         loss: `loss(params, batch)` gives a real scalar, or that and a dict of scalars
-            to report beside it. All of `params` are floating-point arrays.
+            to report beside it. All of `params` are floating-point arrays. With
+            `static` it is called as `loss(params, batch, static)`.
         optimizer: from optax, or anything with its `init` and `update`. Those that
             want the loss are given it, as `value=`.
-        budget: the most memory the compiled step may need.
+        budget: the most memory the compiled step may need; a `TimeBudget` with
+            `compiles`; or several of them.
+        static: Python values that the program is compiled for: see `Frozen`.
+        accum: micro-batches that each batch is cut into along its first axis, one
+            after the other in a compiled loop; gradients and metrics are their means.
+        clip: scale gradients down to this global norm, and report the norm before as
+            `"gradient_norm"`.
+        precision: what the loss and its gradient are computed in. Weights and
+            optimiser stay float32. `"f16"` scales the loss, reports `"loss_scale"`,
+            and skips steps whose gradients are not finite; its state is made by
+            `step.init`.
         compile_budget: how many programs may be compiled, one for each structure,
             shape and dtype of state and batch; >= 1, or None for any number.
+        on_excess: what to do about a program beyond that: raise, warn and compile it,
+            or run these shapes eagerly.
+        fallback: where JAX cannot trace or compile the step, run it in the next best
+            way that keeps the budgets, and warn once.
         donate: whether the state's memory may be used again for the next state.
 
     Raises:
         TypeError: `optimizer` or `budget` is none, but a number or text.
-        ValueError: `compile_budget` is below 1.
+        ValueError: a number is out of its range, or a name unknown.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -317,81 +512,64 @@ def make_train_step(
         >>> loss = lambda w, x: ((w - x) ** 2).sum()
         >>> optimizer = optax.sgd(0.25)
         >>> step = train.make_train_step(loss, optimizer, compile_budget=1)
-        >>> state = train.init_state(jnp.zeros(2), optimizer)
+        >>> state = step.init(jnp.zeros(2))
         >>> state, metrics = step(state, jnp.ones(2))
         >>> print(state.params, metrics["loss"])
         [0.5 0.5] 2.0
     """
     check_optimizer(optimizer)
-    if budget is not None:
-        check_budget(budget, MemoryBudget)
+    check_loss(loss)
+    memory, compiles = _sorted_out(budget)
+    limits = [n for n in (compile_budget, compiles) if n is not None]
     if compile_budget is not None and compile_budget < 1:
         raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
+    if accum < 1:
+        raise ValueError(f"accum must be >= 1, got {accum}.")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip must be > 0, got {clip}.")
+    if precision not in COMPUTE:
+        raise ValueError(
+            f"precision must be one of {', '.join(COMPUTE)}, got {precision!r}."
+        )
+    if on_excess not in ("raise", "warn", "eager"):
+        raise ValueError(
+            f'on_excess must be "raise", "warn" or "eager", got {on_excess!r}.'
+        )
+    recipe = Recipe(
+        loss=loss,
+        optimizer=optax.with_extra_args_support(optimizer),
+        static=None if static is None else Frozen(static),
+        accum=accum,
+        clip=clip,
+        precision=precision,
+        donate=donate,
+    )
     return TrainStep(
-        loss, optimizer, budget=budget, compile_budget=compile_budget, donate=donate
+        recipe,
+        memory=memory,
+        compile_budget=min(limits, default=None),
+        on_excess=on_excess,
+        fallback=fallback,
     )
 
 
-def _has_aux(
-    loss: Callable[[PyTree, PyTree], Any], state: TrainState, batch: PyTree
-) -> bool:
-    """Whether the loss reports a dict of scalars beside itself.
+def _sorted_out(budget: Budgets) -> tuple[MemoryBudget | None, int | None]:
+    """The memory budget and the number of compiles among some budgets.
 
     Raises:
-        TypeError: it gives something else.
+        TypeError: something is no budget, or there are two for memory.
     """
-    out = jax.eval_shape(loss, state.params, batch)
-    value, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
-    if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
-        raise TypeError(
-            f"loss must give a real scalar, or (scalar, dict of scalars), got {out}."
-        )
-    if aux is None:
-        return False
-    if not (isinstance(aux, dict) and all(map(_is_scalar, aux.values()))):
-        raise TypeError(
-            f"what loss reports beside itself must be a dict of scalars, got {aux}."
-        )
-    if "loss" in aux:
-        raise TypeError(
-            "loss reports a metric named 'loss', which is its own name: call it "
-            "something else."
-        )
-    return True
-
-
-def _is_scalar(x: object) -> TypeGuard[jax.ShapeDtypeStruct]:
-    return isinstance(x, jax.ShapeDtypeStruct) and x.shape == ()
-
-
-def _refuse_untrainable(params: PyTree) -> None:
-    """JAX's own words for this do not name the leaf.
-
-    Raises:
-        TypeError: some weights have no gradient, being no floating-point numbers.
-    """
-    found = [
-        f"params{jax.tree_util.keystr(path)} is {dtype}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact)
-    ]
-    if found:
-        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-        raise TypeError(
-            f"{' and '.join(found[:3])}{more} and cannot be trained: keep it out of "
-            "params (frugax.trees.partition), or pass it in the batch."
-        )
-
-
-def _refuse_changing_state(before: TrainState, after: TrainState) -> None:
-    """A state of another type would be a new program at every step.
-
-    Raises:
-        TypeError: the step gives such a state back.
-    """
-    changes = Signature.of(state=before).changes_to(Signature.of(state=after))
-    if changes:
-        raise TypeError(
-            f"the step changes the type of its state, {changes[0]}, so the next step "
-            "would need another program: cast params or the optimiser's state."
-        )
+    memory: MemoryBudget | None = None
+    compiles: int | None = None
+    several = budget if isinstance(budget, (tuple, list)) else [budget]
+    for one in several:
+        if one is None:
+            continue
+        if isinstance(one, TimeBudget):
+            compiles = one.compiles
+            continue
+        check_budget(one, MemoryBudget)
+        if memory is not None:
+            raise TypeError(f"two memory budgets were given: {memory} and {one}.")
+        memory = one
+    return memory, compiles

@@ -1,0 +1,258 @@
+"""The functions that a training step is made of, to be jitted or run as they are."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from frugax import remat
+from frugax.budget import MemoryBudget
+from frugax.typing import PyTree
+
+from ._gradients import Objective, gradient, micro_batch
+from ._ladder import SAFER_OPTIONS
+from ._precision import Precision, all_finite, next_scale
+from ._promote import join
+from ._signature import Signature
+from ._state import TrainState
+from ._static import Frozen
+
+Metrics: TypeAlias = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What `make_train_step` was asked for; see there."""
+
+    loss: Callable[..., Any]
+    optimizer: optax.GradientTransformationExtraArgs
+    static: Frozen[Any] | None
+    accum: int
+    clip: float | None
+    precision: Precision
+    donate: bool
+
+    @property
+    def safer_options(self) -> dict[str, str]:
+        """Compiler options that go round a known fault; none off the CPU."""
+        return SAFER_OPTIONS if jax.default_backend() == "cpu" else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    """Makes the step for one signature.
+
+    Attributes:
+        recipe: what was asked for.
+        memory: the memory budget, if any.
+        values: Python values of the batch that are part of the program, if any.
+    """
+
+    recipe: Recipe
+    memory: MemoryBudget | None
+    values: Frozen[tuple[Any, ...]] | None = None
+
+    def jitted(
+        self, state: TrainState, batch: PyTree, options: dict[str, str] | None = None
+    ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
+        """The step as a jitted function, with its backward pass planned."""
+        refuse_untrainable(state.params)
+        self._refuse_missing_scale(state)
+        objective = self._objective(state, batch)
+        build = lambda grad_fn: self._step(grad_fn)
+        donate = (0,) if self.recipe.donate else ()
+        jit = lambda step: jax.jit(
+            step, donate_argnums=donate, compiler_options=options or None
+        )
+        if self.memory is None:
+            return jit(build(jax.value_and_grad(objective, has_aux=True))), None
+        part = micro_batch(batch, self.recipe.accum)
+        plan = remat.plan(
+            objective,
+            (state.params, (part, _scale(state))),
+            self.memory,
+            has_aux=True,
+            within=remat.Program(
+                build=build, args=(state, batch), donate_argnums=donate
+            ),
+        )
+        return jit(build(remat.apply(objective, plan))), plan
+
+    def eager(
+        self, context: Callable[[], contextlib.AbstractContextManager[Any]]
+    ) -> Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]:
+        """The step run operation by operation, the optimiser's part compiled."""
+        update = jax.jit(self._update)
+
+        def step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+            self._refuse_missing_scale(state)
+            with context():
+                has_aux = _reports(self._loss(state.params, batch))
+                objective = self._with(has_aux=has_aux)
+                metrics, grads = gradient(
+                    jax.value_and_grad(objective, has_aux=True),
+                    state.params,
+                    batch,
+                    _scale(state),
+                    parts=self.recipe.accum,
+                    loop=False,
+                )
+            return update(state, metrics, grads)
+
+        return step
+
+    def _loss(self, params: PyTree, batch: PyTree) -> Any:
+        static = self.recipe.static
+        extra = () if static is None else (static.value,)
+        if self.values is not None:
+            batch = join(batch, self.values)
+        return self.recipe.loss(params, batch, *extra)
+
+    def _with(self, *, has_aux: bool) -> Objective:
+        return Objective(
+            self._loss, (), has_aux=has_aux, precision=self.recipe.precision
+        )
+
+    def _objective(self, state: TrainState, batch: PyTree) -> Objective:
+        part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
+        return self._with(
+            has_aux=_reports(jax.eval_shape(self._loss, state.params, part))
+        )
+
+    def _step(
+        self, grad_fn: Callable[..., Any]
+    ) -> Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]:
+        def train_step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+            metrics, grads = gradient(
+                grad_fn,
+                state.params,
+                batch,
+                _scale(state),
+                parts=self.recipe.accum,
+            )
+            return self._update(state, metrics, grads)
+
+        return train_step
+
+    def _update(
+        self, state: TrainState, metrics: Metrics, grads: PyTree
+    ) -> tuple[TrainState, Metrics]:
+        scale, finite = state.scale, None
+        if scale is not None:
+            grads = jax.tree.map(lambda g: g / scale.scale, grads)
+            finite = all_finite(grads)
+        if self.recipe.clip is not None:
+            norm = optax.tree.norm(grads)
+            factor = jnp.minimum(1.0, self.recipe.clip / jnp.maximum(norm, 1e-16))
+            grads = jax.tree.map(lambda g: g * factor.astype(g.dtype), grads)
+            metrics = {**metrics, "gradient_norm": norm}
+        # optax's own Adam (0.2.8) multiplies an integer by a float, which strict
+        # promotion forbids; the user's loss is held to it all the same.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = self.recipe.optimizer.update(
+                grads, state.opt_state, state.params, value=metrics["loss"]
+            )
+        params = optax.apply_updates(state.params, updates)
+        new = TrainState(state.step + 1, params, opt_state)
+        if scale is None:
+            return new, metrics
+        assert finite is not None
+        kept = jax.tree.map(
+            lambda n, o: jnp.where(finite, n, o),
+            (params, opt_state),
+            (state.params, state.opt_state),
+        )
+        metrics = {
+            **metrics,
+            "loss_scale": scale.scale,
+            "skipped": 1.0 - finite.astype(jnp.float32),
+        }
+        after = next_scale(scale, finite=finite)
+        return TrainState(state.step + 1, *kept, after), metrics
+
+    def _refuse_missing_scale(self, state: TrainState) -> None:
+        if self.recipe.precision == "f16" and state.scale is None:
+            raise TypeError(
+                'precision="f16" needs a loss scale in the state: make it with '
+                'step.init(params), or init_state(..., precision="f16").'
+            )
+
+
+def _scale(state: TrainState) -> Any:
+    return None if state.scale is None else state.scale.scale
+
+
+def check_loss(loss: object) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not callable(loss):
+        raise TypeError(f"loss must be a function, got {loss!r:.99}.")
+
+
+def _reports(out: Any) -> bool:
+    """Whether what a loss gave is a scalar with a dict of scalars beside it.
+
+    Raises:
+        TypeError: it is neither that nor a scalar.
+    """
+    value, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
+        raise TypeError(
+            f"loss must give a real scalar, or (scalar, dict of scalars), got {out}."
+        )
+    if aux is None:
+        return False
+    if not (isinstance(aux, dict) and all(map(_is_scalar, aux.values()))):
+        raise TypeError(
+            f"what loss reports beside itself must be a dict of scalars, got {aux}."
+        )
+    if "loss" in aux:
+        raise TypeError(
+            "loss reports a metric named 'loss', which is its own name: call it "
+            "something else."
+        )
+    return True
+
+
+def _is_scalar(x: object) -> TypeGuard[jax.Array]:
+    return isinstance(x, (jax.ShapeDtypeStruct, jax.Array)) and x.shape == ()
+
+
+def refuse_untrainable(params: PyTree) -> None:
+    """JAX's own words for this do not name the leaf.
+
+    Raises:
+        TypeError: some weights have no gradient, being no floating-point numbers.
+    """
+    found = [
+        f"params{jax.tree_util.keystr(path)} is {dtype}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact)
+    ]
+    if found:
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise TypeError(
+            f"{' and '.join(found[:3])}{more} and cannot be trained: keep it out of "
+            "params (frugax.trees.partition), or pass it in the batch."
+        )
+
+
+def refuse_changing_state(before: TrainState, after: TrainState) -> None:
+    """A state of another type would be a new program at every step.
+
+    Raises:
+        TypeError: the step gives such a state back.
+    """
+    changes = Signature.of(state=before).changes_to(Signature.of(state=after))
+    if changes:
+        raise TypeError(
+            f"the step changes the type of its state, {changes[0]}, so the next step "
+            "would need another program: cast params or the optimiser's state."
+        )
