@@ -31,7 +31,12 @@ _TRACE_ERRORS = (
     jax.errors.UnexpectedTracerError,
 )
 # JAX raises plain errors for the rest; what they say is all that tells them.
-_TRACE_WORDS = ("Tracer", "not a valid JAX type", "Non-hashable static arguments")
+_TRACE_WORDS = (
+    "Tracer",
+    "not a valid JAX type",
+    "Non-hashable static arguments",
+    "Only integer scalar arrays can be converted to a scalar index",
+)
 
 _HINTS = {
     "TracerBoolConversionError": "use jnp.where or lax.cond instead of `if`",

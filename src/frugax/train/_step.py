@@ -36,6 +36,7 @@ from ._signature import Signature
 from ._state import TrainState, check_optimizer, init_state, refuse_given_away
 from ._static import Frozen
 
+_Run: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
 OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
 Budgets: TypeAlias = (
     MemoryBudget | TimeBudget | Sequence["MemoryBudget | TimeBudget"] | None
@@ -69,7 +70,7 @@ class _Variant:
 
     signature: Signature
     mode: Mode
-    run: Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
+    run: _Run
     jitted: jax.stages.Wrapped | None = None
     plan: remat.RematPlan | None = None
     program: measure.Program | None = None
@@ -398,12 +399,22 @@ class TrainStep:
                     raise
                 continue
             self._tell(failure, mode)
-            return _Variant(signature, mode, run)
+            return _Variant(signature, mode, self._for_shapes(run, signature))
         raise TypeError(
             f"the step can be run neither compiled nor eagerly: "
             f"{type(failure).__name__} at {where(failure)}. "
             f"{hint(failure).capitalize()}."
         ) from failure
+
+    def _for_shapes(self, run: _Run, signature: Signature) -> _Run:
+        """An eager step takes any shapes, but others may have a program."""
+
+        def checked(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+            if self._signature(state, batch) != signature:
+                raise ValueError("these are other shapes")  # prepare mends it
+            return run(state, batch)
+
+        return checked
 
     def _tell(self, failure: Exception, mode: Mode) -> None:
         if self._told:
@@ -444,9 +455,7 @@ class TrainStep:
         return "; ".join(nearest[:3]) + more
 
 
-def _for_values(
-    compiled: jax.stages.Compiled, static: Frozen[Any]
-) -> Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]:
+def _for_values(compiled: jax.stages.Compiled, static: Frozen[Any]) -> _Run:
     """A program that was compiled for certain Python values in the batch."""
 
     def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
