@@ -15,6 +15,7 @@ from frugax.typing import PyTree
 
 from ._gradients import Objective, gradient, micro_batch
 from ._ladder import SAFER_OPTIONS
+from ._layout import Layout
 from ._precision import Precision, all_finite, next_scale
 from ._promote import join
 from ._signature import Signature
@@ -35,6 +36,7 @@ class Recipe:
     clip: float | None
     precision: Precision
     donate: bool
+    layout: Layout | None = None
 
     @property
     def safer_options(self) -> dict[str, str]:
@@ -65,20 +67,27 @@ class Builder:
         objective = self._objective(state, batch)
         build = lambda grad_fn: self._step(grad_fn)
         donate = (0,) if self.recipe.donate else ()
+        layout = self.recipe.layout
+        placed: dict[str, Any] = {}
+        if layout is not None:
+            where = layout.of_state(state)
+            placed["in_shardings"] = (where, layout.of_batch(batch))
+            placed["out_shardings"] = (where, layout.copied)
         jit = lambda step: jax.jit(
-            step, donate_argnums=donate, compiler_options=options or None
+            step, donate_argnums=donate, compiler_options=options or None, **placed
         )
         if self.memory is None:
             return jit(build(jax.value_and_grad(objective, has_aux=True))), None
-        part = micro_batch(batch, self.recipe.accum)
+        # On several devices each runs this program on its part of the batch.
+        spread = 1 if layout is None else layout.data_size
+        part = micro_batch(batch, self.recipe.accum * spread)
+        whole = remat.Program(build=build, args=(state, batch), donate_argnums=donate)
         plan = remat.plan(
             objective,
             (state.params, (part, _scale(state))),
             self.memory,
             has_aux=True,
-            within=remat.Program(
-                build=build, args=(state, batch), donate_argnums=donate
-            ),
+            within=whole if layout is None else None,
         )
         return jit(build(remat.apply(objective, plan))), plan
 
@@ -163,16 +172,15 @@ class Builder:
         assert finite is not None
         kept = jax.tree.map(
             lambda n, o: jnp.where(finite, n, o),
-            (params, opt_state),
-            (state.params, state.opt_state),
+            new,
+            TrainState(new.step, state.params, state.opt_state),
         )
         metrics = {
             **metrics,
             "loss_scale": scale.scale,
             "skipped": 1.0 - finite.astype(jnp.float32),
         }
-        after = next_scale(scale, finite=finite)
-        return TrainState(state.step + 1, *kept, after), metrics
+        return kept._replace(scale=next_scale(scale, finite=finite)), metrics
 
     def _refuse_missing_scale(self, state: TrainState) -> None:
         if self.recipe.precision == "f16" and state.scale is None:
@@ -250,7 +258,8 @@ def refuse_changing_state(before: TrainState, after: TrainState) -> None:
     Raises:
         TypeError: the step gives such a state back.
     """
-    changes = Signature.of(state=before).changes_to(Signature.of(state=after))
+    shapes = jax.eval_shape(lambda state: state, before)  # not where they lie
+    changes = Signature.of(state=shapes).changes_to(Signature.of(state=after))
     if changes:
         raise TypeError(
             f"the step changes the type of its state, {changes[0]}, so the next step "

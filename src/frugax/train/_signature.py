@@ -6,8 +6,10 @@ recompiles in its log only, so frugax keeps its own record and names the leaf.
 
 import dataclasses
 from collections.abc import Hashable
+from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from frugax.typing import PyTree
 
@@ -80,7 +82,7 @@ def _type(leaf: object) -> str:
 
 def _placed(leaf: object) -> str:
     """Where an array was put on purpose; nothing for one that may be moved."""
-    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return ""
     sharding = leaf.sharding
     if isinstance(sharding, jax.NamedSharding):
@@ -90,7 +92,8 @@ def _placed(leaf: object) -> str:
 
 def _context() -> tuple[tuple[str, str], ...]:
     """Settings of JAX that change what is compiled."""
+    settings: Any = jax.config  # its attributes are made at run time
     return (
-        ("matmul precision", str(jax.config.jax_default_matmul_precision)),
-        ("64-bit numbers", str(jax.config.jax_enable_x64)),
+        ("matmul precision", str(settings.jax_default_matmul_precision)),
+        ("64-bit numbers", str(settings.jax_enable_x64)),
     )

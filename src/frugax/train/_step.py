@@ -30,6 +30,7 @@ from ._ladder import (
     tell,
     where,
 )
+from ._layout import Layout
 from ._precision import COMPUTE, Precision
 from ._promote import Split, has_python_leaves, split
 from ._signature import Signature
@@ -146,6 +147,15 @@ class TrainStep:
 
     def init(self, params: PyTree) -> TrainState:
         """The state before the first step, from weights; see `init_state`."""
+        layout = self._recipe.layout
+        if layout is None:
+            return self.first(params)
+        # Born where it belongs: no device holds all of it for a moment.
+        where = layout.of_state(jax.eval_shape(self.first, params))
+        return jax.jit(self.first, out_shardings=where)(params)
+
+    def first(self, params: PyTree) -> TrainState:
+        """What `init` gives, wherever JAX puts it; it can be traced."""
         recipe = self._recipe
         return init_state(params, recipe.optimizer, precision=recipe.precision)
 
@@ -294,6 +304,8 @@ class TrainStep:
     # --- one signature ----------------------------------------------------------
 
     def _signature(self, state: TrainState, batch: PyTree) -> Signature:
+        if self._recipe.layout is not None:  # which says where all of it lies
+            state, batch = jax.eval_shape(lambda *both: both, state, batch)
         if not self._promoting:
             return Signature.of(state=state, batch=batch)
         apart = split(batch)
@@ -330,7 +342,11 @@ class TrainStep:
                     f"{self._memory.usable_bytes:,}; it was not run. Plan with "
                     "headroom_frac > 0, and report this."
                 )
-        run = compiled if apart is None else _for_values(compiled, apart.static)
+        run: _Run = compiled
+        if apart is not None:
+            run = _for_values(run, apart.static)
+        elif self._recipe.layout is not None:
+            run = _spread(run, self._recipe.layout)
         return _Variant(signature, mode, run, jitted, plan, program)
 
     # --- ways round -------------------------------------------------------------
@@ -378,12 +394,16 @@ class TrainStep:
         batch: PyTree,
         failure: Exception,
     ) -> _Variant:
+        needs = None
         if self._memory is not None:
+            needs = f"keep the memory budget of {self._memory}"
+        elif self._recipe.layout is not None:
+            needs = f"run {self._recipe.layout}"
+        if needs is not None:
             raise TypeError(
                 f"the step cannot be compiled ({type(failure).__name__} at "
-                f"{where(failure)}), and only a compiled step can keep the memory "
-                f"budget of {self._memory}, so it was not run. "
-                f"{hint(failure).capitalize()}, or give no memory budget."
+                f"{where(failure)}), and only a compiled step can {needs}, so it was "
+                f"not run. {hint(failure).capitalize()}."
             ) from failure
         builder = Builder(self._recipe, None)
         modes: tuple[tuple[Mode, Any], ...] = (
@@ -455,7 +475,16 @@ class TrainStep:
         return "; ".join(nearest[:3]) + more
 
 
-def _for_values(compiled: jax.stages.Compiled, static: Frozen[Any]) -> _Run:
+def _spread(compiled: _Run, layout: Layout) -> _Run:
+    """A program whose batch is put on its devices first."""
+
+    def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+        return compiled(state, layout.place_batch(batch))
+
+    return run
+
+
+def _for_values(compiled: _Run, static: Frozen[Any]) -> _Run:
     """A program that was compiled for certain Python values in the batch."""
 
     def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
@@ -480,6 +509,7 @@ def make_train_step(
     on_excess: OnExcess = "raise",
     fallback: bool = True,
     donate: bool = True,
+    layout: Layout | None = None,
 ) -> TrainStep:
     """Make one compiled training step that keeps within its budgets.
 
@@ -510,6 +540,8 @@ def make_train_step(
         fallback: where JAX cannot trace or compile the step, run it in the next best
             way that keeps the budgets, and warn once.
         donate: whether the state's memory may be used again for the next state.
+        layout: where state and batch lie on a mesh of devices, in one process or in
+            several; the state is made by `step.init`. See `frugax.train.distributed`.
 
     Raises:
         TypeError: `optimizer` or `budget` is none, but a number or text.
@@ -552,6 +584,7 @@ def make_train_step(
         clip=clip,
         precision=precision,
         donate=donate,
+        layout=layout,
     )
     return TrainStep(
         recipe,
@@ -578,6 +611,7 @@ def _sorted_out(budget: Budgets) -> tuple[MemoryBudget | None, int | None]:
             compiles = one.compiles
             continue
         check_budget(one, MemoryBudget)
+        assert isinstance(one, MemoryBudget)  # for the type checker: just checked
         if memory is not None:
             raise TypeError(f"two memory budgets were given: {memory} and {one}.")
         memory = one

@@ -1,0 +1,153 @@
+"""Where the parts of a training state and of a batch lie on a mesh of devices."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from frugax.typing import PyTree
+
+LayoutKind: TypeAlias = Literal["data", "tensor", "fully-sharded"]
+
+# Splitting less than this saves nothing and costs a message each step.
+_LEAST_BYTES = 64 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """How a step is spread over devices.
+
+    Every kind splits the batch along the mesh's first axis, `data`. `"data"` keeps a
+    copy of the state on every device. `"tensor"` splits large weights along the second
+    axis, `model`. `"fully-sharded"` splits them along both (Rajbhandari et al. 2020,
+    arXiv:1910.02054, stage 3). A weight's optimiser state is split as the weight is.
+
+    Attributes:
+        mesh: the devices, with axes `data` and `model`.
+        kind: what is split.
+    """
+
+    mesh: Mesh
+    kind: LayoutKind
+
+    @classmethod
+    def over(
+        cls,
+        shape: Sequence[int] | None = None,
+        kind: LayoutKind = "data",
+        *,
+        devices: Sequence[Any] | None = None,
+    ) -> "Layout":
+        """A layout over a mesh of the first devices.
+
+        Args:
+            shape: devices along `data`, or along `data` and `model`; all along `data`
+                if not given.
+            kind: what is split.
+            devices: which devices; all of every process if not given.
+
+        Raises:
+            ValueError: there are not so many devices, or the kind is unknown.
+        """
+        there = list(jax.devices() if devices is None else devices)
+        lengths = tuple(shape) if shape is not None else (len(there),)
+        if not 1 <= len(lengths) <= 2 or any(n < 1 for n in lengths):
+            raise ValueError(f"a mesh is like (8,) or (4, 2), got {shape!r}.")
+        lengths = (*lengths, 1)[:2]
+        needed = math.prod(lengths)
+        if needed > len(there):
+            raise ValueError(
+                f"a mesh of {lengths} needs {needed} devices, there are {len(there)}."
+            )
+        if kind not in ("data", "tensor", "fully-sharded"):
+            raise ValueError(
+                f'kind must be "data", "tensor" or "fully-sharded", got {kind!r}.'
+            )
+        grid = np.asarray(there[:needed], dtype=object).reshape(lengths)
+        return cls(Mesh(grid, ("data", "model")), kind)
+
+    @property
+    def data_size(self) -> int:
+        """Into how many parts the batch is split."""
+        return self.mesh.shape["data"]
+
+    def of_weight(self, shape: Sequence[int], itemsize: int) -> NamedSharding:
+        """Where one array of the state lies.
+
+        The longest dimension that can be divided is split; the earlier one of equals.
+
+        Args:
+            shape: its shape.
+            itemsize: bytes of one number.
+        """
+        axes: tuple[str, ...] = {
+            "data": (),
+            "tensor": ("model",),
+            "fully-sharded": ("data", "model"),
+        }[self.kind]
+        parts = math.prod(self.mesh.shape[a] for a in axes)
+        spec: list[Any] = [None] * len(shape)
+        if parts > 1 and math.prod(shape) * itemsize >= _LEAST_BYTES:
+            by_length = sorted(range(len(shape)), key=lambda i: (-shape[i], i))
+            divisible = [i for i in by_length if shape[i] % parts == 0]
+            if divisible:
+                spec[divisible[0]] = axes if len(axes) > 1 else axes[0]
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    def of_state(self, state: PyTree) -> PyTree:
+        """Where each array of a state lies; for arrays or their shapes."""
+        return jax.tree.map(
+            lambda x: self.of_weight(x.shape, np.dtype(x.dtype).itemsize), state
+        )
+
+    def of_batch(self, batch: PyTree) -> PyTree:
+        """Where each array of a batch lies: its first axis split, numbers copied."""
+
+        def where(x: Any) -> NamedSharding:
+            spec = PartitionSpec("data") if np.ndim(x) else PartitionSpec()
+            return NamedSharding(self.mesh, spec)
+
+        return jax.tree.map(where, batch)
+
+    @property
+    def copied(self) -> NamedSharding:
+        """A copy on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def place_state(self, state: PyTree) -> PyTree:
+        """Put a state, the same in every process, where it belongs."""
+        return jax.tree.map(_put, state, self.of_state(state))
+
+    def place_batch(self, batch: PyTree) -> PyTree:
+        """Put a batch, the same in every process, where it belongs.
+
+        Each process puts its own part only. Arrays that lie right already stay.
+
+        Raises:
+            ValueError: an array's first axis cannot be split so.
+        """
+        for path, x in jax.tree_util.tree_leaves_with_path(batch):
+            if np.ndim(x) and np.shape(x)[0] % self.data_size:
+                raise ValueError(
+                    f"batch{jax.tree_util.keystr(path)} of shape {np.shape(x)} cannot "
+                    f"be split over {self.data_size} devices: take a batch that "
+                    f"{self.data_size} divides."
+                )
+        return jax.tree.map(_put, batch, self.of_batch(batch))
+
+    def __str__(self) -> str:
+        return f"{self.kind} over {dict(self.mesh.shape)}"
+
+
+def _put(x: Any, sharding: NamedSharding) -> jax.Array:
+    if isinstance(x, jax.Array) and x.sharding == sharding:
+        return x
+    if sharding.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    # Other processes hold the rest; each cuts its own part out of the same array.
+    whole = np.asarray(x)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])

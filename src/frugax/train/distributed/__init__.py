@@ -1,0 +1,29 @@
+"""Training on several devices and in several processes, on JAX's own engine.
+
+Start at `initialize` and `Layout`; `plan` chooses a layout for a memory budget per
+device, `audit` shows what lies where, `Watchdog` ends a process whose peers are gone.
+Guide: docs/distributed.md.
+"""
+
+from frugax.train._layout import Layout, LayoutKind
+
+from ._audit import Audit, Leaf, audit
+from ._initialize import initialize, is_initialized
+from ._launch import launch
+from ._plan import LayoutPlan, plan
+from ._watchdog import EXIT_PEER_LOST, Watchdog
+
+__all__ = [
+    "EXIT_PEER_LOST",
+    "Audit",
+    "Layout",
+    "LayoutKind",
+    "LayoutPlan",
+    "Leaf",
+    "Watchdog",
+    "audit",
+    "initialize",
+    "is_initialized",
+    "launch",
+    "plan",
+]
