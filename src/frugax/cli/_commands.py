@@ -357,6 +357,41 @@ def _must_exist(file: Path) -> None:
         raise ConfigError(f"{file}: {what}.")
 
 
+def launch(
+    command: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="-- COMMAND")
+    ],
+    /,
+    *,
+    processes: Annotated[int, tyro.conf.arg(aliases=["-n"], metavar="NUMBER")],
+    restarts: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
+    devices: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
+) -> int:
+    """Run a command as several processes on this machine that train together.
+
+    For example:
+
+    frugax launch -n 2 -- python train.py
+
+    frugax launch -n 2 --restarts 3 -- python train.py --steps 1000
+
+    Args:
+        command: the program and its arguments, after two dashes.
+        processes: how many.
+        restarts: how often all may be started again when one has failed.
+        devices: virtual CPU devices in each process.
+
+    Raises:
+        ConfigError: there is no command, or a number is out of its range.
+    """
+    from frugax.train.distributed import launch as start
+
+    try:
+        return start(command, processes=processes, restarts=restarts, devices=devices)
+    except (ValueError, FileNotFoundError) as e:
+        raise ConfigError(str(e)) from e
+
+
 def doctor() -> int:
     """Say what this machine has: devices, versions, caches, extras; what to install.
 

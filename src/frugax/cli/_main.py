@@ -31,7 +31,15 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     commands = {
         name: getattr(_commands, name)
-        for name in ("run", "plan", "compress", "decompress", "verify", "doctor")
+        for name in (
+            "run",
+            "plan",
+            "launch",
+            "compress",
+            "decompress",
+            "verify",
+            "doctor",
+        )
     }
     given = list(sys.argv[1:] if args is None else args)
     try:

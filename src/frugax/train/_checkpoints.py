@@ -24,6 +24,7 @@ import numpy as np
 from frugax.errors import CheckpointError, OutputError
 from frugax.files import make_folder, why_not_written, write_whole
 
+from ._processes import on_host, one_for_all, put
 from ._signature import Signature
 from ._state import TrainState
 
@@ -80,6 +81,9 @@ class Checkpoints:
     def save(self, state: TrainState, extra: Mapping[str, Any] | None = None) -> None:
         """Write a state, then drop what is older than the last `keep`.
 
+        In a run of several processes all must call this: they give their parts of the
+        state, and the first one writes it whole. So any number of them can restore it.
+
         It is on disk when this returns. Killed half-way, it does not count. Damaged
         checkpoints of this step or later ones are dropped before, for good: a run
         that went on from an older one makes them anew.
@@ -94,7 +98,18 @@ class Checkpoints:
             OutputError: no space, no permission, or something in the way.
             TypeError: `extra` holds something that JSON cannot.
         """
-        step = int(state.step)
+        arrays = _to_numpy(state)  # all processes take part in this
+        with one_for_all("checkpoint") as writes:
+            if writes:
+                self._write(int(state.step), state, arrays, extra)
+
+    def _write(
+        self,
+        step: int,
+        state: TrainState,
+        arrays: dict[str, np.ndarray],
+        extra: Mapping[str, Any] | None,
+    ) -> None:
         not_behind = [s for s in self.steps() if s >= step]
         try:
             sound = [s for s in not_behind if not self._damage_at(s)]
@@ -113,8 +128,8 @@ class Checkpoints:
         for unfinished in self._ours():
             if not (unfinished / _MANIFEST).exists():
                 shutil.rmtree(unfinished)
-        leaves = Signature.of(state=state).leaves
-        _write_arrays(place, _to_numpy(state))
+        leaves = Signature.of_types(state=state).leaves
+        _write_arrays(place, arrays)
         body = {
             "version": _VERSION,
             "step": step,
@@ -168,7 +183,7 @@ class Checkpoints:
                 f"{_VERSION}: update frugax."
             )
         saved = {str(where): str(kind) for where, kind in body["leaves"]}
-        wanted = dict(Signature.of(state=like).leaves)
+        wanted = dict(Signature.of_types(state=like).leaves)
         for leaf in [*wanted, *saved]:
             if saved.get(leaf) != wanted.get(leaf):
                 raise CheckpointError(
@@ -242,7 +257,7 @@ def _read_manifest(place: Path) -> dict[str, Any]:
 def _to_numpy(state: TrainState) -> dict[str, np.ndarray]:
     """Every leaf on the host, by its place; Orbax cannot hold empty ones."""
     flat = jax.tree_util.tree_leaves_with_path(state)
-    named = {_name(path): _pack(np.asarray(_raw(leaf))) for path, leaf in flat}
+    named = {_name(path): _pack(on_host(_raw(leaf))) for path, leaf in flat}
     return {name: array for name, array in named.items() if array.size}
 
 
@@ -256,8 +271,7 @@ def _from_numpy(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainStat
             impl = jax.random.key_impl(jnp.empty((), leaf.dtype))
             value = jax.random.wrap_key_data(value, impl=impl)
         sharding = getattr(leaf, "sharding", None)
-        in_place = sharding is None or sharding.device_set == value.devices()
-        return value if in_place else jax.device_put(value, sharding)
+        return value if sharding is None else put(value, sharding)
 
     return jax.tree_util.tree_map_with_path(build, like)
 
@@ -337,12 +351,22 @@ def _orbax() -> Iterator[tuple[Any, Any]]:
     """Orbax and a checkpointer of it, with its chatter on stderr turned off."""
     import orbax.checkpoint as ocp  # here: it takes half a second
 
+    # Only this process reads or writes: the others must not be waited for.
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"frugax{me}"
+    )
+    if jax.process_count() == 1:
+        alone = ocp.options.MultiprocessingOptions()
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         with contextlib.closing(
-            ocp.Checkpointer(ocp.StandardCheckpointHandler())
+            ocp.Checkpointer(
+                ocp.StandardCheckpointHandler(multiprocessing_options=alone),
+                multiprocessing_options=alone,
+            )
         ) as checkpointer:
             yield ocp, checkpointer
     finally:

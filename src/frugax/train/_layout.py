@@ -11,6 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from frugax.typing import PyTree
 
+from ._processes import put
+
 LayoutKind: TypeAlias = Literal["data", "tensor", "fully-sharded"]
 
 # Splitting less than this saves nothing and costs a message each step.
@@ -120,7 +122,7 @@ class Layout:
 
     def place_state(self, state: PyTree) -> PyTree:
         """Put a state, the same in every process, where it belongs."""
-        return jax.tree.map(_put, state, self.of_state(state))
+        return jax.tree.map(put, state, self.of_state(state))
 
     def place_batch(self, batch: PyTree) -> PyTree:
         """Put a batch, the same in every process, where it belongs.
@@ -137,17 +139,7 @@ class Layout:
                     f"be split over {self.data_size} devices: take a batch that "
                     f"{self.data_size} divides."
                 )
-        return jax.tree.map(_put, batch, self.of_batch(batch))
+        return jax.tree.map(put, batch, self.of_batch(batch))
 
     def __str__(self) -> str:
         return f"{self.kind} over {dict(self.mesh.shape)}"
-
-
-def _put(x: Any, sharding: NamedSharding) -> jax.Array:
-    if isinstance(x, jax.Array) and x.sharding == sharding:
-        return x
-    if sharding.is_fully_addressable:
-        return jax.device_put(x, sharding)
-    # Other processes hold the rest; each cuts its own part out of the same array.
-    whole = np.asarray(x)
-    return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])

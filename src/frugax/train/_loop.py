@@ -22,6 +22,7 @@ from ._clock import LapClock
 from ._interrupt import asking_first
 from ._pace import Pace
 from ._plan import TrainPlan, plan
+from ._processes import agreed_least
 from ._state import TrainState
 from ._step import Metrics, TrainStep
 
@@ -109,7 +110,11 @@ class Loop:
         while self.at < self._until:
             left_s = self._seconds_left()
             self._make_plan(left_s)
-            ahead = self._pace.steps_ahead(left_s=left_s)
+            # Every process of a run must take the same steps: the most careful one
+            # decides, and what one was asked to do all do.
+            ahead = agreed_least(self._pace.steps_ahead(left_s=left_s))
+            if jax.process_count() > 1 and (said := self._asked_to_stop(asked)):
+                return said
             if ahead == 0:
                 self._refuse_no_step()
                 return "time"
@@ -127,12 +132,10 @@ class Loop:
         because: StoppedBecause | None = None
         compiling_s = 0.0
         before = self.clock.elapsed
+        alone = jax.process_count() == 1
         while because is None and len(self._running) < steps:
-            if asked.is_set():
-                because = "interrupted"
-            elif self._stop is not None and self._stop():
-                because = "stop"
-            else:
+            because = self._wants_to_stop(asked) if alone else None
+            if because is None:
                 compiling_s += self._take_one()
         self._wait()
         taken = len(self._running)
@@ -141,6 +144,16 @@ class Loop:
             self._pace.record(steps=taken, seconds=seconds)
             self._look_at_losses()
         return because
+
+    def _wants_to_stop(self, asked: threading.Event) -> StoppedBecause | None:
+        if asked.is_set():
+            return "interrupted"
+        return "stop" if self._stop is not None and self._stop() else None
+
+    def _asked_to_stop(self, asked: threading.Event) -> StoppedBecause | None:
+        """What any process of the run wants; the same answer in all of them."""
+        order: tuple[StoppedBecause | None, ...] = ("interrupted", "stop", None)
+        return order[agreed_least(order.index(self._wants_to_stop(asked)))]
 
     def _take_one(self) -> float:
         """Dispatch one step; gives the seconds that compiling for it took."""
@@ -193,7 +206,7 @@ class Loop:
         # not push a sound one out.
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
             real = jnp.issubdtype(leaf.dtype, jnp.inexact)
-            if real and not np.isfinite(np.asarray(leaf)).all():
+            if real and not jnp.isfinite(leaf).all():
                 raise DivergedError(
                     f"params{jax.tree_util.keystr(path)} is not finite after "
                     f"{self.at} steps, so this state was not saved: lower the learning "

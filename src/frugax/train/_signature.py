@@ -37,6 +37,11 @@ class Signature:
         leaves = tuple((_place(path), _type(leaf)) for path, leaf in flat)
         return cls(leaves, structure, static, _context())
 
+    @classmethod
+    def of_types(cls, **arguments: PyTree) -> "Signature":
+        """The same for wherever the arrays lie."""
+        return cls.of(**jax.eval_shape(lambda tree: tree, arguments))
+
     def changes_to(self, new: "Signature") -> list[str]:
         """What differs in `new`, one line a leaf: `batch['x']: old -> new`.
 
@@ -81,13 +86,18 @@ def _type(leaf: object) -> str:
 
 
 def _placed(leaf: object) -> str:
-    """Where an array was put on purpose; nothing for one that may be moved."""
+    """Where an array was put on purpose; nothing for the device that is used anyway.
+
+    JAX itself compiles anew when an array that may be moved is one that may not. A
+    program for the one runs the other as well, so frugax does not.
+    """
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return ""
     sharding = leaf.sharding
     if isinstance(sharding, jax.NamedSharding):
         return f" split as {sharding.spec} over {dict(sharding.mesh.shape)}"
-    return f" on {next(iter(leaf.devices()))}" if leaf.committed else ""
+    (device,) = leaf.devices()
+    return "" if device == jax.local_devices()[0] else f" on {device}"
 
 
 def _context() -> tuple[tuple[str, str], ...]:

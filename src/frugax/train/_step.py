@@ -305,7 +305,7 @@ class TrainStep:
 
     def _signature(self, state: TrainState, batch: PyTree) -> Signature:
         if self._recipe.layout is not None:  # which says where all of it lies
-            state, batch = jax.eval_shape(lambda *both: both, state, batch)
+            return Signature.of_types(state=state, batch=batch)
         if not self._promoting:
             return Signature.of(state=state, batch=batch)
         apart = split(batch)
@@ -328,6 +328,8 @@ class TrainStep:
         apart = split(batch) if self._promoting else None
         builder = Builder(self._recipe, self._memory, apart and apart.static)
         traced_batch = batch if apart is None else apart.arrays
+        if self._recipe.layout is not None:  # wherever they lie now
+            state, traced_batch = jax.eval_shape(lambda *x: x, state, traced_batch)
         jitted, plan = builder.jitted(state, traced_batch, options)
         traced = jitted.trace(state, traced_batch)
         refuse_changing_state(state, traced.out_info[0])

@@ -23,7 +23,7 @@ def initialize(
 
     Without arguments the three are read from what `frugax launch` set, and else found
     by JAX itself, which knows Slurm, Open MPI, Kubernetes and TPU pods. A run of one
-    process joins nobody and needs no coordinator.
+    process joins nobody and needs no coordinator; nor does one that was started by hand.
 
     Args:
         coordinator: address and port of the first process, `"10.0.0.1:1234"`.
@@ -65,6 +65,11 @@ def initialize(
             heartbeat_timeout_seconds=heartbeat_s,
             shutdown_timeout_seconds=leave_s,
         )
+    except ValueError as e:
+        # JAX knows no cluster here and nothing was said: a run of one process.
+        if coordinator is None and "coordinator_address" in str(e):
+            return
+        raise
     except jax.errors.JaxRuntimeError as e:
         raise RuntimeError(
             f"process {process} of {processes} could not join the others at "
