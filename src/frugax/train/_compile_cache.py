@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -23,7 +24,8 @@ def compile_cache_folder() -> Path:
 def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep what XLA compiles on disk, for the next process to find.
 
-    This sets JAX's own global options, which is why frugax never calls it by itself.
+    This sets JAX's own global options. `fit` does it unless told not to; nothing is set
+    by importing frugax.
     Programs that take less than 0.1 s to compile are not kept; past 2 GiB the least
     recently used are dropped. Tracing and lowering are not cached by JAX.
 
@@ -48,3 +50,14 @@ def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
     return place
+
+
+def use_compile_cache_by_default() -> None:
+    """Do so where nobody has said anything else.
+
+    JAX's own setting comes first, and `FRUGAX_COMPILE_CACHE=0` turns this off.
+    """
+    settings: Any = jax.config  # its attributes are made at run time
+    said = settings.jax_compilation_cache_dir
+    if said is None and os.environ.get("FRUGAX_COMPILE_CACHE") != "0":
+        use_compile_cache()

@@ -13,6 +13,9 @@ from frugax.typing import PyTree
 from ._batches import batches_by_index
 from ._checkpoints import Checkpoints
 from ._clock import TimeLedger
+from ._compile_cache import use_compile_cache_by_default
+from ._compiles import CompileLedger
+from ._early_stop import EarlyStop
 from ._loop import Evaluation, Loop, StoppedBecause
 from ._plan import TrainPlan
 from ._state import TrainState, refuse_given_away
@@ -30,7 +33,9 @@ class FitResult:
         history: evaluations in order.
         ledger: where the seconds went.
         stopped_because: `"steps"` all are done, `"time"` the next would not fit,
-            `"interrupted"` Ctrl-C, `"stop"` the caller's `stop` said so.
+            `"interrupted"` Ctrl-C, `"stop"` the caller's `stop` said so, `"early"`
+            evaluations got no better.
+        cache_hits: programs that were found on disk instead of compiled.
         plan: what the time budget allowed once a step had been timed; None without a
             limit of seconds, or if no step was timed.
         receipt: time, and the step's memory and compiles, predicted beside measured.
@@ -44,6 +49,7 @@ class FitResult:
     stopped_because: StoppedBecause
     plan: TrainPlan | None
     receipt: Receipt
+    cache_hits: int
 
 
 def fit(
@@ -60,6 +66,9 @@ def fit(
     save_every: int | None = None,
     before_save: Callable[[], Any] | None = None,
     stop: Callable[[], bool] | None = None,
+    early_stop: EarlyStop | None = None,
+    prefetch: int = 0,
+    compile_cache: bool = True,
 ) -> FitResult:
     """Train until `state.step` is `steps`, or the budget ends.
 
@@ -91,6 +100,12 @@ def fit(
         before_save: called before each checkpoint is written, all steps done: write
             out there what must not lag behind it.
         stop: asked before each step whether to stop.
+        early_stop: when evaluations that get no better are reason to stop.
+        prefetch: batches that are made ahead in a thread. JAX runs ahead of Python, so
+            this helps only where making a batch waits for something, such as a disk.
+        compile_cache: keep compiled programs on disk for the next run, as
+            `use_compile_cache` does, unless JAX's own setting says where already. The
+            environment variable `FRUGAX_COMPILE_CACHE=0` turns it off.
 
     Raises:
         ValueError: a number out of its range, `*_every` without what it is for, or
@@ -123,6 +138,12 @@ def fit(
         raise ValueError("evaluate_every needs evaluate=, the function to call.")
     if save_every is not None and checkpoints is None:
         raise ValueError("save_every needs checkpoints=, the place to save in.")
+    if early_stop is not None and evaluate_every is None:
+        raise ValueError("early_stop needs evaluate= and evaluate_every=.")
+    if prefetch < 0:
+        raise ValueError(f"prefetch must be >= 0, got {prefetch}.")
+    if compile_cache:
+        use_compile_cache_by_default()
     loop = Loop(
         step=step,
         state=state,
@@ -136,9 +157,12 @@ def fit(
         save_every=save_every,
         before_save=before_save,
         stop=stop,
+        early_stop=early_stop,
+        prefetch=prefetch,
     )
     start = loop.at
-    with step.limit_compiles(None if budget is None else budget.compiles):
+    limit = None if budget is None else budget.compiles
+    with step.limit_compiles(limit), CompileLedger() as compiles:
         stopped_because = loop.run()
         spends = step.report().spends
     ledger = loop.clock.ledger()
@@ -161,4 +185,5 @@ def fit(
         stopped_because=stopped_because,
         plan=loop.plan,
         receipt=Receipt(spends),
+        cache_hits=compiles.cache_hits,
     )

@@ -19,14 +19,16 @@ from frugax.typing import PyTree
 
 from ._checkpoints import Checkpoints
 from ._clock import LapClock
+from ._early_stop import EarlyStop
 from ._interrupt import asking_first
 from ._pace import Pace
 from ._plan import TrainPlan, plan
+from ._prefetch import ahead
 from ._processes import agreed_least
 from ._state import TrainState
 from ._step import Metrics, TrainStep
 
-StoppedBecause: TypeAlias = Literal["steps", "time", "interrupted", "stop"]
+StoppedBecause: TypeAlias = Literal["steps", "time", "interrupted", "stop", "early"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Loop:
         save_every: int | None,
         before_save: Callable[[], Any] | None,
         stop: Callable[[], bool] | None,
+        early_stop: EarlyStop | None,
+        prefetch: int,
     ) -> None:
         self.clock = LapClock()
         self.state = state
@@ -81,6 +85,7 @@ class Loop:
         self._step, self._batch_of, self._until = step, batch_of, until
         self._budget = budget
         self._on_step, self._stop = on_step, stop
+        self._early_stop, self._prefetch = early_stop, prefetch
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
         self._checkpoints, self._save_every = checkpoints, save_every
         self._before_save = before_save
@@ -92,6 +97,11 @@ class Loop:
 
     def run(self) -> StoppedBecause:
         """Train, and say why it ended."""
+        with ahead(self._batch_of, self._prefetch, until=self._until) as batch_of:
+            self._batch_of = batch_of
+            return self._run()
+
+    def _run(self) -> StoppedBecause:
         self._save_state()
         if self.at < self._until:
             batch = self._batch_of(self.at)
@@ -123,6 +133,10 @@ class Loop:
                 return because
             if _due(self.at, self._evaluate_every):
                 self._evaluate_state()
+                if self._early_stop is not None and self._early_stop.is_due(
+                    self.history
+                ):
+                    return "early"
             if _due(self.at, self._save_every):
                 self._save_state()
         return "steps"

@@ -23,7 +23,7 @@ def initialize(
 
     Without arguments the three are read from what `frugax launch` set, and else found
     by JAX itself, which knows Slurm, Open MPI, Kubernetes and TPU pods. A run of one
-    process joins nobody and needs no coordinator; nor does one that was started by hand.
+    process, and one that was started by hand, joins nobody and needs no coordinator.
 
     Args:
         coordinator: address and port of the first process, `"10.0.0.1:1234"`.
