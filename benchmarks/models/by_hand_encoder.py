@@ -57,14 +57,27 @@ def joined(arrays: Arrays) -> Arrays:
     return made
 
 
+def stacked(arrays: Arrays) -> Arrays:
+    """Each kind of weight of all blocks as one array, the block first."""
+    blocks = max(int(name.partition(".")[0]) for name in arrays) + 1
+    kinds = [name.partition(".")[2] for name in arrays if name.startswith("0.")]
+    return {k: np.stack([arrays[f"{i}.{k}"] for i in range(blocks)]) for k in kinds}
+
+
+def unstacked(arrays: Arrays) -> Arrays:
+    """The reverse of `stacked`."""
+    return {f"{i}.{k}": a for k, both in arrays.items() for i, a in enumerate(both)}
+
+
 def encoder(
     net: Encoder,
     *,
     attention: Callable[..., jax.Array] = by_einsum,
     linear: Callable[..., jax.Array] = jnp.matmul,
-    gelu: Callable[[jax.Array], jax.Array] = gelu_by_library,
+    gelu: Callable[[jax.Array], jax.Array] = gelu_by_erf,
     fused: bool = True,
     flat: bool = False,
+    scanned: bool = False,
 ) -> Variant:
     """An encoder.
 
@@ -75,20 +88,17 @@ def encoder(
         gelu: with the error function.
         fused: whether one product makes queries, keys and values.
         flat: whether examples and tokens are one axis outside attention.
+        scanned: whether blocks are a `lax.scan`, not written out.
     """
     split = (net.batch, net.length, net.heads, net.width // net.heads)
     inside = (net.batch * net.length, net.width) if flat else net.input_shape
 
-    def block(params: Params, at: str, x: jax.Array) -> jax.Array:
+    def block(own: Params, x: jax.Array) -> jax.Array:
         def affine(name: str, x: jax.Array) -> jax.Array:
-            return (
-                linear(x, params[f"{at}.{name}.weight"]) + params[f"{at}.{name}.bias"]
-            )
+            return linear(x, own[f"{name}.weight"]) + own[f"{name}.bias"]
 
         def normed(name: str, x: jax.Array) -> jax.Array:
-            return (
-                normal(x) * params[f"{at}.{name}.weight"] + params[f"{at}.{name}.bias"]
-            )
+            return normal(x) * own[f"{name}.weight"] + own[f"{name}.bias"]
 
         y = normed("norm1", x)
         if fused:
@@ -97,28 +107,41 @@ def encoder(
             parts = [affine(one, y) for one in "qkv"]
         mixed = attention(*(p.reshape(split) for p in parts))
         x = x + affine("out", mixed.reshape(inside))
-        hidden = gelu(affine("up", normed("norm2", x)))
-        return x + affine("down", hidden)
+        return x + affine("down", gelu(affine("up", normed("norm2", x))))
 
     def forward(params: Params, x: jax.Array) -> jax.Array:
         x = x.reshape(inside)
+        if scanned:
+            x, _ = lax.scan(lambda x, own: (block(own, x), None), x, params)
+            return x.reshape(net.input_shape)
+        kinds = [name.partition(".")[2] for name in params if name.startswith("0.")]
         for i in range(net.layers):
-            x = block(params, str(i), x)
+            x = block({k: params[f"{i}.{k}"] for k in kinds}, x)
         return x.reshape(net.input_shape)
 
-    turned = transposed if linear is jnp.matmul else (lambda arrays: arrays)
-    if fused:
-        return Variant(forward, turned, turned)
-    return Variant(forward, lambda a: turned(separate(a)), lambda a: joined(turned(a)))
+    def load(arrays: Arrays) -> Arrays:
+        arrays = arrays if fused else separate(arrays)
+        arrays = transposed(arrays) if linear is jnp.matmul else arrays
+        return stacked(arrays) if scanned else arrays
+
+    def unload(arrays: Arrays) -> Arrays:
+        arrays = unstacked(arrays) if scanned else arrays
+        arrays = transposed(arrays) if linear is jnp.matmul else arrays
+        return arrays if fused else joined(arrays)
+
+    return Variant(forward, load, unload)
 
 
 def encoders(net: Encoder) -> dict[str, Variant]:
-    by_library = jax.nn.dot_product_attention
-    flat = functools.partial(encoder, net, flat=True, gelu=gelu_by_erf)
+    usual = functools.partial(
+        encoder, attention=jax.nn.dot_product_attention, gelu=gelu_by_library
+    )
     return {
-        "as usual": encoder(net, attention=by_library),
-        "W (out, in), separate q k v": encoder(net, linear=rows_by, fused=False),
-        "flat": flat(),
-        "flat, W (out, in)": flat(linear=rows_by),
-        "flat, W (out, in), heads first": flat(linear=rows_by, attention=heads_first),
+        "as usual": usual(net),
+        "W (out, in)": encoder(net, linear=rows_by),
+        "flat": encoder(net, flat=True),
+        "flat, W (out, in)": encoder(net, flat=True, linear=rows_by),
+        "flat, W (out, in), heads first": encoder(
+            net, flat=True, linear=rows_by, attention=heads_first
+        ),
     }

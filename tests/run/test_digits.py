@@ -76,17 +76,18 @@ def test_the_accuracy_in_the_receipt_is_that_of_the_file(finished):
     assert config.model is not None
     data = load_images(config.data, seed=config.seed)
     net = models.compile(
-        models.Chain(
+        models.Model(
             models.Flatten(),
-            models.residual_mlp(
+            models.ResidualMLP(
                 width=config.model.width, depth=config.model.depth, classes=10
             ),
         ),
-        input_shape=(8, 8, 1),
+        models.JaxBackend(),
+        shapes={"input": ("batch", 8, 8, 1)},
     )
     with compress.open(folder / "model.fxz") as file:
         weights = {name: jnp.asarray(file[name]) for name in file.names}
-    logits = jax.jit(net.apply)(weights, jnp.asarray(data.test_x))
+    logits = net.evaluate(weights, {"input": jnp.asarray(data.test_x)})["output"]
     accuracy = np.mean(np.argmax(logits, axis=1) == data.test_y)
     assert accuracy == pytest.approx(receipt["model"]["after"]["accuracy"], abs=1e-6)
 

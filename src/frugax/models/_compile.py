@@ -1,12 +1,14 @@
 """From a description to functions of the chosen library."""
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._passes import bind, prune
+from ._budgets import check_memory_budget
+from ._passes import bind, check_bound, fold_constants, merge_equal, prune
 from ._program import Program
-from .graph import Graph, Layer, Spec, Wired, flatten, infer
+from .graph import Graph, Layer, LoopShapeError, Wired, flatten, infer
+from .ops import is_floating
 
 if TYPE_CHECKING:
     from .to_jax import Compiled, JaxBackend
@@ -26,6 +28,7 @@ def compile(
     discard_keys: Iterable[str] = (),
     trainable_keys: Iterable[str] = (),
     scan_from: int | None = 8,
+    budget: Any = None,
 ) -> "Compiled":
     """Turn a description into functions of a backend's library.
 
@@ -44,6 +47,8 @@ def compile(
         scan_from: from how many equal blocks in a row one loop is made of them, which
             compiles them once; their weights are then stacked under one key. None:
             never.
+        budget: a `frugax.MemoryBudget` that the program with gradients must fit in, on
+            JAX; needs every length. What is returned then has a `plan` and a `report`.
 
     Returns:
         An object with `evaluate`, `value_and_grad`, `randomize_params` and `summary`.
@@ -51,14 +56,16 @@ def compile(
     Raises:
         ShapeError: a layer cannot take what it is given.
         ValueError: a shape is missing, a key is unknown, or names clash.
-        TypeError: the model is no layer, or the backend no backend.
+        TypeError: the model is no layer, the backend no backend, the budget none.
+        InfeasibleBudgetError: no way that was tried fits the budget.
 
     Example:
         >>> import frugax as ml
         >>> model = ml.models.MLP(input_size=4, hidden_sizes=[8], output_size=3)
         >>> compiled = ml.compile(model, ml.JaxBackend())
         >>> params = compiled.randomize_params()
-        >>> compiled.evaluate(params, {"input": ml.JaxBackend().ones(2, 4)})["output"].shape
+        >>> inputs = {"input": ml.JaxBackend().ones(2, 4)}
+        >>> compiled.evaluate(params, inputs)["output"].shape
         (2, 3)
     """
     if isinstance(model, Wired):
@@ -71,38 +78,82 @@ def compile(
     home = getattr(backend, "name", None)
     if home not in ("jax", "torch"):
         raise TypeError(
-            "backend must be a JaxBackend or a TorchBackend, got "
-            f"{backend!r:.60}."
+            f"backend must be a JaxBackend or a TorchBackend, got {backend!r:.60}."
         )
     library = importlib.import_module(f"frugax.models.to_{home}")
-    flat = flatten(
-        model, inference=inference, scan_from=scan_from if home == "jax" else None
-    )
-    flat = prune(flat, set(discard_keys))
+    if home == "torch":  # it has no loop that is faster than its steps
+        scan_from = None
+    if scan_from is not None and scan_from < 2:
+        raise ValueError(f"scan_from must be at least 2, or None, got {scan_from}.")
+    fixed = dict(constant_keys or {})
+    data_keys, discard_keys = tuple(data_keys), tuple(discard_keys)
+    trainable_keys = tuple(trainable_keys)
+    shapes = {k: v for k, v in (shapes or {}).items() if k not in fixed}
     with backend.scope():
         rules = library.rules_of(backend)
-        specs = library.input_specs(flat, shapes or {}, backend)
-        graph = infer(flat, specs, rules)
-        flat, graph = bind(flat, graph, dict(constant_keys or {}), rules)
+
+        def shaped(unlooped: frozenset[str]) -> Graph:
+            flat = flatten(
+                model, inference=inference, scan_from=scan_from, unlooped=unlooped
+            )
+            flat = bind(prune(flat, discard_keys), fixed, backend.array)
+            return infer(flat, library.input_specs(flat, shapes, backend), rules)
+
+        graph = _with_loops(shaped)
+        check_bound(graph, fixed)
+        graph = merge_equal(graph)
+        graph = prune(fold_constants(graph, backend.xp, backend.find))
     params, data = _roles(graph, set(data_keys), set(trainable_keys))
     program = Program(
         layer=model,
         backend=backend,
-        flat=flat,
         graph=graph,
         param_keys=params,
         data_keys=data,
+        how={
+            "inference": inference,
+            "constant_keys": fixed,
+            "data_keys": data_keys,
+            "discard_keys": discard_keys,
+            "trainable_keys": trainable_keys,
+        },
     )
-    compiled = library.Compiled(program, jit=backend.jit if jit is None else jit)
+    jit = backend.jit if jit is None else jit
+    if budget is None:
+        compiled = library.Compiled(program, jit=jit)
+    else:
+        check_memory_budget(budget, graph, backend, jit=jit)
+        compiled = library.CompiledWithin(program, budget=budget)
     if verbose:
         print(compiled.summary())  # noqa: T201 - asked for
     return compiled
 
 
+def _with_loops(shaped: Callable[[frozenset[str]], Graph]) -> Graph:
+    """The program with as many loops as shapes allow.
+
+    Equal layers are not equal blocks where one turns its input into another shape: the
+    first often does, all the others seldom.
+    """
+    unlooped: frozenset[str] = frozenset()
+    tried: set[str] = set()
+    while True:
+        try:
+            return shaped(unlooped)
+        except LoopShapeError as e:
+            again = e.places[0] in tried
+            unlooped |= set(e.places) if again else {e.places[0]}
+            tried |= set(e.places)
+
+
 def _roles(
     graph: Graph, data_keys: set[str], trainable_keys: set[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Which keys are trained and which go in with the data."""
+    """Which keys are trained and which go in with the data.
+
+    Raises:
+        ValueError: there is no such weight or input, or it cannot be trained.
+    """
     weights = {k for k, w in graph.weights.items() if w.kind == "param"}
     state = set(graph.weights) - weights
     for what, keys, known in (
@@ -115,9 +166,15 @@ def _roles(
                 f"{what}: there is no {unknown[0]!r}; there are: "
                 f"{', '.join(sorted(known)[:12])}."
             )
+    for key in sorted(trainable_keys):
+        spec = graph.specs[key]
+        if not is_floating(spec.dtype) or not all(
+            isinstance(d, int) for d in spec.shape
+        ):
+            raise ValueError(
+                f"trainable_keys: {key!r} is {spec}, but a parameter has floating "
+                "numbers and a shape without free dimensions."
+            )
     params = (weights - data_keys) | trainable_keys
     data = (set(graph.inputs) - trainable_keys) | state | data_keys
     return frozenset(params), frozenset(data)
-
-
-__all__ = ["Spec", "compile"]

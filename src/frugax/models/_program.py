@@ -1,24 +1,31 @@
 """What compiled models have in common, whatever library runs them."""
 
-from collections.abc import Callable, Mapping
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from frugax.errors import ShapeError
 
-from .graph import Graph, Layer, Node, Repeat, Spec, Step, Weight, join
+from ._export import ExportedModel, export
+from ._save import save
+from ._views import Views
+from .graph import Graph, Layer, Node, Normal, Repeat, Spec, Step, Weight
+from .ops import is_floating
 
 
-class Program:
+class Program(Views):
     """A model laid flat for one backend, with the names and shapes of all it needs.
 
     Attributes:
         layer: the description it was made from.
         backend: where it runs.
-        flat: the flat program, for any shapes.
-        graph: the same with every shape filled in, for the shapes that were stated.
+        graph: the flat program, with the shapes that were stated; `infer` fills in
+            others.
         weights: the arrays that the layers own, by key.
         param_keys: those that are trained.
         data_keys: everything that goes in with the data: inputs, and the state.
+        how: what else `compile` was told, by its arguments' names.
     """
 
     def __init__(
@@ -26,23 +33,30 @@ class Program:
         *,
         layer: Layer,
         backend: Any,
-        flat: Graph,
         graph: Graph,
         param_keys: frozenset[str],
         data_keys: frozenset[str],
+        how: Mapping[str, Any],
     ) -> None:
         self.layer, self.backend = layer, backend
-        self.flat, self.graph = flat, graph
+        self.graph = graph
         self.param_keys, self.data_keys = param_keys, data_keys
+        self.how = how
 
     def parts(self) -> dict[str, Any]:
         """What it was made of."""
-        names = ("layer", "backend", "flat", "graph", "param_keys", "data_keys")
+        names = ("layer", "backend", "graph", "param_keys", "data_keys", "how")
         return {name: getattr(self, name) for name in names}
 
-    @property
+    @functools.cached_property
     def weights(self) -> Mapping[str, Weight]:
-        return self.graph.weights
+        # An input that is trained starts with normal numbers.
+        trained = {
+            key: Weight(self.graph.specs[key].shape, Normal(1.0))
+            for key in self.graph.inputs
+            if key in self.param_keys
+        }
+        return {**self.graph.weights, **trained}
 
     @property
     def output_keys(self) -> tuple[str, ...]:
@@ -53,14 +67,75 @@ class Program:
     def shapes(self) -> dict[str, tuple[Any, ...]]:
         """Shape of each input, weight and output by key; free dimensions by name."""
         specs = self.graph.specs
-        own = {k: specs[k].shape for k in (*self.data_keys, *self.param_keys)}
+        read = self.data_keys | self.param_keys
+        own = {k: spec.shape for k, spec in specs.items() if k in read}
         return own | {n: specs[k].shape for n, k in self.graph.outputs.items()}
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        params: Mapping[str, Any],
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the model and its weights to one file; `frugax.models.load` reads it.
+
+        Args:
+            path: the file, written whole or not at all; `.safetensors` is its usual
+                ending. Its weights have the names of the layers one by one.
+            params: an array for each parameter, by key.
+            state: an array for each weight that goes in with the data: running
+                statistics, and weights named in `data_keys`. Not needed where there is
+                none.
+
+        Raises:
+            OutputError: the file cannot be written.
+            ShapeError: arrays are missing, too many, or of wrong shapes.
+            TypeError: a layer cannot be described; see `to_plain`.
+            ValueError: the model has state and none is given.
+        """
+        save(self, path, params, state)
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        platforms: Sequence[str] | None = None,
+        gradients: bool = False,
+    ) -> ExportedModel:
+        """Turn the model into a StableHLO program; `load_exported` reads its file.
+
+        Free dimensions stay free. JAX promises to run such a program for six months
+        after the version that made it.
+
+        Args:
+            path: the file, written whole or not at all; None for no file.
+            params: parameters that become part of the program; it takes them with
+                every call if not given.
+            platforms: where it is to run, of `"cpu"`, `"cuda"`, `"rocm"` and `"tpu"`;
+                where this process runs if not given.
+            gradients: whether the file also holds the program's derivative, so that
+                what is loaded can be differentiated once.
+
+        Returns:
+            The program.
+
+        Raises:
+            MissingExtraError: a file is wanted, and flatbuffers is not installed.
+            OutputError: the file cannot be written.
+            TypeError: the model was compiled for another library.
+            ValueError: a platform is unknown, or params do not suit the model.
+        """
+        return export(
+            self, path, params=params, platforms=platforms, gradients=gradients
+        )
 
     def check_names(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """See that every array is there and none too many.
 
         Raises:
-            ValueError: one is missing, or unknown; or these are no mappings.
+            ValueError: one is missing, or unknown.
+            TypeError: these are no mappings.
         """
         for what, given, wanted in (
             ("params", params, self.param_keys),
@@ -120,7 +195,8 @@ class Program:
         """See that gradients belong to outputs and have their shapes.
 
         Raises:
-            ValueError: one does not.
+            ShapeError: one has another shape.
+            ValueError: there is no such output, or it has no gradient.
         """
         for key, value in cotangents.items():
             if key not in outputs:
@@ -128,11 +204,45 @@ class Program:
                     f"output_gradients has {key!r}, but the outputs are: "
                     f"{', '.join(outputs)}."
                 )
-            if tuple(value.shape) != tuple(outputs[key].shape):
+            self.check_array("output_gradients", key, value)
+            if not is_floating(self.graph.specs[self.graph.outputs[key]].dtype):
+                raise ValueError(
+                    f"output_gradients has {key!r}, which is made of integers and has "
+                    "no gradient."
+                )
+            shape = tuple(getattr(value, "shape", ()))
+            if shape != tuple(outputs[key].shape):
                 raise ShapeError(
                     f"output_gradients[{key!r}] must have the output's shape "
-                    f"{tuple(outputs[key].shape)}, got {tuple(value.shape)}."
+                    f"{tuple(outputs[key].shape)}, got {shape}."
                 )
+
+    def check_array(self, what: str, key: str, value: Any) -> None:
+        """See that what is given under a key is an array or a number, and no list.
+
+        Raises:
+            TypeError: it is not.
+        """
+        if isinstance(value, (bool, int, float)):
+            return
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            raise TypeError(
+                f"{what}[{key!r}] must be an array, got {type(value).__name__}; make "
+                "one with backend.array(...)."
+            )
+
+    def check_scalar(self, value: Any) -> Any:
+        """The value of a loss, after seeing that it is one number.
+
+        Raises:
+            TypeError: it is not.
+        """
+        if not hasattr(value, "shape") or tuple(value.shape):
+            got = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else value
+            raise TypeError(
+                f"a loss must be a scalar array, got {got!s:.60}; take its mean or sum."
+            )
+        return value
 
     def loss_of(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         """A loss as a function of the outputs and the inputs.
@@ -186,6 +296,6 @@ def _beside(node: Step, key: str, graph: Graph) -> str:
     inputs = [
         f"{port} {graph.specs[k]}"
         for port, k in node.inputs.items()
-        if k != key and k in graph.specs and k != join(node.path, port)
+        if k in graph.specs and k not in graph.weights
     ]
     return f" (it is given {', '.join(inputs)})" if inputs else ""

@@ -77,32 +77,42 @@ def _image_task(
     width, depth, classes = model_config.width, model_config.depth, data.classes
     match model_config.name:
         case "residual_mlp":
-            body = models.residual_mlp(width=width, depth=depth, classes=classes)
-            chain = models.Chain(models.Flatten(), body)
+            body = models.ResidualMLP(width=width, depth=depth, classes=classes)
+            model = models.Model(models.Flatten(), body)
         case "mlp":
-            body = models.mlp(hidden=(width,) * depth, classes=classes)
-            chain = models.Chain(models.Flatten(), body)
+            body = models.MLP(hidden_sizes=(width,) * depth, output_size=classes)
+            model = models.Model(models.Flatten(), body)
         case "convnet":
-            chain = models.convnet(channels=(width,) * depth, classes=classes)
-    net = models.compile(chain, input_shape=data.train_x.shape[1:])
+            model = models.ConvNet(channels=(width,) * depth, classes=classes)
+    backend = models.JaxBackend()
+    # Unrolled: the memory plan then has every block to choose from.
+    net = models.compile(
+        model,
+        backend,
+        shapes={"input": ("batch", *data.train_x.shape[1:])},
+        scan_from=None,
+    )
     try:
         batches = epoch_batches(data, batch=data_config.batch, seed=seed)
     except ValueError as e:
         raise ConfigError(f"data.{e}") from e
 
+    def apply(params: PyTree, x: jax.Array) -> jax.Array:
+        return net.pure(params, {"input": x})["output"]
+
     def loss(params: PyTree, batch: PyTree) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logits = net.apply(params, batch["x"])
-        accuracy = models.accuracy(logits, batch["y"])
-        return models.cross_entropy(logits, batch["y"]), {"accuracy": accuracy}
+        logits = apply(params, batch["x"])
+        accuracy = backend.accuracy(logits, batch["y"])
+        return backend.cross_entropy(logits, batch["y"]), {"accuracy": accuracy}
 
     test_x, test_y = jnp.asarray(data.test_x), jnp.asarray(data.test_y)
 
     @jax.jit
     def measure(params: PyTree) -> dict[str, jax.Array]:
-        logits = net.apply(params, test_x)
+        logits = apply(params, test_x)
         return {
-            "accuracy": models.accuracy(logits, test_y),
-            "loss": models.cross_entropy(logits, test_y),
+            "accuracy": backend.accuracy(logits, test_y),
+            "loss": backend.cross_entropy(logits, test_y),
         }
 
     def evaluate(params: PyTree) -> dict[str, float]:
@@ -112,7 +122,7 @@ def _image_task(
         f"{model_config.name} of width {width}, depth {depth}, on {data_config.name}: "
         f"{len(data.train_x):,} training and {len(data.test_x):,} test images"
     )
-    return Task(net.init, loss, batches, evaluate, net.apply, summary)
+    return Task(net.randomize_params, loss, batches, evaluate, apply, summary)
 
 
 def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Task:

@@ -5,13 +5,10 @@ make ops of the table; `IOKey` names an input or a result of a model.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from ._layer import Call
 
 Dim = Any  # an int, a name such as "batch", None, or a symbolic dimension
 Shape = tuple[Dim, ...]
@@ -26,86 +23,106 @@ class Connection:
     __slots__ = ()
     # NumPy would otherwise take `array + connection` apart element by element.
     __array_ufunc__ = None
+    # Makes an op from its name, tensors and attributes; `_op_layer.py` puts it here,
+    # since the layer of an op is itself wired by connections.
+    _op: ClassVar[Callable[..., "Connection"]]
 
     def __add__(self, other: Any) -> "Connection":
-        return _op("add", self, other)
+        return self._op("add", self, other)
 
     def __radd__(self, other: Any) -> "Connection":
-        return _op("add", other, self)
+        return self._op("add", other, self)
 
     def __sub__(self, other: Any) -> "Connection":
-        return _op("subtract", self, other)
+        return self._op("subtract", self, other)
 
     def __rsub__(self, other: Any) -> "Connection":
-        return _op("subtract", other, self)
+        return self._op("subtract", other, self)
 
     def __mul__(self, other: Any) -> "Connection":
-        return _op("multiply", self, other)
+        return self._op("multiply", self, other)
 
     def __rmul__(self, other: Any) -> "Connection":
-        return _op("multiply", other, self)
+        return self._op("multiply", other, self)
 
     def __truediv__(self, other: Any) -> "Connection":
-        return _op("divide", self, other)
+        return self._op("divide", self, other)
 
     def __rtruediv__(self, other: Any) -> "Connection":
-        return _op("divide", other, self)
+        return self._op("divide", other, self)
 
     def __floordiv__(self, other: Any) -> "Connection":
-        return _op("floor_divide", self, other)
+        return self._op("floor_divide", self, other)
 
     def __rfloordiv__(self, other: Any) -> "Connection":
-        return _op("floor_divide", other, self)
+        return self._op("floor_divide", other, self)
 
     def __mod__(self, other: Any) -> "Connection":
-        return _op("remainder", self, other)
+        return self._op("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> "Connection":
+        return self._op("remainder", other, self)
 
     def __pow__(self, other: Any) -> "Connection":
-        return _op("power", self, other)
+        return self._op("power", self, other)
 
     def __rpow__(self, other: Any) -> "Connection":
-        return _op("power", other, self)
+        return self._op("power", other, self)
 
     def __matmul__(self, other: Any) -> "Connection":
-        return _op("matmul", self, other)
+        return self._op("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> "Connection":
-        return _op("matmul", other, self)
+        return self._op("matmul", other, self)
 
     def __neg__(self) -> "Connection":
-        return _op("negative", self)
+        return self._op("negative", self)
 
     def __abs__(self) -> "Connection":
-        return _op("absolute", self)
+        return self._op("absolute", self)
+
+    def __eq__(self, other: object) -> "Connection":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._op("equal", self, other)
+
+    def __ne__(self, other: object) -> "Connection":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._op("not_equal", self, other)
+
+    __hash__ = object.__hash__
 
     def __lt__(self, other: Any) -> "Connection":
-        return _op("less", self, other)
+        return self._op("less", self, other)
 
     def __le__(self, other: Any) -> "Connection":
-        return _op("less_equal", self, other)
+        return self._op("less_equal", self, other)
 
     def __gt__(self, other: Any) -> "Connection":
-        return _op("greater", self, other)
+        return self._op("greater", self, other)
 
     def __ge__(self, other: Any) -> "Connection":
-        return _op("greater_equal", self, other)
+        return self._op("greater_equal", self, other)
 
     def __and__(self, other: Any) -> "Connection":
-        return _op("logical_and", self, other)
+        return self._op("logical_and", self, other)
+
+    def __rand__(self, other: Any) -> "Connection":
+        return self._op("logical_and", other, self)
 
     def __or__(self, other: Any) -> "Connection":
-        return _op("logical_or", self, other)
+        return self._op("logical_or", self, other)
+
+    def __ror__(self, other: Any) -> "Connection":
+        return self._op("logical_or", other, self)
 
     def __invert__(self) -> "Connection":
-        return _op("logical_not", self)
+        return self._op("logical_not", self)
 
     def __getitem__(self, index: Any) -> "Connection":
-        return _op("getitem", self, index=plain_index(index))
+        return self._op("getitem", self, index=plain_index(index))
 
     def __bool__(self) -> bool:
         raise TypeError(
             "a connection has no value while a model is described, so it cannot be "
-            'used in `if` or `and`; use op("where") or `&` instead.'
+            'used in `if`, `and` or `in`; use op("where") or `&` instead.'
         )
 
     def __iter__(self) -> Any:
@@ -115,35 +132,36 @@ class Connection:
 
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
         """Sum over `axis`, or over all."""
-        return _op("sum", self, axis=axis, keepdims=keepdims)
+        return self._op("sum", self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
         """Mean over `axis`, or over all."""
-        return _op("mean", self, axis=axis, keepdims=keepdims)
+        return self._op("mean", self, axis=axis, keepdims=keepdims)
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
         """Largest along `axis`, or of all."""
-        return _op("max", self, axis=axis, keepdims=keepdims)
+        return self._op("max", self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
         """Smallest along `axis`, or of all."""
-        return _op("min", self, axis=axis, keepdims=keepdims)
+        return self._op("min", self, axis=axis, keepdims=keepdims)
 
-    def reshape(self, shape: Sequence[int]) -> "Connection":
+    def reshape(self, *shape: Any) -> "Connection":
         """The same numbers in another shape; one length may be -1."""
-        return _op("reshape", self, shape=tuple(shape))
+        return self._op("reshape", self, shape=_one_sequence(shape))
 
-    def transpose(self, axes: Sequence[int] | None = None) -> "Connection":
+    def transpose(self, *axes: Any) -> "Connection":
         """The axes in another order; reversed if none is given."""
-        return _op("transpose", self, axes=None if axes is None else tuple(axes))
+        wanted = None if axes in ((), (None,)) else _one_sequence(axes)
+        return self._op("transpose", self, axes=wanted)
 
     def cast(self, dtype: Any) -> "Connection":
         """The same values in another dtype."""
-        return _op("cast", self, dtype=np.dtype(dtype).name)
+        return self._op("cast", self, dtype=np.dtype(dtype).name)
 
     def named(self, name: str) -> "Connection":
         """The same value, known as `name` in the model, and one of its outputs."""
-        return _op("identity", self, name_=name)
+        return self._op("identity", self, output=IOKey(name, expose=True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -159,8 +177,8 @@ class IOKey(Connection):
     """
 
     name: str
-    shape: Shape | None = None
-    dtype: str | None = None
+    shape: Sequence[Dim] | None = None
+    dtype: Any = None
     expose: bool = False
 
     def __post_init__(self) -> None:
@@ -168,12 +186,14 @@ class IOKey(Connection):
 
         Raises:
             TypeError: the name is no text, or the shape is no sequence.
-            ValueError: the name is empty.
+            ValueError: the name is empty, or has a character with a meaning here.
         """
         if not isinstance(self.name, str):
-            raise TypeError(f"IOKey.name must be text, got {self.name!r}.")
-        if not self.name:
-            raise ValueError("IOKey.name is empty.")
+            raise TypeError(f"IOKey.name must be text, got {self.name!r:.60}.")
+        if not self.name or set(self.name) & set("/*"):
+            raise ValueError(
+                f"IOKey.name must be text without '/' and '*', got {self.name!r}."
+            )
         if self.shape is not None:
             if isinstance(self.shape, str) or not isinstance(self.shape, Sequence):
                 raise TypeError(
@@ -184,13 +204,10 @@ class IOKey(Connection):
         if self.dtype is not None and self.dtype != "key":
             object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
 
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Result(Connection):
-    """What one use of a layer gives at one of its output ports."""
-
-    call: "Call"
-    port: str
+    @property
+    def is_weight(self) -> bool:
+        """Whether it means a weight of a layer by its place, as in `"table.weight"`."""
+        return "." in self.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -200,51 +217,26 @@ class Constant(Connection):
     value: Any
 
     def __post_init__(self) -> None:
-        """Check that it is numbers.
+        """Check that it is numbers, and copy an array, which others could change.
 
         Raises:
             TypeError: it is not.
         """
-        if isinstance(self.value, (bool, int, float)):
+        if type(self.value) in (bool, int, float):
             return
-        array = np.asarray(self.value)
-        if array.dtype.kind not in "biufV" or array.dtype.hasobject:
-            raise TypeError(
-                f"a model's constant must be numbers, got {self.value!r:.80}."
-            )
-        object.__setattr__(self, "value", array)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class WeightOf(Connection):
-    """A weight that another use of a layer owns, to be read here too."""
-
-    call: "Call"
-    name: str
-
-
-def weight_of(result: Connection, name: str = "weight") -> Connection:
-    """The weight `name` of the layer that gave `result`, to tie another layer to it.
-
-    Args:
-        result: what the layer that owns the weight gave.
-        name: which of its weights.
-
-    Raises:
-        TypeError: `result` is not what a layer gave.
-
-    Example:
-        >>> from frugax.models import Embedding, IOKey, Linear, Model
-        >>> tokens = IOKey("tokens", shape=("batch", 16), dtype="int32")
-        >>> vectors = Embedding(vocabulary=100, dimension=8)(tokens)
-        >>> tied = Linear(100, bias=False)(vectors, weight=weight_of(vectors))
-        >>> model = Model.create(output=tied)
-    """
-    if not isinstance(result, Result):
+        if isinstance(self.value, Sequence | np.ndarray | np.generic) or hasattr(
+            self.value, "__array__"
+        ):
+            array = np.array(self.value)
+            # Kind V: the narrow floats of ml_dtypes, such as bfloat16.
+            if array.dtype.kind in "biufV" and not array.dtype.hasobject:
+                array.flags.writeable = False
+                object.__setattr__(self, "value", array)
+                return
         raise TypeError(
-            f"weight_of takes what a layer gave, got {type(result).__name__}."
+            "a layer is given connections, names of keys, numbers and arrays; got "
+            f"{self.value!r:.80}."
         )
-    return WeightOf(result.call, name)
 
 
 def as_connection(value: Any) -> Connection:
@@ -281,17 +273,14 @@ def plain_index(index: Any) -> Any:
             plain.append(None if entry is None else int(entry))
         else:
             raise TypeError(
-                f"x[{index!r}]: an index is made of integers, slices, `...` and None; "
-                'to index by an array use op("take").'
+                f"x[{index!r:.40}]: an index is made of integers, slices, `...` and "
+                'None; to index by an array use op("take").'
             )
     return tuple(plain)
 
 
-def _op(name: str, *tensors: Any, name_: str | None = None, **attrs: Any) -> Connection:
-    from ._op_layer import op  # the layer of an op is itself made of connections
-
-    made = op(name, **attrs)(*map(as_connection, tensors))
-    assert isinstance(made, Result)
-    if name_ is not None:
-        made.call.names[made.port] = IOKey(name_, expose=True)
-    return made
+def _one_sequence(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """`reshape(2, 3)` and `reshape((2, 3))` mean the same."""
+    if len(given) == 1 and not isinstance(given[0], (int, np.integer)):
+        given = tuple(given[0])
+    return given

@@ -70,16 +70,15 @@ def _concat(*shapes: Any, axis: int = 0, **_: Any) -> str:
     return ""
 
 
+_ELEMENTWISE = """
+    add subtract multiply divide floor_divide remainder power maximum minimum equal
+    not_equal less less_equal greater greater_equal where logical_and logical_or
+    logical_xor arctan2 logaddexp
+"""
+
 _RULES: dict[str, Fits] = {
     "linear": _linear,
     "matmul": _matmul,
     "concat": _concat,
-    **dict.fromkeys(
-        (
-            "add subtract multiply divide floor_divide remainder power maximum minimum "
-            "equal not_equal less less_equal greater greater_equal where logical_and "
-            "logical_or logical_xor arctan2 logaddexp"
-        ).split(),
-        _broadcast,
-    ),
+    **dict.fromkeys(_ELEMENTWISE.split(), _broadcast),
 }

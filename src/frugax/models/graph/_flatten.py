@@ -4,22 +4,28 @@ Places become dotted paths. Equal blocks in a row become one `Repeat` if asked f
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from frugax.models.ops import OPS
 
-from ._connection import Connection, Constant, IOKey, Result, Shape, WeightOf
+from ._calls import merged
+from ._composite import Composite
+from ._connection import Connection, Constant, IOKey, Shape
 from ._graph import Graph, Node, Repeat, Step, join
-from ._layer import Call, Composite, Layer, Primitive
+from ._layer import Call, Layer, Result, WeightOf, exact
 from ._model import Model
+from ._order import in_order
+from ._primitive import Primitive
 from ._repeats import Run, runs
 
 
 def flatten(
-    layer: Layer, *, inference: bool = False, scan_from: int | None = None
+    layer: Layer,
+    *,
+    inference: bool = False,
+    scan_from: int | None = None,
+    unlooped: frozenset[str] = frozenset(),
 ) -> Graph:
     """Lay a model flat.
 
@@ -27,242 +33,280 @@ def flatten(
         layer: a model or a single layer.
         inference: leave out or change what only serves training.
         scan_from: how many equal blocks in a row become one loop; None: never.
+        unlooped: places of blocks that must not be in a loop.
 
     Raises:
+        TypeError: something in the model is no layer.
         ValueError: layers feed each other in a circle, names clash, a layer is wired
             to something outside its model, or the model is empty.
     """
-    flat = _Flattener(inference=inference, scan_from=scan_from)
-    if isinstance(layer, Primitive):
-        results = flat.alone(layer)
-    else:
-        model = layer.inside(layer.optional) if isinstance(layer, Composite) else layer
-        if not isinstance(model, Model):
-            raise TypeError(f"a model is made of layers, got {layer!r:.80}.")
-        results = flat.model(model, "", None)
+    flat = _Flattener(inference=inference, scan_from=scan_from, unlooped=unlooped)
+    made = flat.lay(layer, "", None)
+    lost = flat.lost_ties()
+    if lost and any(isinstance(node, Repeat) for node in flat.nodes):
+        # A weight that is shared has to stay one of its own.
+        places = {key.rpartition(".")[0] for key in lost}
+        wider = {p[: i or None] for p in places for i in _dots(p)} | unlooped
+        if wider != unlooped:
+            return flatten(
+                layer,
+                inference=inference,
+                scan_from=scan_from,
+                unlooped=frozenset(wider),
+            )
+    flat.refuse(lost)
+    results = {k: v for k, v in made.items() if not k.startswith("new_")}
     return Graph(flat.inputs, flat.constants, tuple(flat.nodes), results)
 
 
 class _Flattener:
-    def __init__(self, *, inference: bool, scan_from: int | None) -> None:
+    def __init__(
+        self, *, inference: bool, scan_from: int | None, unlooped: frozenset[str]
+    ) -> None:
         self.inference, self.scan_from = inference, scan_from
+        self.unlooped = unlooped
         self.nodes: list[Step] = []
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
+        self.ties: dict[str, str] = {}
         self.random = 0
 
-    def alone(self, layer: Primitive) -> dict[str, str]:
-        """A single primitive: its ports are the inputs, its weights have no path."""
-        needed = [p for p in layer.inputs if p not in layer.optional]
-        call = Call(layer, {p: IOKey(p) for p in needed}, {})
-        env = {p: self.outer(IOKey(p)) for p in needed}
-        made = self.call("", call, env)
-        return {layer.outputs[0]: made[layer.outputs[0]]}
+    # --- layers -----------------------------------------------------------------
+
+    def lay(
+        self, layer: Layer, path: str, env: Mapping[str, str] | None
+    ) -> dict[str, str]:
+        """Lay a layer flat; `env` says what its inputs are, None that they are ours.
+
+        Raises:
+            TypeError: it is no layer.
+        """
+        if isinstance(layer, Model):
+            return self.model(layer, path, env)
+        if isinstance(layer, Composite):
+            ports = layer.ports()
+            for port, key in (env or {}).items():
+                if port in ports:
+                    self.learn(key, ports[port].shape, ports[port].dtype)
+            given = layer.needed if env is None else env
+            open_ports = frozenset(p for p in layer.inputs if p not in given)
+            return self.model(layer.inside(open_ports), path, env)
+        if isinstance(layer, Primitive):
+            if env is None:  # a model of one op: its ports are the inputs
+                env = {port: self.outer(IOKey(port)) for port in layer.needed}
+            return self.primitive(layer, path, env)
+        raise TypeError(f"a model is made of layers, got {layer!r:.80}.")
+
+    def model(
+        self, model: Model, path: str, env: Mapping[str, str] | None
+    ) -> dict[str, str]:
+        """Lay a model flat, a layer at a time."""
+        named = in_order(model, path)
+        wiring = _Wiring(self, model, path, env)
+        if env is None:  # the inputs in their own order, each fully described
+            for key in model.keys.values():
+                self.outer(key)
+        found: dict[int, Run] = {}
+        if self.scan_from is not None:
+            found = runs(model, named, self.scan_from, path, self.unlooped)
+        i = 0
+        while i < len(named):
+            name, call = named[i]
+            keys = wiring.keys_of(name, call)
+            run = found.get(i)
+            if run is None:
+                wiring.add(call, self.lay(call.layer, join(path, name), keys))
+                i += 1
+            else:
+                i += len(run.names)
+                wiring.add(named[i - 1][1], self.repeat(path, run, keys))
+        return {name: wiring.values[r.place] for name, r in model.results.items()}
+
+    def primitive(self, layer: Primitive, path: str, env: Mapping[str, str]) -> Any:
+        """One op, after a random key for it if it draws."""
+        if self.inference:
+            instead = layer.at_inference()
+            if instead is None:
+                return {layer.outputs[0]: env[layer.inputs[0]]}
+            assert isinstance(instead, Primitive)
+            layer = instead
+        env = {p: env[p] for p in (*layer.inputs, *env) if p in env}
+        for port, dtype in layer.port_dtypes.items():
+            if port in env:
+                self.learn(env[port], None, dtype)
+        op = OPS.get(layer.op_name)
+        if op is not None and op.draws:
+            if "key" in env:
+                self.learn(env["key"], None, "key")
+            else:
+                env["key"] = self.own_key(path, layer)
+        outputs = tuple(f"{path}/{port}" for port in layer.outputs)
+        attrs = tuple(layer.attrs().items())
+        self.nodes.append(Node(path, layer, layer.op_name, env, outputs, attrs))
+        return dict(zip(layer.outputs, outputs, strict=True))
+
+    # --- values that come from outside ------------------------------------------
 
     def outer(self, key: IOKey) -> str:
-        """The model's own input of that name."""
+        """The program's own input of that name."""
         before = self.inputs.get(key.name)
-        if before is None or (before.shape is None and key.shape is not None):
-            self.inputs[key.name] = key
+        self.inputs[key.name] = key if before is None else merged(before, key)
         return key.name
 
+    def learn(self, key: str, shape: Shape | None, dtype: str | None) -> None:
+        """An input is described by the layer that reads it, where nothing else does."""
+        before = self.inputs.get(key)
+        if before is not None:
+            shape = shape if before.shape is None else before.shape
+            self.inputs[key] = IOKey(key, shape, before.dtype or dtype)
+
     def constant(self, value: Any) -> str:
+        """The key of a constant: one for equal numbers, and for the same array."""
         for key, before in self.constants.items():
-            if type(before) is type(value) and (
-                (isinstance(value, np.ndarray) and before is value)
-                or (not isinstance(value, np.ndarray) and before == value)
+            if before is value or (
+                not hasattr(value, "shape") and exact(before) == exact(value)
             ):
                 return key
         key = f"/constant_{len(self.constants)}"
         self.constants[key] = value
         return key
 
-    def model(
-        self, model: Model, path: str, env: Mapping[str, str] | None
-    ) -> dict[str, str]:
-        """Lay a model flat; `env` says what its inputs are, None that they are ours."""
-        named = _in_order(model, path)
-        names = {id(call): name for name, call in named}
-        values: dict[tuple[int, str], str] = {}
+    def own_key(self, path: str, layer: Layer) -> str:
+        """A random key for one place, made from the program's input `key`.
 
-        def key_of(wire: Connection, reader: str) -> str:
-            wire = model.resolve(wire)
-            if isinstance(wire, Result):
-                found = values.get((id(wire.call), wire.port))
-                if found is None:
-                    raise ValueError(
-                        f"layer {reader!r} reads what {wire.call.layer.title} gives, "
-                        "which is not part of the same model."
-                    )
-                return found
-            if isinstance(wire, WeightOf):
-                owner = names.get(id(wire.call))
-                if owner is None:
-                    raise ValueError(
-                        f"layer {reader!r} shares a weight of "
-                        f"{wire.call.layer.title}, which is not part of the same model."
-                    )
-                return join(join(path, owner), wire.name)
-            if isinstance(wire, Constant):
-                return self.constant(wire.value)
-            assert isinstance(wire, IOKey)
-            if env is None or wire.name not in env:
-                return self.outer(wire)
-            return env[wire.name]
-
-        def keys_of(name: str, call: Call) -> dict[str, str]:
-            return {
-                port: key_of(wire, join(path, name))
-                for port, wire in call.wires.items()
-            }
-
-        for name, call in named:  # what is wired to a key learns its description
-            for wire in call.wires.values():
-                if env is None and isinstance(model.resolve(wire), IOKey):
-                    key_of(wire, name)
-        found = runs(model, named, self.scan_from) if self.scan_from else {}
-        i = 0
-        while i < len(named):
-            name, call = named[i]
-            run = found.get(i)
-            if run is not None:
-                last = named[i + run.count - 1][1]
-                made = self.repeat(path, run, keys_of(name, call))
-                values[id(last), last.layer.outputs[0]] = made
-                i += run.count
-                continue
-            made = self.call(join(path, name), call, keys_of(name, call))
-            for port, key in made.items():
-                values[id(call), port] = key
-            i += 1
-        return {
-            key: values[id(r.call), r.port] for key, r in model.results.items()
-        }
-
-    def call(self, path: str, call: Call, env: dict[str, str]) -> dict[str, str]:
-        layer = call.layer
-        if self.inference and isinstance(layer, Primitive):
-            instead = layer.at_inference()
-            if instead is None:
-                first = layer.inputs[0]
-                return {layer.outputs[0]: env[first]}
-            layer = instead
-        if isinstance(layer, Composite):
-            for port, about in layer.ports().items():
-                self.learn(env.get(port, ""), about.shape, about.dtype)
-            open_ports = frozenset(p for p in layer.inputs if p not in env)
-            return self.model(layer.inside(open_ports), path, env)
-        if isinstance(layer, Model):
-            return self.model(layer, path, env)
-        if not isinstance(layer, Primitive):
-            raise TypeError(f"a model is made of layers, got {layer!r:.80}.")
-        for port, dtype in layer.port_dtypes.items():
-            self.learn(env.get(port, ""), None, dtype)
-        op = OPS.get(layer.op_name)
-        if op is not None and "key" in op.inputs and "key" not in env:
-            env = {**env, "key": self.own_key(path, layer)}
-        outputs = tuple(f"{path}/{port}" for port in layer.outputs)
-        attrs = tuple(layer.attrs().items())
-        self.nodes.append(Node(path, layer, layer.op_name, env, outputs, attrs))
-        return dict(zip(layer.outputs, outputs, strict=True))
-
-    def learn(self, key: str, shape: Shape | None, dtype: str | None) -> None:
-        """An input is described by the layer that reads it, where nothing else does."""
-        before = self.inputs.get(key)
-        if before is not None:
-            self.inputs[key] = IOKey(
-                key, before.shape or shape, before.dtype or dtype, before.expose
+        Raises:
+            ValueError: there is another input of that name.
+        """
+        before = self.inputs.get("key")
+        if before is not None and before.shape:
+            raise ValueError(
+                f"the input 'key' of shape {before.shape} cannot be the random key "
+                f"that layer {path!r} draws from: give that input another name."
             )
-
-    def own_key(self, path: str, layer: Primitive) -> str:
-        """A random key for one place, made from the model's input `key`."""
         source = self.outer(IOKey("key", dtype="key"))
         made = f"{path}/key"
-        index = (("data", self.random),)
+        index = (("index", self.random),)
         self.random += 1
-        self.nodes.append(
-            Node(path, layer, "random_fold_in", {"key": source}, (made,), index)
-        )
+        wires = {"key": source}
+        self.nodes.append(Node(path, layer, "fold_in", wires, (made,), index))
         return made
 
-    def repeat(self, path: str, run: Run, env: dict[str, str]) -> str:
+    # --- loops and shared weights -----------------------------------------------
+
+    def repeat(self, path: str, run: Run, env: Mapping[str, str]) -> dict[str, str]:
         """One loop over equal blocks."""
-        body = _Flattener(inference=self.inference, scan_from=self.scan_from)
-        inner = {port: body.outer(_like(self, port, key)) for port, key in env.items()}
-        made = body.call("", Call(run.layer, {}, {}), inner)
-        graph = Graph(
-            body.inputs,
-            body.constants,
-            tuple(body.nodes),
-            {"output": made[run.layer.outputs[0]]},
-        )
+        common = join(path, run.common)
         places = tuple(join(path, name) for name in run.names)
-        shared = dict(env)
-        if "key" in body.inputs and "key" not in shared:
-            shared["key"] = self.outer(IOKey("key", dtype="key"))
-        common = join(path, common_name(run.names))
-        out = f"{common}/output"
-        self.nodes.append(Repeat(common, places, graph, run.port, shared, (out,)))
-        return out
-
-
-def _like(flat: _Flattener, port: str, key: str) -> IOKey:
-    known = flat.inputs.get(key)
-    return IOKey(port, dtype=known.dtype if known else None)
-
-
-def common_name(names: Sequence[str]) -> str:
-    """`*` in the place of the numbers in which names differ: `block_*`."""
-    first, last = names[0], names[-1]
-    stem = re.sub(r"\d+$", "", first)
-    if stem != first and all(re.fullmatch(re.escape(stem) + r"\d+", n) for n in names):
-        return f"{stem}*"
-    return f"{first}..{last}"
-
-
-def _in_order(model: Model, path: str) -> list[tuple[str, Call]]:
-    """The calls, each after those it reads; as they were added where that will do."""
-    named = list(model.calls)
-    names = {id(call): name for name, call in named}
-    done: dict[int, bool] = {}  # False while the call's own inputs are looked at
-    order: list[tuple[str, Call]] = []
-    for name, call in named:
-        # A stack and not a recursion: models may be deeper than Python's stack.
-        stack: list[tuple[str, Call]] = [(name, call)]
-        while stack:
-            name, call = stack[-1]
-            if done.get(id(call)):
-                stack.pop()
+        body = _Flattener(
+            inference=self.inference,
+            scan_from=self.scan_from,
+            unlooped=frozenset(
+                place.removeprefix(f"{block}.")
+                for block in places
+                for place in self.unlooped
+                if place.startswith(f"{block}.")
+            ),
+        )
+        wires: dict[str, str] = {}
+        for port, key in env.items():
+            if key in self.constants:
+                body.constants[port] = self.constants[key]
                 continue
-            first_time = id(call) not in done
-            done[id(call)] = False
-            before = [
-                w.call
-                for w in map(model.resolve, call.wires.values())
-                if isinstance(w, Result) and id(w.call) in names
-            ]
-            waiting = [c for c in before if not done.get(id(c))]
-            if first_time:
-                for c in waiting:
-                    if done.get(id(c)) is False:
-                        within = [s for s in stack if done.get(id(s[1])) is False]
-                        raise ValueError(_circle(within, c, names, path))
-                stack += [(names[id(c)], c) for c in waiting]
-                if waiting:
-                    continue
-            done[id(call)] = True
-            order.append((name, call))
-            stack.pop()
-    return order
+            about = self.inputs.get(key)
+            body.outer(IOKey(port, dtype=None if about is None else about.dtype))
+            wires[port] = key
+        made = body.lay(run.layer, "", {port: port for port in env})
+        body.refuse(body.lost_ties())
+        draws = None
+        for key, about in body.inputs.items():
+            if key in wires:
+                self.learn(wires[key], about.shape, about.dtype)
+            elif about.dtype == "key" and key == "key":
+                draws, wires[key] = key, self.own_key(common, run.layer)
+            else:
+                wires[key] = self.outer(about)
+        port = run.layer.outputs[0]
+        graph = Graph(
+            body.inputs, body.constants, tuple(body.nodes), {"output": made[port]}
+        )
+        out = f"{common}/output"
+        node = Repeat(
+            common, run.layer, places, graph, run.port, wires, (out,), draws=draws
+        )
+        self.nodes.append(node)
+        return {port: out}
+
+    def lost_ties(self) -> dict[str, str]:
+        """Shared weights that no layer owns, each with who reads it."""
+        owned = {
+            join(node.path, name)
+            for node in self.nodes
+            if isinstance(node, Node) and isinstance(node.layer, Primitive)
+            for name in node.layer.weight_names
+        }
+        return {k: reader for k, reader in self.ties.items() if k not in owned}
+
+    def refuse(self, lost: Mapping[str, str]) -> None:
+        """Say that a weight which should be shared is not there.
+
+        Raises:
+            ValueError: there is one.
+        """
+        for key, reader in lost.items():
+            paths = list(dict.fromkeys(node.path for node in self.nodes if node.path))
+            raise ValueError(
+                f"layer {reader!r} shares the weight {key!r}, but no layer owns one of "
+                f"that name; there are the layers {', '.join(paths[:12])}."
+            )
 
 
-def _circle(
-    stack: list[tuple[str, Call]], back: Call, names: Mapping[int, str], path: str
-) -> str:
-    start = next(i for i, (_, call) in enumerate(stack) if call is back)
-    circle = [join(path, name) for name, _ in stack[start:]]
-    circle.append(join(path, names[id(back)]))
-    return (
-        f"layers feed each other in a circle: {' -> '.join(reversed(circle))}. One of "
-        "their keys must have another name."
-    )
+class _Wiring:
+    """The keys of values inside one model."""
+
+    def __init__(
+        self, flat: _Flattener, model: Model, path: str, env: Mapping[str, str] | None
+    ) -> None:
+        self.flat, self.model, self.path, self.env = flat, model, path, env
+        self.names = {id(call): name for name, call in model.calls}
+        self.values: dict[tuple[int, str], str] = {}
+
+    def add(self, call: Call, made: Mapping[str, str]) -> None:
+        for port, key in made.items():
+            self.values[id(call), port] = key
+
+    def keys_of(self, name: str, call: Call) -> dict[str, str]:
+        """The key of what goes in at each port of a call."""
+        reader = join(self.path, name)
+        wires = self.model.wires(call)
+        return {port: self.key_of(wire, reader) for port, wire in wires.items()}
+
+    def key_of(self, wire: Connection, reader: str) -> str:
+        if isinstance(wire, Result):
+            found = self.values.get(wire.place)
+            if found is None:
+                raise ValueError(
+                    f"layer {reader!r} reads what {wire.call.layer.title} gives, which "
+                    "is not part of the same model."
+                )
+            return found
+        if isinstance(wire, WeightOf):
+            owner = self.names.get(id(wire.call))
+            if owner is None:
+                raise ValueError(
+                    f"layer {reader!r} shares a weight of {wire.call.layer.title}, "
+                    "which is not part of the same model."
+                )
+            key = join(join(self.path, owner), wire.name)
+            self.flat.ties.setdefault(key, reader)
+            return key
+        if isinstance(wire, Constant):
+            return self.flat.constant(wire.value)
+        assert isinstance(wire, IOKey)
+        if self.env is None or wire.name not in self.env:
+            return self.flat.outer(wire)
+        return self.env[wire.name]
+
+
+def _dots(path: str) -> list[int]:
+    """Where a path can be cut: behind each part; 0 stands for its end."""
+    return [*(m.start() for m in re.finditer(r"\.", path)), 0]

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from ._connection import IOKey
-from ._layer import Layer, Weight
+from ._layer import Layer
+from ._weights import Weight
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,11 +15,11 @@ class Spec:
 
     Attributes:
         shape: its lengths: ints, or symbolic dimensions where free.
-        dtype: its dtype.
+        dtype: a NumPy dtype, or that of JAX's random keys, which is none.
     """
 
     shape: tuple[Any, ...]
-    dtype: np.dtype
+    dtype: Any
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
@@ -59,23 +58,32 @@ class Repeat:
     """The same block many times in a row, run as one loop.
 
     Attributes:
-        path: the blocks' common place, `*` for their number, such as `"blocks.*"`.
+        path: the blocks' common place, such as `"block_*"`.
+        layer: what each block is.
         names: each block's own place, first to last.
         body: the block; it reads `carry` and the shared values.
         carry: the body's input that takes what the block before gave.
-        inputs: the outer key for each other input of the body, and for `carry` of the
-            first block; stacked weights among them after `infer`.
+        inputs: the outer key for each input of the body; that of `carry` is what the
+            first block takes.
         outputs: the key of what the last block gives.
         stacked: the body's weights, each with the outer key of all blocks' stacked.
+        draws: the body's input that takes each block's own random key, if it draws.
     """
 
     path: str
+    layer: Layer
     names: tuple[str, ...]
     body: "Graph"
     carry: str
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     stacked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    draws: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the loop needs each block's number: to draw, or to know how many."""
+        return self.draws is not None or not self.stacked
 
     @property
     def title(self) -> str:

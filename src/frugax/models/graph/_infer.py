@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import ShapeError
-from frugax.models.ops import Op
+from frugax.models.ops import OPS, Op
 
 from ._fits import what_fits
-from ._graph import Graph, Node, Repeat, Spec, join
-from ._layer import Weight
+from ._graph import Graph, Node, Repeat, Spec, Step, join
+from ._primitive import Primitive
+from ._weights import Weight
 
+Attributes = tuple[tuple[str, Any], ...]
 # From an op, its tensors (specs, or constants as they are; None where left out) and its
 # attributes to the specs of its results. Raises what its library raises.
-Abstract = Callable[[Op, tuple[Any, ...], tuple[tuple[str, Any], ...]], tuple[Spec, ...]]
+Abstract = Callable[[Op, tuple[Any, ...], Attributes], tuple[Spec, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,11 +41,23 @@ class Rules:
     describe: Callable[[Any], Spec]
 
 
+class LoopShapeError(ShapeError):
+    """Blocks cannot be one loop, because one of them changes shape or dtype.
+
+    Attributes:
+        places: the blocks, first to last.
+    """
+
+    def __init__(self, what: str, places: tuple[str, ...]) -> None:
+        super().__init__(what)
+        self.places = places
+
+
 def infer(graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> Graph:
     """Find the shape of every value and of every weight.
 
     Args:
-        graph: a program as `flatten` lays it.
+        graph: a program as `flatten` lays it, or as this function gave it.
         inputs: what is known of each input.
         rules: the backend's.
 
@@ -55,184 +69,206 @@ def infer(graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> Graph:
             and with what would fit.
         ValueError: an input's shape is not known, or two layers disagree on a weight.
     """
-    specs: dict[str, Spec] = {}
-    for key in graph.inputs:
-        if key in inputs:
-            specs[key] = inputs[key]
-    weights: dict[str, Weight] = {}
-    outputs = dict(graph.outputs)
-    nodes: list[Node | Repeat] = []
-    # A tied weight may be read before the layer that owns it has been seen.
-    for node in graph.nodes:
-        if isinstance(node, Repeat):
-            nodes.append(_repeat(node, graph, specs, weights, rules))
-        else:
-            nodes.append(_node(node, graph, specs, weights, outputs, rules))
-    return Graph(
-        graph.inputs, graph.constants, tuple(nodes), outputs, weights, specs
+    walk = _Walk(graph, inputs, rules)
+    nodes = tuple(
+        walk.repeat(node) if isinstance(node, Repeat) else walk.node(node)
+        for node in graph.nodes
     )
-
-
-def _node(
-    node: Node,
-    graph: Graph,
-    specs: dict[str, Spec],
-    weights: dict[str, Weight],
-    outputs: dict[str, str],
-    rules: Rules,
-) -> Node:
-    layer: Any = node.layer
-    try:
-        op = rules.find(node.op)
-    except KeyError as e:
-        raise ValueError(f"{node.title}: {e.args[0]}") from None
-    wired = dict(node.inputs)
-    for key in wired.values():
-        _check_known(key, node, graph, specs, weights)
-    if node.op != "random_fold_in":
-        shapes = [
-            specs[wired[port]].shape
-            if port in wired and wired[port] in specs
-            else _constant_shape(graph, wired.get(port))
-            for port in layer.inputs
-            if port in wired or port not in layer.optional
-        ]
-        try:
-            own = layer.weights(*shapes) if layer.weight_names else {}
-        except (ValueError, TypeError) as e:
-            raise ShapeError(
-                f"{node.title} cannot take {_given(node, wired, graph, specs)}: {e}."
-            ) from e
-        for name, weight in own.items():
-            key = wired.setdefault(name, join(node.path, name))
-            _add_weight(key, weight, node, weights, specs, rules)
-            if weight.kind == "state":
-                new = f"new_{name}"
-                if new in layer.outputs:
-                    outputs[key] = node.outputs[layer.outputs.index(new)]
-    tensors = tensors_of(op, wired)
-    given = tuple(
-        None if key is None else graph.constants.get(key, specs.get(key))
-        for key in tensors
+    return dataclasses.replace(
+        graph,
+        nodes=nodes,
+        outputs=walk.outputs,
+        weights=walk.weights,
+        specs=walk.specs,
     )
-    try:
-        results = rules.abstract(op, given, node.attrs)
-    except Exception as e:  # whatever JAX, torch or the user's op raises
-        fits = what_fits(node.op, given, dict(node.attrs))
-        reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise ShapeError(
-            f"{node.title} cannot take {_given(node, wired, graph, specs)}: "
-            f"{fits or reason}"
-        ) from e
-    if len(results) != len(node.outputs):
-        raise ShapeError(
-            f"{node.title}: the op gives {len(results)} results, the layer names "
-            f"{len(node.outputs)}."
-        )
-    specs.update(zip(node.outputs, results, strict=True))
-    return dataclasses.replace(node, inputs=wired)
 
 
 def tensors_of(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
     """The key of each tensor an op takes, in the order it takes them."""
-    if op.variadic:
+    known = OPS.get(op.name)
+    if op.variadic or known is None:  # any number, or a user's own: by place
         return tuple(wired.values())
-    if not set(wired) <= set(op.inputs):  # a user's own op: by place
-        return tuple(wired.values())
-    return tuple(wired.get(port) for port in op.inputs)
+    # An op of the table keeps its ports though a user's own may stand in for it; a
+    # layer may call them otherwise, which then is their order.
+    if set(wired) <= set(known.inputs):
+        return tuple(wired.get(port) for port in known.inputs)
+    return tuple(wired.values())
 
 
-def _check_known(
-    key: str,
-    node: Node,
-    graph: Graph,
-    specs: Mapping[str, Spec],
-    weights: Mapping[str, Weight],
-) -> None:
-    if key in specs or key in graph.constants or key in weights:
-        return
-    if key in graph.inputs:
-        raise ValueError(
-            f"the shape of {key!r}, which {node.title} reads, is not known: say it, "
-            f'as in compile(..., shapes={{"{key}": [32, 128]}}).'
-        )
-    raise ValueError(
-        f"{node.title} shares the weight {key!r}, which no layer before it owns."
-    )
+class _Walk:
+    """What is known so far, on the way through a program."""
 
+    def __init__(self, graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> None:
+        self.graph, self.rules = graph, rules
+        self.specs = {key: inputs[key] for key in graph.inputs if key in inputs}
+        self.weights: dict[str, Weight] = {}
+        self.outputs = dict(graph.outputs)
 
-def _add_weight(
-    key: str,
-    weight: Weight,
-    node: Node,
-    weights: dict[str, Weight],
-    specs: dict[str, Spec],
-    rules: Rules,
-) -> None:
-    spec = Spec(weight.shape, rules.float_dtype)
-    before = specs.get(key)
-    if before is not None and before.shape != spec.shape:
-        raise ShapeError(
-            f"{node.title} needs {key!r} of shape {spec.shape}, but it is "
-            f"{before.shape} elsewhere."
-        )
-    if before is None:
-        weights[key] = weight
-        specs[key] = spec
+    def node(self, node: Node) -> Node:
+        """One op: the weights it owns, then the shapes of what it gives.
 
+        Raises:
+            ShapeError: it cannot take what it is given.
+            ValueError: there is no such op.
+        """
+        try:
+            op = self.rules.find(node.op)
+        except KeyError as e:
+            raise ValueError(f"{node.title}: {e.args[0]}") from None
+        wired = self.with_weights(node)
+        for key in wired.values():
+            self.check_known(key, node)
+        tensors = tensors_of(op, wired)
+        given = tuple(None if key is None else self.value(key) for key in tensors)
+        try:
+            results = self.rules.abstract(op, given, node.attrs)
+        except Exception as e:  # whatever JAX, torch or the user's op raises
+            reason = what_fits(node.op, given, dict(node.attrs)) or _first_line(e)
+            raise ShapeError(
+                f"{node.title} cannot take {self.said(node, wired)}: {reason}"
+            ) from e
+        if len(results) < len(node.outputs):
+            raise ShapeError(
+                f"{node.title}: the op gives {len(results)} results, the layer names "
+                f"{len(node.outputs)}."
+            )
+        self.specs.update(zip(node.outputs, results, strict=False))
+        return dataclasses.replace(node, inputs=wired)
 
-def _constant_shape(graph: Graph, key: str | None) -> tuple[int, ...]:
-    return tuple(np.shape(graph.constants[key])) if key in graph.constants else ()
+    def with_weights(self, node: Node) -> dict[str, str]:
+        """Its inputs, with the weights that the layer owns or is lent.
 
+        Raises:
+            ShapeError: the layer has no weights for such inputs.
+        """
+        layer, wired = node.layer, dict(node.inputs)
+        if not isinstance(layer, Primitive) or node.op != layer.op_name:
+            return wired  # a random key is made for the layer
+        if not layer.weight_names:
+            return wired
+        lent = {p: wired.pop(p) for p in list(wired) if p in layer.weight_names}
+        ports = [p for p in layer.inputs if p in wired or p not in layer.optional]
+        for key in wired.values():
+            self.check_known(key, node)
+        shapes = [self.shape(wired.get(port)) for port in ports]
+        try:
+            own = layer.weights(*shapes)
+        except (ValueError, TypeError) as e:
+            raise ShapeError(
+                f"{node.title} cannot take {self.said(node, wired)}: {e}."
+            ) from e
+        for name, weight in own.items():
+            key = wired[name] = lent.pop(name, join(node.path, name))
+            self.add_weight(key, weight, node, is_own=key == join(node.path, name))
+            new = f"new_{name}"
+            if weight.kind == "state" and new in layer.outputs:
+                self.outputs[key] = node.outputs[layer.outputs.index(new)]
+        return wired | lent
 
-def _given(
-    node: Node, wired: Mapping[str, str], graph: Graph, specs: Mapping[str, Spec]
-) -> str:
-    said: list[str] = []
-    for port, key in wired.items():
-        if key in specs:
-            said.append(f"{port} {specs[key]}")
-        elif key in graph.constants:
-            said.append(f"{port} {graph.constants[key]!r:.40}")
-    attrs = ", ".join(f"{k}={v!r}" for k, v in node.attrs if v is not None)
-    return ", ".join(said) + (f" with {attrs}" if attrs else "")
+    def add_weight(self, key: str, weight: Weight, node: Step, *, is_own: bool) -> None:
+        """Note a weight; the layer that owns it says how it starts.
 
+        Raises:
+            ShapeError: another layer needs it in another shape.
+        """
+        before = self.specs.get(key)
+        if key in self.graph.constants:
+            before = self.rules.describe(self.graph.constants[key])
+        if before is not None and before.shape != weight.shape:
+            raise ShapeError(
+                f"{node.title} needs {key!r} of shape {weight.shape}, but it is "
+                f"{before.shape} elsewhere."
+            )
+        if before is None:
+            self.specs[key] = Spec(weight.shape, self.rules.float_dtype)
+            self.weights[key] = weight
+        if is_own and key in self.weights:
+            self.weights[key] = weight
 
-def _repeat(
-    node: Repeat,
-    graph: Graph,
-    specs: dict[str, Spec],
-    weights: dict[str, Weight],
-    rules: Rules,
-) -> Repeat:
-    inner: dict[str, Spec] = {}
-    for port, key in node.inputs.items():
-        if key in specs:
-            inner[port] = specs[key]
-        elif key in graph.constants:
-            inner[port] = rules.describe(graph.constants[key])
-        else:
+    def repeat(self, node: Repeat) -> Repeat:
+        """Blocks in a loop: the shapes in one of them, and all their weights stacked.
+
+        Raises:
+            LoopShapeError: a block changes shape or dtype.
+            ShapeError: a layer in it cannot take what it is given.
+        """
+        inner: dict[str, Spec] = {}
+        for port, key in node.inputs.items():
+            self.check_known(key, node)
+            known = self.value(key)
+            is_spec = isinstance(known, Spec)
+            inner[port] = known if is_spec else self.rules.describe(known)
+        try:
+            body = infer(node.body, inner, self.rules)
+        except LoopShapeError as e:
+            places = tuple(join(node.names[0], place) for place in e.places)
+            raise LoopShapeError(e.what, places) from e
+        except ShapeError as e:
+            raise ShapeError(f"in {node.title}: {e.what}") from e
+        made = body.specs[body.outputs["output"]]
+        if made != inner[node.carry]:
+            raise LoopShapeError(
+                f"{node.title} are the same block {len(node.names)} times, which turns "
+                f"{inner[node.carry]} into {made}: a loop must keep shape and dtype.",
+                node.names,
+            )
+        stacked: dict[str, str] = {}
+        for name, weight in body.weights.items():
+            shape = (len(node.names), *weight.shape)
+            key = stacked[name] = join(node.path, name)
+            of_all = dataclasses.replace(weight, shape=shape)
+            self.add_weight(key, of_all, node, is_own=True)
+        self.specs[node.outputs[0]] = made
+        return dataclasses.replace(node, body=body, stacked=stacked)
+
+    # --- what is known ----------------------------------------------------------
+
+    def value(self, key: str) -> Any:
+        """The constant of that key, or the spec of the value."""
+        constants = self.graph.constants
+        return constants[key] if key in constants else self.specs[key]
+
+    def shape(self, key: str | None) -> tuple[Any, ...]:
+        if key is None:
+            return ()
+        value = self.value(key)
+        return tuple(getattr(value, "shape", ()))
+
+    def check_known(self, key: str, node: Step) -> None:
+        """See that something is known of a value.
+
+        Raises:
+            ValueError: it is an input without a shape, or a weight without an owner.
+        """
+        if key in self.specs or key in self.graph.constants:
+            return
+        if key in self.graph.inputs:
             raise ValueError(
-                f"the shape of {key!r}, which {node.title} read, is not known: say "
+                f"the shape of {key!r}, which {node.title} reads, is not known: say "
                 f'it, as in compile(..., shapes={{"{key}": [32, 128]}}).'
             )
-    try:
-        body = infer(node.body, inner, rules)
-    except ShapeError as e:
-        raise ShapeError(f"in {node.title}: {e.what}") from e
-    made = body.specs[body.outputs["output"]]
-    if made != inner[node.carry]:
-        raise ShapeError(
-            f"{node.title} are the same block {len(node.names)} times, which turns "
-            f"{inner[node.carry]} into {made}: a block must keep shape and dtype."
+        raise ValueError(
+            f"{node.title} shares the weight {key!r}, which no layer before it has."
         )
-    stacked: dict[str, str] = {}
-    for name, weight in body.weights.items():
-        key = join(node.path, name)
-        stacked[name] = key
-        weights[key] = dataclasses.replace(
-            weight, shape=(len(node.names), *weight.shape)
-        )
-        specs[key] = Spec(weights[key].shape, rules.float_dtype)
-    specs[node.outputs[0]] = made
-    return dataclasses.replace(node, body=body, stacked=stacked)
+
+    def said(self, node: Node, wired: Mapping[str, str]) -> str:
+        """What a node is given, for an error."""
+        given: list[str] = []
+        for port, key in wired.items():
+            if key in self.graph.constants:
+                given.append(f"{port} {_short(self.graph.constants[key])}")
+            elif key in self.specs:
+                given.append(f"{port} {self.specs[key]}")
+        attrs = ", ".join(f"{k}={v!r}" for k, v in node.attrs if v is not None)
+        return ", ".join(given) + (f" with {attrs}" if attrs else "")
+
+
+def _short(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"a constant of shape {tuple(value.shape)}"
+    return f"{value!r:.40}"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

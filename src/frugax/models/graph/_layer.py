@@ -1,95 +1,14 @@
-"""What a layer is, how it is wired, and the weights it owns.
+"""What a layer is, and how it is wired.
 
-Start at `Layer`; `Primitive` is one op with weights, `Composite` is made of layers.
 Layers are descriptions: using one twice gives two sets of weights.
 """
 
 import dataclasses
-import functools
-import inspect
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from ._connection import Connection, IOKey, Result, Shape, as_connection
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fill:
-    """Start with one value everywhere."""
-
-    value: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Normal:
-    """Start with normal random numbers of mean 0 and this standard deviation."""
-
-    std: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Uniform:
-    """Start with uniform random numbers in [low, high)."""
-
-    low: float
-    high: float
-
-
-Init = Fill | Normal | Uniform
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Weight:
-    """One array that a layer owns.
-
-    Attributes:
-        shape: its shape, all lengths known.
-        init: how it starts.
-        kind: `"param"` is trained; `"state"` goes in with the data and comes out
-            renewed, such as the running mean of a batch norm.
-    """
-
-    shape: tuple[int, ...]
-    init: Init
-    kind: Literal["param", "state"] = "param"
-
-
-def known(length: Any) -> int:
-    """A dimension that must be a number, because a weight's shape depends on it.
-
-    Raises:
-        ValueError: it is free.
-    """
-    if isinstance(length, int):
-        return length
-    raise ValueError(
-        f"a weight's shape depends on the dimension {length}, which is free: say its "
-        "length in `shapes`"
-    )
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Call:
-    """One use of a layer: what goes in at each port, and what its results are called.
-
-    Attributes:
-        layer: the layer.
-        wires: a connection for each input port or weight that is wired.
-        names: the names that the user gave to output ports.
-    """
-
-    layer: "Layer"
-    wires: dict[str, Connection]
-    names: dict[str, IOKey]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wired:
-    """A layer with its ports named, ready for `model |= ...`."""
-
-    call: Call
-
+from ._connection import Connection, IOKey, as_connection
 
 LAYERS: dict[str, type["Layer"]] = {}
 
@@ -106,14 +25,17 @@ class Layer:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        LAYERS.setdefault(cls.__name__, cls)
+        place = lambda c: (c.__module__, c.__qualname__)
+        # The same class made anew, as in a notebook, takes its old place.
+        if place(LAYERS.get(cls.__name__, cls)) == place(cls):
+            LAYERS[cls.__name__] = cls
 
     def __post_init__(self) -> None:
         """Make lists tuples, so that equal layers can be found."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+                object.__setattr__(self, field.name, _as_tuple(value))
 
     @property
     def kind(self) -> str:
@@ -135,160 +57,201 @@ class Layer:
         """The ports that something comes out at, in order."""
         return ("output",)
 
-    def __call__(self, *inputs: Any, **wires: Any) -> Any:
-        """Wire the layer.
-
-        With connections only, it gives a connection for what comes out (a tuple if
-        that is several). With a key's name among the wires, or nothing at all, it
-        gives something for `model |= ...` and `model += ...`.
-
-        Args:
-            inputs: what goes in, by place.
-            wires: what goes in by port, and names for what comes out.
-
-        Raises:
-            TypeError: there are more inputs than ports.
-            ValueError: a port is unknown or wired twice.
-        """
-        given: dict[str, Any] = {}
-        if len(inputs) > len(self.inputs):
-            raise TypeError(
-                f"{self.title} takes {len(self.inputs)} inputs "
-                f"({', '.join(self.inputs)}), got {len(inputs)}."
-            )
-        given.update(zip(self.inputs, inputs, strict=False))
-        for port, value in wires.items():
-            if port in given:
-                raise ValueError(f"{self.title}: {port!r} is wired twice.")
-            given[port] = value
-        ins = {p: as_connection(v) for p, v in given.items() if p not in self.outputs}
-        names = {p: _as_name(self, p, v) for p, v in given.items() if p in self.outputs}
-        allowed = {*self.inputs, *self.optional}
-        for port in ins:
-            if port not in allowed:
-                raise ValueError(
-                    f"{self.title} has no port {port!r}; it has "
-                    f"{', '.join([*self.inputs, *sorted(self.optional)])} and gives "
-                    f"{', '.join(self.outputs)}."
-                )
-        call = Call(self, ins, names)
-        by_name = any(isinstance(v, str) for v in given.values())
-        if by_name or names or not given:
-            return Wired(call)
-        results = tuple(Result(call, port) for port in self.outputs)
-        return results[0] if len(results) == 1 else results
-
-    connect = __call__
-
     @property
     def title(self) -> str:
         """What an error calls it: its name if it has one, and its class."""
         kind = type(self).__name__
         return f"{self.name!r} ({kind})" if self.name else kind
 
+    def __call__(self, *inputs: Any, **wires: Any) -> Any:
+        """Wire the layer.
 
-def _as_name(layer: Layer, port: str, value: Any) -> IOKey:
-    if isinstance(value, str):
-        return IOKey(value)
-    if isinstance(value, IOKey):
-        return value
-    raise TypeError(
-        f"{layer.title}: {port!r} comes out of the layer, so it takes a name, not "
-        f"{value!r:.60}."
-    )
+        With connections only, it gives a connection for what comes out (a tuple if
+        that is several); a port left open becomes an input of the model, of the port's
+        name. With a key's name among the wires, or nothing at all, it gives something
+        for `model |= ...` and `model += ...`.
 
-
-@dataclasses.dataclass(frozen=True)
-class Primitive(Layer):
-    """One op of the table together with the weights it reads.
-
-    A subclass says which op, which ports, and from the ports' shapes which weights.
-    """
-
-    op: ClassVar[str]
-    ports: ClassVar[tuple[str, ...]] = ("input",)
-    open_ports: ClassVar[frozenset[str]] = frozenset()
-    weight_names: ClassVar[frozenset[str]] = frozenset({"weight", "bias"})
-    port_dtypes: ClassVar[Mapping[str, str]] = {}
-    gives: ClassVar[tuple[str, ...]] = ("output",)
-
-    @property
-    def op_name(self) -> str:
-        """The op's name in the table."""
-        return self.op
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.ports
-
-    @property
-    def optional(self) -> frozenset[str]:
-        return self.open_ports | self.weight_names
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return self.gives
-
-    def attrs(self) -> dict[str, Any]:
-        """The op's attributes: plain values only."""
-        return {}
-
-    def weights(self, *shapes: Shape) -> dict[str, Weight]:
-        """The arrays it owns, for inputs of these shapes (one for each port).
+        Args:
+            inputs: what goes in, by place.
+            wires: what goes in by port, and names for what comes out; None leaves an
+                optional port open.
 
         Raises:
-            ValueError: the shapes do not suit the layer.
+            TypeError: there are more inputs than ports.
+            ValueError: a port is unknown or wired twice.
         """
-        return {}
+        given = self._by_port(inputs, wires)
+        results = self.outputs
+        names = {p: _as_name(self, p, v) for p, v in given.items() if p in results}
+        ins = {p: as_connection(v) for p, v in given.items() if p not in results}
+        open_ports = [p for p in self.needed if p not in ins]
+        by_name = any(isinstance(v, str) for v in given.values())
+        if by_name or names or (open_ports and not given):
+            return Wired(Call(self, ins, names))
+        call = Call(self, ins | {p: IOKey(p) for p in open_ports}, {})
+        # A renewed state is among the model's outputs by itself.
+        made = [Result(call, port) for port in results if not port.startswith("new_")]
+        return made[0] if len(made) == 1 else tuple(made)
 
-    def at_inference(self) -> "Layer | None":
-        """What takes its place when the model only infers; None: its first input."""
-        return self
+    def recipe(self) -> Any:
+        """Something equal for layers that do the same, whatever their own names are.
+
+        Names of layers inside count: they are in the keys of the weights.
+        """
+        settings = vars(self).items()
+        return (type(self), *((k, exact(v)) for k, v in settings if k != "name"))
+
+    def connect(self, *inputs: Any, **wires: Any) -> Any:
+        """The same as calling the layer."""
+        return self(*inputs, **wires)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The ports that cannot be left open."""
+        return tuple(p for p in self.inputs if p not in self.optional)
+
+    def _by_port(
+        self, inputs: tuple[Any, ...], wires: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What was given at each port: ports in their own order, then weights.
+
+        Raises:
+            TypeError: there are more inputs than ports.
+            ValueError: a port is unknown or wired twice.
+        """
+        ports, optional = self.inputs, self.optional
+        if len(inputs) > len(ports):
+            raise TypeError(
+                f"{self.title} takes {len(ports)} inputs ({_some(ports)}), got "
+                f"{len(inputs)}."
+            )
+        given = dict(zip(ports, inputs, strict=False))
+        known = {*ports, *optional, *self.outputs}
+        for port, value in wires.items():
+            if port in given:
+                raise ValueError(f"{self.title}: {port!r} is wired twice.")
+            if port not in known:
+                raise ValueError(
+                    f"{self.title} has no port {port!r}; it takes "
+                    f"{_some([*ports, *sorted(optional - set(ports))])} and gives "
+                    f"{_some(self.outputs)}."
+                )
+            given[port] = value
+        kept = {p: v for p, v in given.items() if v is not None or p not in optional}
+        return {p: kept[p] for p in (*ports, *kept) if p in kept}
 
 
-@dataclasses.dataclass(frozen=True)
-class Composite(Layer):
-    """A layer made of layers: a subclass writes `build`.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One use of a layer: what goes in at each port, and what its results are called.
 
-    The arguments of `build` are its input ports; it returns one connection, or a dict
-    of connections for several outputs.
+    Attributes:
+        layer: the layer.
+        wires: a connection for each input port or weight that is wired.
+        names: the names that the user gave to output ports.
+        owner: the model whose keys the wires name; None if no model is needed to
+            read them.
     """
 
-    def build(self, *inputs: Connection) -> Connection | dict[str, Connection]:
-        """Make the layers inside, from connections for the ports."""
-        raise NotImplementedError
+    layer: Layer
+    wires: Mapping[str, Connection]
+    names: Mapping[str, IOKey]
+    owner: Layer | None = None
 
-    def ports(self) -> dict[str, IOKey]:
-        """What is known of the inputs from the layer's own settings."""
-        return {}
 
-    def inside(self, open_ports: frozenset[str] = frozenset()) -> Any:
-        """The model inside, with some optional ports left open; built once each."""
-        return _inside(self, open_ports)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wired:
+    """A layer with its ports named, ready for `model |= ...`."""
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        parameters = inspect.signature(self.build).parameters.values()
-        return tuple(p.name for p in parameters)
+    call: Call
 
-    @property
-    def optional(self) -> frozenset[str]:
-        parameters = inspect.signature(self.build).parameters.values()
-        return frozenset(p.name for p in parameters if p.default is None)
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Result(Connection):
+    """What one use of a layer gives at one of its output ports."""
+
+    call: Call
+    port: str
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        return self.inside(self.optional).outputs
+    def place(self) -> tuple[int, str]:
+        """Which result it is, to look it up by: two objects may mean the same one."""
+        return id(self.call), self.port
 
 
-@functools.lru_cache(maxsize=512)
-def _inside(layer: Composite, open_ports: frozenset[str]) -> Any:
-    from ._model import Model  # a model is a layer too
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WeightOf(Connection):
+    """A weight that another use of a layer owns, to be read here too."""
 
-    about = layer.ports()
-    given = {
-        p: None if p in open_ports else about.get(p, IOKey(p)) for p in layer.inputs
-    }
-    made = layer.build(**given)  # pyright: ignore[reportCallIssue]
-    outputs = made if isinstance(made, Mapping) else {"output": made}
-    return Model.create(**outputs)
+    call: Call
+    name: str
+
+
+def weight_of(result: Connection, name: str = "weight") -> WeightOf:
+    """A weight of the layer that made `result`, to be shared with another layer.
+
+    Args:
+        result: what the layer gave.
+        name: the weight's name in it; of a layer made of layers with the place, such
+            as `"embedding.weight"`.
+
+    Raises:
+        TypeError: it did not come from a layer.
+
+    Example:
+        >>> from frugax.models import Embedding, IOKey, Linear, Model
+        >>> tokens = IOKey("tokens", shape=("batch", 16), dtype="int32")
+        >>> vectors = Embedding(vocabulary=100, dimension=8)(tokens)
+        >>> tied = Linear(100, bias=False)(vectors, weight=weight_of(vectors))
+        >>> model = Model.create(output=tied)
+    """
+    if not isinstance(result, Result):
+        raise TypeError(
+            f"weight_of takes what a layer gave, got {type(result).__name__}."
+        )
+    return WeightOf(result.call, name)
+
+
+def exact(value: Any) -> Any:
+    """Something to compare and look up by: 1, 1.0 and True are three values."""
+    if isinstance(value, tuple):
+        return (tuple, *map(exact, value))
+    if isinstance(value, float):
+        return (float, value.hex())  # tells 0.0 from -0.0, and knows one NaN
+    if isinstance(value, Layer):
+        return (value.name, value.recipe())
+    try:
+        hash(value)
+    except TypeError:
+        return object()  # equal to nothing
+    return (type(value), value)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _as_name(layer: Layer, port: str, value: Any) -> IOKey:
+    """What a result is to be called.
+
+    Raises:
+        TypeError: it is no name.
+        ValueError: it is the place of a weight.
+    """
+    key = IOKey(value) if isinstance(value, str) else value
+    if not isinstance(key, IOKey):
+        raise TypeError(
+            f"{layer.title}: {port!r} comes out of the layer, so it takes a name, not "
+            f"{value!r:.60}."
+        )
+    if key.is_weight:
+        raise ValueError(
+            f"{layer.title}: {port!r} cannot be called {key.name!r}; names with a dot "
+            "are places of weights."
+        )
+    return key
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:8]) + (", ..." if len(found) > 8 else "") or "none"

@@ -1,14 +1,15 @@
-"""A model: layers and how they are wired, added one by one or collected from results."""
+"""A model: layers and how they are wired, added in turn or collected from results."""
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._connection import Connection, Constant, IOKey, Result, as_connection
-from ._layer import Call, Layer, Wired
+from ._calls import Calls
+from ._connection import Connection, IOKey
+from ._describe import tree
+from ._layer import Call, Layer, Result, Wired
 
 
-class Model(Layer):
+class Model(Calls):
     """Layers wired together; itself a layer of larger models.
 
     Example:
@@ -17,8 +18,11 @@ class Model(Layer):
         >>> model |= Linear(dimension=64)(input="input", output="hidden")
         >>> model += Relu()
         >>> model += Linear(dimension=10)(output="output")
-        >>> model.outputs
-        ('output',)
+        >>> model
+        Model(input -> output)
+          linear_0: Linear(dimension=64) of input
+          relu_0: Relu() of linear_0
+          linear_1: Linear(dimension=10) of relu_0
     """
 
     def __init__(self, *layers: Layer, name: str | None = None) -> None:
@@ -29,25 +33,13 @@ class Model(Layer):
             name: what it is called in a larger model.
         """
         super().__init__(name=name)
-        object.__setattr__(self, "_calls", [])
-        object.__setattr__(self, "_named", {})
-        object.__setattr__(self, "_last", None)
-        object.__setattr__(self, "_final", False)
+        self._members: set[int] = set()
+        self._final = False
         for layer in layers:
-            self += layer  # noqa: PLW0642 - __iadd__ gives the same object back
+            self._add(layer, follow=True)
 
-    _calls: list[Call]
-    _named: dict[str, Result]
-    _last: Result | None
-    _final: bool
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+    def __repr__(self) -> str:
+        return tree(self)
 
     @classmethod
     def create(cls, *, name: str | None = None, **outputs: Connection) -> "Model":
@@ -72,7 +64,7 @@ class Model(Layer):
         return model
 
     def __ior__(self, added: Any) -> "Model":
-        """Add a layer as it is wired.
+        """Add a layer as it is wired; ports left open are inputs of the port's name.
 
         Args:
             added: a layer, a wired layer, or a connection.
@@ -89,7 +81,17 @@ class Model(Layer):
         self._add(added, follow=True)
         return self
 
+    def __call__(self, *inputs: Any, **wires: Any) -> Any:
+        self._final = True
+        return super().__call__(*inputs, **wires)
+
     def _add(self, added: Any, *, follow: bool) -> None:
+        """What `|=` and `+=` do.
+
+        Raises:
+            TypeError: it is nothing that a model takes.
+            ValueError: the model is part of another one, or a name is taken.
+        """
         if self._final:
             raise ValueError(
                 f"{self.title} is part of another model already, so it cannot be "
@@ -106,193 +108,101 @@ class Model(Layer):
                 "a model takes layers and wired layers such as "
                 f'Linear(8)(input="x", output="y"), got {added!r:.60}.'
             )
-        call = added.call
-        layer, wires = call.layer, dict(call.wires)
-        needed = [p for p in layer.inputs if p not in wires]
-        open_ports = [p for p in needed if p not in layer.optional]
-        if follow and self._last is not None and not any(
-            p in wires for p in layer.inputs
-        ):
+        layer, wires = added.call.layer, dict(added.call.wires)
+        open_ports = [p for p in layer.needed if p not in wires]
+        fed = any(p in wires for p in layer.inputs)
+        if follow and self._last is not None and not fed and layer.inputs:
             first = open_ports.pop(0) if open_ports else layer.inputs[0]
             wires[first] = self._last
-        for port in open_ports:
-            wires[port] = IOKey(port)
+        wires |= {port: IOKey(port) for port in open_ports}
         for wire in wires.values():
             self._collect(wire)
-        self._append(Call(layer, wires, call.names))
+        self._append(Call(layer, wires, added.call.names, self))
 
     def _append(self, call: Call) -> None:
+        """Add one call, whose inputs are there.
+
+        Raises:
+            ValueError: a name is taken, or the layer is this model.
+        """
+        name = call.layer.name
+        if name is not None:
+            self._check_layer_name(name)
+        if call.layer is self:
+            raise ValueError(f"{self.title} cannot be a layer of itself.")
         if isinstance(call.layer, Model):
             call.layer._final = True
-        self._calls.append(call)
         for port, key in call.names.items():
-            self._name(key, Result(call, port))
+            self._name(key.name, Result(call, port))
+        self._calls.append(call)
+        self._members.add(id(call))
+        self._found.clear()
         self._last = Result(call, call.layer.outputs[0])
 
-    def _name(self, key: IOKey, result: Result) -> None:
-        before = self._named.get(key.name)
+    def _check_layer_name(self, name: str) -> None:
+        """See that a layer can be called so.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9_\-]+", name):
+            raise ValueError(
+                f"a layer's name is made of letters, digits, _ and -, got {name!r}."
+            )
+        if any(call.layer.name == name for call in self._calls):
+            raise ValueError(
+                f"two layers are called {name!r}; give one of them another name."
+            )
+
+    def _name(self, key: str, result: Result) -> None:
+        """Give a result a name.
+
+        Raises:
+            ValueError: another result has it.
+        """
+        before = self._named.get(key)
         if before is not None:
             raise ValueError(
-                f"two results are called {key.name!r}: those of "
-                f"{before.call.layer.title} and of {result.call.layer.title}. Give "
-                "one of them another name."
+                f"two results are called {key!r}: those of {before.call.layer.title} "
+                f"and of {result.call.layer.title}. Give one of them another name."
             )
-        self._named[key.name] = result
+        self._named[key] = result
+        self._found.clear()
 
     def _collect(self, wire: Connection) -> None:
-        """Add the calls that a connection comes from, those first that others need."""
-        known = set(map(id, self._calls))
+        """Add the calls that a connection comes from, those first that others need.
+
+        Raises:
+            ValueError: it comes from another model.
+        """
         waiting: list[Connection] = [wire]
         while waiting:
             top = waiting[-1]
-            if not isinstance(top, Result) or id(top.call) in known:
+            if not isinstance(top, Result) or id(top.call) in self._members:
                 waiting.pop()
                 continue
+            if top.call.owner is not None:
+                raise ValueError(
+                    f"what {top.call.layer.title} gives belongs to another model, by "
+                    "whose names it is wired; add that model as a layer instead."
+                )
             needs = [
                 w
                 for w in top.call.wires.values()
-                if isinstance(w, Result) and id(w.call) not in known
+                if isinstance(w, Result) and id(w.call) not in self._members
             ]
             if needs:
-                waiting += needs
+                waiting += reversed(needs)
                 continue
-            missing = [
-                p
-                for p in top.call.layer.inputs
-                if p not in top.call.wires and p not in top.call.layer.optional
-            ]
-            for port in missing:
-                top.call.wires[port] = IOKey(port)
-            known.add(id(top.call))
             self._append(top.call)
             waiting.pop()
 
     def _expose(self, key: str, value: Connection) -> None:
-        if isinstance(value, Result):
-            self._collect(value)
-            already = next(
-                (k for k, r in self._named.items() if _same(r, value)), None
-            )
-            if already is None:
-                self._name(IOKey(key), value)
-                self._exposed[key] = None
-                return
-            if already == key:
-                self._exposed[key] = None
-                return
-        from ._op_layer import op  # an input as an output needs an op in between
-
-        made = op("identity")(value)
-        self._collect(made)
-        self._name(IOKey(key), made)
+        if not isinstance(value, Result):  # an input as an output: an op in between
+            made = value._op("identity", value)
+            assert isinstance(made, Result)
+            value = made
+        self._collect(value)
+        if key not in self._named or self._named[key].place != value.place:
+            self._name(key, value)
         self._exposed[key] = None
-
-    @property
-    def _exposed(self) -> dict[str, None]:
-        return self.__dict__.setdefault("_shown", {})
-
-    def __getitem__(self, key: str) -> Connection:
-        """The result or input called `key`."""
-        return self._named.get(key) or IOKey(key)
-
-    @property
-    def calls(self) -> tuple[tuple[str, Call], ...]:
-        """Each use of a layer with its name, in the order of adding.
-
-        Raises:
-            ValueError: two layers are given the same name.
-        """
-        return tuple(self._with_names())
-
-    def _with_names(self) -> Iterator[tuple[str, Call]]:
-        given: set[str] = set()
-        for call in self._calls:
-            name = call.layer.name
-            if name is None:
-                continue
-            if name in given:
-                raise ValueError(
-                    f"two layers are called {name!r}; give one of them another name."
-                )
-            if not re.fullmatch(r"[A-Za-z0-9_\-]+", name):
-                raise ValueError(
-                    f"a layer's name is made of letters, digits, _ and -, got {name!r}."
-                )
-            given.add(name)
-        counts: dict[str, int] = {}
-        for call in self._calls:
-            name = call.layer.name
-            while name is None or (call.layer.name is None and name in given):
-                kind = call.layer.kind
-                name = f"{kind}_{counts.get(kind, 0)}"
-                counts[kind] = counts.get(kind, 0) + 1
-            yield name, call
-
-    def resolve(self, wire: Connection) -> Connection:
-        """What a wire means here: a key that names a result means that result."""
-        if isinstance(wire, IOKey) and wire.name in self._named:
-            return self._named[wire.name]
-        return wire
-
-    @property
-    def keys(self) -> Mapping[str, IOKey]:
-        """The model's inputs by name, each as fully described as it is anywhere."""
-        found: dict[str, IOKey] = {}
-        for call in self._calls:
-            for wire in call.wires.values():
-                if isinstance(wire, IOKey) and wire.name not in self._named:
-                    before = found.get(wire.name)
-                    if before is None or (before.shape is None and wire.shape):
-                        found[wire.name] = wire
-        return found
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return tuple(self.keys)
-
-    @property
-    def results(self) -> dict[str, Result]:
-        """The model's outputs by name.
-
-        Those that were exposed and those that are named and read by nobody; if there
-        is neither, what comes out of the last layer.
-
-        Raises:
-            ValueError: the model is empty.
-        """
-        if not self._calls:
-            raise ValueError("the model has no layers; add one with `model += ...`.")
-        read = {
-            (id(wire.call), wire.port)
-            for call in self._calls
-            for wire in map(self.resolve, call.wires.values())
-            if isinstance(wire, Result)
-        }
-        shown: dict[str, Result] = {}
-        for key, result in self._named.items():
-            name = result.call.names.get(result.port)
-            is_shown = key in self._exposed or (name is not None and name.expose)
-            unread = (id(result.call), result.port) not in read
-            if is_shown or (unread and not self._exposed):
-                shown[key] = result
-        if shown:
-            return shown
-        last = self._last
-        assert last is not None
-        return {port: Result(last.call, port) for port in last.call.layer.outputs[:1]}
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.results)
-
-
-def _same(one: Connection, other: Connection) -> bool:
-    return (
-        isinstance(one, Result)
-        and isinstance(other, Result)
-        and one.call is other.call
-        and one.port == other.port
-    )
-
-
-__all__ = ["Constant", "Model", "as_connection"]

@@ -1,14 +1,18 @@
 """Any op of the table as a layer."""
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 
 from frugax.models.ops import OPS, REQUIRED
 
-from ._layer import Layer, Primitive
+from ._connection import Connection, IOKey, as_connection
+from ._layer import Call, Result
+from ._primitive import Primitive
+
+# How many inputs an op that takes any number of them can be wired to.
+_MANY = tuple(f"input{i}" for i in range(1, 1025))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +22,6 @@ class OpLayer(Primitive):
     Attributes:
         wanted: the op's name.
         attributes: its attributes, as pairs.
-        arity: how many inputs it is wired to, for an op that takes any number.
     """
 
     wanted: str
@@ -38,10 +41,9 @@ class OpLayer(Primitive):
     def inputs(self) -> tuple[str, ...]:
         found = OPS.get(self.wanted)
         if found is None:  # a user's own; its ports are known when it is compiled
-            return ("input", *(f"input{i}" for i in range(2, 9)))
-        if found.variadic:
-            return (*found.inputs, *(f"input{i}" for i in range(1, 65)))
-        return found.inputs
+            return ("input", *_MANY[1:8])
+        ports = found.inputs[1:] if found.draws else found.inputs
+        return (*ports, *_MANY) if found.variadic else ports
 
     @property
     def optional(self) -> frozenset[str]:
@@ -49,8 +51,9 @@ class OpLayer(Primitive):
         if found is None:
             return frozenset(self.inputs[1:])
         if found.variadic:
-            return frozenset(self.inputs[len(found.inputs) + 1 :])
-        return found.optional
+            return frozenset(_MANY[1:])
+        # A random key is made by the model where none is given.
+        return found.optional | {"key"} if found.draws else found.optional
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -111,7 +114,7 @@ def plain_value(op_name: str, key: str, value: Any) -> Any:
         return tuple(plain_value(op_name, key, v) for v in value)
     if isinstance(value, np.generic):
         return plain_value(op_name, key, value.item())
-    if isinstance(value, np.dtype) or isinstance(value, type):
+    if isinstance(value, (np.dtype, type)):
         return np.dtype(value).name
     raise TypeError(
         f"op {op_name!r}: attribute {key!r} must be a number, a text, a boolean, None "
@@ -119,15 +122,14 @@ def plain_value(op_name: str, key: str, value: Any) -> Any:
     )
 
 
-def same_value(one: Any, other: Any) -> bool:
-    """Whether two attributes are the same: 1, 1.0 and True are three values."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(same_value, one, other))
-    if isinstance(one, float) and math.isnan(one):
-        return math.isnan(other)
-    return one == other
+def _apply(
+    op_name: str, *tensors: Any, output: IOKey | None = None, **attributes: Any
+) -> Result:
+    """What an op makes of connections, with a name for it if given."""
+    layer = op(op_name, **attributes)
+    wires = dict(zip(layer.inputs, map(as_connection, tensors), strict=False))
+    names = {} if output is None else {"output": output}
+    return Result(Call(layer, wires, names), "output")
 
 
-__all__ = ["Layer", "OpLayer", "op", "plain_value", "same_value"]
+Connection._op = staticmethod(_apply)

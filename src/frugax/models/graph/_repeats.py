@@ -1,12 +1,19 @@
 """Equal blocks in a row, found in the calls of a model."""
 
+import collections
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from ._connection import Connection, Constant, IOKey, Result
-from ._layer import Call, Layer
+from ._composite import Composite
+from ._connection import Connection, Constant, IOKey
+from ._graph import join
+from ._layer import Call, Layer, Result, exact
 from ._model import Model
+from ._primitive import Primitive
+
+Calls = Sequence[tuple[str, Call]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,19 +24,20 @@ class Run:
         layer: what each of them is.
         port: where each takes what the one before gave.
         names: their names, first to last.
-        count: how many.
+        common: one name for all: `block_*` if it is all that are called `block_`
+            with a number, else `block_1-block_9*`.
     """
 
     layer: Layer
     port: str
     names: tuple[str, ...]
-    count: int
+    common: str
 
 
 def runs(
-    model: Model, named: Sequence[tuple[str, Call]], scan_from: int
+    model: Model, named: Calls, least: int, path: str, unlooped: frozenset[str]
 ) -> dict[int, Run]:
-    """Where runs of at least `scan_from` equal blocks start.
+    """Where runs of equal blocks start.
 
     A run is a chain: each block reads the one before at the same port and nobody else
     does; everything else they read is the same for all; nothing of them is named.
@@ -37,61 +45,68 @@ def runs(
     Args:
         model: the model the calls are in.
         named: its calls in the order of running.
-        scan_from: how many make a run.
+        least: how many make a run.
+        path: where the model is.
+        unlooped: places of blocks that must not be in a run.
     """
-    readers: dict[tuple[int, str], int] = {}
-    for _, call in named:
-        for wire in map(model.resolve, call.wires.values()):
-            if isinstance(wire, Result):
-                key = (id(wire.call), wire.port)
-                readers[key] = readers.get(key, 0) + 1
-    for result in model.results.values():
-        key = (id(result.call), result.port)
-        readers[key] = readers.get(key, 0) + 1
+    readers = collections.Counter(
+        wire.place
+        for _, call in named
+        for wire in model.wires(call).values()
+        if isinstance(wire, Result)
+    )
+    readers.update(result.place for result in model.results.values())
     found: dict[int, Run] = {}
     i = 0
     while i < len(named):
+        if join(path, named[i][0]) in unlooped or not is_block(named[i][1].layer):
+            i += 1
+            continue
         port, end = _extend(model, named, i, readers)
-        count = end - i
-        if port is not None and count >= scan_from:
+        for at in range(i + 1, end):
+            if join(path, named[at][0]) in unlooped:
+                end = at
+                break
+        if port is not None and end - i >= max(least, 2):
             names = tuple(name for name, _ in named[i:end])
-            found[i] = Run(named[i][1].layer, port, names, count)
+            common = _common_name(names, [name for name, _ in named])
+            found[i] = Run(named[i][1].layer, port, names, common)
             i = end
         else:
-            i += max(count - 1, 1)
+            i = max(end - 1, i + 1)
     return found
 
 
+def _common_name(names: Sequence[str], all_names: Sequence[str]) -> str:
+    stem = re.sub(r"\d+$", "", names[0])
+    alike = [n for n in all_names if re.fullmatch(re.escape(stem) + r"\d+", n)]
+    return f"{stem}*" if set(alike) == set(names) else f"{names[0]}-{names[-1]}*"
+
+
 def _extend(
-    model: Model,
-    named: Sequence[tuple[str, Call]],
-    start: int,
-    readers: dict[tuple[int, str], int],
+    model: Model, named: Calls, start: int, readers: collections.Counter
 ) -> tuple[str | None, int]:
+    """How far the chain that starts here goes, and the port that it runs through."""
     first = named[start][1]
-    if len(first.layer.outputs) != 1 or not is_block(first.layer):
-        return None, start + 1
-    mark = signature(first.layer)
+    mark, outputs = signature(first.layer), first.layer.outputs
     port: str | None = None
     end = start + 1
-    while end < len(named):
+    while end < len(named) and len(outputs) == 1:
         before, call = named[end - 1][1], named[end][1]
-        if signature(call.layer) != mark or set(call.wires) != set(first.wires):
+        if set(call.wires) != set(first.wires) or signature(call.layer) != mark:
             break
-        fed = [
-            p
-            for p, w in call.wires.items()
-            if isinstance(r := model.resolve(w), Result) and r.call is before
-        ]
+        wires = model.wires(call)
+        place = (id(before), outputs[0])
+        results = {p: w for p, w in wires.items() if isinstance(w, Result)}
+        fed = [p for p, w in results.items() if w.place == place]
         if len(fed) != 1 or (port is not None and fed[0] != port):
             break
-        alone = readers.get((id(before), before.layer.outputs[0])) == 1
         same = all(
-            _means_same(model.resolve(w), model.resolve(first.wires[p]))
-            for p, w in call.wires.items()
+            _meaning(w) == _meaning(model.wires(first)[p])
+            for p, w in wires.items()
             if p != fed[0]
         )
-        if not alone or not same or before.names:
+        if readers[place] != 1 or not same or before.names:
             break
         port = fed[0]
         end += 1
@@ -99,54 +114,49 @@ def _extend(
 
 
 def is_block(layer: Layer) -> bool:
-    """Whether a loop over the layer is worth it: it is made of layers."""
-    from ._layer import Composite
-
-    return isinstance(layer, (Composite, Model)) and not has_state(layer)
+    """Whether a loop over it is worth it: it is made of layers, and has no state."""
+    return isinstance(layer, (Composite, Model)) and not _has_state(layer)
 
 
-def has_state(layer: Layer) -> bool:
+def _has_state(layer: Layer) -> bool:
     """Whether anything inside carries state, which a loop could not hand out."""
-    from ._layer import Composite, Primitive
-
     if isinstance(layer, Primitive):
         return any(port.startswith("new_") for port in layer.outputs)
     inner = layer.inside(layer.optional) if isinstance(layer, Composite) else layer
     assert isinstance(inner, Model)
-    return any(has_state(call.layer) for _, call in inner.calls)
+    return any(_has_state(call.layer) for _, call in inner.calls)
 
 
 def signature(layer: Layer) -> Any:
     """Something equal for layers that compute the same from equal weights."""
     if not isinstance(layer, Model):
-        return layer
+        return layer.recipe()
     numbers = {id(call): i for i, (_, call) in enumerate(layer.calls)}
 
     def of(wire: Connection) -> Any:
-        wire = layer.resolve(wire)
         if isinstance(wire, Result):
             return ("result", numbers.get(id(wire.call)), wire.port)
-        if isinstance(wire, IOKey):
-            return ("key", wire.name, wire.shape, wire.dtype)
-        if isinstance(wire, Constant) and not hasattr(wire.value, "shape"):
-            return ("constant", type(wire.value), wire.value)
-        return ("one of a kind", id(wire))
+        return _meaning(wire)
 
     return tuple(
-        (name, signature(call.layer), tuple((p, of(w)) for p, w in call.wires.items()))
+        (
+            name,
+            signature(call.layer),
+            tuple((p, of(w)) for p, w in layer.wires(call).items()),
+        )
         for name, call in layer.calls
     ) + tuple((key, of(result)) for key, result in layer.results.items())
 
 
-def _means_same(one: Connection, other: Connection) -> bool:
-    if isinstance(one, Result) and isinstance(other, Result):
-        return one.call is other.call and one.port == other.port
-    if isinstance(one, IOKey) and isinstance(other, IOKey):
-        return one.name == other.name
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        return one.value is other.value or (
-            type(one.value) is type(other.value)
-            and not hasattr(one.value, "shape")
-            and one.value == other.value
-        )
-    return one is other
+def _meaning(wire: Connection) -> Any:
+    """Something equal for wires that carry the same value."""
+    match wire:
+        case Result():
+            return ("result", *wire.place)
+        case IOKey(name, shape, dtype):
+            return ("key", name, shape, dtype)
+        case Constant(value) if not hasattr(value, "shape"):
+            return ("constant", exact(value))
+        case Constant(value):
+            return ("array", id(value))
+    return ("one of a kind", id(wire))

@@ -50,7 +50,8 @@ def _one(
     op = find(node.op)
     tensors = [None if k is None else env[k] for k in tensors_of(op, node.inputs)]
     made = op(xp, *tensors, **dict(node.attrs))
-    return tuple(made) if len(node.outputs) > 1 else (made,)
+    several = isinstance(made, (tuple, list))
+    return tuple(made)[: len(node.outputs)] if several else (made,)
 
 
 def _loop(
@@ -63,18 +64,20 @@ def _loop(
     shared = {p: env[k] for p, k in node.inputs.items() if p != node.carry}
     stacked = {name: env[key] for name, key in node.stacked.items()}
     names = tuple(stacked)
-    key = shared.pop("key", None)
+    key = None if node.draws is None else shared.pop(node.draws)
 
-    def step(carry: Any, x: tuple[Any, ...]) -> tuple[Any, tuple[()]]:
-        number, *own = x
-        values = {**shared, **dict(zip(names, own, strict=True)), node.carry: carry}
-        if key is not None:
-            values["key"] = find("random_fold_in")(xp, key, data=number)
+    def step(carry: Any, own: tuple[Any, ...]) -> tuple[Any, tuple[()]]:
+        values = {**shared, node.carry: carry}
+        if node.counts:
+            number, own = own[0], own[1:]
+            if node.draws is not None:
+                values[node.draws] = find("fold_in")(xp, key, index=number)
+        values |= dict(zip(names, own, strict=True))
         return run(node.body, values, xp, find, scope)["output"], ()
 
-    numbers = xp.arange(len(node.names))
+    numbers = (xp.arange(len(node.names)),) if node.counts else ()
     first = env[node.inputs[node.carry]]
-    out, _ = xp.scan(step, first, (numbers, *stacked.values()))
+    out, _ = xp.scan(step, first, (*numbers, *stacked.values()))
     return out
 
 

@@ -18,6 +18,8 @@ from frugax.models.graph import (
     op,
 )
 
+from . import _settings as must_be
+
 
 @dataclasses.dataclass(frozen=True)
 class Linear(Primitive):
@@ -38,6 +40,11 @@ class Linear(Primitive):
     init: Literal["he", "glorot"] = "glorot"
 
     op = "linear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "dimension", "input_size")
+        must_be.one_of(self, "init", ("he", "glorot"))
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         if not input:
@@ -68,6 +75,12 @@ class MLP(Composite):
     hidden_sizes: Sequence[int] = ()
     output_size: int = 1
     activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "input_size", "output_size")
+        for size in self.hidden_sizes:
+            Linear(size)  # which checks it
 
     def ports(self) -> dict[str, IOKey]:
         if self.input_size is None:

@@ -19,59 +19,59 @@ def relu(xp: Any, input: Any) -> Any:
 
 @op(promote="float")
 def relu6(xp: Any, input: Any) -> Any:
-    """relu, at most 6; gradient 0 at 0 and at 6. Howard et al. 2017, arXiv:1704.04861."""
+    """Within [0, 6], with gradient 0 at both. Howard et al. 2017, arXiv:1704.04861."""
     return xp.clip(input, 0.0, 6.0)
 
 
 @op(promote="float")
 def leaky_relu(xp: Any, input: Any, *, slope: float = 0.01) -> Any:
-    """input above 0, slope * input elsewhere. Maas et al. 2013, ICML workshop."""
+    """`input` above 0, slope * input elsewhere. Maas et al. 2013, ICML workshop."""
     return xp.where(xp.greater(input, 0), input, input * slope)
 
 
 @op(promote="float")
 def prelu(xp: Any, input: Any, slope: Any) -> Any:
-    """leaky_relu with a learnt slope for each feature. He et al. 2015, arXiv:1502.01852."""
+    """With a learnt slope below 0, for each feature. He 2015, arXiv:1502.01852."""
     return xp.where(xp.greater(input, 0), input, xp.multiply(input, slope))
 
 
 @op(promote="float")
 def elu(xp: Any, input: Any, *, alpha: float = 1.0) -> Any:
-    """alpha (exp(input) - 1) below 0. Clevert et al. 2015, arXiv:1511.07289."""
+    """`alpha` (exp(input) - 1) below 0. Clevert et al. 2015, arXiv:1511.07289."""
     return xp.elu(input, alpha)
 
 
 @op(promote="float")
 def celu(xp: Any, input: Any, *, alpha: float = 1.0) -> Any:
-    """alpha (exp(input / alpha) - 1) below 0. Barron 2017, arXiv:1704.07483."""
+    """`alpha` (exp(input / alpha) - 1) below 0. Barron 2017, arXiv:1704.07483."""
     return xp.celu(input, alpha)
 
 
 @op(promote="float")
 def selu(xp: Any, input: Any) -> Any:
-    """elu scaled to keep mean 0, variance 1. Klambauer et al. 2017, arXiv:1706.02515."""
+    """The elu that keeps mean 0 and variance 1. Klambauer 2017, arXiv:1706.02515."""
     return xp.selu(input)
 
 
 @op(promote="float")
 def silu(xp: Any, input: Any) -> Any:
-    """input * sigmoid(input). Hendrycks & Gimpel 2016, arXiv:1606.08415, sec. 2."""
+    """`input` * sigmoid(input). Hendrycks & Gimpel 2016, arXiv:1606.08415, sec. 2."""
     return xp.silu(input)
 
 
 @op(promote="float")
 def swish(xp: Any, input: Any, *, beta: float = 1.0) -> Any:
-    """input * sigmoid(beta input). Ramachandran et al. 2017, arXiv:1710.05941."""
+    """`input` * sigmoid(beta input). Ramachandran et al. 2017, arXiv:1710.05941."""
     return xp.silu(input) if beta == 1 else input * xp.sigmoid(input * beta)
 
 
 @op(promote="float")
 def gelu(xp: Any, input: Any, *, approximate: bool = False) -> Any:
-    """input times the normal's distribution function there, exact or by tanh.
+    """`input` times the normal's distribution function there, exact or by tanh.
 
     Hendrycks & Gimpel 2016, arXiv:1606.08415.
     """
-    return xp.gelu(input, approximate)
+    return xp.gelu(input, approximate=approximate)
 
 
 @op(promote="float")
@@ -94,7 +94,7 @@ def hard_sigmoid(xp: Any, input: Any) -> Any:
 
 @op(promote="float")
 def hard_swish(xp: Any, input: Any) -> Any:
-    """input * hard_sigmoid(input). Howard et al. 2019, arXiv:1905.02244."""
+    """`input` * hard_sigmoid(input). Howard et al. 2019, arXiv:1905.02244."""
     return input * (xp.clip(input + 3.0, 0.0, 6.0) * (1 / 6))
 
 
@@ -112,13 +112,13 @@ def softplus(xp: Any, input: Any) -> Any:
 
 @op(promote="float")
 def softsign(xp: Any, input: Any) -> Any:
-    """input / (1 + |input|). Turian et al. 2009, ACL."""
+    """`input` / (1 + |input|). Turian et al. 2009, ACL."""
     return input / (xp.absolute(input) + 1.0)
 
 
 @op(promote="float")
 def mish(xp: Any, input: Any) -> Any:
-    """input * tanh(softplus(input)). Misra 2019, arXiv:1908.08681."""
+    """`input` * tanh(softplus(input)). Misra 2019, arXiv:1908.08681."""
     return xp.mish(input)
 
 
@@ -136,7 +136,11 @@ def log_softmax(xp: Any, input: Any, *, axis: Axis = -1) -> Any:
 
 @op(promote="float")
 def glu(xp: Any, input: Any, *, axis: int = -1) -> Any:
-    """First half times sigmoid of the second. Dauphin et al. 2016, arXiv:1612.08083."""
+    """First half times sigmoid of the second. Dauphin et al. 2016, arXiv:1612.08083.
+
+    Raises:
+        ValueError: the axis has an odd length.
+    """
     axis = axis % input.ndim
     if input.shape[axis] % 2 != 0:
         raise ValueError(

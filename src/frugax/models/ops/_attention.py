@@ -34,8 +34,8 @@ def attention(
     rank = len(query.shape)
     if rank not in (3, 4) or len(key.shape) != rank or len(value.shape) != rank:
         raise ValueError(
-            "attention: query, key and value must be (batch, time, heads, features), or "
-            f"without heads, not {_shapes(query, key, value)}."
+            "attention: query, key and value must be (batch, time, heads, features), "
+            f"or without heads, not {_shapes(query, key, value)}."
         )
     if rank == 3:
         query, key, value = (xp.expand_dims(x, 2) for x in (query, key, value))
@@ -53,7 +53,7 @@ def attention(
             f"be {tuple(mask.shape)}."
         )
     scale = features**-0.5 if scale is None else scale
-    out = xp.attention(query, key, value, mask, causal, scale)
+    out = xp.attention(query, key, value, mask, causal=causal, scale=scale)
     return xp.reshape(out, (*out.shape[:2], out.shape[3])) if rank == 3 else out
 
 

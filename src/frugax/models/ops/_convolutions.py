@@ -132,7 +132,7 @@ def _transposed(
     output_padding: int | Sequence[int],
 ) -> Any:
     stride, padding, dilation, groups = windows
-    *window, made, read = weight.shape
+    *window, _, read = weight.shape
     axes = int(op[4])
     _check(op, axes, input, weight, read, read, groups)
     stride = per_axis(op, "stride", stride, axes)
@@ -152,7 +152,11 @@ def _transposed(
 def _check(
     op: str, axes: int, input: Any, weight: Any, read: Any, shared: int, groups: int
 ) -> None:
-    """That the sizes belong together: `shared` is what the groups divide."""
+    """That the sizes belong together: `shared` is what the groups divide.
+
+    Raises:
+        ValueError: they do not.
+    """
     if len(input.shape) != axes + 2 or len(weight.shape) != axes + 2:
         raise ValueError(
             f"{op}: the input must be (batch, *space, channels) with {axes} axes of "

@@ -12,43 +12,43 @@ from ._table import op
 
 @op(promote="same")
 def add(xp: Any, left: Any, right: Any) -> Any:
-    """left + right; of booleans: or."""
+    """`left` + right; of booleans: or."""
     return xp.add(left, right)
 
 
 @op(promote="same")
 def subtract(xp: Any, left: Any, right: Any) -> Any:
-    """left - right."""
+    """`left` - right."""
     return xp.subtract(left, right)
 
 
 @op(promote="same")
 def multiply(xp: Any, left: Any, right: Any) -> Any:
-    """left * right; of booleans: and."""
+    """`left` * right; of booleans: and."""
     return xp.multiply(left, right)
 
 
 @op(promote="float")
 def divide(xp: Any, left: Any, right: Any) -> Any:
-    """left / right; of integers a float."""
+    """`left` / right; of integers a float."""
     return xp.divide(left, right)
 
 
 @op(promote="same")
 def floor_divide(xp: Any, left: Any, right: Any) -> Any:
-    """left / right rounded down; an integer by 0 gives 0."""
+    """`left` / right rounded down; an integer by 0 gives 0."""
     return xp.floor_divide(left, right)
 
 
 @op(promote="same")
 def remainder(xp: Any, left: Any, right: Any) -> Any:
-    """left - right * floor(left / right), with right's sign; an integer by 0 gives 0."""
+    """What `floor_divide` leaves, with right's sign; an integer by 0 gives 0."""
     return xp.remainder(left, right)
 
 
 @op(promote="same")
 def power(xp: Any, left: Any, right: Any) -> Any:
-    """left to the power of right; integers stay integers, 1 / left rounded to 0."""
+    """`left` to the power of right; integers stay integers, 1 / left rounded to 0."""
     return xp.power(left, right)
 
 
@@ -102,7 +102,7 @@ def reciprocal(xp: Any, input: Any) -> Any:
 
 @op(promote="same")
 def square(xp: Any, input: Any) -> Any:
-    """input * input."""
+    """`input` * input."""
     return xp.square(input)
 
 
@@ -120,7 +120,7 @@ def rsqrt(xp: Any, input: Any) -> Any:
 
 @op(promote="float")
 def exp(xp: Any, input: Any) -> Any:
-    """e to the power of input."""
+    """The number e to the power of input."""
     return xp.exp(input)
 
 
@@ -254,7 +254,11 @@ def round_(xp: Any, input: Any, *, decimals: int = 0) -> Any:
 def clip(
     xp: Any, input: Any, *, min: float | None = None, max: float | None = None
 ) -> Any:
-    """Within [min, max]; the gradient is 0 at the bounds and beyond."""
+    """Within [min, max]; the gradient is 0 at the bounds and beyond.
+
+    Raises:
+        ValueError: `min` is above `max`.
+    """
     if min is not None and max is not None and min > max:
         raise ValueError(f"clip: min={min!r} is above max={max!r}.")
     (x, _, _) = xp.promote((input, min, max))
@@ -276,7 +280,7 @@ def nan_to_num(
 
 @op()
 def where(xp: Any, condition: Any, left: Any, right: Any) -> Any:
-    """left where the condition is not 0, right elsewhere."""
+    """`left` where the condition is not 0, right elsewhere."""
     left, right = xp.promote((left, right))
     (condition,) = xp.promote((condition,))
     return xp.where(xp.cast(condition, "bool"), left, right)
@@ -287,37 +291,37 @@ def where(xp: Any, condition: Any, left: Any, right: Any) -> Any:
 
 @op(promote="same")
 def equal(xp: Any, left: Any, right: Any) -> Any:
-    """left == right, as booleans; NaN equals nothing."""
+    """`left` == right, as booleans; NaN equals nothing."""
     return xp.equal(left, right)
 
 
 @op(promote="same")
 def not_equal(xp: Any, left: Any, right: Any) -> Any:
-    """left != right, as booleans."""
+    """`left` != right, as booleans."""
     return xp.not_equal(left, right)
 
 
 @op(promote="same")
 def less(xp: Any, left: Any, right: Any) -> Any:
-    """left < right, as booleans."""
+    """`left` < right, as booleans."""
     return xp.less(left, right)
 
 
 @op(promote="same")
 def less_equal(xp: Any, left: Any, right: Any) -> Any:
-    """left <= right, as booleans."""
+    """`left` <= right, as booleans."""
     return xp.less_equal(left, right)
 
 
 @op(promote="same")
 def greater(xp: Any, left: Any, right: Any) -> Any:
-    """left > right, as booleans."""
+    """`left` > right, as booleans."""
     return xp.greater(left, right)
 
 
 @op(promote="same")
 def greater_equal(xp: Any, left: Any, right: Any) -> Any:
-    """left >= right, as booleans."""
+    """`left` >= right, as booleans."""
     return xp.greater_equal(left, right)
 
 
@@ -392,11 +396,11 @@ def bitwise_not(xp: Any, input: Any) -> Any:
 
 @op(promote="same")
 def left_shift(xp: Any, left: Any, right: Any) -> Any:
-    """left * 2^right, for 0 <= right < the number of bits."""
+    """`left` * 2^right, for 0 <= right < the number of bits."""
     return xp.left_shift(left, right)
 
 
 @op(promote="same")
 def right_shift(xp: Any, left: Any, right: Any) -> Any:
-    """left / 2^right rounded down, for 0 <= right < the number of bits."""
+    """`left` / 2^right rounded down, for 0 <= right < the number of bits."""
     return xp.right_shift(left, right)

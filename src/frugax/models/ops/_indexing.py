@@ -1,7 +1,8 @@
 """Entries picked out, put in order, or added at an index.
 
-Indices count from 0; negative ones from the end. An index that is not there is an error
-that JAX cannot raise under `jit`: it reads NaN (floats) and writes nothing; torch raises.
+Indices count from 0; negative ones from the end. Nothing can be raised from a compiled
+program, so an index that is not there reads NaN (of integers the least) and adds
+nothing.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from ._table import op
 
 @op(promote="same")
 def getitem(xp: Any, input: Any, *, index: Any) -> Any:
-    """input[index], with the index as plain values.
+    """`input`[index], with the index as plain values.
 
     `index` is a tuple of integers, None (a new axis), "..." and
     ("slice", start, stop, step).
@@ -50,8 +51,11 @@ def take(
 ) -> Any:
     """Entries at `indices` along an axis; of the flattened array if None.
 
-    mode "fill" reads NaN where an index is not there (torch raises); "clip" takes the
-    nearest, and a negative index is then 0.
+    mode "fill" reads NaN where an index is not there; "clip" takes the nearest one,
+    and for a negative index that is 0.
+
+    Raises:
+        ValueError: there is no such mode.
     """
     if mode not in ("fill", "clip"):
         raise ValueError(f"take: mode must be fill or clip, got {mode!r}.")
@@ -70,7 +74,11 @@ def take_along_axis(xp: Any, input: Any, indices: Any, *, axis: int = -1) -> Any
 def scatter_add(
     xp: Any, input: Any, indices: Any, updates: Any, *, axis: int = 0
 ) -> Any:
-    """Slices of `updates` added at 1-d `indices` along the axis, as often as named."""
+    """Slices of `updates` added at 1-d `indices` along the axis, as often as named.
+
+    Raises:
+        ValueError: the indices have more than one axis, or none.
+    """
     (indices,) = xp.promote((indices,))
     input, updates = xp.promote((input, updates))
     if indices.ndim != 1:
@@ -96,13 +104,13 @@ def one_hot(
 @op(promote="same")
 def sort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
     """In order along an axis; NaN counts as the largest."""
-    return xp.sort(input, axis, descending)
+    return xp.sort(input, axis, descending=descending)
 
 
 @op(promote="same")
 def argsort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
     """The indices that sort; equal entries keep their order."""
-    return xp.argsort(input, axis, descending)
+    return xp.argsort(input, axis, descending=descending)
 
 
 @op(promote="same", outputs=("output", "indices"))

@@ -15,6 +15,9 @@ def matmul(xp: Any, left: Any, right: Any) -> Any:
     """Matrix product over the last two axes, stacked over those in front, as NumPy's @.
 
     A vector on the left is a row, on the right a column; that axis goes away.
+
+    Raises:
+        ValueError: one side is a single number.
     """
     for side, x in (("left", left), ("right", right)):
         if getattr(x, "ndim", 0) == 0:
@@ -65,13 +68,13 @@ def trace(
 
 @op(promote="float")
 def cholesky(xp: Any, input: Any) -> Any:
-    """Lower triangular L with L L^T the symmetric part of input; NaN if there is none."""
+    """Lower triangular L with L L^T the symmetric part of input; NaN if none is."""
     return xp.cholesky(input)
 
 
 @op(promote="float")
 def solve(xp: Any, left: Any, right: Any) -> Any:
-    """x with left x = right; right is a vector if it has one axis, else matrices."""
+    """The x with left x = right, a vector if it has one axis, else matrices."""
     return xp.solve(left, right)
 
 

@@ -58,24 +58,25 @@ def cross_entropy(
             with probabilities.
     """
     z = xp.widened(logits)
-    classes = z.shape[-1]
-    z = z - xp.stop_gradient(xp.max(z, axis=-1, keepdims=True))
-    total = xp.log(xp.sum(xp.exp(z), axis=-1))
+    highest = xp.stop_gradient(xp.max(z, axis=-1, keepdims=True))
+    total = xp.log(xp.sum(xp.exp(z - highest), axis=-1))
     if tuple(labels.shape) == tuple(logits.shape):
         if ignore_index is not None:
             raise ValueError(
                 "cross_entropy: ignore_index needs labels that are classes, not "
                 "probabilities; leave it out."
             )
-        shares = xp.cast_like(labels, z)
-        right = xp.sum(shares * (xp.expand_dims(total, -1) - z), axis=-1)
+        surprise = xp.expand_dims(total, -1) + (highest - z)
+        right = xp.sum(xp.cast_like(labels, z) * surprise, axis=-1)
         valid = None
     else:
         _check_labels("cross_entropy", logits, labels)
         at, valid = _classes(xp, labels, ignore_index)
-        right = total - xp.pick(z, at)
+        # The differences of large numbers before the small `total`; and the label's
+        # score from the logits, so that no log softmax of all classes is kept.
+        right = total + (highest[..., 0] - xp.pick(z, at))
     if label_smoothing:
-        spread = total - xp.sum(z, axis=-1) / classes
+        spread = total + xp.mean(highest - z, axis=-1)
         right = right * (1.0 - label_smoothing) + spread * label_smoothing
     return _mean_of_valid(xp, "cross_entropy", right, valid, reduction)
 

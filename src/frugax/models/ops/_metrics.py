@@ -44,21 +44,21 @@ def precision(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> A
 
     Labels are 0 and 1; a threshold of 0 is that of logits.
     """
-    found, claimed, _ = _counts(xp, scores, labels, threshold)
+    found, claimed, _ = _counts(xp, "precision", scores, labels, threshold)
     return found / xp.maximum(claimed, 1.0)
 
 
 @op()
 def recall(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
     """Share of true ones that score above the threshold; of none, 0."""
-    found, _, there = _counts(xp, scores, labels, threshold)
+    found, _, there = _counts(xp, "recall", scores, labels, threshold)
     return found / xp.maximum(there, 1.0)
 
 
 @op()
 def f1(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
     """Harmonic mean of `precision` and `recall`; 0 if nothing was found."""
-    found, claimed, there = _counts(xp, scores, labels, threshold)
+    found, claimed, there = _counts(xp, "f1", scores, labels, threshold)
     return 2.0 * found / xp.maximum(claimed + there, 1.0)
 
 
@@ -77,7 +77,7 @@ def r2(xp: Any, input: Any, target: Any) -> Any:
 def perplexity(
     xp: Any, logits: Any, labels: Any, *, ignore_index: int | None = None
 ) -> Any:
-    """exp of `cross_entropy`: among how many classes it hesitates, as it were."""
+    """Among how many classes it hesitates, as it were: exp of `cross_entropy`."""
     return xp.exp(cross_entropy(xp, logits, labels, ignore_index=ignore_index))
 
 
@@ -89,11 +89,17 @@ def _share_right(xp: Any, right: Any, labels: Any, ignore_index: int | None) -> 
     return xp.sum(right * valid) / xp.maximum(xp.sum(valid), 1.0)
 
 
-def _counts(xp: Any, scores: Any, labels: Any, threshold: float) -> tuple[Any, ...]:
-    """How many were found, claimed, and are there."""
+def _counts(
+    xp: Any, op: str, scores: Any, labels: Any, threshold: float
+) -> tuple[Any, ...]:
+    """How many were found, claimed, and are there.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
     if tuple(scores.shape) != tuple(labels.shape):
         raise ValueError(
-            f"the shapes of scores and labels must be equal, not "
+            f"{op}: the shapes of scores and labels must be equal, not "
             f"{tuple(scores.shape)} and {tuple(labels.shape)}."
         )
     claimed = xp.cast(scores > threshold, "float32")

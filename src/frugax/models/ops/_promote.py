@@ -44,13 +44,13 @@ def as_dtype(dtype: object) -> np.dtype:
         ) from None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_floating(dtype: np.dtype) -> bool:
     """Whether numbers of that dtype have a fraction, complex ones included."""
     return _kind(dtype)[0] in ("float", "complex")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def result_dtype(
     *dtypes: np.dtype | type[bool] | type[int] | type[float],
     to_float: bool = False,
@@ -92,9 +92,9 @@ def result_dtype(
     return INT_DTYPE if "signed" in weak else np.dtype(np.bool_)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """What sums and products of that dtype are kept in: bool and short ints in int32."""
+    """What sums and products of that dtype are kept in: int32 for bool, short ints."""
     kind, bits = _kind(dtype)
     return INT_DTYPE if kind not in ("float", "complex") and bits < 32 else dtype
 

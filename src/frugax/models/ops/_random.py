@@ -53,7 +53,11 @@ def random_integers(
     high: int,
     dtype: str | None = None,
 ) -> Any:
-    """Uniform among low, ..., high - 1, as int32 if no dtype is given."""
+    """Uniform among low, ..., high - 1, as int32 if no dtype is given.
+
+    Raises:
+        ValueError: there is no such integer.
+    """
     if high <= low:
         raise ValueError(f"random_integers: high={high} is not above low={low}.")
     dtype = xp.as_dtype("int32" if dtype is None else dtype)
@@ -62,7 +66,11 @@ def random_integers(
 
 @op()
 def bernoulli(xp: Any, key: Any, *, shape: Sequence[int], p: float = 0.5) -> Any:
-    """True with probability p."""
+    """True with probability p.
+
+    Raises:
+        ValueError: `p` is no probability.
+    """
     if not 0 <= p <= 1:
         raise ValueError(f"bernoulli: p must be in [0, 1], got {p!r}.")
     return xp.bernoulli(key, p, tuple(shape))
@@ -75,6 +83,9 @@ def dropout(
     """0 with probability `rate`, the rest divided by 1 - rate; no change at inference.
 
     Srivastava et al. 2014, J. Machine Learning Research 15:1929-1958.
+
+    Raises:
+        ValueError: `rate` is no probability.
     """
     if not 0 <= rate <= 1:
         raise ValueError(f"dropout: rate must be in [0, 1], got {rate!r}.")
@@ -88,6 +99,6 @@ def dropout(
 
 
 @op()
-def fold_in(xp: Any, key: Any, *, index: int) -> Any:
-    """A key of its own for each whole number `index` >= 0."""
+def fold_in(xp: Any, key: Any, *, index: Any) -> Any:
+    """A key of its own for each whole number `index` >= 0, which may be traced."""
     return xp.fold_in(key, index)

@@ -22,7 +22,7 @@ def rnn(
     activation: str = "tanh",
     reverse: bool = False,
 ) -> Any:
-    """h = act(W x + U h + b) at each time: all h, (batch, time, hidden), and the last.
+    """At each time h = act(W x + U h + b): all h, (batch, time, hidden), and the last.
 
     `reverse` goes from the last time to the first; outputs stay at their times.
 
@@ -31,12 +31,11 @@ def rnn(
     """
     act = _activation(xp, activation)
     state = _zeros(xp, input, hidden_weight) if state is None else state
-
-    def step(hidden: Any, driven: Any) -> Any:
-        hidden = act(driven + xp.linear(hidden, hidden_weight, None))
-        return hidden, hidden
-
-    return _over_time(xp, step, state, input, weight, bias, reverse=reverse)
+    update = lambda gates, carry: (act(gates),)
+    output, (state,) = _recurrence(
+        xp, update, (state,), input, weight, hidden_weight, bias, reverse=reverse
+    )
+    return output, state
 
 
 @op(promote="float", outputs=("output", "state", "cell_state"))
@@ -58,14 +57,9 @@ def lstm(
     state = _zeros(xp, input, hidden_weight) if state is None else state
     cell = _zeros(xp, input, hidden_weight) if cell_state is None else cell_state
 
-    def step(carry: Any, driven: Any) -> Any:
-        hidden, cell = carry
-        gates = driven + xp.linear(hidden, hidden_weight, None)
-        carry = _lstm_update(xp, gates, cell)
-        return carry, carry[0]
-
-    output, (state, cell) = _over_time(
-        xp, step, (state, cell), input, weight, bias, reverse=reverse
+    update = lambda gates, carry: _lstm_update(xp, gates, carry[1])
+    output, (state, cell) = _recurrence(
+        xp, update, (state, cell), input, weight, hidden_weight, bias, reverse=reverse
     )
     return output, state, cell
 
@@ -89,12 +83,18 @@ def gru(
     """
     state = _zeros(xp, input, hidden_weight) if state is None else state
 
+    # What does not wait for the state is one product for all times.
+    driven = xp.linear(input, weight, bias)
+
+    recall = xp.transpose(hidden_weight)
+    more = 0.0 if hidden_bias is None else xp.expand_dims(hidden_bias, 0)
+
     def step(hidden: Any, driven: Any) -> Any:
-        recalled = xp.linear(hidden, hidden_weight, hidden_bias)
+        recalled = xp.matmul(hidden, recall) + more
         hidden = _gru_update(xp, driven, recalled, hidden)
         return hidden, hidden
 
-    return _over_time(xp, step, state, input, weight, bias, reverse=reverse)
+    return _over_time(xp, step, state, driven, reverse=reverse)
 
 
 @op(promote="float")
@@ -146,41 +146,56 @@ def gru_cell(
     return _gru_update(xp, driven, recalled, state)
 
 
-def _over_time(
+def _recurrence(
     xp: Any,
-    step: Any,
-    carry: Any,
+    update: Any,
+    carry: tuple[Any, ...],
     input: Any,
     weight: Any,
+    hidden_weight: Any,
     bias: Any,
     *,
     reverse: bool,
 ) -> Any:
+    """All outputs and the last carry of `carry = update(W x + U h + b, carry)`."""
+    # Transposed once and not in each step: 0.7-0.95 of the time forward.
+    if xp.joins_steps and weight.shape[1] <= hidden_weight.shape[1]:
+        # One product a step, of x and h side by side.
+        joined = xp.transpose(xp.concat([weight, hidden_weight], axis=1))
+        bias = 0.0 if bias is None else xp.expand_dims(bias, 0)
+        gates_of = lambda x, h: xp.matmul(xp.concat([x, h], axis=1), joined) + bias
+    else:
+        input = xp.linear(input, weight, bias)
+        recall = xp.transpose(hidden_weight)
+        gates_of = lambda x, h: x + xp.matmul(h, recall)
+
+    def step(carry: Any, x: Any) -> Any:
+        carry = update(gates_of(x, carry[0]), carry)
+        return carry, carry[0]
+
+    return _over_time(xp, step, carry, input, reverse=reverse)
+
+
+def _over_time(xp: Any, step: Any, carry: Any, input: Any, *, reverse: bool) -> Any:
     """All outputs, (batch, time, hidden), and the last carry."""
-    # What does not wait for the state is one product for all times.
-    driven = xp.transpose(xp.linear(input, weight, bias), (1, 0, 2))
-    carry, outputs = xp.scan(step, carry, driven, reverse=reverse)
+    by_time = xp.transpose(input, (1, 0, 2))
+    carry, outputs = xp.scan(step, carry, by_time, reverse=reverse)
     return xp.transpose(outputs, (1, 0, 2)), carry
 
 
 def _lstm_update(xp: Any, gates: Any, cell: Any) -> Any:
-    enter, forget, new, leave = _parts(gates, 4)
+    enter, forget, new, leave = xp.parts(gates, 4)
     cell = xp.sigmoid(forget) * cell + xp.sigmoid(enter) * xp.tanh(new)
     return xp.sigmoid(leave) * xp.tanh(cell), cell
 
 
 def _gru_update(xp: Any, driven: Any, recalled: Any, hidden: Any) -> Any:
-    reset, update, new = _parts(driven, 3)
-    reset_again, update_again, new_again = _parts(recalled, 3)
+    reset, update, new = xp.parts(driven, 3)
+    reset_again, update_again, new_again = xp.parts(recalled, 3)
     reset = xp.sigmoid(reset + reset_again)
     update = xp.sigmoid(update + update_again)
     new = xp.tanh(new + reset * new_again)
     return new + update * (hidden - new)
-
-
-def _parts(gates: Any, count: int) -> list[Any]:
-    size = gates.shape[-1] // count
-    return [gates[:, i * size : (i + 1) * size] for i in range(count)]
 
 
 def _zeros(xp: Any, input: Any, hidden_weight: Any) -> Any:

@@ -15,31 +15,31 @@ Axis = int | Sequence[int] | None
 @op(promote="same", name="sum")
 def sum_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Sum; of nothing 0."""
-    return xp.sum(input, axis, keepdims)
+    return xp.sum(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
 def mean(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Arithmetic mean; of nothing NaN."""
-    return xp.mean(input, axis, keepdims)
+    return xp.mean(input, axis, keepdims=keepdims)
 
 
 @op(promote="same")
 def prod(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Product; of nothing 1."""
-    return xp.prod(input, axis, keepdims)
+    return xp.prod(input, axis, keepdims=keepdims)
 
 
 @op(promote="same", name="max")
 def max_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Largest; NaN if there is one; ties share the gradient evenly."""
-    return xp.max(input, axis, keepdims)
+    return xp.max(input, axis, keepdims=keepdims)
 
 
 @op(promote="same", name="min")
 def min_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Smallest; NaN if there is one; ties share the gradient evenly."""
-    return xp.min(input, axis, keepdims)
+    return xp.min(input, axis, keepdims=keepdims)
 
 
 @op(promote="same")
@@ -47,7 +47,7 @@ def argmax(
     xp: Any, input: Any, *, axis: int | None = None, keepdims: bool = False
 ) -> Any:
     """Index of the first largest, of the first NaN if there is one."""
-    return xp.argmax(input, axis, keepdims)
+    return xp.argmax(input, axis, keepdims=keepdims)
 
 
 @op(promote="same")
@@ -55,7 +55,7 @@ def argmin(
     xp: Any, input: Any, *, axis: int | None = None, keepdims: bool = False
 ) -> Any:
     """Index of the first smallest, of the first NaN if there is one."""
-    return xp.argmin(input, axis, keepdims)
+    return xp.argmin(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
@@ -63,7 +63,7 @@ def var(
     xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False, ddof: int = 0
 ) -> Any:
     """Squared distances from the mean, summed and divided by n - ddof."""
-    return xp.var(input, axis, keepdims, ddof)
+    return xp.var(input, axis, keepdims=keepdims, ddof=ddof)
 
 
 @op(promote="float")
@@ -71,25 +71,25 @@ def std(
     xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False, ddof: int = 0
 ) -> Any:
     """Square root of `var`; the gradient is 0 where it is 0."""
-    return safe_sqrt(xp, xp.var(input, axis, keepdims, ddof))
+    return safe_sqrt(xp, xp.var(input, axis, keepdims=keepdims, ddof=ddof))
 
 
 @op(promote="same", name="any")
 def any_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Whether some entry is not 0."""
-    return xp.any(input, axis, keepdims)
+    return xp.any(input, axis, keepdims=keepdims)
 
 
 @op(promote="same", name="all")
 def all_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Whether no entry is 0."""
-    return xp.all(input, axis, keepdims)
+    return xp.all(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
 def logsumexp(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """log(sum(exp(input))) without overflow; of nothing -inf."""
-    return xp.logsumexp(input, axis, keepdims)
+    return xp.logsumexp(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
@@ -104,13 +104,16 @@ def norm(
     """Length of the vector of all entries along `axis`; ord is 1, 2 or "inf".
 
     The gradient is 0 where the length is 0.
+
+    Raises:
+        ValueError: there is no such norm.
     """
     if ord == 2:
-        return safe_sqrt(xp, xp.sum(xp.square(input), axis, keepdims))
+        return safe_sqrt(xp, xp.sum(xp.square(input), axis, keepdims=keepdims))
     if ord == 1:
-        return xp.sum(xp.absolute(input), axis, keepdims)
+        return xp.sum(xp.absolute(input), axis, keepdims=keepdims)
     if ord == "inf":
-        return xp.max(xp.absolute(input), axis, keepdims)
+        return xp.max(xp.absolute(input), axis, keepdims=keepdims)
     raise ValueError(f'norm: ord must be 1, 2 or "inf", got {ord!r}.')
 
 
@@ -119,7 +122,7 @@ def count_nonzero(
     xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False
 ) -> Any:
     """How many entries are not 0."""
-    return xp.sum(xp.not_equal(input, 0), axis, keepdims)
+    return xp.sum(xp.cast(input, "bool"), axis, keepdims=keepdims)
 
 
 @op(promote="same")

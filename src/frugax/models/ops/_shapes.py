@@ -35,6 +35,28 @@ def flatten(xp: Any, input: Any, *, start: int = 0, stop: int | None = None) -> 
 
 
 @op(promote="same")
+def unflatten(xp: Any, input: Any, *, sizes: Sequence[int], axis: int = -1) -> Any:
+    """One axis as several, the last of them fastest; one size may be -1.
+
+    Raises:
+        ValueError: the sizes do not make up the axis.
+    """
+    shape = tuple(input.shape)
+    at = axis % len(shape)
+    known = math.prod(size for size in sizes if size != -1)
+    if (
+        tuple(sizes).count(-1) > 1
+        or shape[at] % max(known, 1)
+        or (-1 not in sizes and known != shape[at])
+    ):
+        raise ValueError(
+            f"unflatten: axis {axis} of length {shape[at]} cannot be {tuple(sizes)}."
+        )
+    full = (shape[at] // max(known, 1) if n == -1 else n for n in sizes)
+    return xp.reshape(input, (*shape[:at], *full, *shape[at + 1 :]))
+
+
+@op(promote="same")
 def transpose(xp: Any, input: Any, *, axes: Sequence[int] | None = None) -> Any:
     """The axes in the given order; reversed if None."""
     return xp.transpose(input, axes)
@@ -107,6 +129,9 @@ def split(
     """Piece number `index` of `sections`, or all as a tuple; in a model give `index`.
 
     `sections` is a number of equal pieces, or the tuple of their lengths.
+
+    Raises:
+        ValueError: the sections do not add up to the axis.
     """
     axis = axis % input.ndim
     length = input.shape[axis]
@@ -172,6 +197,9 @@ def pad(
 
     mode: "constant" (`value`), "edge" (the last entry), "reflect" (mirrored about the
     last entry) or "symmetric" (mirrored, the last entry twice).
+
+    Raises:
+        ValueError: the mode is unknown, or the widths do not fit the input.
     """
     if mode not in ("constant", "edge", "reflect", "symmetric"):
         raise ValueError(

@@ -38,6 +38,11 @@ class Op:
     attributes: Mapping[str, Any]
     promote: Promotion
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers: its first tensor is a `key` to draw from."""
+        return self.inputs[:1] == ("key",)
+
     def __call__(self, xp: Any, *tensors: Any, **attributes: Any) -> Any:
         """Run the body in a namespace, after promotion.
 

@@ -93,4 +93,5 @@ def _split(total: int) -> tuple[int, int]:
 
 
 def _pair(pair: Sequence[int]) -> tuple[int, int]:
-    return tuple(pair) if len(pair) == 2 else (-1, -1)  # refused with the others
+    low, high = pair if len(pair) == 2 else (-1, -1)  # refused with the others
+    return low, high

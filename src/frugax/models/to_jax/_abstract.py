@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax.models._backend import check_inputs_named
 from frugax.models.graph import Graph, Rules, Spec
 from frugax.models.ops import Op
 
@@ -29,7 +30,9 @@ def rules_of(backend: JaxBackend) -> Rules:
         op: Op, given: tuple[Any, ...], attrs: tuple[tuple[str, Any], ...]
     ) -> tuple[Spec, ...]:
         fixed = tuple(g if _is_plain(g) else spec_of(g) for g in given)
-        return _shapes(op, fixed, attrs, backend.xp)
+        # Equal numbers of different types, as 2 and 2.0, make different dtypes.
+        written = repr([g for g in fixed if not isinstance(g, Spec)]) + repr(attrs)
+        return _shapes(op, fixed, attrs, written, backend.xp)
 
     return Rules(abstract, backend.find, backend.dtype, spec_of)
 
@@ -38,11 +41,12 @@ def _is_plain(given: Any) -> bool:
     return given is None or isinstance(given, (Spec, bool, int, float))
 
 
-@functools.lru_cache(maxsize=4096, typed=True)
+@functools.lru_cache(maxsize=4096)
 def _shapes(
     op: Op,
     given: tuple[Any, ...],
     attrs: tuple[tuple[str, Any], ...],
+    written: str,
     xp: JaxNamespace,
 ) -> tuple[Spec, ...]:
     arrays = [
@@ -72,12 +76,7 @@ def input_specs(
     Raises:
         ValueError: a shape names no input, or is no shape.
     """
-    unknown = sorted(set(shapes) - set(flat.inputs))
-    if unknown:
-        raise ValueError(
-            f"shapes: there is no input {unknown[0]!r}; there are: "
-            f"{', '.join(sorted(flat.inputs)) or 'none'}."
-        )
+    check_inputs_named(shapes, flat.inputs)
     free = _Free()
     specs: dict[str, Spec] = {}
     for key, about in flat.inputs.items():

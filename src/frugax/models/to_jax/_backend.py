@@ -1,8 +1,7 @@
 """A JAX backend: arrays, ops at once, random numbers, devices."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from frugax.models.dtypes import as_dtype, as_float, float32
-from frugax.models.graph import OpLayer, op as op_layer
-from frugax.models.ops import OPS, Op, find, own_op
+from frugax.models._backend import Backend
+from frugax.models.dtypes import as_dtype, float32
 
 from ._devices import choose_device, make_mesh, sharding_of
 from ._namespace import JaxNamespace
 
 
-class JaxBackend:
+class JaxBackend(Backend):
     """Where and in which precision models run under JAX; also every op at once.
 
     Any op of `frugax.models.ops.OPS` is a method: `backend.add(a, b)`,
@@ -64,8 +62,7 @@ class JaxBackend:
             ValueError: the dtype, device, mesh or precision is not there; those that
                 are there are listed.
         """
-        self.dtype = as_float(dtype)
-        self.jit, self.debug = jit, debug
+        super().__init__(dtype, jit=jit, debug=debug, seed=seed)
         self.precision = _precision(precision)
         if device_mesh is not None and device is not None:
             raise ValueError(
@@ -75,8 +72,6 @@ class JaxBackend:
         self.device = choose_device(device, platform)
         self.mesh = make_mesh(device_mesh, platform)
         self.xp = JaxNamespace(self.dtype, precision=self.precision)
-        self.own: dict[str, Op] = {}
-        self.set_seed(seed)
 
     # --- what runs --------------------------------------------------------------
 
@@ -95,74 +90,8 @@ class JaxBackend:
         """Whether `scope` changes anything."""
         return self.dtype.itemsize == 8 or self.device is not None
 
-    def find(self, name: str) -> Op:
-        """The op of a name: one registered here, or the table's.
-
-        Raises:
-            KeyError: there is none.
-        """
-        return find(name, self.own)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or "own" not in self.__dict__:
-            raise AttributeError(name)
-        try:
-            op = self.find(name)
-        except KeyError as e:
-            raise AttributeError(f"JaxBackend: {e.args[0]}") from None
-        return functools.partial(self._at_once, op)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *OPS, *self.own})
-
-    def _at_once(self, op: Op, *tensors: Any, **attributes: Any) -> Any:
-        if op.variadic and len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
-            tensors = tuple(tensors[0])
-        positional = len(op.inputs)
-        if not op.variadic and len(tensors) > positional:
-            names = [n for n in op.attributes if n not in attributes]
-            attributes |= dict(zip(names, tensors[positional:], strict=False))
-            tensors = tensors[:positional]
-        for port in [n for n in attributes if n in op.inputs]:
-            at = op.inputs.index(port)
-            tensors = (*tensors, *[None] * (at + 1 - len(tensors)))
-            tensors = (*tensors[:at], attributes.pop(port), *tensors[at + 1 :])
-        with self.scope():
-            return op(self.xp, *map(self._as_array, tensors), **attributes)
-
-    @staticmethod
-    def _as_array(value: Any) -> Any:
+    def _as_array(self, value: Any) -> Any:
         return jnp.asarray(value) if isinstance(value, (np.ndarray, list)) else value
-
-    def register_op(self, name: str) -> Callable[[Callable[..., Any]], Any]:
-        """A decorator: the function becomes an op of this backend.
-
-        Args:
-            name: the op's name, for `frugax.op(name)` and `backend.name(...)`; a
-                table op of that name is replaced on this backend.
-
-        Raises:
-            ValueError: the name is no identifier.
-
-        Example:
-            >>> backend = JaxBackend()
-            >>> @backend.register_op("double")
-            ... def double(x):
-            ...     return x + x
-            >>> float(backend.double(backend.ones(())))
-            2.0
-        """
-
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.own[name] = own_op(name, function)
-            return function
-
-        return register
-
-    @property
-    def ops(self) -> "OpLayers":
-        """Ops as layers: `backend.ops.gelu(input="hidden", output="active")`."""
-        return OpLayers()
 
     # --- arrays -----------------------------------------------------------------
 
@@ -196,71 +125,11 @@ class JaxBackend:
                     )
             if dtype is None and jnp.issubdtype(data.dtype, jnp.floating):
                 dtype = self.dtype
-            made = jnp.asarray(data, dtype=None if dtype is None else as_dtype(dtype))
+            dtype = None if dtype is None else as_dtype(dtype)
+            # NumPy's memory may change under a jnp.asarray of it, so it is copied.
+            make = jnp.asarray if isinstance(data, jax.Array) else jnp.array
+            made = make(data, dtype)
             return self._placed(made, device_mesh, tensor_split)
-
-    def zeros(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
-        """Zeros of this shape; keywords as in `ones`."""
-        return self.full(_shape(shape), 0, dtype=dtype, **placed)
-
-    def ones(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
-        """Ones of this shape.
-
-        Args:
-            shape: lengths, or one sequence of them.
-            dtype: the backend's if not given.
-            placed: `device_mesh`, the shape of a mesh of devices to lay the array out
-                over; `tensor_split`, for each axis of the mesh the dimension that it
-                splits, or None. Without it the first dimensions are split.
-
-        Raises:
-            ValueError: a length cannot be split so, or there are too few devices.
-        """
-        return self.full(_shape(shape), 1, dtype=dtype, **placed)
-
-    def full(
-        self,
-        shape: Sequence[int],
-        value: float,
-        *,
-        dtype: Any = None,
-        device_mesh: Sequence[int] | None = None,
-        tensor_split: Sequence[int | None] | None = None,
-    ) -> Shaped[Array, "..."]:
-        """One value everywhere; keywords as in `ones`."""
-        with self.scope():
-            made = jnp.full(_shape((shape,)), value, self._dtype(dtype))
-            return self._placed(made, device_mesh, tensor_split)
-
-    def arange(self, *bounds: Any, dtype: Any = None, **placed: Any) -> Any:
-        """Numbers from `start` to `stop` in steps, as `numpy.arange`."""
-        with self.scope():
-            made = jnp.arange(*bounds, dtype=None if dtype is None else as_dtype(dtype))
-            return self._placed(made, **placed)
-
-    def randn(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
-        """Normal random numbers of mean 0 and deviation 1; keywords as in `ones`."""
-        with self.scope():
-            key = self.get_random_key()
-            made = jax.random.normal(key, _shape(shape), self._dtype(dtype))
-            return self._placed(made, **placed)
-
-    def rand(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
-        """Uniform random numbers in [0, 1); keywords as in `ones`."""
-        with self.scope():
-            key = self.get_random_key()
-            made = jax.random.uniform(key, _shape(shape), self._dtype(dtype))
-            return self._placed(made, **placed)
-
-    def randint(self, low: int, high: int, *shape: Any, **placed: Any) -> Any:
-        """Random integers in [low, high), int32; keywords as in `ones`."""
-        with self.scope():
-            key = self.get_random_key()
-            made = jax.random.randint(key, _shape(shape), low, high, jnp.int32)
-            return self._placed(made, **placed)
-
-    def _dtype(self, dtype: Any) -> np.dtype:
-        return self.dtype if dtype is None else as_dtype(dtype)
 
     def _placed(
         self,
@@ -292,24 +161,6 @@ class JaxBackend:
     def __repr__(self) -> str:
         where = self.mesh if self.mesh is not None else (self.device or "default")
         return f"JaxBackend(dtype={self.dtype.name}, device={where})"
-
-
-class OpLayers:
-    """Every op as a layer, by name."""
-
-    def __getattr__(self, name: str) -> OpLayer:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return op_layer(name)
-
-
-def _shape(given: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(given) == 1 and isinstance(given[0], (tuple, list)):
-        given = tuple(given[0])
-    for length in given:
-        if not isinstance(length, (int, np.integer)) or length < 0:
-            raise ValueError(f"a shape is made of integers >= 0, got {given!r:.60}.")
-    return tuple(map(int, given))
 
 
 def _precision(value: Any) -> jax.lax.Precision | None:

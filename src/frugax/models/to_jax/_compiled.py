@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
+from frugax.models._not_finite import blame
 from frugax.models._program import Program
 from frugax.models.graph import Graph, infer, run
 
@@ -68,9 +69,12 @@ class Compiled(Program):
             ValueError: an array is missing, or there is one too many.
         """
         self.check_names(params, data)
-        specs = {k: spec_of(v) for k, v in data.items() if k in self.flat.inputs}
-        trained = {k: spec_of(v) for k, v in params.items() if k in self.flat.inputs}
-        graph = infer(self.flat, {**specs, **trained}, rules_of(self.backend))
+        for what, given in (("params", params), ("data", data)):
+            for key, value in given.items():
+                self.check_array(what, key, value)
+        specs = {k: spec_of(v) for k, v in data.items() if k in self.graph.inputs}
+        trained = {k: spec_of(v) for k, v in params.items() if k in self.graph.inputs}
+        graph = infer(self.graph, {**specs, **trained}, rules_of(self.backend))
         self.check_weights(graph, {**params, **data}, spec_of)
         return graph
 
@@ -147,13 +151,14 @@ class Compiled(Program):
             loss: as for `value_and_grad`.
 
         Raises:
-            ValueError: the loss names no output, or takes neither one nor two arguments.
+            ValueError: the loss names no output.
+            TypeError: it takes neither one nor two arguments.
         """
         of = self.loss_of(loss)
 
         def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
             read = {k: v for k, v in inputs.items() if k in self.data_keys}
-            return of(self._outputs(params, read), inputs)
+            return self.check_scalar(of(self._outputs(params, read), inputs))
 
         return function
 
@@ -165,35 +170,8 @@ class Compiled(Program):
         with self.backend.scope():
             made = function(*args)
             if self.backend.debug:
-                self._find_not_finite(made, args[0], args[1])
+                blame(self, made, args[0], args[1], _finite)
             return made
-
-    def _find_not_finite(self, made: Any, params: Any, data: Any) -> None:
-        def bad(x: Any) -> bool:
-            floats = jnp.issubdtype(jnp.result_type(x), jnp.inexact)
-            return bool(floats and not jnp.isfinite(x).all())
-
-        if not any(map(bad, jax.tree.leaves(made))):
-            return
-        for key, value in {**params, **data}.items():
-            if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and bad(value):
-                raise FloatingPointError(f"{key!r}, which goes in, is not finite.")
-        read = {k: v for k, v in data.items() if k in self.data_keys}
-        graph = self.check(params, read)
-        for i, node in enumerate(graph.nodes):
-            part = Graph(
-                graph.inputs,
-                graph.constants,
-                graph.nodes[: i + 1],
-                {key: key for key in node.outputs},
-            )
-            values = {**params, **read}
-            results = run(part, values, self.backend.xp, self.backend.find)
-            if any(map(bad, results.values())):
-                raise FloatingPointError(
-                    f"{node.title} is the first that gives NaN or infinity."
-                )
-        raise FloatingPointError("the gradients hold NaN or infinity; the outputs none.")
 
     # --- where training starts --------------------------------------------------
 
@@ -227,3 +205,9 @@ class Compiled(Program):
     def pure(self) -> Callable[..., Any]:
         """The model as one pure function `f(params, data) -> outputs`, not jitted."""
         return self._outputs
+
+
+def _finite(value: Any) -> bool:
+    if jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+        return bool(jnp.isfinite(value).all())
+    return True

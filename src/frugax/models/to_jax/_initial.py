@@ -54,7 +54,7 @@ def _draw(
 ) -> dict[str, Shaped[Array, "..."]]:
     # One long draw of each kind, cut in pieces: a draw for each array would compile
     # far longer. Drawn in float32 at least, so that all dtypes start alike.
-    drawn = jnp.promote_types(dtype, jnp.float32)
+    drawn = dtype if dtype.itemsize == 8 else jnp.float32
     total = {
         kind: sum(_size(w) for _, w in wanted if isinstance(w.init, Fill) is False
                   and isinstance(w.init, Normal) is normal)

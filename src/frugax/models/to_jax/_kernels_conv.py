@@ -38,15 +38,14 @@ class ConvolutionKernels:
         groups: int,
     ) -> jax.Array:
         """Kernels (*window, in / groups, out) over (batch, *space, in)."""
-        return fast_convolution(
+        return self._run(
             input,
             weight,
-            window_strides=stride,
-            padding=padding,
-            rhs_dilation=dilation,
-            dimension_numbers=_channels_last(len(stride)),
+            window_strides=tuple(stride),
+            padding=tuple(padding),
+            lhs_dilation=(1,) * len(stride),
+            rhs_dilation=tuple(dilation),
             feature_group_count=groups,
-            precision=self.precision,
         )
 
     def convolution_transpose(
@@ -74,17 +73,42 @@ class ConvolutionKernels:
         kernel = kernel.reshape(*window, made, groups, read // groups)
         kernel = lax.transpose(kernel, (*space, *(len(window) + i for i in (2, 1, 0))))
         reach = [step * (size - 1) for size, step in zip(window, dilation, strict=True)]
-        return fast_convolution(
+        pairs = zip(reach, crops, strict=True)
+        return self._run(
             input,
             kernel.reshape(*window, read // groups, groups * made),
             window_strides=(1,) * len(window),
-            padding=[(r - a, r - b) for r, (a, b) in zip(reach, crops, strict=True)],
-            lhs_dilation=stride,
-            rhs_dilation=dilation,
-            dimension_numbers=_channels_last(len(window)),
+            padding=tuple((r - low, r - high) for r, (low, high) in pairs),
+            lhs_dilation=tuple(stride),
+            rhs_dilation=tuple(dilation),
             feature_group_count=groups,
-            precision=self.precision,
         )
+
+    def _run(
+        self,
+        data: jax.Array,
+        kernel: jax.Array,
+        *,
+        padding: tuple[tuple[int, int], ...],
+        feature_group_count: int,
+        **steps: tuple[int, ...],
+    ) -> jax.Array:
+        flat = data.ndim == 3
+        if flat:
+            # One axis as the width of images of height 1: 0.7-0.8 of the time.
+            data, kernel = lax.expand_dims(data, (1,)), lax.expand_dims(kernel, (0,))
+            padding = ((0, 0), *padding)
+            steps = {name: (1, *step) for name, step in steps.items()}
+        out = fast_convolution(
+            data,
+            kernel,
+            padding=padding,
+            dimension_numbers=_channels_last(data.ndim - 2),
+            feature_group_count=feature_group_count,
+            precision=self.precision,
+            **steps,
+        )
+        return lax.squeeze(out, (1,)) if flat else out
 
     def max_pool(
         self,
@@ -145,7 +169,7 @@ def _folded(
 
     The last axis goes first: what is left of equals is the first in reading order.
     """
-    if any(pads != (0, 0) for pads in map(tuple, padding)):
+    if any(pair != (0, 0) for pair in padding):
         x = lax.pad(x, empty, [(0, 0, 0), *((*p, 0) for p in padding), (0, 0, 0)])
     for axis in range(len(window), 0, -1):
         size, step = window[axis - 1], stride[axis - 1]
@@ -171,5 +195,5 @@ def _reduced(
         fold,
         (1, *window, 1),
         (1, *stride, 1),
-        [(0, 0), *map(tuple, padding), (0, 0)],
+        [(0, 0), *padding, (0, 0)],
     )

@@ -1,7 +1,7 @@
 """Neural-network kernels of the torch namespace: torch's own where it has them.
 
 `Kernels` is what `TorchNamespace` inherits: linear maps, norms, attention, lookups and
-loops here; convolutions and pools in `_kernels_conv.py`.
+pieces here; convolutions and pools in `_kernels_conv.py`.
 """
 
 import math
@@ -16,10 +16,13 @@ from ._kernels_conv import ConvolutionKernels
 class Kernels(ConvolutionKernels):
     """Methods that `TorchNamespace` inherits."""
 
+    # Run step by step, each step is cheaper the less is done in it.
+    joins_steps = False
+
     def linear(
         self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """input W^T + bias over the last axis; the weight is (out, in)."""
+        """Times W^T plus bias over the last axis; the weight is (out, in)."""
         return F.linear(input, weight, bias)
 
     def embedding(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -43,9 +46,13 @@ class Kernels(ConvolutionKernels):
         """In the dtype of `like`."""
         return input.to(like.dtype)
 
-    def unbiased_factor(self, input: torch.Tensor, axes: tuple[int, ...]) -> Any:
-        """n / (n - 1) for the n elements of these axes; of one element 1."""
-        size = math.prod(input.shape[axis] for axis in axes)
+    def parts(self, input: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """The last axis in so many equal pieces."""
+        return list(input.chunk(count, -1))
+
+    def unbiased_factor(self, like: torch.Tensor, shape: tuple[Any, ...]) -> Any:
+        """Of n elements in that shape, n / (n - 1); of one, 1."""
+        size = math.prod(shape)
         return size / max(size - 1, 1)
 
     def layer_norm(
@@ -70,6 +77,7 @@ class Kernels(ConvolutionKernels):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
+        *,
         causal: bool,
         scale: float,
     ) -> torch.Tensor:

@@ -1,0 +1,235 @@
+"""What backends of all libraries share: ops at once, ops of one's own, new arrays."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .dtypes import as_dtype, as_float
+from .graph import OpLayer, op as op_layer
+from .ops import OPS, Op, find, own_op
+
+
+class Backend:
+    """Base of `JaxBackend` and `TorchBackend`, who say what their library does.
+
+    Attributes:
+        dtype: of weights and new arrays.
+        jit: whether models are compiled unless `compile` says otherwise.
+        debug: whether models look for NaN and infinity.
+        xp: the namespace that ops run in.
+        own: ops that were registered here, by name.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, dtype: Any, *, jit: bool, debug: bool, seed: int) -> None:
+        """Keep what is common; a subclass makes `xp` first.
+
+        Raises:
+            ValueError: models cannot run in that dtype.
+        """
+        self.dtype = as_float(dtype)
+        self.jit, self.debug = jit, debug
+        self.own: dict[str, Op] = {}
+        self.set_seed(seed)
+
+    xp: Any
+
+    # --- what a library says ----------------------------------------------------
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The library's settings that this backend's work runs under."""
+        raise NotImplementedError
+
+    @property
+    def needs_scope(self) -> bool:
+        """Whether `scope` changes anything."""
+        raise NotImplementedError
+
+    def set_seed(self, seed: int) -> None:
+        """Start the backend's random numbers anew."""
+        raise NotImplementedError
+
+    def get_random_key(self) -> Any:
+        """A fresh random key; every call gives another."""
+        raise NotImplementedError
+
+    def _as_array(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def _placed(
+        self,
+        made: Any,
+        device_mesh: Sequence[int] | None = None,
+        tensor_split: Sequence[int | None] | None = None,
+    ) -> Any:
+        raise NotImplementedError
+
+    # --- ops --------------------------------------------------------------------
+
+    def find(self, name: str) -> Op:
+        """The op of a name: one registered here, or the table's.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return find(name, self.own)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or "own" not in self.__dict__:
+            raise AttributeError(name)
+        try:
+            op = self.find(name)
+        except KeyError as e:
+            raise AttributeError(f"{type(self).__name__}: {e.args[0]}") from None
+        return functools.partial(self._at_once, op)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *OPS, *self.own})
+
+    def _at_once(self, op: Op, *tensors: Any, **attributes: Any) -> Any:
+        if op.variadic and len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+            tensors = tuple(tensors[0])
+        positional = len(op.inputs)
+        if not op.variadic and len(tensors) > positional:
+            names = [n for n in op.attributes if n not in attributes]
+            attributes |= dict(zip(names, tensors[positional:], strict=False))
+            tensors = tensors[:positional]
+        for port in [n for n in attributes if n in op.inputs]:
+            at = op.inputs.index(port)
+            tensors = (*tensors, *[None] * (at + 1 - len(tensors)))
+            tensors = (*tensors[:at], attributes.pop(port), *tensors[at + 1 :])
+        with self.scope():
+            return op(self.xp, *map(self._as_array, tensors), **attributes)
+
+    def register_op(self, name: str) -> Callable[[Callable[..., Any]], Any]:
+        """A decorator: the function becomes an op of this backend.
+
+        Args:
+            name: the op's name, for `frugax.op(name)` and `backend.name(...)`; a
+                table op of that name is replaced on this backend.
+
+        Raises:
+            ValueError: the name is no identifier.
+
+        Example:
+            >>> import frugax as ml
+            >>> backend = ml.JaxBackend()
+            >>> @backend.register_op("double")
+            ... def double(x):
+            ...     return x + x
+            >>> float(backend.double(backend.ones(())))
+            2.0
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.own[name] = own_op(name, function)
+            return function
+
+        return register
+
+    @property
+    def ops(self) -> "OpLayers":
+        """Ops as layers: `backend.ops.gelu(input="hidden", output="active")`."""
+        return OpLayers()
+
+    # --- arrays -----------------------------------------------------------------
+
+    def zeros(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
+        """Zeros of this shape; keywords as in `ones`."""
+        return self.full(shape_of(shape), 0, dtype=dtype, **placed)
+
+    def ones(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
+        """Ones of this shape.
+
+        Args:
+            shape: lengths, or one sequence of them.
+            dtype: the backend's if not given.
+            placed: `device_mesh`, the shape of a mesh of devices to lay the array out
+                over; `tensor_split`, for each axis of the mesh the dimension that it
+                splits, or None. Without it the first dimensions are split.
+
+        Raises:
+            ValueError: a length cannot be split so, or there are too few devices.
+        """
+        return self.full(shape_of(shape), 1, dtype=dtype, **placed)
+
+    def full(
+        self, shape: Any, value: float, *, dtype: Any = None, **placed: Any
+    ) -> Any:
+        """One value everywhere; keywords as in `ones`."""
+        with self.scope():
+            made = self.xp.full(shape_of((shape,)), value, self._dtype(dtype))
+            return self._placed(made, **placed)
+
+    def arange(self, *bounds: Any, dtype: Any = None, **placed: Any) -> Any:
+        """Numbers from `start` to `stop` in steps, as `numpy.arange`."""
+        with self.scope():
+            dtype = None if dtype is None else as_dtype(dtype)
+            return self._placed(self.xp.arange(*bounds, dtype=dtype), **placed)
+
+    def randn(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
+        """Normal random numbers of mean 0 and deviation 1; keywords as in `ones`."""
+        with self.scope():
+            key = self.get_random_key()
+            made = self.xp.random_normal(key, shape_of(shape), self._dtype(dtype))
+            return self._placed(made, **placed)
+
+    def rand(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
+        """Uniform random numbers in [0, 1); keywords as in `ones`."""
+        with self.scope():
+            key = self.get_random_key()
+            dtype = self._dtype(dtype)
+            made = self.xp.random_uniform(key, shape_of(shape), 0, 1, dtype)
+            return self._placed(made, **placed)
+
+    def randint(self, low: int, high: int, *shape: Any, **placed: Any) -> Any:
+        """Random integers in [low, high), int32; keywords as in `ones`."""
+        with self.scope():
+            key = self.get_random_key()
+            dtype = np.dtype(np.int32)
+            made = self.xp.random_integers(key, shape_of(shape), low, high, dtype)
+            return self._placed(made, **placed)
+
+    def _dtype(self, dtype: Any) -> np.dtype:
+        return self.dtype if dtype is None else as_dtype(dtype)
+
+
+class OpLayers:
+    """Every op as a layer, by name."""
+
+    def __getattr__(self, name: str) -> OpLayer:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return op_layer(name)
+
+
+def shape_of(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """A shape from lengths, or from one sequence of them.
+
+    Raises:
+        ValueError: a length is no integer >= 0.
+    """
+    if len(given) == 1 and isinstance(given[0], (tuple, list)):
+        given = tuple(given[0])
+    for length in given:
+        if not isinstance(length, (int, np.integer)) or length < 0:
+            raise ValueError(f"a shape is made of integers >= 0, got {given!r:.60}.")
+    return tuple(map(int, given))
+
+
+def check_inputs_named(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """See that shapes are said of inputs only.
+
+    Raises:
+        ValueError: one is said of something else.
+    """
+    unknown = sorted(set(shapes) - set(inputs))
+    if unknown:
+        raise ValueError(
+            f"shapes: there is no input {unknown[0]!r}; there are: "
+            f"{', '.join(sorted(inputs)) or 'none'}."
+        )

@@ -1,0 +1,230 @@
+"""Compiled models as StableHLO programs, which need neither their layers nor frugax.
+
+The file is a `.safetensors` file of one array of bytes, what `jax.export` serializes,
+and a checksum: a flipped bit would otherwise be found late, or never.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
+
+from . import _safetensors
+from ._fill import HasWeights
+
+if TYPE_CHECKING:
+    from jax.export import Exported
+
+ENTRY, VERSION = "frugax-exported", 1
+_ARRAY = "stablehlo"
+
+
+class ExportedModel:
+    """A model as one compiled program; a call takes what `compiled.evaluate` takes.
+
+    Attributes:
+        exported: JAX's own object: avals, platforms, and the StableHLO text by
+            `exported.mlir_module()`.
+        has_params: whether the parameters are part of the program; a call then takes
+            the data alone.
+    """
+
+    def __init__(self, exported: "Exported", *, has_params: bool) -> None:
+        import jax  # models can be described, and run in torch, without it
+
+        self.exported, self.has_params = exported, has_params
+        self._wide = any(a.dtype.itemsize == 8 for a in exported.in_avals)
+        self._call = jax.jit(exported.call)
+        self._inputs: tuple[dict[str, Any], ...] = jax.tree.unflatten(
+            exported.in_tree, exported.in_avals
+        )[0]
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """Where it can run: `"cpu"`, `"cuda"`, `"rocm"` or `"tpu"`."""
+        return tuple(self.exported.platforms)
+
+    @property
+    def shapes(self) -> dict[str, tuple[Any, ...]]:
+        """Shape of each array that goes in, by key; free dimensions by name."""
+        return {k: tuple(a.shape) for given in self._inputs for k, a in given.items()}
+
+    def __call__(self, *arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """What the model gives.
+
+        Args:
+            arrays: the parameters and the data, each by key; the data alone where the
+                program holds its parameters.
+
+        Raises:
+            TypeError: there are not as many as that.
+            ValueError: an array is missing, or there is one too many, or one is of a
+                wrong shape or dtype.
+        """
+        import jax
+
+        names = ("data",) if self.has_params else ("params", "data")
+        if len(arrays) != len(names):
+            raise TypeError(
+                f"it takes {' and '.join(names)}, got {len(arrays)} arguments."
+            )
+        for name, given, needed in zip(names, arrays, self._inputs, strict=True):
+            wrong = sorted(set(given) ^ set(needed))
+            if wrong:
+                lacks = "lacks" if wrong[0] in needed else "has too much:"
+                raise ValueError(
+                    f"{name} {lacks} {wrong[0]!r}; the program takes: "
+                    f"{', '.join(sorted(needed)[:12]) or 'nothing'}."
+                )
+        with jax.enable_x64(self._wide or jax.config.read("jax_enable_x64")):
+            return self._call(*map(dict, arrays))
+
+
+def export(
+    compiled: HasWeights,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    platforms: Sequence[str] | None = None,
+    gradients: bool = False,
+) -> ExportedModel:
+    """Turn a compiled model into a StableHLO program, and write it to a file.
+
+    Free dimensions stay free. JAX promises to run such a program for six months after
+    the version that made it.
+
+    Args:
+        compiled: a model that was compiled for a `JaxBackend`.
+        path: the file, written whole or not at all; None for no file.
+        params: parameters that become part of the program; it takes them with every
+            call if not given.
+        platforms: where it is to run, of `"cpu"`, `"cuda"`, `"rocm"` and `"tpu"`; where
+            this process runs if not given.
+        gradients: whether the file also holds the program's derivative, so that what is
+            loaded can be differentiated once.
+
+    Returns:
+        The program.
+
+    Raises:
+        MissingExtraError: a file is wanted, and flatbuffers is not installed.
+        OutputError: the file cannot be written.
+        TypeError: the model was compiled for another library.
+        ValueError: a platform is unknown, or params do not suit the model.
+    """
+    import jax
+
+    if compiled.backend.name != "jax":
+        raise TypeError(
+            "export makes a StableHLO program, which JAX alone can: compile the model "
+            f"for a JaxBackend; this one is for {compiled.backend!r:.60}."
+        )
+    _check_platforms(platforms)
+    specs = compiled.graph.specs
+    with compiled.backend.scope():
+        kinds = {
+            k: jax.ShapeDtypeStruct(specs[k].shape, specs[k].dtype)
+            for k in (*compiled.param_keys, *compiled.data_keys)
+        }
+        data = {k: kinds[k] for k in sorted(compiled.data_keys)}
+        pure: Any = compiled.pure  # pyright: ignore[reportAttributeAccessIssue]
+        if params is None:
+            arguments = ({k: kinds[k] for k in sorted(compiled.param_keys)}, data)
+            function = jax.jit(pure)
+        else:
+            held = {
+                k: compiled.backend.array(v, dtype=v.dtype) for k, v in params.items()
+            }
+            arguments = (data,)
+            function = jax.jit(lambda data: pure(held, data))
+        made = jax.export.export(function, platforms=platforms)(*arguments)
+        model = ExportedModel(made, has_params=params is not None)
+        if path is not None:
+            _write(path, model, gradients=gradients)
+    return model
+
+
+def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
+    """Read a program that `compiled.export` wrote.
+
+    Only its arrays' shapes are checked: XLA runs the program itself, so load files only
+    from whom you would also take a library.
+
+    Args:
+        path: the file.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is none.
+        MissingExtraError: flatbuffers is not installed.
+        UnsupportedFileError: a newer version wrote it, or it is no exported program.
+    """
+    where = os.fspath(path)
+    tensors = _safetensors.read(path)
+    if ENTRY not in tensors.metadata or _ARRAY not in tensors.arrays:
+        raise UnsupportedFileError(f"{where}: this is no exported program.")
+    content = tensors.arrays[_ARRAY].tobytes()
+    try:
+        about = json.loads(tensors.metadata[ENTRY])
+        version, checksum = about["version"], about["sha256"]
+        has_params, by = about["has_params"], about["jax"]
+    except (KeyError, TypeError, ValueError, RecursionError) as e:
+        raise CorruptFileError(f"{where}: its description is damaged: {e!r}.") from e
+    if version != VERSION:
+        raise UnsupportedFileError(
+            f"{where}: it is of version {version}; this frugax reads {VERSION}: update "
+            "frugax."
+        )
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise CorruptFileError(
+            f"{where}: the program is damaged: its checksum differs."
+        )
+    _need_flatbuffers()
+    import jax
+
+    try:
+        exported = jax.export.deserialize(bytearray(content))
+    except ValueError as e:
+        raise UnsupportedFileError(
+            f"{where}: JAX {jax.__version__} cannot read this program of JAX {by}: {e}"
+        ) from e
+    return ExportedModel(exported, has_params=bool(has_params))
+
+
+def _write(
+    path: str | os.PathLike[str], model: ExportedModel, *, gradients: bool
+) -> None:
+    _need_flatbuffers()
+    import jax
+
+    content = bytes(model.exported.serialize(vjp_order=1 if gradients else 0))
+    about = {
+        "version": VERSION,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "has_params": model.has_params,
+        "jax": jax.__version__,
+    }
+    array = np.frombuffer(content, np.uint8)
+    _safetensors.write(path, {_ARRAY: array}, {ENTRY: json.dumps(about)})
+
+
+def _check_platforms(platforms: Sequence[str] | None) -> None:
+    known = ("cpu", "cuda", "rocm", "tpu")
+    for platform in platforms or ():
+        if platform not in known:
+            raise ValueError(
+                f"platforms must be of {', '.join(known)}, got {platform!r:.40}."
+            )
+
+
+def _need_flatbuffers() -> None:
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise MissingExtraError(
+            'files of exported programs need flatbuffers: pip install "frugax[export]".'
+        )

@@ -1,0 +1,301 @@
+"""Models built again from plain data that others wrote: nothing in it is believed.
+
+Only layers that are in `graph.LAYERS` are built: nothing that the data name is imported
+or run, so your own layers must be imported before a file that uses them is read.
+"""
+
+import dataclasses
+import difflib
+from typing import Any
+
+from frugax.errors import UnsupportedFileError
+
+from ._plain import FORMAT, VERSION
+from ._plain_checks import (
+    MAX_DEPTH,
+    check_fits,
+    check_size,
+    entry,
+    fields_of,
+    hints_of,
+    prefix,
+)
+from ._plain_values import no_layer, read_constant, read_value
+from .graph import (
+    LAYERS,
+    Call,
+    Composite,
+    Connection,
+    IOKey,
+    Layer,
+    Model,
+    OpLayer,
+    Primitive,
+    Result,
+    WeightOf,
+    op,
+)
+
+
+def from_plain(data: Any) -> Layer:
+    """The model that `to_plain` described.
+
+    Every class, setting, port and type is checked before anything is built with it.
+
+    Args:
+        data: what `json.loads` gave.
+
+    Raises:
+        TypeError: something is of a wrong type; its place is named.
+        UnsupportedFileError: a newer version wrote it.
+        ValueError: a layer, setting or port is unknown or missing; its place is named.
+    """
+    check_size(data)
+    fields_of(data, "", {"format", "version"}, others=True)
+    if data["format"] != FORMAT or type(data["version"]) is not int:
+        raise ValueError(f"this is no {FORMAT}: format is {data['format']!r:.40}.")
+    if data["version"] > VERSION:
+        raise UnsupportedFileError(
+            f"the model is of version {data['version']}; this frugax reads up to "
+            f"{VERSION}: update frugax."
+        )
+    fields_of(data, "", {"format", "version", "layer"})
+    return _Reader().layer(data["layer"], "")
+
+
+class _Reader:
+    """Builds layers within layers."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.models: list[Model | None] = []  # None while it is not complete
+
+    def layer(self, data: Any, place: str) -> Layer:
+        """The layer that is described at a place.
+
+        Raises:
+            ValueError: it is too deep inside others.
+        """
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"more than {MAX_DEPTH} layers in each other.")
+        self.depth += 1
+        made = self.inside(data, place)
+        self.depth -= 1
+        return made
+
+    def inside(self, data: Any, place: str) -> Layer:
+        """What `layer` gives, whatever the depth.
+
+        Raises:
+            ValueError: its kind is unknown, or its settings do not suit it.
+        """
+        kind = fields_of(data, place, {"kind"}, others=True)["kind"]
+        check_fits(data.get("name"), str | None, entry(place, "name"))
+        if kind == "Model":
+            return self.model(data, place)
+        if kind == "same":
+            return self.same(data, place)
+        if kind == "op":
+            return _op(data, place)
+        cls = LAYERS.get(kind) if isinstance(kind, str) else None
+        if cls in (None, Layer, Primitive, Composite, OpLayer) or issubclass(
+            cls, Model
+        ):
+            close = difflib.get_close_matches(str(kind), LAYERS, n=2)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise ValueError(
+                f"{prefix(place)}there is no layer {kind!r:.60}.{hint} If it is your "
+                "own, import its module first."
+            )
+        fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+        needed = {
+            name
+            for name, f in fields.items()
+            if f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
+        }
+        fields_of(data, place, {"kind", *needed}, optional=set(fields))
+        hints = hints_of(cls, place)
+        settings = {}
+        for key, value in data.items():
+            if key != "kind":
+                where = entry(place, key)
+                settings[key] = read_value(value, where, self.layer)
+                check_fits(settings[key], hints[key], where)
+        try:
+            return cls(**settings)
+        except (TypeError, ValueError) as e:
+            raise ValueError(f"{prefix(place)}{kind}: {e}") from e
+
+    def same(self, data: dict[str, Any], place: str) -> Model:
+        """A model that was described before.
+
+        Raises:
+            ValueError: there is none.
+        """
+        number = fields_of(data, place, {"kind", "model"})["model"]
+        made = type(number) is int and 0 <= number < len(self.models)
+        model = self.models[number] if made else None
+        if model is None:
+            at = entry(place, "model")
+            raise ValueError(f"{at}: no model {number!r:.40} is complete before this.")
+        return model
+
+    def model(self, data: dict[str, Any], place: str) -> Model:
+        """The model that is described at a place.
+
+        Raises:
+            ValueError: its names clash.
+        """
+        number = len(self.models)
+        self.models.append(None)
+        needed = {"kind", "calls", "named", "exposed", "last"}
+        fields_of(data, place, needed, optional={"name"})
+        model = Model(name=data.get("name"))
+        calls: list[Call] = []
+        for i, given in enumerate(_list(data["calls"], entry(place, "calls"))):
+            at = entry(place, f"calls[{i}]")
+            fields_of(given, at, {"layer", "wires", "names"})
+            layer = self.layer(given["layer"], f"{at}.layer")
+            calls.append(Call(layer, {}, {}, model))
+        wiring = _Wiring(calls, place)
+        for i, given in enumerate(data["calls"]):
+            wires = wiring.wires(i, given["wires"])
+            names = wiring.names(i, given["names"])
+            # In place: other wires hold the call already.
+            calls[i].wires.update(wires)  # pyright: ignore[reportAttributeAccessIssue]
+            calls[i].names.update(names)  # pyright: ignore[reportAttributeAccessIssue]
+        where = entry(place, "named")
+        named = fields_of(data["named"], where, set(), others=True)
+        results = {k: wiring.result(v, f"{where}.{k}") for k, v in named.items()}
+        exposed = _list(data["exposed"], entry(place, "exposed"))
+        for key in exposed:
+            _check_known(key, set(named), entry(place, "exposed"))
+        last = data["last"]
+        if last is not None:
+            last = wiring.result(last, entry(place, "last"))
+        try:
+            _fill(model, calls, results)
+        except ValueError as e:
+            raise ValueError(f"{prefix(place)}{e}") from e
+        model._exposed.update(dict.fromkeys(exposed))
+        model._last = last
+        self.models[number] = model
+        return model
+
+
+def _op(data: dict[str, Any], place: str) -> Layer:
+    fields_of(data, place, {"kind", "op", "attributes"}, optional={"name"})
+    check_fits(data["op"], str, entry(place, "op"))
+    where = entry(place, "attributes")
+    given = fields_of(data["attributes"], where, set(), others=True)
+    if "name" in given:
+        raise ValueError(f"{where}: an op has no attribute 'name'.")
+    plain = {k: read_value(v, f"{where}.{k}", no_layer) for k, v in given.items()}
+    try:
+        return op(data["op"], name=data.get("name"), **plain)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{prefix(place)}{e}") from e
+
+
+def _fill(model: Model, calls: list[Call], named: dict[str, Result]) -> None:
+    """Put calls in a model, and its results' names in the order they were.
+
+    Raises:
+        ValueError: names clash, or mean one thing here and another there.
+    """
+    for call in calls:
+        model._append(call)
+    for key, result in model._named.items():
+        if key not in named or named[key].place != result.place:
+            raise ValueError(
+                f"the name {key!r} means one thing in calls, not in named."
+            )
+    model._named = named
+    model._found.clear()
+
+
+class _Wiring:
+    """The wires between the calls of one model."""
+
+    def __init__(self, calls: list[Call], place: str) -> None:
+        self.calls, self.place = calls, place
+        self.gives: list[set[str]] = []
+        for i, call in enumerate(calls):
+            try:
+                self.gives.append(set(call.layer.outputs))
+            except (TypeError, ValueError) as e:
+                at = entry(place, f"calls[{i}]")
+                raise ValueError(f"{at}.layer: {e}") from e
+
+    def wires(self, i: int, data: Any) -> dict[str, Connection]:
+        """What goes in at the ports of a call."""
+        at, layer = entry(self.place, f"calls[{i}].wires"), self.calls[i].layer
+        fields_of(data, at, set(layer.needed), others=True)
+        for port in data:
+            _check_known(port, {*layer.inputs, *layer.optional}, at)
+        return {p: self.connection(d, f"{at}.{p}") for p, d in data.items()}
+
+    def names(self, i: int, data: Any) -> dict[str, IOKey]:
+        """What the results of a call are called."""
+        at = entry(self.place, f"calls[{i}].names")
+        for port in fields_of(data, at, set(), others=True):
+            _check_known(port, self.gives[i], at)
+        return {p: _key(d, f"{at}.{p}") for p, d in data.items()}
+
+    def connection(self, data: Any, at: str) -> Connection:
+        """A wire: a key, a result, a weight or a constant."""
+        fields_of(data, at, set(), others=True)
+        if "key" in data:
+            return _key(data, at)
+        if "weight" in data:
+            fields_of(data, at, {"call", "weight"})
+            check_fits(data["weight"], str, f"{at}.weight")
+            return WeightOf(self.calls[self.number(data, at)], data["weight"])
+        if "call" in data:
+            return self.result(data, at)
+        return read_constant(data, at)
+
+    def result(self, data: Any, at: str) -> Result:
+        """What a call gives at a port."""
+        fields_of(data, at, {"call", "port"})
+        number = self.number(data, at)
+        _check_known(data["port"], self.gives[number], f"{at}.port")
+        return Result(self.calls[number], data["port"])
+
+    def number(self, data: dict[str, Any], at: str) -> int:
+        """Which call.
+
+        Raises:
+            ValueError: there is no such one.
+        """
+        number = data["call"]
+        if type(number) is not int or not 0 <= number < len(self.calls):
+            raise ValueError(f"{at}.call: there is no call {number!r:.40}.")
+        return number
+
+
+def _key(data: Any, place: str) -> IOKey:
+    fields_of(data, place, {"key"}, optional={"shape", "dtype", "expose"})
+    shape = read_value(data.get("shape"), f"{place}.shape", no_layer)
+    dtype, expose = data.get("dtype"), data.get("expose", False)
+    check_fits(data["key"], str, f"{place}.key")
+    check_fits(shape, tuple[int | str | None, ...] | None, f"{place}.shape")
+    check_fits(dtype, str | None, f"{place}.dtype")
+    check_fits(expose, bool, f"{place}.expose")
+    try:
+        return IOKey(data["key"], shape, dtype, expose)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{place}: {e}") from e
+
+
+def _check_known(name: Any, known: set[str], place: str) -> None:
+    if not isinstance(name, str) or name not in known:
+        names = ", ".join(sorted(known)[:12]) or "none"
+        raise ValueError(f"{place}: there is no {name!r:.60}; there are: {names}.")
+
+
+def _list(data: Any, place: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise TypeError(f"{place}: a list is needed, got {data!r:.60}.")
+    return data

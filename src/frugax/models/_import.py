@@ -1,0 +1,275 @@
+"""Weights from other libraries' files and state dicts, by a map of names.
+
+Everything is matched and checked first; then all of it is loaded, or nothing.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
+
+from . import _safetensors
+from ._fill import as_numpy, fill, problems_of, wanted
+from ._program import Program
+
+Change = Callable[[np.ndarray], np.ndarray] | Sequence[int]
+Target = str | tuple[str, Change]
+Names = Mapping[str, Target | list[Target] | None]
+
+
+class Weights(NamedTuple):
+    """What `load_state_dict` gives: `params, state = load_state_dict(...)`.
+
+    Attributes:
+        params: the parameters by key.
+        state: weights that go in with the data, such as running statistics, by key.
+    """
+
+    params: dict[str, Any]
+    state: dict[str, Any]
+
+
+def load_state_dict(
+    compiled: Program,
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    names: Names | None = None,
+    *,
+    cast: bool = False,
+    allow_non_finite: bool = False,
+) -> Weights:
+    """Fill a compiled model with weights that have other names and layouts elsewhere.
+
+    `names` says for each name in the source what it is in the model. `{i}` in it stands
+    for a part between dots, and for the same part on the other side. The model's names
+    are those of its layers one by one, also where a loop holds equal blocks stacked.
+
+    A weight that is laid out otherwise takes a pair: the name, and the order of the
+    source's axes (as in `numpy.transpose`), or a function of the array. Frugax lays out
+    `Linear` as (out, in), as torch does, and `Conv2D` as (height, width, in, out);
+    torch's is (out, in, height, width), so its axes are `(2, 3, 1, 0)`. A list of
+    targets takes one source apart; None leaves it out.
+
+    Args:
+        compiled: the model.
+        source: a `.safetensors` file, the `.safetensors.index.json` of several, or
+            arrays of NumPy, JAX or torch by name, such as a torch module's
+            `state_dict()`.
+        names: the map of names; if not given they are the same.
+        cast: turn the weights to the backend's dtype even where digits are lost.
+        allow_non_finite: take NaN and infinite weights too.
+
+    Returns:
+        The parameters, and the weights that go in with the data.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is none.
+        ShapeError: names are missing, unknown or matched twice, or shapes do not fit;
+            all are named at once.
+        TypeError: the source or the map is of a wrong type.
+        UnsupportedFileError: the file is of another kind.
+        ValueError: a pattern is malformed, there are NaN or infinite numbers, or the
+            dtype is another than the backend's.
+
+    Example:
+        >>> import numpy as np, frugax as ml
+        >>> layer, backend = ml.models.Linear(3), ml.JaxBackend()
+        >>> compiled = ml.compile(layer, backend, shapes={"input": [2, 4]})
+        >>> theirs = {"fc.kernel": np.ones((4, 3), "f4"), "fc.bias": np.zeros(3, "f4")}
+        >>> names = {"fc.kernel": ("weight", (1, 0)), "fc.bias": "bias"}
+        >>> params, state = ml.models.load_state_dict(compiled, theirs, names)
+        >>> params["weight"].shape
+        (3, 4)
+    """
+    arrays, said = _read(source)
+    matched = _Matched(set(wanted(compiled)))
+    if names is None:
+        for key, array in arrays.items():
+            matched.take(key, array, key, None)
+    else:
+        matched.by_rules(arrays, [_Rule(k, v) for k, v in names.items()])
+    problems = [
+        *matched.problems,
+        *problems_of(compiled, matched.found, matched.origin),
+    ]
+    if problems:
+        raise ShapeError(f"{said} does not fit the model: {'; '.join(problems)}.")
+    filled = fill(
+        compiled,
+        matched.found,
+        said,
+        keep=False,
+        cast=cast,
+        allow_non_finite=allow_non_finite,
+    )
+    return Weights(*filled)
+
+
+class _Matched:
+    """Arrays by the model's names, and everything that stood in the way."""
+
+    def __init__(self, needed: set[str]) -> None:
+        self.needed = needed
+        self.found: dict[str, np.ndarray] = {}
+        self.origin: dict[str, str] = {}
+        self.problems: list[str] = []
+
+    def by_rules(
+        self, arrays: Mapping[str, np.ndarray], rules: Sequence["_Rule"]
+    ) -> None:
+        """Take each array to where the one rule that matches it says."""
+        used: set[str] = set()
+        for key, array in arrays.items():
+            matches = [(r, parts) for r in rules if (parts := r.match(key)) is not None]
+            if len(matches) != 1:
+                both = " and ".join(repr(r.pattern) for r, _ in matches)
+                said = f"matches {both}" if matches else "matches no name of the map"
+                self.problems.append(f"{key!r} {list(array.shape)} {said}")
+            for rule, parts in matches[:1]:
+                used.add(rule.pattern)
+                for target, change in rule.targets(parts):
+                    self.take(key, array, target, change)
+        for rule in rules:
+            if rule.aims and rule.pattern not in used:
+                self.problems.append(f"{rule.pattern!r} of the map matches nothing")
+
+    def take(
+        self, key: str, array: np.ndarray, target: str, change: Change | None
+    ) -> None:
+        """Put an array under a name of the model's."""
+        if target not in self.needed:
+            to = "" if target == key else f" is for {target!r}, which"
+            self.problems.append(
+                f"{key!r} {list(array.shape)}{to or ','} no layer reads"
+            )
+        elif target in self.origin:
+            self.problems.append(
+                f"{target!r} is given by {self.origin[target]!r} and by {key!r}"
+            )
+        else:
+            self.origin[target] = key
+            try:
+                self.found[target] = _changed(array, change)
+            except (TypeError, ValueError, IndexError) as e:
+                self.problems.append(f"{key!r} {list(array.shape)}: {e}")
+
+
+class _Rule:
+    """One line of the map of names."""
+
+    def __init__(self, pattern: str, aims: Any) -> None:
+        self.pattern = pattern
+        self.aims: list[tuple[str, Change | None]] = []
+        if aims is not None:
+            self.aims = [_aim(a) for a in (aims if isinstance(aims, list) else [aims])]
+        self.parts = _parts(pattern)
+        self.regex = re.compile(_regex(pattern))
+        for target, _ in self.aims:
+            unknown = _parts(target) - self.parts
+            if unknown:
+                raise ValueError(
+                    f"names: {target!r} has {{{min(unknown)}}}, {pattern!r} has not."
+                )
+
+    def match(self, key: str) -> dict[str, str] | None:
+        """What each `{part}` of the pattern stands for in a name, if it matches."""
+        found = self.regex.fullmatch(key)
+        return None if found is None else found.groupdict()
+
+    def targets(self, parts: dict[str, str]) -> Iterator[tuple[str, Change | None]]:
+        """The model's names, and what to do with the array for each."""
+        for target, change in self.aims:
+            yield re.sub(r"\{(\w+)\}", lambda m: parts[m[1]], target), change
+
+
+def _aim(aim: Any) -> tuple[str, Change | None]:
+    if isinstance(aim, str):
+        return aim, None
+    if (
+        isinstance(aim, tuple)
+        and len(aim) == 2
+        and isinstance(aim[0], str)
+        and (callable(aim[1]) or isinstance(aim[1], (tuple, list)))
+    ):
+        return aim
+    raise TypeError(
+        "names: a target is a name, or a pair of a name and axes or a function, got "
+        f"{aim!r:.80}."
+    )
+
+
+def _parts(text: str) -> set[str]:
+    return set(re.findall(r"\{(\w+)\}", text))
+
+
+def _regex(pattern: str) -> str:
+    """A pattern as a regular expression; a part that comes again must be the same.
+
+    Raises:
+        ValueError: a brace is no part.
+    """
+    pieces, seen = [], set()
+    for i, piece in enumerate(re.split(r"\{(\w+)\}", pattern)):
+        if i % 2 == 0:
+            if "{" in piece or "}" in piece:
+                raise ValueError(f"names: {pattern!r} has a brace that is no {{part}}.")
+            pieces.append(re.escape(piece))
+        elif piece in seen:
+            pieces.append(f"(?P={piece})")
+        else:
+            seen.add(piece)
+            pieces.append(f"(?P<{piece}>[^.]+)")
+    return "".join(pieces)
+
+
+def _changed(array: np.ndarray, change: Change | None) -> np.ndarray:
+    if change is None:
+        return array
+    if callable(change):
+        return np.asarray(change(array))
+    return np.transpose(array, tuple(change))
+
+
+def _read(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+) -> tuple[dict[str, np.ndarray], str]:
+    """The arrays, and what errors call where they come from.
+
+    Raises:
+        TypeError: the source is neither a file nor arrays.
+        UnsupportedFileError: the file is of another kind.
+    """
+    if isinstance(source, Mapping):
+        return {k: as_numpy(v) for k, v in source.items()}, "the state dict"
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(
+            "source must be a file or arrays by name, got "
+            f"{type(source).__name__}; of a torch module pass module.state_dict()."
+        )
+    path = Path(source)
+    if path.name.endswith(".safetensors"):
+        return _safetensors.read(path).arrays, str(path)
+    if path.name.endswith(".safetensors.index.json"):
+        return _shards(path), str(path)
+    raise UnsupportedFileError(
+        f"{path}: weights are read from .safetensors files. Of a file that torch "
+        "pickled pass torch.load(file, weights_only=True)."
+    )
+
+
+def _shards(index: Path) -> dict[str, np.ndarray]:
+    try:
+        files = json.loads(index.read_text())["weight_map"]
+        names = {str(Path(name).name) for name in files.values()}
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
+        raise CorruptFileError(f"{index}: this is no index of files: {e!r}.") from e
+    arrays: dict[str, np.ndarray] = {}
+    for name in sorted(names):  # names only: an index may not point elsewhere
+        arrays |= _safetensors.read(index.parent / name).arrays
+    return arrays

@@ -1,0 +1,169 @@
+"""A model and its weights read from a file and compiled for any backend.
+
+No pickle; nothing in the file is run.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from frugax.errors import CorruptFileError, UnsupportedFileError
+
+from . import _safetensors
+from ._compile import compile
+from ._fill import fill
+from ._from_plain import from_plain
+from ._plain_checks import check_fits, fields_of
+from ._plain_values import DTYPES, read_constant
+from ._save import CONSTANT, ENTRY, KEYS, MAX_TEXT, VERSION
+from .graph import Spec
+
+if TYPE_CHECKING:
+    from .to_jax import JaxBackend
+    from .to_torch import TorchBackend
+
+
+class Loaded(NamedTuple):
+    """What `load` gives: `compiled, params, state = load(...)`.
+
+    Attributes:
+        compiled: the model, compiled for the backend that was asked for.
+        params: its parameters by key.
+        state: what goes in with the data besides the inputs, by key; often empty.
+    """
+
+    compiled: Any
+    params: dict[str, Any]
+    state: dict[str, Any]
+
+
+def load(
+    path: str | os.PathLike[str],
+    backend: "JaxBackend | TorchBackend",
+    *,
+    cast: bool = False,
+    allow_non_finite: bool = False,
+    **options: Any,
+) -> Loaded:
+    """Read a model and its weights, and compile it for a backend of either library.
+
+    The model is only made of layers that are imported already; see `from_plain`.
+
+    Args:
+        path: a file that `compiled.save` wrote.
+        backend: a `JaxBackend` or `TorchBackend`.
+        cast: turn the weights to the backend's dtype even where digits are lost. They
+            keep their dtypes on a backend of the dtype they were saved from; on another
+            they take the backend's.
+        allow_non_finite: take NaN and infinite weights too.
+        options: of `compile`, in place of what the model was compiled with when it was
+            saved: `shapes`, `inference`, `jit`, `data_keys`, ...
+
+    Returns:
+        The compiled model, its parameters and its state.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is none.
+        ShapeError: the file's arrays do not fit its model.
+        UnsupportedFileError: a newer version wrote it, it holds layers that are not
+            imported, or it is no saved model.
+        ValueError: it holds NaN or infinity, or another dtype than the backend's.
+
+    Example:
+        >>> import tempfile, frugax as ml
+        >>> layer, backend = ml.models.Linear(3), ml.JaxBackend()
+        >>> compiled = ml.compile(layer, backend, shapes={"input": [2, 4]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = f"{folder}/model.safetensors"
+        ...     compiled.save(file, compiled.randomize_params())
+        ...     again, params, state = ml.models.load(file, backend)
+        >>> params["weight"].shape
+        (3, 4)
+    """
+    tensors = _safetensors.read(path)
+    about = _about(tensors.metadata, path)
+    try:
+        model = from_plain(about["model"])
+        how = _options(about, tensors.arrays) | options
+    except (TypeError, ValueError) as e:
+        raise UnsupportedFileError(f"{os.fspath(path)}: {e}") from e
+    compiled = compile(model, backend, **how)
+    arrays = {k: a for k, a in tensors.arrays.items() if not k.startswith(CONSTANT)}
+    params, state = fill(
+        compiled,
+        arrays,
+        os.fspath(path),
+        keep=about["dtype"] == backend.dtype.name,
+        cast=cast,
+        allow_non_finite=allow_non_finite,
+    )
+    return Loaded(compiled, params, state)
+
+
+def _about(metadata: Mapping[str, str], path: str | os.PathLike[str]) -> dict[str, Any]:
+    where = Path(path)
+    if ENTRY not in metadata:
+        raise UnsupportedFileError(
+            f"{where}: there are arrays in it but no model; describe and compile the "
+            "model yourself and use load_state_dict."
+        )
+    text = metadata[ENTRY]
+    try:
+        about = fields_of(_parsed(text), "", {"version"}, others=True)
+        check_fits(about["version"], int, "version")
+    except (TypeError, ValueError, RecursionError) as e:
+        raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
+    if about["version"] > VERSION:
+        raise UnsupportedFileError(
+            f"{where}: it is of version {about['version']}; this frugax reads up to "
+            f"{VERSION}: update frugax."
+        )
+    try:
+        fields_of(about, "", {"version", "model", "dtype", "compile", "constants"})
+    except (TypeError, ValueError) as e:
+        raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
+    return about
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it is longer than {MAX_TEXT:,} bytes.")
+    return json.loads(text)
+
+
+def _options(about: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    how = fields_of(about["compile"], "compile", {"shapes", "inference", *KEYS})
+    check_fits(how["inference"], bool, "compile.inference")
+    options: dict[str, Any] = {"inference": how["inference"]}
+    for name in KEYS:
+        value = how[name]
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise TypeError(f"compile.{name}: a list of texts is needed.")
+        options[name] = tuple(value)
+    shapes: dict[str, Any] = {}
+    given = fields_of(how["shapes"], "compile.shapes", set(), others=True)
+    for key, said in given.items():
+        at = f"compile.shapes.{key}"
+        fields_of(said, at, {"shape", "dtype"})
+        if not isinstance(said["shape"], list):
+            raise TypeError(f"{at}: this is no shape: {said!r:.60}.")
+        shape, dtype = tuple(said["shape"]), said["dtype"]
+        check_fits(shape, tuple[int | str | None, ...], f"{at}.shape")
+        check_fits(dtype, Literal[None, *DTYPES], f"{at}.dtype")
+        shapes[key] = shape if dtype is None else Spec(shape, DTYPES[dtype])
+    constants: dict[str, Any] = {}
+    for key, value in fields_of(
+        about["constants"], "constants", set(), others=True
+    ).items():
+        if value is None:
+            if CONSTANT + key not in arrays:
+                raise ValueError(f"constants.{key}: its array is not in the file.")
+            constants[key] = np.array(arrays[CONSTANT + key])
+        else:
+            constants[key] = read_constant(value, f"constants.{key}").value
+    return {**options, "shapes": shapes, "constant_keys": constants}

@@ -1,0 +1,201 @@
+"""Models as plain data for JSON; `_from_plain` builds them again."""
+
+import dataclasses
+from typing import Any
+
+from ._plain_checks import (
+    MAX_DEPTH,
+    check_fits,
+    check_size,
+    entry,
+    hints_of,
+    prefix,
+)
+from ._plain_values import describe_constant, describe_value, no_layer
+from .graph import (
+    LAYERS,
+    Call,
+    Connection,
+    Constant,
+    IOKey,
+    Layer,
+    Model,
+    OpLayer,
+    Result,
+    WeightOf,
+)
+
+FORMAT, VERSION = "frugax-model", 1
+
+
+def to_plain(model: Layer) -> dict[str, Any]:
+    """A model as dicts, lists, texts and numbers, for `json.dumps`.
+
+    Args:
+        model: a `Model` or a single layer.
+
+    Raises:
+        TypeError: a layer is of a class that cannot be found again by its name, or
+            has a setting that is no number, text, layer or sequence of these.
+        ValueError: models are nested too deep, or a layer is wired to something
+            outside its model.
+
+    Example:
+        >>> from frugax.models import Linear, Model, from_plain, to_plain
+        >>> plain = to_plain(Model(Linear(8)))
+        >>> plain["layer"]["calls"][0]["layer"]["dimension"]
+        8
+        >>> from_plain(plain).calls[0][1].layer == Linear(8)
+        True
+    """
+    plain = {
+        "format": FORMAT,
+        "version": VERSION,
+        "layer": _Describer().layer(model, ""),
+    }
+    check_size(plain)
+    return plain
+
+
+class _Describer:
+    """Writes layers within layers, and counts them."""
+
+    def __init__(self) -> None:
+        self.depth, self.met = 0, 0
+        self.numbers: dict[int, int] = {}  # of the models it has met, by identity
+
+    def layer(
+        self, layer: Layer, place: str, name: str | None = None
+    ) -> dict[str, Any]:
+        """A layer at a place, with a name in case it has none of its own.
+
+        Raises:
+            ValueError: it is too deep inside others.
+        """
+        if self.depth > MAX_DEPTH:
+            raise ValueError(
+                f"more than {MAX_DEPTH} layers in each other cannot be saved."
+            )
+        self.depth += 1
+        plain = self.inside(layer, place, layer.name or name)
+        self.depth -= 1
+        return plain
+
+    def inside(self, layer: Layer, place: str, said: str | None) -> dict[str, Any]:
+        """What `layer` gives, whatever the depth.
+
+        Raises:
+            TypeError: it could not be made again from that.
+        """
+        named = {} if said is None else {"name": said}
+        if isinstance(layer, Model):
+            if type(layer) is not Model and said is None and place:
+                # Keys of weights hold the class's name, which the file does not keep.
+                raise TypeError(f"{place}: give this {type(layer).__name__} a name.")
+            # One model at several places is written once: such blocks can be one loop.
+            if id(layer) in self.numbers and said == layer.name:
+                return {"kind": "same", "model": self.numbers[id(layer)]}
+            self.numbers[id(layer)] = self.met
+            self.met += 1
+            return {"kind": "Model", **named, **self.model(layer, place)}
+        if type(layer) is OpLayer:
+            attributes = {
+                k: describe_value(v, entry(place, f"attributes.{k}"), no_layer)
+                for k, v in layer.attributes
+            }
+            return {"kind": "op", **named, "op": layer.wanted, "attributes": attributes}
+        cls = type(layer)
+        if LAYERS.get(cls.__name__) is not cls:
+            raise TypeError(
+                f"{prefix(place)}the class {cls.__module__}.{cls.__qualname__} cannot "
+                f"be found by its name {cls.__name__!r}: another layer class has it."
+            )
+        fields = {f.name: getattr(layer, f.name) for f in dataclasses.fields(layer)}
+        hidden = {k for k in vars(layer) if k not in fields and not hasattr(cls, k)}
+        if hidden:
+            raise TypeError(
+                f"{prefix(place)}{cls.__name__}.{min(hidden)} is no dataclass field "
+                "and would be lost: declare it in the class."
+            )
+        hints = hints_of(cls, place)
+        settings = {}
+        for key, value in fields.items():
+            if key != "name":
+                where = entry(place, key)
+                settings[key] = describe_value(value, where, self.layer)
+                check_fits(_as_read(value), hints[key], where)
+        return {"kind": cls.__name__, **named, **settings}
+
+    def model(self, model: Model, place: str) -> dict[str, Any]:
+        """The calls of a model and what its results are called.
+
+        Raises:
+            TypeError: a wire is of an unknown kind.
+            ValueError: a wire comes from outside.
+        """
+        named = model.calls
+        indices = {id(call): i for i, (_, call) in enumerate(named)}
+
+        def number_of(call: Call, at: str) -> int:
+            number = indices.get(id(call))
+            if number is None:
+                raise ValueError(
+                    f"{at}: it is wired to {call.layer.title}, which is not part of "
+                    "the same model."
+                )
+            return number
+
+        def wire(connection: Connection, at: str) -> dict[str, Any]:
+            match connection:
+                case Result(call, port):
+                    return {"call": number_of(call, at), "port": port}
+                case WeightOf(call, name):
+                    return {"call": number_of(call, at), "weight": name}
+                case IOKey():
+                    return _key(connection, at)
+                case Constant(value):
+                    return describe_constant(value, at)
+            raise TypeError(f"{at}: a {type(connection).__name__} cannot go to a file.")
+
+        calls = []
+        for i, (name, call) in enumerate(named):
+            at = entry(place, f"calls[{i}]")
+            # A class derived from Model is not kept; here its place has a name.
+            own = name if isinstance(call.layer, Model) else None
+            own = None if type(call.layer) is Model else own
+            wires = {
+                p: wire(w, f"{at}.wires.{p}") for p, w in model.wires(call).items()
+            }
+            names = {p: _key(k, f"{at}.names.{p}") for p, k in call.names.items()}
+            layer = self.layer(call.layer, f"{at}.layer", own)
+            calls.append({"layer": layer, "wires": wires, "names": names})
+        last = model._last
+        return {
+            "calls": calls,
+            "named": {
+                key: wire(r, entry(place, f"named.{key}"))
+                for key, r in model._named.items()
+            },
+            "exposed": list(model._exposed),
+            "last": None if last is None else wire(last, entry(place, "last")),
+        }
+
+
+def _key(key: IOKey, place: str) -> dict[str, Any]:
+    plain: dict[str, Any] = {"key": key.name}
+    if key.shape is not None:
+        plain["shape"] = [
+            describe_value(d, f"{place}.shape", no_layer) for d in key.shape
+        ]
+    if key.dtype is not None:
+        plain["dtype"] = key.dtype
+    if key.expose:
+        plain["expose"] = True
+    return plain
+
+
+def _as_read(value: Any) -> Any:
+    """A setting as it will be when it is read again."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_as_read, value))
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value

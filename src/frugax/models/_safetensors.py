@@ -1,0 +1,141 @@
+"""Arrays by name in one `.safetensors` file: written whole, read without copies.
+
+Format: https://huggingface.co/docs/safetensors. Written here and not by its package,
+which would hold every array twice, and knows bfloat16 in new versions only.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.files import replacing
+
+NAMES: dict[str, np.dtype] = {
+    **{f"F{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
+    **{f"I{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"U{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BOOL": np.dtype(np.bool_),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+_NAME_OF = {dtype: name for name, dtype in NAMES.items()}
+MAX_HEADER = 100_000_000  # bytes; readers refuse longer ones
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensors:
+    """What a file holds.
+
+    Attributes:
+        arrays: each array by name; they read from the file when they are used.
+        metadata: texts by name.
+    """
+
+    arrays: dict[str, np.ndarray]
+    metadata: dict[str, str]
+
+
+def write(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write arrays to a file, whole or not at all.
+
+    Args:
+        path: the file.
+        arrays: an array for each name.
+        metadata: a text for each name.
+
+    Raises:
+        OutputError: it cannot be written.
+        TypeError: an array is of a dtype that the format does not know.
+        ValueError: the names and texts are too long for the format.
+    """
+    # Longest items first, as the format's readers expect of aligned data.
+    order = sorted(arrays, key=lambda k: (-arrays[k].dtype.itemsize, k))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for key in order:
+        array = arrays[key]
+        name = _NAME_OF.get(array.dtype.newbyteorder("="))
+        if name is None:
+            raise TypeError(f"{key!r} is {array.dtype}, which no such file can hold.")
+        start, end = end, end + array.nbytes
+        header[key] = {
+            "dtype": name,
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, allow_nan=False).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER:
+        raise ValueError(
+            f"names and description take {len(text):,} bytes; the format ends at "
+            f"{MAX_HEADER:,}. Large constants should be inputs instead."
+        )
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for key in order:
+            array = np.asarray(arrays[key], order="C")
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            # As bytes: ml_dtypes' arrays give no buffer of their own.
+            file.write(little.reshape(-1).view(np.uint8).data)
+
+
+def read(path: str | os.PathLike[str]) -> Tensors:
+    """Read a file; nothing in it is executed.
+
+    Args:
+        path: the file.
+
+    Raises:
+        CorruptFileError: it is damaged, cut off, or no such file at all.
+        FileNotFoundError: there is none.
+        UnsupportedFileError: an array is of a dtype that NumPy has not.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+    try:
+        # It checks that lengths, offsets and sizes agree.
+        with safetensors.safe_open(path, "np") as file:
+            metadata = dict(file.metadata() or {})
+    except (safetensors.SafetensorError, OSError) as e:
+        size = f"{path.stat().st_size:,} bytes" if path.is_file() else "a folder"
+        raise CorruptFileError(
+            f"{path}: this is no .safetensors file, or it is damaged or cut off "
+            f"({size}): {e}."
+        ) from e
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(length))
+    header.pop("__metadata__", None)
+    arrays: dict[str, np.ndarray] = {}
+    for key, entry in header.items():
+        dtype = NAMES.get(entry["dtype"])
+        if dtype is None:
+            raise UnsupportedFileError(
+                f"{path}: {key!r} has the dtype {entry['dtype']}, which NumPy has not."
+            )
+        shape = tuple(entry["shape"])
+        if 0 in shape:  # nothing to map
+            arrays[key] = np.zeros(shape, dtype)
+            continue
+        start = 8 + length + entry["data_offsets"][0]
+        # Mapped as bytes: memmap knows no ml_dtypes.
+        mapped = np.memmap(
+            path, np.uint8, "r", start, (entry["data_offsets"][1] + 8 + length - start,)
+        )
+        arrays[key] = mapped.view(np.ndarray).view(dtype).reshape(shape)
+    return Tensors(arrays, metadata)

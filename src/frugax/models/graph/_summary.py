@@ -1,0 +1,124 @@
+"""A table of a program: a line a layer, with its shapes, weights and costs."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from frugax.budget import format_bytes, table
+
+from ._graph import Graph, Node, Repeat, Step
+from ._layer import Layer
+from ._op_layer import OpLayer
+from ._weights import Weight
+
+# The floating-point operations of one node, for these specs; None if nobody knows.
+Flops = Callable[[Node, Mapping[str, Any]], int | None]
+
+
+@dataclasses.dataclass(slots=True)
+class _Row:
+    layer: str
+    kind: str
+    output: str
+    weights: list[str]
+    parameters: int
+    size_bytes: int
+    flops: int | None
+
+    def cells(self) -> list[str]:
+        return [
+            self.layer,
+            self.kind,
+            self.output,
+            ", ".join(self.weights),
+            f"{self.parameters:,}",
+            format_bytes(self.size_bytes),
+            "?" if self.flops is None else f"{self.flops:,}",
+        ]
+
+
+def summary(graph: Graph, plain: Graph | None, flops: Flops) -> str:
+    """The table; equal blocks that run as one loop take one line.
+
+    Args:
+        graph: a program after `infer`.
+        plain: the same for shapes without free dimensions, which costs are taken from;
+            None if there is no such.
+        flops: the costs of one node.
+    """
+    rows: dict[str, _Row] = {}
+    counted = plain.nodes if plain else [None] * len(graph.nodes)
+    for node, other in zip(graph.nodes, counted, strict=True):
+        row = _row(node, other, graph, plain, flops)
+        before = rows.get(node.path)
+        if before is not None:  # a random key was made for the layer
+            row.flops = _sum([before.flops, row.flops])
+        rows[node.path] = row
+    lines = list(rows.values())
+    total = _Row(
+        "total",
+        "",
+        ", ".join(f"{n} {graph.specs[k]}" for n, k in graph.outputs.items()),
+        [],
+        sum(row.parameters for row in lines),
+        sum(row.size_bytes for row in lines),
+        _sum([row.flops for row in lines]),
+    )
+    head = ["layer", "kind", "output", "weights", "parameters", "bytes", "flops"]
+    text = table(head, [row.cells() for row in [*lines, total]])
+    free = any(not isinstance(d, int) for s in graph.specs.values() for d in s.shape)
+    return (
+        f"{text}\nflops: forwards, each free dimension counted as 1" if free else text
+    )
+
+
+def _row(
+    node: Step, other: Step | None, graph: Graph, plain: Graph | None, flops: Flops
+) -> _Row:
+    keys = [k for k in node.inputs.values() if k in graph.weights]
+    own = [k for k in keys if k.rpartition(".")[0] == node.path]
+    names = [
+        f"{k.rpartition('.')[2]} {_shape(graph.weights[k])}"
+        if k in own
+        else f"{k} shared"
+        for k in keys
+    ]
+    label, kind = node.path or "-", _kind(node.layer)
+    if isinstance(node, Repeat):
+        own = [k for k in node.stacked.values() if k in graph.weights]
+        names += [f"{len(own)} arrays"] if own else []
+        label = f"{node.path} x{len(node.names)}"
+    numbers = {k: math.prod(graph.weights[k].shape) for k in own}
+    return _Row(
+        label,
+        kind,
+        str(graph.specs[node.outputs[0]]),
+        names,
+        sum(numbers.values()),
+        sum(n * graph.specs[k].dtype.itemsize for k, n in numbers.items()),
+        _cost(other, plain, flops),
+    )
+
+
+def _cost(node: Step | None, plain: Graph | None, flops: Flops) -> int | None:
+    if node is None or plain is None:
+        return None
+    if isinstance(node, Node):
+        known: dict[str, Any] = {**plain.specs, **plain.constants}
+        return flops(node, known)
+    inside = _sum([_cost(n, node.body, flops) for n in node.body.nodes])
+    return None if inside is None else inside * len(node.names)
+
+
+def _kind(layer: Layer) -> str:
+    return f"op {layer.wanted}" if isinstance(layer, OpLayer) else type(layer).__name__
+
+
+def _shape(weight: Weight) -> str:
+    return f"({', '.join(map(str, weight.shape))})"
+
+
+def _sum(numbers: list[int | None]) -> int | None:
+    known = [n for n in numbers if n is not None]
+    return sum(known) if len(known) == len(numbers) else None

@@ -1,0 +1,59 @@
+"""The arrays that layers own: their shapes and how they start."""
+
+import dataclasses
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fill:
+    """Start with one value everywhere."""
+
+    value: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Normal:
+    """Start with normal random numbers of mean 0 and this standard deviation."""
+
+    std: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Uniform:
+    """Start with uniform random numbers in [low, high)."""
+
+    low: float
+    high: float
+
+
+Init = Fill | Normal | Uniform
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weight:
+    """One array that a layer owns.
+
+    Attributes:
+        shape: its shape, all lengths known.
+        init: how it starts.
+        kind: `"param"` is trained; `"state"` goes in with the data and comes out
+            renewed, such as the running mean of a batch norm.
+    """
+
+    shape: tuple[int, ...]
+    init: Init
+    kind: Literal["param", "state"] = "param"
+
+
+def known(length: Any) -> int:
+    """A dimension that must be a number, because a weight's shape depends on it.
+
+    Raises:
+        ValueError: it is free.
+    """
+    if isinstance(length, int):
+        return length
+    raise ValueError(
+        f"a weight's shape depends on the dimension {length}, which is free: say its "
+        "length in `shapes`"
+    )

@@ -1,0 +1,200 @@
+"""Activation functions as layers; the formulas' sources are in `ops/_activations.py`.
+
+All are elementwise but Softmax, LogSoftmax and Glu; shapes stay, but for Glu's.
+"""
+
+import dataclasses
+
+from frugax.models.graph import Fill, Primitive, Shape, Weight, known
+
+from . import _settings as must_be
+from ._weightless import Weightless
+
+
+@dataclasses.dataclass(frozen=True)
+class Relu(Weightless):
+    """max(x, 0)."""
+
+    op = "relu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Relu6(Weightless):
+    """`x` within [0, 6]."""
+
+    op = "relu6"
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakyRelu(Weightless):
+    """`x` above 0, slope * x below."""
+
+    slope: float = 0.01
+
+    op = "leaky_relu"
+
+
+@dataclasses.dataclass(frozen=True)
+class PRelu(Primitive):
+    """`x` above 0, weight * x below, with a weight for each feature of the last axis.
+
+    He et al. 2015, arXiv:1502.01852.
+
+    Attributes:
+        slope: where the weight starts.
+        shared: one weight for all features.
+    """
+
+    slope: float = 0.25
+    shared: bool = False
+
+    op = "prelu"
+    weight_names = frozenset({"weight"})
+
+    def weights(self, input: Shape) -> dict[str, Weight]:
+        features = 1 if self.shared else known(input[-1])
+        return {"weight": Weight((features,), Fill(self.slope))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Elu(Weightless):
+    """`x` above 0, alpha (exp(x) - 1) below."""
+
+    alpha: float = 1.0
+
+    op = "elu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Celu(Weightless):
+    """`x` above 0, alpha (exp(x / alpha) - 1) below; alpha > 0."""
+
+    alpha: float = 1.0
+
+    op = "celu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.above_zero(self, "alpha")
+
+
+@dataclasses.dataclass(frozen=True)
+class Selu(Weightless):
+    """The elu that keeps mean 0 and variance 1."""
+
+    op = "selu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Silu(Weightless):
+    """`x` * sigmoid(x)."""
+
+    op = "silu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Swish(Weightless):
+    """`x` * sigmoid(beta x)."""
+
+    beta: float = 1.0
+
+    op = "swish"
+
+
+@dataclasses.dataclass(frozen=True)
+class Gelu(Weightless):
+    """`x` times the normal's distribution function, exact or by tanh."""
+
+    approximate: bool = False
+
+    op = "gelu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mish(Weightless):
+    """`x` * tanh(softplus(x))."""
+
+    op = "mish"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sigmoid(Weightless):
+    """1 / (1 + exp(-x))."""
+
+    op = "sigmoid"
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSigmoid(Weightless):
+    """log(sigmoid(x)), without overflow."""
+
+    op = "log_sigmoid"
+
+
+@dataclasses.dataclass(frozen=True)
+class HardSigmoid(Weightless):
+    """relu6(x + 3) / 6."""
+
+    op = "hard_sigmoid"
+
+
+@dataclasses.dataclass(frozen=True)
+class HardSwish(Weightless):
+    """`x` * hard_sigmoid(x)."""
+
+    op = "hard_swish"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tanh(Weightless):
+    """tanh(x)."""
+
+    op = "tanh"
+
+
+@dataclasses.dataclass(frozen=True)
+class HardTanh(Weightless):
+    """`x` within [-1, 1]."""
+
+    op = "hard_tanh"
+
+
+@dataclasses.dataclass(frozen=True)
+class Softplus(Weightless):
+    """log(1 + exp(x)), without overflow."""
+
+    op = "softplus"
+
+
+@dataclasses.dataclass(frozen=True)
+class Softsign(Weightless):
+    """`x` / (1 + |x|)."""
+
+    op = "softsign"
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(Weightless):
+    """exp(x) divided by its sum along the axis."""
+
+    axis: int = -1
+
+    op = "softmax"
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSoftmax(Weightless):
+    """log(softmax(x)), without overflow."""
+
+    axis: int = -1
+
+    op = "log_softmax"
+
+
+@dataclasses.dataclass(frozen=True)
+class Glu(Weightless):
+    """First half of the axis times the sigmoid of the second; half as long."""
+
+    axis: int = -1
+
+    op = "glu"

@@ -1,0 +1,178 @@
+"""Convolutions over channels-last data: (batch, time, channels) and images.
+
+Kernels are (*window, in / groups, out), those of transposed ones (*window,
+out / groups, in). Settings of space are one number, or one for each axis.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, known
+
+from . import _settings as must_be
+
+Sizes = int | Sequence[int]
+Padding = str | int | Sequence[int | Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Convolution(Primitive):
+    channels: int
+    kernel: Sizes = 3
+    stride: Sizes = 1
+    padding: Padding = "same"
+    dilation: Sizes = 1
+    groups: int = 1
+    bias: bool = True
+    init: Literal["he", "glorot"] = "he"
+
+    axes: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "channels", "groups")
+        must_be.sizes(self, "kernel", "stride", "dilation", axes=self.axes)
+        must_be.padding(self, self.axes)
+        must_be.one_of(self, "init", ("he", "glorot"))
+        must_be.divides(self, "groups", of="channels")
+
+    def attrs(self) -> dict[str, Any]:
+        names = ("stride", "padding", "dilation", "groups")
+        return {name: getattr(self, name) for name in names}
+
+    def weights(self, input: Shape) -> dict[str, Weight]:
+        if len(input) != self.axes + 2:
+            axes = ("time", "height, width")[self.axes - 1]
+            raise ValueError(
+                f"it needs (batch, {axes}, channels), which is {self.axes + 2} axes"
+            )
+        before = known(input[-1])
+        if before % self.groups:
+            raise ValueError(f"groups={self.groups} must divide its {before} channels")
+        shape = self.weight_shape(before)
+        found = {"weight": Weight(shape, Normal(self.std(before)))}
+        if self.bias:
+            found["bias"] = Weight((self.channels,), Fill(0))
+        return found
+
+    def window(self) -> tuple[int, ...]:
+        if isinstance(self.kernel, int):
+            return (self.kernel,) * self.axes
+        return tuple(self.kernel)
+
+    def weight_shape(self, before: int) -> tuple[int, ...]:
+        return (*self.window(), before // self.groups, self.channels)
+
+    def std(self, before: int) -> float:
+        points = math.prod(self.window()) / self.groups
+        after = 0 if self.init == "he" else self.channels * points
+        return math.sqrt(2 / max(before * points + after, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv1D(_Convolution):
+    """Convolution in time: (batch, time, in) to (batch, shorter time, channels).
+
+    Attributes:
+        channels: channels afterwards.
+        kernel: times that each output sees.
+        stride: step from one output to the next.
+        padding: zeros around: `"same"` (time / stride outputs), `"valid"` (none), how
+            many, or ((before, after),).
+        dilation: step between the times that an output sees.
+        groups: blocks of channels that do not see each other.
+        bias: whether a learnt number is added to each channel.
+        init: spread of the kernel at the start, as in `Linear`.
+    """
+
+    op = "conv1d"
+    axes = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv2D(_Convolution):
+    """Convolution of images: (batch, height, width, in) to (..., channels).
+
+    Attributes:
+        channels: channels afterwards.
+        kernel: side of the window that each output sees, or (height, width).
+        stride: step from one output to the next.
+        padding: zeros around: `"same"` (size / stride outputs), `"valid"` (none), how
+            many, or (before, after) for each axis.
+        dilation: step between the points that an output sees.
+        groups: blocks of channels that do not see each other; as many as there are
+            channels: a depthwise convolution.
+        bias: whether a learnt number is added to each channel.
+        init: spread of the kernel at the start, as in `Linear`.
+
+    Example:
+        >>> from frugax.models import Conv2D, JaxBackend, compile
+        >>> halve = Conv2D(16, kernel=5, stride=2)
+        >>> halved = compile(halve, JaxBackend(), shapes={"input": (8, 32, 32, 3)})
+        >>> halved.shapes["output"]
+        (8, 16, 16, 16)
+        >>> halved.shapes["weight"]
+        (5, 5, 3, 16)
+    """
+
+    op = "conv2d"
+    axes = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transposed(_Convolution):
+    output_padding: Sizes = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.sizes(self, "output_padding", axes=self.axes, least=0)
+
+    def attrs(self) -> dict[str, Any]:
+        return {**super().attrs(), "output_padding": self.output_padding}
+
+    def weight_shape(self, before: int) -> tuple[int, ...]:
+        return (*self.window(), self.channels // self.groups, before)
+
+    def std(self, before: int) -> float:
+        # Each output sees only every stride-th point of the kernel.
+        steps = (
+            self.stride**self.axes
+            if isinstance(self.stride, int)
+            else math.prod(self.stride)
+        )
+        return super().std(before) * math.sqrt(steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvTranspose1D(_Transposed):
+    """The gradient of `Conv1D` as a layer: time becomes `stride` times longer.
+
+    Attributes:
+        channels: channels afterwards.
+        kernel: times that each input reaches.
+        stride: outputs for each input.
+        padding: `"same"` gives time * stride outputs, `"valid"` (time - 1) * stride +
+            kernel; a number or pair is cut off from that.
+        dilation: step between the times that an input reaches.
+        groups: blocks of channels that do not see each other.
+        bias: whether a learnt number is added to each channel.
+        init: spread of the kernel at the start, as in `Linear`.
+        output_padding: put to the end again.
+    """
+
+    op = "conv1d_transpose"
+    axes = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvTranspose2D(_Transposed):
+    """The gradient of `Conv2D` as a layer: images become `stride` times larger.
+
+    Its settings are those of `ConvTranspose1D`, for each axis.
+    Zeiler et al. 2010, CVPR (deconvolutional networks).
+    """
+
+    op = "conv2d_transpose"
+    axes = 2

@@ -1,0 +1,172 @@
+"""Losses as layers, with the ports `input` and `target`; sources: `ops/_losses.py`.
+
+`reduction` is `"mean"` or `"sum"`, which give one number, or `"none"`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from frugax.models.graph import Composite, Connection, op
+
+from . import _settings as must_be
+from ._weightless import Weightless
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loss(Weightless):
+    reduction: Reduction = "mean"
+
+    ports = ("input", "target")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.one_of(self, "reduction", ("mean", "sum", "none"))
+
+
+@dataclasses.dataclass(frozen=True)
+class MSE(_Loss):
+    """Squared error, elementwise."""
+
+    op = "mse"
+
+
+@dataclasses.dataclass(frozen=True)
+class MAE(_Loss):
+    """Absolute error, elementwise."""
+
+    op = "mae"
+
+
+@dataclasses.dataclass(frozen=True)
+class Huber(_Loss):
+    """Half the squared error up to `delta`, from there on linear; elementwise.
+
+    Attributes:
+        delta: > 0.
+    """
+
+    delta: float = 1.0
+
+    op = "huber"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.above_zero(self, "delta")
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(_Loss):
+    """-log softmax(input)[target] over the last axis, in nats.
+
+    The input is logits, (..., classes); the target is classes, int32 (...), or
+    probabilities, (..., classes).
+
+    Attributes:
+        label_smoothing: share of each target that is spread over all classes.
+        ignore_index: a target that does not count.
+
+    Example:
+        >>> from frugax.models import CrossEntropy, IOKey, Linear, Model
+        >>> logits = Linear(10)(IOKey("input", shape=("batch", 64)))
+        >>> labels = IOKey("label", shape=("batch",), dtype="int32")
+        >>> loss = CrossEntropy()(logits, labels)
+        >>> model = Model.create(logits=logits, loss=loss)
+    """
+
+    label_smoothing: float = 0.0
+    ignore_index: int | None = None
+
+    op = "cross_entropy"
+    port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.share(self, "label_smoothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class NegativeLogLikelihood(_Loss):
+    """-input[target]; the input is log probabilities, (..., classes).
+
+    Attributes:
+        ignore_index: a target that does not count.
+    """
+
+    ignore_index: int | None = None
+
+    op = "nll"
+    port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class BinaryCrossEntropy(_Loss):
+    """-log of the probability that sigmoid(input) gives the target, 0 to 1."""
+
+    op = "binary_cross_entropy"
+
+
+@dataclasses.dataclass(frozen=True)
+class KLDivergence(_Loss):
+    """Sum of target * (log target - input) over the last axis, in nats.
+
+    The input is log probabilities, the target probabilities, both (..., classes).
+    """
+
+    op = "kl_divergence"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hinge(_Loss):
+    """max(0, 1 - target * input); targets are -1 or 1."""
+
+    op = "hinge"
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineDistance(_Loss):
+    """1 - cosine of the angle between input and target along the last axis."""
+
+    epsilon: float = 1e-8
+
+    op = "cosine_distance"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.above_zero(self, "epsilon")
+
+
+@dataclasses.dataclass(frozen=True)
+class L1(Composite):
+    """Scale times the sum of |x|: a penalty to add to a loss.
+
+    Attributes:
+        scale: how much it counts; >= 0.
+    """
+
+    scale: float
+
+    def build(self, input: Connection) -> Connection:
+        return op("l1_penalty")(input) * self.scale
+
+
+@dataclasses.dataclass(frozen=True)
+class L2(Composite):
+    """Scale times the sum of x^2: a penalty to add to a loss.
+
+    Attributes:
+        scale: how much it counts; >= 0.
+
+    Example:
+        >>> from frugax.models import IOKey, L2, Linear, Model, MSE, weight_of
+        >>> output = Linear(1)(IOKey("input", shape=("batch", 3)))
+        >>> error = MSE()(output, IOKey("target", shape=("batch", 1)))
+        >>> model = Model.create(loss=error + L2(1e-4)(weight_of(output)))
+    """
+
+    scale: float
+
+    def build(self, input: Connection) -> Connection:
+        return op("l2_penalty")(input) * self.scale

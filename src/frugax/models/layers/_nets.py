@@ -1,0 +1,227 @@
+"""Whole networks of the usual makes; for tokens see `TransformerLM`."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from frugax.models.graph import Composite, Connection, Layer, op
+
+from . import _settings as must_be
+from ._activations import Gelu, Relu
+from ._convolutions import Conv2D, ConvTranspose2D
+from ._linear import Linear
+from ._norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
+from ._pooling import GlobalAvgPool, MaxPool2D
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualBlock(Composite):
+    """x + down(gelu(up(norm(x)))): (..., width) stays that.
+
+    Attributes:
+        width: features that the short cut carries.
+        hidden: features between `up` and `down`; as many as `width` if not given.
+    """
+
+    width: int
+    hidden: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "width", "hidden")
+
+    def build(self, input: Connection) -> Connection:
+        hidden = self.width if self.hidden is None else self.hidden
+        x = Linear(hidden, init="he", name="up")(LayerNorm(name="norm")(input))
+        return input + Linear(self.width, name="down")(Gelu()(x))
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualMLP(Composite):
+    """Blocks of norm, Linear, Gelu, Linear, each around a short cut.
+
+    (..., features) to (..., classes). Its blocks are `block_0`, `block_1`, ...
+
+    Attributes:
+        width: features that the short cuts carry.
+        depth: how many blocks.
+        classes: features that come out.
+        hidden: features inside a block; as many as `width` if not given.
+
+    Example:
+        >>> from frugax.models import JaxBackend, ResidualMLP, compile
+        >>> model = ResidualMLP(width=64, depth=16, classes=10)
+        >>> compiled = compile(model, JaxBackend(), shapes={"input": ("batch", 784)})
+        >>> compiled.shapes["block_*.up.weight"]
+        (16, 64, 64)
+    """
+
+    width: int
+    depth: int
+    classes: int
+    hidden: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "width", "classes", "hidden")
+        must_be.whole(self, "depth", least=0)
+
+    def build(self, input: Connection) -> Connection:
+        x = Linear(self.width, init="he", name="first")(input)
+        for i in range(self.depth):
+            x = ResidualBlock(self.width, self.hidden, name=f"block_{i}")(x)
+        return Linear(self.classes, name="last")(LayerNorm(name="norm")(x))
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvNet(Composite):
+    """Convolutions with a Relu, halving the image from the second on; then its mean.
+
+    (batch, height, width, in) to (batch, classes).
+
+    Attributes:
+        channels: channels of each convolution.
+        classes: features that come out.
+        kernel: side of the square that each sees.
+    """
+
+    channels: Sequence[int]
+    classes: int
+    kernel: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "classes", "kernel")
+        _check_channels(self, self.channels)
+
+    def build(self, input: Connection) -> Connection:
+        x = input
+        for i, channels in enumerate(self.channels):
+            x = Relu()(Conv2D(channels, self.kernel, stride=1 if i == 0 else 2)(x))
+        return Linear(self.classes)(GlobalAvgPool()(x))
+
+
+Norm = Literal["none", "batch", "group", "instance"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvBlock(Composite):
+    """Two convolutions that keep the image's size, each with a norm and a Relu.
+
+    Attributes:
+        channels: channels afterwards.
+        kernel: side of the square that each sees.
+        norm: `"batch"`, `"group"` (of 8 groups, or as many as divide both 8 and the
+            channels), `"instance"` or `"none"`.
+    """
+
+    channels: int
+    kernel: int = 3
+    norm: Norm = "group"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "channels", "kernel")
+        must_be.one_of(self, "norm", ("none", "batch", "group", "instance"))
+
+    def build(self, input: Connection) -> Connection:
+        norms = {
+            "batch": BatchNorm(),
+            "group": GroupNorm(math.gcd(8, self.channels)),
+            "instance": InstanceNorm(),
+        }
+        x = input
+        for _ in range(2):
+            # A norm takes a bias away again.
+            x = Conv2D(self.channels, self.kernel, bias=self.norm == "none")(x)
+            if self.norm != "none":
+                x = norms[self.norm](x)
+            x = Relu()(x)
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class UNetDown(Composite):
+    """A `ConvBlock`, kept as `skip`, and its image at half the size as `output`.
+
+    Attributes:
+        channels: channels afterwards.
+        kernel: side of the square that each convolution sees.
+        norm: as in `ConvBlock`.
+    """
+
+    channels: int
+    kernel: int = 3
+    norm: Norm = "group"
+
+    def build(self, input: Connection) -> dict[str, Connection]:
+        block = ConvBlock(self.channels, self.kernel, self.norm, name="block")
+        skip = block(input)
+        return {"output": MaxPool2D(2)(skip), "skip": skip}
+
+
+@dataclasses.dataclass(frozen=True)
+class UNetUp(Composite):
+    """The image at twice the size, beside a `skip` of that size, through a `ConvBlock`.
+
+    Attributes:
+        channels: channels afterwards.
+        kernel: side of the square that each convolution sees.
+        norm: as in `ConvBlock`.
+    """
+
+    channels: int
+    kernel: int = 3
+    norm: Norm = "group"
+
+    def build(self, input: Connection, skip: Connection) -> Connection:
+        larger = ConvTranspose2D(self.channels, kernel=2, stride=2, name="up")(input)
+        both = op("concat", axis=-1)(skip, larger)
+        return ConvBlock(self.channels, self.kernel, self.norm, name="block")(both)
+
+
+@dataclasses.dataclass(frozen=True)
+class UNet(Composite):
+    """Images to images of equal size: down in halves and up again, with short cuts.
+
+    (batch, height, width, in) to (..., classes); 2^(levels - 1) must divide height and
+    width. Ronneberger, Fischer & Brox 2015, arXiv:1505.04597, here with padding.
+
+    Attributes:
+        channels: channels of each level, the full size first.
+        classes: channels that come out.
+        kernel: side of the square that each convolution sees.
+        norm: as in `ConvBlock`.
+    """
+
+    channels: Sequence[int]
+    classes: int
+    kernel: int = 3
+    norm: Norm = "group"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "classes")
+        _check_channels(self, self.channels)
+        ConvBlock(self.channels[0], self.kernel, self.norm)  # which checks the rest
+
+    def build(self, input: Connection) -> Connection:
+        x, skips = input, []
+        *levels, lowest = enumerate(self.channels)
+        for i, channels in levels:
+            x, skip = UNetDown(channels, self.kernel, self.norm, name=f"down_{i}")(x)
+            skips.append(skip)
+        x = ConvBlock(lowest[1], self.kernel, self.norm, name="lowest")(x)
+        for i, channels in reversed(levels):
+            up = UNetUp(channels, self.kernel, self.norm, name=f"up_{i}")
+            x = up(x, skips[i])
+        return Conv2D(self.classes, kernel=1, init="glorot", name="last")(x)
+
+
+def _check_channels(layer: Layer, channels: Sequence[int]) -> None:
+    if not channels or any(not isinstance(n, int) or n < 1 for n in channels):
+        raise ValueError(
+            f"{type(layer).__name__}.channels must be whole numbers >= 1, at least one "
+            f"of them, got {channels!r:.60}."
+        )

@@ -1,0 +1,215 @@
+"""Recurrent layers over (batch, time, features), and single steps of them.
+
+Gates are in torch's order; torch's two biases, of which only the sum counts, are one
+(but for the GRU, whose second one is inside its reset gate).
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Literal
+
+from frugax.models.graph import (
+    Composite,
+    Connection,
+    Primitive,
+    Shape,
+    Uniform,
+    Weight,
+    known,
+    op,
+)
+
+from . import _settings as must_be
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recurrent(Primitive):
+    hidden: int
+    bias: bool = True
+
+    weight_names = frozenset({"weight", "hidden_weight", "bias"})
+    gates: ClassVar[int] = 1
+    axes: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "hidden")
+
+    def attrs(self) -> dict[str, Any]:
+        own = {"name", "hidden", "bias"}
+        fields = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in fields if f.name not in own}
+
+    def weights(self, input: Shape, *states: Shape) -> dict[str, Weight]:
+        if len(input) != self.axes:
+            axes = "(batch, features)" if self.axes == 2 else "(batch, time, features)"
+            raise ValueError(f"it needs {axes}")
+        for state in states:
+            if len(state) != 2 or state[1] != self.hidden:
+                raise ValueError(f"its state must be (batch, {self.hidden})")
+        rows, bound = self.gates * self.hidden, 1 / math.sqrt(self.hidden)
+        shapes = {
+            "weight": (rows, known(input[-1])),
+            "hidden_weight": (rows, self.hidden),
+        }
+        shapes |= dict.fromkeys(self.biases(), (rows,))
+        return {k: Weight(s, Uniform(-bound, bound)) for k, s in shapes.items()}
+
+    def biases(self) -> tuple[str, ...]:
+        return ("bias",) if self.bias else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RNN(_Recurrent):
+    """h = act(W x + U h + b) at each time: all h (batch, time, hidden), and the last.
+
+    Elman 1990, Cognitive Science 14:179-211. Weights start uniform within
+    1 / sqrt(hidden), as torch's. The first h is `state`, (batch, hidden), or zeros.
+
+    Attributes:
+        hidden: features of h.
+        bias: whether there is a b.
+        activation: `"tanh"` or `"relu"`.
+        reverse: from the last time to the first.
+    """
+
+    activation: Literal["tanh", "relu"] = "tanh"
+    reverse: bool = False
+
+    op = "rnn"
+    ports = ("input", "state")
+    open_ports = frozenset({"state"})
+    gives = ("output", "last_state")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.one_of(self, "activation", ("tanh", "relu"))
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTM(_Recurrent):
+    """Long short-term memory: all h (batch, time, hidden), the last h and the last c.
+
+    Hochreiter & Schmidhuber 1997, Neural Computation 9:1735-1780; forget gate of Gers
+    et al. 2000. Starts as `RNN`. `state` and `cell_state` may be wired.
+
+    Attributes:
+        hidden: features of h and c.
+        bias: whether the gates have a bias.
+        reverse: from the last time to the first.
+
+    Example:
+        >>> from frugax.models import IOKey, Linear, LSTM, Model
+        >>> words = IOKey("words", shape=("batch", "time", 8))
+        >>> output, last_state, last_cell_state = LSTM(16)(words)
+        >>> model = Model.create(scores=Linear(2)(last_state))
+    """
+
+    reverse: bool = False
+
+    op = "lstm"
+    gates = 4
+    ports = ("input", "state", "cell_state")
+    open_ports = frozenset({"state", "cell_state"})
+    gives = ("output", "last_state", "last_cell_state")
+
+
+@dataclasses.dataclass(frozen=True)
+class GRU(_Recurrent):
+    """Gated recurrent unit: all h (batch, time, hidden), and the last.
+
+    Cho et al. 2014, arXiv:1406.1078; the reset gate acts behind the state's product, as
+    in torch. Starts as `RNN`. The first h is `state`, (batch, hidden), or zeros.
+
+    Attributes:
+        hidden: features of h.
+        bias: whether the gates have biases.
+        reverse: from the last time to the first.
+    """
+
+    reverse: bool = False
+
+    op = "gru"
+    gates = 3
+    ports = ("input", "state")
+    open_ports = frozenset({"state"})
+    weight_names = frozenset({"weight", "hidden_weight", "bias", "hidden_bias"})
+    gives = ("output", "last_state")
+
+    def biases(self) -> tuple[str, ...]:
+        return ("bias", "hidden_bias") if self.bias else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RNNCell(_Recurrent):
+    """One step of `RNN`: (batch, features) and the state to the new state.
+
+    Attributes:
+        hidden: features of the state.
+        bias: whether there is a bias.
+        activation: `"tanh"` or `"relu"`.
+    """
+
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    op = "rnn_cell"
+    axes = 2
+    ports = ("input", "state")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.one_of(self, "activation", ("tanh", "relu"))
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTMCell(_Recurrent):
+    """One step of `LSTM`: (batch, features), h and c to the new h and c.
+
+    Attributes:
+        hidden: features of h and c.
+        bias: whether the gates have a bias.
+    """
+
+    op = "lstm_cell"
+    axes, gates = 2, 4
+    ports = ("input", "state", "cell_state")
+    gives = ("output", "next_cell_state")
+
+
+@dataclasses.dataclass(frozen=True)
+class GRUCell(_Recurrent):
+    """One step of `GRU`: (batch, features) and the state to the new state.
+
+    Attributes:
+        hidden: features of the state.
+        bias: whether the gates have biases.
+    """
+
+    op = "gru_cell"
+    axes, gates = 2, 3
+    ports = ("input", "state")
+    weight_names = frozenset({"weight", "hidden_weight", "bias", "hidden_bias"})
+
+    def biases(self) -> tuple[str, ...]:
+        return ("bias", "hidden_bias") if self.bias else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Bidirectional(Composite):
+    """A recurrent layer in both directions, side by side: (..., 2 * hidden).
+
+    Schuster & Paliwal 1997, IEEE Trans. Signal Processing 45:2673-2681. Its layers are
+    `forward` and `backward`.
+
+    Attributes:
+        layer: an `RNN`, `LSTM` or `GRU`.
+    """
+
+    layer: RNN | LSTM | GRU
+
+    def build(self, input: Connection) -> Connection:
+        both = [
+            dataclasses.replace(self.layer, reverse=reverse, name=name)(input)[0]
+            for name, reverse in (("forward", False), ("backward", True))
+        ]
+        return op("concat", axis=-1)(*both)

@@ -1,0 +1,82 @@
+"""New JAX arrays: filled, counted, or drawn at random."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from frugax.models.ops import INT_DTYPE
+
+from ._dtypes import Array, Dtypes
+
+
+class Creation(Dtypes):
+    """The methods of the namespace that need no array, or only a key."""
+
+    def zeros(self, shape: Any, dtype: Any = None, *, like: Any = None) -> jax.Array:
+        """An array of zeros; `like` only matters where devices do."""
+        return jnp.zeros(tuple(shape), self._known(dtype or self.float_dtype))
+
+    def ones(self, shape: Any, dtype: Any = None, *, like: Any = None) -> jax.Array:
+        """An array of ones; `like` only matters where devices do."""
+        return jnp.ones(tuple(shape), self._known(dtype or self.float_dtype))
+
+    def full(
+        self, shape: Any, value: Any, dtype: Any = None, *, like: Any = None
+    ) -> jax.Array:
+        """An array of one value; `like` only matters where devices do."""
+        dtype = self._known(dtype or self.dtype_of(value))
+        return jnp.full(tuple(shape), value, dtype)
+
+    def arange(
+        self,
+        start: Any,
+        stop: Any = None,
+        step: Any = 1,
+        dtype: Any = None,
+        *,
+        like: Any = None,
+    ) -> jax.Array:
+        """Evenly spaced numbers; int32 if all three are ints."""
+        if stop is None:
+            start, stop = 0, start
+        if dtype is None:
+            floats = any(isinstance(v, float) for v in (start, stop, step))
+            dtype = self.float_dtype if floats else INT_DTYPE
+        return jnp.arange(start, stop, step, self._known(dtype))
+
+    def eye(
+        self, rows: Any, columns: Any = None, k: int = 0, dtype: Any = None
+    ) -> jax.Array:
+        """Ones on the k-th diagonal."""
+        return jnp.eye(rows, columns, k, self._known(dtype or self.float_dtype))
+
+    def random_uniform(
+        self, key: Array, shape: Any, low: Any, high: Any, dtype: np.dtype
+    ) -> Array:
+        """Uniform in [low, high)."""
+        low, high = (np.asarray(v, dtype) for v in (low, high))
+        return jax.random.uniform(key, tuple(shape), dtype, low, high)
+
+    def random_normal(self, key: Array, shape: Any, dtype: np.dtype) -> Array:
+        """Standard normal."""
+        return jax.random.normal(key, tuple(shape), dtype)
+
+    def bernoulli(self, key: Array, p: float, shape: Any) -> Array:
+        """True with probability p."""
+        return jax.random.bernoulli(key, p, tuple(shape))
+
+    def random_integers(
+        self, key: Array, shape: Any, low: int, high: int, dtype: np.dtype
+    ) -> Array:
+        """Uniform integers in [low, high)."""
+        return jax.random.randint(key, tuple(shape), low, high, dtype)
+
+    def fold_in(self, key: Array, index: Any) -> Array:
+        """A key of its own for each number."""
+        return jax.random.fold_in(key, index)
+
+    def split_key(self, key: Array, count: int = 2) -> tuple[Array, ...]:
+        """New keys for an old one."""
+        return tuple(jax.random.split(key, count))

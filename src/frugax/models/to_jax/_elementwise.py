@@ -1,0 +1,175 @@
+"""Numbers of JAX arrays, one by one: arithmetic, comparison, logic, activations.
+
+Where jnp under its strictest settings would refuse ranks that differ, `_same_rank` says
+what is meant; where they agree it adds nothing to the program.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from frugax.models.ops import is_floating
+
+from ._dtypes import Array, Dtypes
+
+
+def _same_rank(*values: Array) -> Sequence[Array]:
+    """Leading axes of length 1 for all that have fewer axes than the others."""
+    ranks = [getattr(v, "ndim", 0) for v in values]
+    most = max(ranks)
+    if all(r in (0, most) for r in ranks):
+        return values
+    return [
+        lax.broadcast_to_rank(v, most) if 0 < r < most else v
+        for v, r in zip(values, ranks, strict=True)
+    ]
+
+
+def _broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that runs `function` once its operands have one rank."""
+
+    def method(self: "Elementwise", left: Array, right: Array) -> Array:
+        return function(*_same_rank(left, right))
+
+    method.__doc__ = function.__doc__
+    return method
+
+
+class Elementwise(Dtypes):
+    """The elementwise methods of the namespace."""
+
+    add = _broadcast(jnp.add)
+    subtract = _broadcast(jnp.subtract)
+    multiply = _broadcast(jnp.multiply)
+    divide = _broadcast(jnp.true_divide)
+    arctan2 = _broadcast(jnp.arctan2)
+    maximum = _broadcast(jnp.maximum)
+    minimum = _broadcast(jnp.minimum)
+    logaddexp = _broadcast(jnp.logaddexp)
+
+    def power(self, left: Array, right: Array) -> Array:
+        """`left` to the power of `right`; the gradient of 0^0 is 0, of jnp's NaN."""
+        left, right = _same_rank(left, right)
+        arrays = isinstance(left, jax.Array) and isinstance(right, jax.Array)
+        if arrays and is_floating(self.dtype_of(right)):
+            left = jnp.where((left == 0) & (right == 0), 1, left)  # 1^0 is 1 as well
+        return jnp.power(left, right)
+
+    def floor_divide(self, left: Array, right: Array) -> Array:
+        """`left` / `right`, rounded down; integers by 0 give 0, as NumPy does."""
+        return self._by_divisor(jnp.floor_divide, left, right)
+
+    def remainder(self, left: Array, right: Array) -> Array:
+        """What floor_divide leaves, with the sign of `right`; integers by 0 give 0."""
+        return self._by_divisor(jnp.remainder, left, right)
+
+    def _by_divisor(self, f: Callable[..., Any], left: Array, right: Array) -> Array:
+        left, right = _same_rank(left, right)
+        traced = isinstance(right, jax.Array)
+        if not traced or is_floating(self.dtype_of(right)):
+            if not traced and right == 0 and not is_floating(self.dtype_of(left)):
+                return jnp.zeros_like(left)
+            return f(left, right)
+        zero = right == 0
+        return jnp.where(zero, 0, f(left, jnp.where(zero, 1, right)))
+
+    def absolute(self, x: Array) -> Array:
+        """|x|, with gradient 0 at 0, where that of jnp.abs is 1."""
+        return x * jnp.sign(x) if is_floating(self.dtype_of(x)) else jnp.abs(x)
+
+    negative = staticmethod(jnp.negative)
+    sign = staticmethod(jnp.sign)
+    reciprocal = staticmethod(jnp.reciprocal)
+    square = staticmethod(jnp.square)
+    sqrt = staticmethod(jnp.sqrt)
+    rsqrt = staticmethod(lax.rsqrt)
+    exp = staticmethod(jnp.exp)
+    expm1 = staticmethod(jnp.expm1)
+    log = staticmethod(jnp.log)
+    log1p = staticmethod(jnp.log1p)
+    log2 = staticmethod(jnp.log2)
+    sin = staticmethod(jnp.sin)
+    cos = staticmethod(jnp.cos)
+    tan = staticmethod(jnp.tan)
+    sinh = staticmethod(jnp.sinh)
+    cosh = staticmethod(jnp.cosh)
+    tanh = staticmethod(jnp.tanh)
+    arcsin = staticmethod(jnp.arcsin)
+    arccos = staticmethod(jnp.arccos)
+    arctan = staticmethod(jnp.arctan)
+    arcsinh = staticmethod(jnp.arcsinh)
+    arccosh = staticmethod(jnp.arccosh)
+    arctanh = staticmethod(jnp.arctanh)
+    erf = staticmethod(lax.erf)
+    floor = staticmethod(jnp.floor)
+    ceil = staticmethod(jnp.ceil)
+    trunc = staticmethod(jnp.trunc)
+    round = staticmethod(jnp.round)
+    isnan = staticmethod(jnp.isnan)
+    isinf = staticmethod(jnp.isinf)
+    isfinite = staticmethod(jnp.isfinite)
+
+    def nan_to_num(
+        self, x: Array, nan: float = 0.0, posinf: Any = None, neginf: Any = None
+    ) -> Array:
+        """Finite numbers for NaN and the infinities; the largest ones by default."""
+        return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+
+    def clip(self, x: Array, low: Any = None, high: Any = None) -> Array:
+        """`x` within the bounds; the gradient is 0 at and beyond them."""
+        dtype = self.dtype_of(x)
+        least, most = (-math.inf, math.inf)
+        if not is_floating(dtype):
+            limits = jnp.iinfo(dtype)
+            least, most = int(limits.min), int(limits.max)
+        bounds = (least if low is None else low, most if high is None else high)
+        low, high = (np.asarray(b, dtype) for b in bounds)
+        return lax.clamp(low, x, high)
+
+    def where(self, condition: Array, left: Array, right: Array) -> Array:
+        """`left` where the condition holds, `right` elsewhere."""
+        return jnp.where(*_same_rank(condition, left, right))
+
+    # Comparison, logic and bits.
+
+    equal = _broadcast(jnp.equal)
+    not_equal = _broadcast(jnp.not_equal)
+    less = _broadcast(jnp.less)
+    less_equal = _broadcast(jnp.less_equal)
+    greater = _broadcast(jnp.greater)
+    greater_equal = _broadcast(jnp.greater_equal)
+    logical_and = _broadcast(jnp.logical_and)
+    logical_or = _broadcast(jnp.logical_or)
+    logical_xor = _broadcast(jnp.logical_xor)
+    logical_not = staticmethod(jnp.logical_not)
+    bitwise_and = _broadcast(jnp.bitwise_and)
+    bitwise_or = _broadcast(jnp.bitwise_or)
+    bitwise_xor = _broadcast(jnp.bitwise_xor)
+    bitwise_not = staticmethod(jnp.bitwise_not)
+    left_shift = _broadcast(jnp.left_shift)
+    right_shift = _broadcast(jnp.right_shift)
+
+    # Activations.
+
+    relu = staticmethod(jax.nn.relu)
+    sigmoid = staticmethod(jax.nn.sigmoid)
+    silu = staticmethod(jax.nn.silu)
+    softplus = staticmethod(jax.nn.softplus)
+    log_sigmoid = staticmethod(jax.nn.log_sigmoid)
+    elu = staticmethod(jax.nn.elu)
+    celu = staticmethod(jax.nn.celu)
+    selu = staticmethod(jax.nn.selu)
+    mish = staticmethod(jax.nn.mish)
+
+    def gelu(self, x: Array, *, approximate: bool = False) -> Array:
+        """Exact by erf, or approximate by tanh."""
+        if approximate:
+            return jax.nn.gelu(x, True)
+        # jax.nn.gelu(x, False) is by erfc: better below -4, where nothing is left of
+        # it, and a third slower on a CPU; torch has erf too.
+        return x * ((lax.erf(x * math.sqrt(0.5)) + 1) * 0.5)

@@ -1,0 +1,68 @@
+"""How many floating-point operations an op takes, counted in its traced program."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from frugax.jaxprs import flops
+from frugax.models.graph import Node, Spec, exact, tensors_of
+from frugax.models.ops import OPS
+
+from ._namespace import JaxNamespace
+
+
+def flops_of(node: Node, known: Mapping[str, Any], float_dtype: np.dtype) -> int | None:
+    """Floating-point operations of a node, forwards, whatever library will run it.
+
+    Args:
+        node: the node.
+        known: the spec or the constant of each key.
+        float_dtype: the backend's dtype.
+
+    Returns:
+        The number; None for an op that is not in the table.
+    """
+    op = OPS.get(node.op)
+    if op is None:
+        return None
+    given: list[Any] = []
+    for i, key in enumerate(tensors_of(op, node.inputs)):
+        value = None if key is None else known[key]
+        if op.draws and i == 0:
+            value = "key"
+        elif not isinstance(value, (Spec, bool, int, float, type(None))):
+            value = Spec(tuple(value.shape), np.dtype(str(value.dtype).split(".")[-1]))
+        given.append(value)
+    tensors = tuple(given)
+    return _count(
+        node.op, tensors, node.attrs, exact((tensors, node.attrs)), float_dtype
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(
+    name: str,
+    given: tuple[Any, ...],
+    attrs: tuple[tuple[str, Any], ...],
+    _exact: Any,
+    float_dtype: np.dtype,
+) -> int:
+    xp = JaxNamespace(float_dtype)
+    arrays = [
+        jax.ShapeDtypeStruct(g.shape, g.dtype)
+        if isinstance(g, Spec)
+        else jax.eval_shape(lambda: jax.random.key(0))
+        for g in given
+        if isinstance(g, (Spec, str))
+    ]
+
+    def body(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        tensors = [next(rest) if isinstance(g, (Spec, str)) else g for g in given]
+        return OPS[name](xp, *tensors, **dict(attrs))
+
+    with jax.enable_x64(float_dtype.itemsize == 8):
+        return flops(jax.make_jaxpr(body)(*arrays).jaxpr)

@@ -1,0 +1,34 @@
+"""Products of JAX arrays as matrices, at the namespace's precision."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ._dtypes import Array
+
+
+class Products:
+    """The linear algebra of the namespace.
+
+    Attributes:
+        precision: of matrix products; None for JAX's default.
+    """
+
+    precision: Any
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Matrix product, stacked over leading axes."""
+        return jnp.matmul(left, right, precision=self.precision)
+
+    def einsum(self, equation: str, *tensors: Array) -> Array:
+        """Sum of products by Einstein's convention."""
+        return jnp.einsum(equation, *tensors, precision=self.precision)
+
+    def tensordot(self, left: Array, right: Array, axes: Any = 2) -> Array:
+        """Sum of products over the given axes of both."""
+        return jnp.tensordot(left, right, axes, precision=self.precision)
+
+    cholesky = staticmethod(jnp.linalg.cholesky)
+    solve = staticmethod(jnp.linalg.solve)
+    inverse = staticmethod(jnp.linalg.inv)
+    determinant = staticmethod(jnp.linalg.det)

@@ -1,0 +1,90 @@
+"""Many numbers of a JAX array to one, or each by what all are together."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from frugax.models.ops import INT_DTYPE, is_floating, sum_dtype
+
+from ._dtypes import Array, Dtypes
+
+Axis = int | Sequence[int] | None
+
+
+class Reductions(Dtypes):
+    """The methods of the namespace that run along axes."""
+
+    def sum(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """Sum; short integers are counted in int32."""
+        return jnp.sum(x, axis, keepdims=keepdims, dtype=self._sum_dtype(x))
+
+    def prod(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """Product; short integers are multiplied in int32."""
+        return jnp.prod(x, axis, keepdims=keepdims, dtype=self._sum_dtype(x))
+
+    def cumsum(self, x: Array, axis: int | None = None) -> Array:
+        """Running sum; of the flattened array without an axis."""
+        return jnp.cumsum(x, axis, dtype=self._sum_dtype(x))
+
+    def cumprod(self, x: Array, axis: int | None = None) -> Array:
+        """Running product; of the flattened array without an axis."""
+        return jnp.cumprod(x, axis, dtype=self._sum_dtype(x))
+
+    def _sum_dtype(self, x: Array) -> np.dtype | None:
+        # Floats are left alone, so that jnp adds halves up in float32 by itself.
+        dtype = self.dtype_of(x)
+        return None if is_floating(dtype) else sum_dtype(dtype)
+
+    def mean(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """Arithmetic mean."""
+        return jnp.mean(x, axis, keepdims=keepdims)
+
+    def var(
+        self, x: Array, axis: Axis = None, *, keepdims: bool = False, ddof: int = 0
+    ) -> Array:
+        """Mean squared distance from the mean, over n - ddof."""
+        return jnp.var(x, axis, keepdims=keepdims, ddof=ddof)
+
+    def max(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """The largest; NaN if there is one."""
+        return jnp.max(x, axis, keepdims=keepdims)
+
+    def min(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """The smallest; NaN if there is one."""
+        return jnp.min(x, axis, keepdims=keepdims)
+
+    def argmax(
+        self, x: Array, axis: int | None = None, *, keepdims: bool = False
+    ) -> jax.Array:
+        """Where the first of the largest is, as int32."""
+        return self.cast(jnp.argmax(x, axis, keepdims=keepdims), INT_DTYPE)
+
+    def argmin(
+        self, x: Array, axis: int | None = None, *, keepdims: bool = False
+    ) -> jax.Array:
+        """Where the first of the smallest is, as int32."""
+        return self.cast(jnp.argmin(x, axis, keepdims=keepdims), INT_DTYPE)
+
+    def any(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """Whether some entry is not 0."""
+        return jnp.any(x, axis, keepdims=keepdims)
+
+    def all(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        """Whether no entry is 0."""
+        return jnp.all(x, axis, keepdims=keepdims)
+
+    def logsumexp(
+        self, x: Array, axis: Axis = None, *, keepdims: bool = False
+    ) -> Array:
+        """log(sum(exp(x))) without overflow."""
+        return jax.nn.logsumexp(x, axis, keepdims=keepdims)
+
+    def softmax(self, x: Array, axis: Axis = -1) -> Array:
+        """exp(x), divided by its sum."""
+        return jax.nn.softmax(x, axis)
+
+    def log_softmax(self, x: Array, axis: Axis = -1) -> Array:
+        """log(softmax(x))."""
+        return jax.nn.log_softmax(x, axis)

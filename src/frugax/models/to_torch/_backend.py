@@ -1,0 +1,177 @@
+"""A torch backend: tensors, ops at once, random numbers, one device."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from frugax.models._backend import Backend
+from frugax.models.dtypes import as_dtype, float32
+
+from ._devices import choose_device, no_mesh
+from ._namespace import TorchNamespace
+
+_PRECISIONS = {
+    "default": None,
+    "medium": "medium",
+    "high": "high",
+    "highest": "highest",
+}
+
+
+class TorchBackend(Backend):
+    """Where and in which precision models run under torch; also every op at once.
+
+    It has the methods of `JaxBackend`, so that a program runs with either. Nothing
+    global is changed: the precision of products is set around this backend's own work
+    only, and random numbers come from its own seed, not from torch's.
+
+    Example:
+        >>> import frugax as ml
+        >>> backend = ml.TorchBackend(dtype=ml.float32)
+        >>> backend.matmul(backend.ones(3, 4), backend.ones(4, 5)).shape
+        torch.Size([3, 5])
+    """
+
+    name = "torch"
+
+    def __init__(
+        self,
+        dtype: Any = float32,
+        *,
+        jit: bool = False,
+        device: Any = None,
+        device_mesh: Sequence[int] | None = None,
+        precision: Any = None,
+        debug: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Choose dtype and device.
+
+        Args:
+            dtype: of weights and new tensors: float16, bfloat16, float32 or float64.
+            jit: whether models are compiled by `torch.compile` unless `compile` says
+                otherwise. It needs a C++ compiler; where that does not work, a warning
+                says why, and models run as they are.
+            device: `"cpu"`, `"gpu:0"`, `"cuda:0"`, a `torch.device`; torch's default if
+                not given.
+            device_mesh: refused: one process runs on one device.
+            precision: of float32 products: "medium", "high", "highest", or "default"
+                for what torch is set to; a `jax.lax.Precision` will do. It matters on
+                GPU.
+            debug: look for NaN and infinity in what models give, and name the layer.
+            seed: of the backend's random numbers.
+
+        Raises:
+            ValueError: the dtype, device or precision is not there; those that are
+                there are listed. Or a mesh is asked for.
+        """
+        super().__init__(dtype, jit=jit, debug=debug, seed=seed)
+        no_mesh(device_mesh=device_mesh)
+        self.precision = _precision(precision)
+        self.device = choose_device(device)
+        self.xp = TorchNamespace(self.dtype, device=self.device)
+
+    # --- what runs --------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """The torch settings that this backend's work runs under."""
+        if self.precision is None:
+            yield
+            return
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self.precision)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    @property
+    def needs_scope(self) -> bool:
+        """Whether `scope` changes anything."""
+        return self.precision is not None
+
+    def _as_array(self, value: Any) -> Any:
+        return (
+            self.xp.asarray(value) if isinstance(value, (np.ndarray, list)) else value
+        )
+
+    # --- arrays -----------------------------------------------------------------
+
+    def array(self, data: Any, *, dtype: Any = None, **placed: Any) -> torch.Tensor:
+        """A tensor of this backend.
+
+        Args:
+            data: numbers: a tensor, an array of any library that NumPy can read, or
+                nested lists. Only a tensor is shared where nothing needs to be changed.
+            dtype: its dtype; if not given, floating numbers take the backend's and
+                others keep their own, 64-bit ones as in `JaxBackend`.
+            placed: refused; see `ones` of `JaxBackend`.
+
+        Raises:
+            TypeError: the data are no numbers.
+            ValueError: a mesh is asked for.
+        """
+        if dtype is not None:
+            dtype = as_dtype(dtype)
+        if not isinstance(data, torch.Tensor):
+            data = np.array(data)  # a copy: what changes there stays there
+            if data.dtype.kind not in "biufcV":
+                raise TypeError(
+                    f"array: these are no numbers but {data.dtype}: {data!r:.60}."
+                )
+            floats = data.dtype.kind in "fV"
+        else:
+            floats = data.is_floating_point()
+        if dtype is None and floats:
+            dtype = self.dtype
+        return self._placed(self.xp.asarray(data, dtype), **placed)
+
+    def _placed(
+        self,
+        made: torch.Tensor,
+        device_mesh: Sequence[int] | None = None,
+        tensor_split: Sequence[int | None] | None = None,
+    ) -> torch.Tensor:
+        no_mesh(device_mesh=device_mesh, tensor_split=tensor_split)
+        return made if self.device is None else made.to(self.device)
+
+    # --- random keys ------------------------------------------------------------
+
+    def set_seed(self, seed: int) -> None:
+        """Start the backend's random numbers anew."""
+        self._seed, self._drawn = seed, 0
+
+    def get_random_key(self) -> torch.Tensor:
+        """A fresh random key; every call gives another."""
+        self._drawn += 1
+        return self.xp.fold_in(key_of(self._seed, self.device), self._drawn)
+
+    def split_key(self, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two keys from one: the first to go on with, the second to use."""
+        new, use = self.xp.split_key(key)
+        return new, use
+
+    def __repr__(self) -> str:
+        return (
+            f"TorchBackend(dtype={self.dtype.name}, device={self.device or 'default'})"
+        )
+
+
+def key_of(seed: int, device: torch.device | None) -> torch.Tensor:
+    """A random key: an int64 tensor, the seed of a `torch.Generator`."""
+    return torch.scalar_tensor(seed, dtype=torch.int64, device=device)
+
+
+def _precision(value: Any) -> str | None:
+    if value is None:
+        return None
+    name = str(getattr(value, "name", value)).lower()
+    if name not in _PRECISIONS:
+        raise ValueError(
+            f"precision must be one of {', '.join(_PRECISIONS)}, got {value!r}."
+        )
+    return _PRECISIONS[name]

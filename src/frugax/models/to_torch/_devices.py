@@ -1,0 +1,60 @@
+"""Devices by the names that the JAX backend takes too, and what there is of them."""
+
+from typing import Any
+
+import torch
+
+
+def choose_device(device: Any) -> torch.device | None:
+    """A device from its name.
+
+    Args:
+        device: `"cpu"`, `"gpu:1"` (the first kind of accelerator there is), torch's own
+            names such as `"cuda:1"`, a `torch.device`, or None.
+
+    Returns:
+        The device, or None where torch's own choice will do.
+
+    Raises:
+        ValueError: there is no such device; those that are there are listed.
+    """
+    if device is None:
+        return None
+    there = devices()
+    wanted = str(device)
+    kind, colon, number = wanted.partition(":")
+    if kind == "gpu":
+        kind = next((d.partition(":")[0] for d in there if d != "cpu"), kind)
+    full = f"{kind}:{number or 0}" if kind != "cpu" else "cpu"
+    ordinal = number.isdigit() or not colon
+    if full not in there or not ordinal or (kind == "cpu" and int(number or 0) > 0):
+        raise ValueError(
+            f"there is no device {wanted!r} here; there are: {', '.join(there)}. "
+            "Install the torch build for it, or choose one of these."
+        )
+    return torch.device(full)
+
+
+def devices() -> list[str]:
+    """Names of all devices of this machine that torch can use."""
+    found = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        count = torch.accelerator.device_count()
+        found += [f"{accelerator.type}:{i}" for i in range(count)]
+    return found
+
+
+def no_mesh(**given: Any) -> None:
+    """Refuse what only JAX can do.
+
+    Raises:
+        ValueError: a mesh, or a split over one, is asked for.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r}: the torch backend runs in one process on one "
+                "device. Use JaxBackend(device_mesh=...) to spread a model over "
+                "devices, or torch.distributed around TorchBackend's functions."
+            )

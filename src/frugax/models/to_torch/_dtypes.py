@@ -1,0 +1,127 @@
+"""Which dtype a tensor has, in NumPy's names, and what brings several to one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from frugax.models.ops import as_dtype, result_dtype
+
+Array = Any  # a torch.Tensor or a Python number
+
+TO_TORCH: dict[np.dtype, torch.dtype] = {
+    as_dtype(name): getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64"),
+        *("int8", "int16", "int32", "int64"),
+        *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+TO_NUMPY = {t: n for n, t in TO_TORCH.items()}
+_NARROW = {
+    np.dtype(np.int64): np.dtype(np.int32),
+    np.dtype(np.uint64): np.dtype(np.uint32),
+    np.dtype(np.complex128): np.dtype(np.complex64),
+}
+
+
+class Dtypes:
+    """The dtype methods of the namespace.
+
+    Attributes:
+        float_dtype: what a float is when nothing else says so.
+        device: where new tensors are made; torch's default if None.
+    """
+
+    float_dtype: np.dtype
+    device: Any
+
+    as_dtype = staticmethod(as_dtype)
+
+    def dtype_of(self, x: Array) -> np.dtype:
+        """The dtype of a tensor in NumPy's names, or what a Python number becomes."""
+        if type(x) in (bool, int, float):
+            return result_dtype(type(x), float_dtype=self.float_dtype)
+        return TO_NUMPY[x.dtype]
+
+    def asarray(self, value: Any, dtype: Any = None) -> torch.Tensor:
+        """A tensor of numbers, in `dtype` if given.
+
+        NumPy arrays of 64 bits become 32 bits wide unless `float_dtype` is float64, as
+        JAX has it.
+        """
+        if isinstance(value, torch.Tensor):
+            return value if dtype is None else self.cast(value, dtype)
+        if type(value) in (bool, int, float):
+            wanted = self.dtype_of(value) if dtype is None else as_dtype(dtype)
+            return torch.scalar_tensor(
+                value, dtype=TO_TORCH[wanted], device=self.device
+            )
+        array = np.asarray(value)
+        wanted = self._width(array.dtype) if dtype is None else as_dtype(dtype)
+        array = np.array(array, wanted, copy=not array.flags.writeable or None)
+        if wanted == ml_dtypes.bfloat16:  # torch reads it bit by bit only
+            half = torch.as_tensor(array.view(np.int16), device=self.device)
+            return half.view(torch.bfloat16)
+        return torch.as_tensor(array, device=self.device)
+
+    def _width(self, dtype: np.dtype) -> np.dtype:
+        if self.float_dtype == np.float64:
+            return dtype
+        if dtype == np.float64:
+            return np.dtype(np.float32)
+        return _NARROW.get(dtype, dtype)
+
+    def cast(self, x: Array, dtype: Any) -> torch.Tensor:
+        """The same values in another dtype."""
+        if not isinstance(x, torch.Tensor):
+            return self.asarray(x, dtype)
+        return x.to(TO_TORCH[as_dtype(dtype)])
+
+    def promote(
+        self, tensors: Sequence[Array], *, to_float: bool = False
+    ) -> tuple[Array, ...]:
+        """Bring tensors to one dtype by `result_dtype`; see there.
+
+        Args:
+            tensors: tensors, Python numbers (they stay numbers beside a tensor) or
+                None.
+            to_float: whether integers become `float_dtype`.
+        """
+        given = [
+            t
+            if t is None or isinstance(t, torch.Tensor) or type(t) in (bool, int, float)
+            else self.asarray(t)
+            for t in tensors
+        ]
+        strong = {t.dtype for t in given if isinstance(t, torch.Tensor)}
+        # By exact type: NumPy's float64 is a Python float too, and not weak.
+        weak = {type(t) for t in given if type(t) in (bool, int, float)}
+        if not strong and not weak:
+            return tuple(given)
+        if len(strong) == 1:
+            (only,) = strong
+            if only.is_floating_point or not (to_float or weak):
+                return tuple(given)  # nothing to do, which is how it mostly is
+        wanted = result_dtype(
+            *(TO_NUMPY[d] for d in strong),
+            *weak,
+            to_float=to_float,
+            float_dtype=self.float_dtype,
+        )
+        dtype = TO_TORCH[wanted]
+        return tuple(
+            t.to(dtype)
+            if isinstance(t, torch.Tensor)
+            else t
+            if t is None or strong
+            else torch.scalar_tensor(t, dtype=dtype, device=self.device)
+            for t in given
+        )
+
+    def new(self, dtype: Any, like: Any) -> dict[str, Any]:
+        """Dtype and device of a new tensor: those of `like`, or the namespace's."""
+        device = like.device if isinstance(like, torch.Tensor) else self.device
+        return {"dtype": TO_TORCH[as_dtype(dtype)], "device": device}

@@ -1,0 +1,129 @@
+"""Free dimensions on torch: lengths that stand in for them while shapes are worked out.
+
+torch's meta device knows numbers only. Each name gets two unlikely primes, and every
+op is asked for shapes twice, once with each; where the two answers differ, the length
+depends on free dimensions, and the answers say how: `2*batch`, `batch*time`,
+`time + 1`. A number that happens to fit one of the primes does not fit the other, so a
+mistake is found as it would be with a true symbol.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+_LARGEST_OFFSET = 256  # far below the primes: another rule would not come so near
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FreeLength:
+    """A length that depends on free dimensions.
+
+    Attributes:
+        at: its value with either stand-in.
+        names: the free dimensions it may depend on.
+    """
+
+    at: tuple[int, int]
+    names: tuple[str, ...] = dataclasses.field(compare=False)
+
+    def __str__(self) -> str:
+        return _as_text(self.at, self.names)
+
+    __repr__ = __str__
+
+
+def free(name: str) -> FreeLength:
+    """The free dimension of that name; the same for the same name."""
+    return FreeLength(_stand_ins(name), (name,))
+
+
+def at(length: int | FreeLength, which: int) -> int:
+    """A length with the first (0) or second (1) stand-ins."""
+    return length.at[which] if isinstance(length, FreeLength) else length
+
+
+def lengths(
+    first: tuple[int, ...], second: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[int | FreeLength, ...]:
+    """The shape behind the answers with either stand-in.
+
+    Args:
+        first: the shape with the first.
+        second: the shape with the second.
+        names: the free dimensions it may depend on.
+    """
+    return tuple(
+        a if a == b else FreeLength((a, b), names)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _as_text(at: tuple[int, int], names: tuple[str, ...]) -> str:
+    """The length as a multiple of a product of names and a little more or less."""
+    for count in (1, 2, 3):
+        for factors in itertools.combinations_with_replacement(names, count):
+            product = [math.prod(_stand_ins(f)[i] for f in factors) for i in (0, 1)]
+            times, rest = divmod(at[0] - at[1], product[0] - product[1])
+            more = at[0] - times * product[0]
+            if rest == 0 and times and abs(more) <= _LARGEST_OFFSET:
+                text = "*".join(factors)
+                text = text if times == 1 else f"{times}*{text}"
+                return (
+                    f"{text} {'+' if more > 0 else '-'} {abs(more)}" if more else text
+                )
+    # Such as a half of it: two numbers do not tell how it is rounded.
+    return f"?({', '.join(names)})"
+
+
+_CHOSEN: dict[str, tuple[int, int]] = {}
+
+
+def _stand_ins(name: str) -> tuple[int, int]:
+    if name not in _CHOSEN:
+        _CHOSEN[name] = (next(_FIRST), next(_SECOND))
+    return _CHOSEN[name]
+
+
+def _primes(start: int, step: int) -> Iterator[int]:
+    while True:
+        start = next(n for n in itertools.count(start) if _is_prime(n))
+        yield start
+        start += step
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % d for d in range(2, math.isqrt(number) + 1))
+
+
+# Longer than any window, and short enough to compute indices of that length. The steps
+# differ, so that each name has its own distance between the two.
+_FIRST, _SECOND = _primes(1009, 100), _primes(3001, 300)
+
+
+def dimension(key: str, said: object, unnamed: Iterator[int]) -> int | FreeLength:
+    """A dimension as the caller says it: a length, a name, or None.
+
+    Args:
+        key: the input's name.
+        said: what the caller says.
+        unnamed: numbers for dimensions without a name.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(said, FreeLength):
+        return said
+    if isinstance(said, (int, np.integer)) and not isinstance(said, bool):
+        if said < 0:
+            raise ValueError(f"shapes[{key!r}]: a length cannot be {said}.")
+        return int(said)
+    if said is None:
+        said = f"free{next(unnamed)}"
+    if isinstance(said, str) and said.isidentifier():
+        return free(said)
+    raise ValueError(
+        f"shapes[{key!r}]: a dimension is a length, a name or None, got {said!r}."
+    )

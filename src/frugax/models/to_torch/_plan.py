@@ -1,0 +1,132 @@
+"""A flat program made ready to run many times on tensors of the same shapes.
+
+`graph.run` looks everything up as it goes, which costs nothing when JAX traces it once.
+Eager torch pays every time; so here ops are found, constants become tensors, and dtypes
+are compared beforehand. Tests hold the two against each other.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from frugax.models.graph import Graph, Node, Spec, tensors_of
+from frugax.models.ops import Op, is_floating
+
+from ._namespace import TorchNamespace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One op, ready to run.
+
+    Attributes:
+        function: takes the tensors, gives one or several.
+        inputs: the key of each tensor, None where one is left out.
+        outputs: the keys of the results.
+        dead: the keys that nobody reads any more.
+    """
+
+    function: Callable[..., Any]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    dead: tuple[str, ...]
+
+
+class Plan:
+    """The steps of a program that went through `infer`, for the shapes found there.
+
+    Attributes:
+        graph: the program.
+        outputs: the key of the value behind each output's name.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        xp: TorchNamespace,
+        find: Callable[[str], Op],
+        *,
+        exact: bool = False,
+    ) -> None:
+        """Prepare the steps.
+
+        Args:
+            graph: the program.
+            xp: the namespace to run in.
+            find: the op of a name.
+            exact: whether all tensors will have the dtypes that the program says.
+        """
+        self.graph, self.outputs = graph, dict(graph.outputs)
+        self._constants: dict[str | None, Any] = {
+            key: xp.asarray(v) if isinstance(v, (np.ndarray, np.generic)) else v
+            for key, v in graph.constants.items()
+        }
+        self._constants[None] = None
+        dead = _last_reads(graph)
+        self._steps = tuple(
+            _step(node, graph, xp, find, dead.get(i, ()), exact=exact)
+            for i, node in enumerate(graph.nodes)
+        )
+
+    def __call__(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute the outputs from a tensor for each input and weight."""
+        env: dict[str | None, Any] = {**self._constants, **values}
+        for step in self._steps:
+            made = step.function(*[env[key] for key in step.inputs])
+            if isinstance(made, (tuple, list)):
+                env.update(zip(step.outputs, made, strict=False))
+            else:
+                env[step.outputs[0]] = made
+            for key in step.dead:
+                del env[key]
+        return {name: env[key] for name, key in self.outputs.items()}
+
+
+def _step(
+    node: Any,
+    graph: Graph,
+    xp: TorchNamespace,
+    find: Callable[[str], Op],
+    dead: tuple[str, ...],
+    *,
+    exact: bool,
+) -> Step:
+    assert isinstance(node, Node), "torch runs equal blocks one by one"
+    op = find(node.op)
+    inputs = tensors_of(op, node.inputs)
+    specs = [graph.specs.get(key) for key in inputs if key is not None]
+    start = functools.partial(op.body if exact and _alike(op, specs) else op, xp)
+    attributes = dict(node.attrs)
+    function = functools.partial(start, **attributes) if attributes else start
+    return Step(function, inputs, node.outputs, dead)
+
+
+def _alike(op: Op, specs: list[Spec | None]) -> bool:
+    """Whether the tensors have the dtype already that promotion would give them."""
+    if op.promote == "none":
+        return True
+    dtypes = {None if spec is None else spec.dtype for spec in specs}
+    if len(dtypes) != 1 or None in dtypes:
+        return False
+    (dtype,) = dtypes
+    assert dtype is not None
+    return op.promote == "same" or is_floating(dtype)
+
+
+def _last_reads(graph: Graph) -> dict[int, tuple[str, ...]]:
+    kept = set(graph.outputs.values())
+    last: dict[str, int] = {}
+    made: set[str] = set()
+    for i, node in enumerate(graph.nodes):
+        made.update(node.outputs)
+        for key in (*node.inputs.values(), *node.outputs):
+            if key in made and key not in kept:
+                last[key] = i
+    dead: dict[int, tuple[str, ...]] = {}
+    for key, i in last.items():
+        dead[i] = (*dead.get(i, ()), key)
+    return dead

@@ -1,0 +1,424 @@
+"""A compiled model stays within a budget, and its numbers stay what they were."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import frugax as fx
+from frugax import MemoryBudget, SizeBudget, models
+from frugax.budget import Verdict
+from frugax.errors import InfeasibleBudgetError
+from frugax.measure import program
+from frugax.models.to_jax import Compiled, MemoryPlan
+from frugax.models.to_jax._pieces import find_pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Net:
+    """A model, the shape of its input, and from how many blocks a loop is made."""
+
+    model: models.Layer
+    shape: tuple[int, ...]
+    scan_from: int | None = None
+
+    def compile(self, budget=None, backend=None, **options):
+        shapes = {"input": self.shape} | options.pop("shapes", {})
+        return models.compile(
+            self.model,
+            backend or fx.JaxBackend(),
+            shapes=shapes,
+            scan_from=self.scan_from,
+            budget=budget,
+            **options,
+        )
+
+
+def encoder(depth, scan_from):
+    blocks = [models.TransformerBlock(32, heads=2, hidden=64) for _ in range(depth)]
+    return Net(models.Model(*blocks), (8, 24, 32), scan_from)
+
+
+def conv_net():
+    layers = []
+    for channels in (8, 8, 8, 8):
+        layers += [models.Conv2D(channels), models.Relu()]
+    return Net(models.Model(*layers, models.Flatten(), models.Linear(5)), (16, 8, 8, 3))
+
+
+MLP = Net(models.MLP(input_size=16, hidden_sizes=[32] * 4, output_size=8), (128, 16))
+NETS = {
+    "mlp": MLP,
+    "encoder": encoder(3, None),
+    "scanned": encoder(6, 2),
+    "conv": conv_net(),
+}
+
+
+def bytes_of(compiled, args):
+    lowered = jax.jit(compiled._outputs_and_gradients).lower(*args)
+    return program(lowered.compile()).temp_bytes
+
+
+def numbers(net, compiled, seed=0):
+    """Params, data and output gradients."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    params = compiled.randomize_params(keys[0])
+    data = {"input": jax.random.normal(keys[1], net.shape)}
+    outputs = jax.eval_shape(compiled.pure, params, data)
+    pulled = {k: jax.random.normal(keys[2], v.shape) for k, v in outputs.items()}
+    return params, data, pulled
+
+
+def far(made, wanted):
+    """The largest relative error of outputs, and of all gradients as one."""
+
+    def row(part):
+        return np.concatenate([np.ravel(v) for v in jax.tree.leaves(part)])
+
+    pairs = [(row(m), row(w)) for m, w in zip(made, wanted, strict=True)]
+    return max(np.linalg.norm(m - w) / np.linalg.norm(w) for m, w in pairs)
+
+
+def squares(outputs, inputs):
+    return jnp.mean((outputs["output"] - inputs["label"]) ** 2)
+
+
+def spread(outputs, inputs):
+    """Every row against the mean of all: no sum over rows."""
+    off = outputs["output"] - outputs["output"].mean(0, keepdims=True)
+    return jnp.max(jnp.abs(off * inputs["label"])) + jnp.mean(off**2)
+
+
+# --- the promise ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, 0.25])
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+def test_gradients_fit_and_are_those_without_a_budget(net, share):
+    plain = net.compile()
+    args = numbers(net, plain)
+    whole = bytes_of(plain, args)
+    compiled = net.compile(MemoryBudget(limit_bytes=int(whole * share)))
+    plan = compiled.plan
+    assert plan.predicted <= whole * share < plan.unplanned_bytes == whole
+    assert plan.recompute.segments or plan.micro_batches > 1
+    assert far(compiled.evaluate(*args), plain.evaluate(*args)) < 1e-5
+    (spend,) = compiled.report().spends
+    assert spend.measured == spend.predicted == plan.predicted
+    assert spend.verdict is Verdict.KEPT
+    assert MemoryPlan.from_json(plan.to_json()) == plan
+
+
+def test_what_fits_anyway_is_left_as_it_is():
+    compiled = MLP.compile(MemoryBudget("1GiB"))
+    (lever,) = compiled.plan.levers
+    assert (lever.name, lever.fits, lever.extra_flops) == ("keep everything", True, 0)
+    assert compiled.plan.extra_flops == 0
+    assert compiled.plan.micro_batches == 1
+    args = numbers(MLP, compiled)
+    assert far(compiled.evaluate(*args), MLP.compile().evaluate(*args)) == 0
+    assert "nothing is computed twice" in compiled.plan.explain()
+
+
+def test_without_a_budget_nothing_is_there_that_could_cost():
+    assert type(MLP.compile()) is Compiled
+
+
+@pytest.mark.parametrize("loss", [squares, spread])
+def test_a_loss_is_planned_when_it_is_first_asked_for(loss):
+    plain = MLP.compile()
+    params, data, _ = numbers(MLP, plain)
+    inputs = data | {"label": jnp.linspace(0, 1, 128 * 8).reshape(128, 8)}
+    wanted = plain.value_and_grad(params, inputs, loss)
+    compiled = MLP.compile(MemoryBudget("62KiB"))
+    made = compiled.value_and_grad(params, inputs, loss)
+    assert far(made, wanted) < 1e-5
+    plan = compiled.plan_for(loss, inputs)
+    assert plan.purpose == f"value_and_grad of {loss.__name__}"
+    # So little that batches must go through in pieces, even if the loss mixes rows; one
+    # more forward pass, about a third of what a step does, is what that costs.
+    assert plan.micro_batches > 1
+    assert plan.batch_keys == ("input",)
+    assert 0.25 < plan.extra_share < 0.6
+    spends = compiled.report().spends
+    assert [s.verdict for s in spends] == [Verdict.KEPT] * 2
+
+
+def test_gradients_of_some_outputs_have_a_plan_of_their_own():
+    model = models.Model()
+    model |= models.Linear(32)(input="input", output="hidden")
+    model |= models.Tanh()(input="hidden", output=models.IOKey("early", expose=True))
+    model |= models.Linear(4)(input="early", output="late")
+    net = Net(model, (64, 16))
+    plain, compiled = net.compile(), net.compile(MemoryBudget("1MiB"))
+    params, data, pulled = numbers(net, plain)
+    assert set(pulled) >= {"early", "late"}
+    some = {"late": pulled["late"]}
+    made = compiled.evaluate(params, data, some)
+    assert far(made, plain.evaluate(params, data, some)) < 1e-6
+    assert len(compiled.report().spends) == 2
+    _, none = compiled.evaluate(params, data, {})
+    assert not any(bool(v.any()) for v in none.values())
+    with pytest.raises(ValueError, match="output_gradients has 'later'"):
+        compiled.evaluate(params, data, {"later": pulled["late"]})
+
+
+def test_random_draws_and_state_are_as_without_a_budget():
+    layers = [models.Linear(32), models.BatchNorm(), models.Relu(), models.Dropout(0.5)]
+    net = Net(models.Model(*layers * 3, models.Linear(4)), (128, 16))
+    plain = net.compile()
+    params = plain.randomize_params(0)
+    data = {"input": jax.random.normal(jax.random.key(1), net.shape)}
+    data |= {"key": jax.random.key(2)} | plain.initial_state()
+    pulled = {"output": jnp.ones((128, 4))}
+    whole = bytes_of(plain, (params, data, pulled))
+    compiled = net.compile(MemoryBudget(limit_bytes=int(0.7 * whole)))
+    assert compiled.plan.recompute.segments
+    wanted = plain.evaluate(params, data, pulled)
+    made = compiled.evaluate(params, data, pulled)
+    assert set(made[0]) == set(wanted[0])
+    assert far(made, wanted) < 1e-5
+
+
+def test_it_works_inside_a_jit_of_ones_own():
+    plain, compiled = MLP.compile(), MLP.compile(MemoryBudget("96KiB"))
+    assert compiled.plan.recompute.segments
+    params, data, pulled = numbers(MLP, plain)
+    inputs = data | {"label": jnp.ones((128, 8))}
+
+    @jax.jit
+    def both(params):
+        value, _ = compiled.value_and_grad(params, inputs, squares)
+        return compiled.evaluate(params, data, pulled), value
+
+    made, value = both(params)
+    assert far(made, plain.evaluate(params, data, pulled)) < 1e-5
+    wanted, _ = plain.value_and_grad(params, inputs, squares)
+    assert float(value) == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_64_bits_are_planned_as_64_bits():
+    net = Net(models.MLP(input_size=4, hidden_sizes=[16] * 3, output_size=2), (64, 4))
+    backend = fx.JaxBackend(fx.float64)
+    plain = net.compile(backend=backend)
+    params = plain.randomize_params(0)
+    data, pulled = {"input": backend.randn(64, 4)}, {"output": backend.ones(64, 2)}
+    compiled = net.compile(MemoryBudget("32KiB"), backend)
+    assert compiled.plan.unplanned_bytes > 32 * 1024
+    made = compiled.evaluate(params, data, pulled)
+    assert made[0]["output"].dtype == np.float64
+    assert far(made, plain.evaluate(params, data, pulled)) < 1e-12
+    assert compiled.report().verdict is Verdict.KEPT
+
+
+# --- what is refused --------------------------------------------------------------
+
+
+def test_other_shapes_than_were_planned_are_an_error():
+    compiled = MLP.compile(MemoryBudget("1GiB"))
+    params, data, pulled = numbers(MLP, compiled)
+    part = lambda values: {k: v[:50] for k, v in values.items()}
+    text = r"'input' is float32\[50, 16\], but .* planned for float32\[128, 16\]"
+    with pytest.raises(ValueError, match=text):
+        compiled.evaluate(params, part(data), part(pulled))
+    with pytest.raises(ValueError, match=text):
+        compiled.value_and_grad(params, part(data) | {"label": 0.0}, squares)
+    half = {k: v.astype(jnp.bfloat16) for k, v in params.items()}
+    with pytest.raises(ValueError, match=r"'linear_0.bias' is bfloat16\[32\]"):
+        compiled.evaluate(half, data, pulled)
+    # What keeps nothing for a backward pass takes any batch.
+    assert compiled.evaluate(params, part(data))["output"].shape == (50, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"budget": "64MiB"}, TypeError, "must be a MemoryBudget, such as"),
+        ({"budget": SizeBudget("2x")}, TypeError, "use models.plan_dtypes"),
+        ({"jit": False}, ValueError, "jit=False runs op by op"),
+        (
+            {"shapes": {"input": ["batch", 16]}},
+            ValueError,
+            r"batch in 'input' .*shapes=\{\"input\": \[32, 16\]\}",
+        ),
+        (
+            {"backend": fx.JaxBackend(device_mesh=(1,))},
+            ValueError,
+            "plans for one device",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(options, kind, text):
+    with pytest.raises(kind, match=text):
+        MLP.compile(**({"budget": MemoryBudget("1MiB")} | options))
+
+
+def test_torch_says_what_it_has_instead():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="activation_memory_budget"):
+        MLP.compile(MemoryBudget("1MiB"), fx.TorchBackend())
+
+
+def mixed_rows():
+    hidden = models.Linear(16)(models.IOKey("input"))
+    return models.Model.create(output=hidden - hidden.mean(axis=0, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (models.Model(models.Linear(8), models.BatchNorm()), "as in a batch norm"),
+        (models.Model(models.Linear(8), models.Dropout(0.5)), "draws random numbers"),
+        (mixed_rows(), "rows of a batch have a part in each other's output 'output'"),
+        (
+            models.Model.create(output=models.Linear(8)(models.IOKey("input")).mean()),
+            r"the output 'output' \(\) has no row for each row",
+        ),
+        (
+            models.Model(models.Linear(8), fx.op("reshape", shape=(4, -1))),
+            "has no row for each row|cannot take other numbers of rows",
+        ),
+    ],
+    ids=["state", "draws", "mixed", "scalar", "fixed"],
+)
+def test_batches_are_not_cut_where_rows_depend_on_each_other(model, text):
+    with pytest.raises(InfeasibleBudgetError, match=text):
+        Net(model, (64, 16)).compile(MemoryBudget("10B"))
+
+
+def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
+    time = batch = 8
+    x = models.IOKey("input", shape=("batch", time, 16))
+    mask = models.IOKey("mask", shape=(time, time))
+    hidden = models.Linear(16)(x)
+    model = models.Model.create(output=mask @ fx.op("tanh")(hidden))
+    net = Net(model, (batch, time, 16))
+    compiled = net.compile()
+    inputs = {k: compiled.graph.specs[k] for k in ("input", "mask")}
+    pieces = find_pieces(compiled.flat, inputs)
+    assert pieces is not None
+    assert pieces.keys == ("input",)
+    assert pieces.counts == (2, 4, 8)
+
+
+def test_too_little_says_what_would_do():
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        MLP.compile(MemoryBudget("10KiB"))
+    error = caught.value
+    assert isinstance(error.best, MemoryPlan)
+    assert error.needed == error.best.predicted > error.limit == 10 * 1024
+    assert MLP.compile(MemoryBudget(limit_bytes=int(error.needed))).plan
+    assert "take batches of" in str(error)
+    rows = int(error.hint.split("take batches of ")[1].split(",")[0])
+    smaller = dataclasses.replace(MLP, shape=(rows, 16))
+    assert smaller.compile(MemoryBudget("10KiB")).plan.micro_batches == 1
+    with pytest.raises(ValueError, match="no JSON"):
+        MemoryPlan.from_json("{")
+
+
+# --- dtypes of weights ------------------------------------------------------------
+
+DTYPE_NETS = {
+    "mlp": Net(MLP.model, (32, 16)),
+    "encoder": Net(encoder(2, None).model, (4, 12, 32)),
+    "conv": Net(conv_net().model, (8, 8, 8, 3)),
+}
+
+
+def batches_of(net, number, seed):
+    keys = jax.random.split(jax.random.key(seed), number)
+    return [{"input": jax.random.normal(k, net.shape)} for k in keys]
+
+
+@pytest.mark.parametrize("net", DTYPE_NETS.values(), ids=DTYPE_NETS)
+def test_the_error_bound_holds_on_data_that_was_never_seen(net):
+    compiled = net.compile()
+    params = compiled.randomize_params(0)
+    seen, unseen = batches_of(net, 4, 1), batches_of(net, 6, 2)
+    sizes = []
+    for bound in (0.0, 1e-4, 3e-4, 1e-3, 1e-2):
+        budget = SizeBudget(rel_error=bound)
+        plan = models.plan_dtypes(compiled, params, seen, budget)
+        kept = plan.apply(params)
+        assert plan.predicted == plan.error <= bound
+        assert plan.bytes_after == sum(v.nbytes for v in kept.values())
+        assert plan.bytes_before == sum(v.nbytes for v in params.values())
+        assert plan.report(compiled, params, unseen).verdict is Verdict.KEPT
+        sizes.append(plan.bytes_after)
+    assert sizes == sorted(sizes, reverse=True)  # more error, fewer bytes
+    assert sizes[2] < sizes[0]  # somewhere in between, not all or nothing
+    assert sizes[-1] == plan.bytes_before / 2
+    assert type(plan).from_json(plan.to_json()) == plan
+    assert json.loads(plan.to_json())["data_sha256"] == plan.data_sha256
+
+
+def test_sums_stay_in_float32():
+    net = DTYPE_NETS["mlp"]
+    compiled = net.compile()
+    params = compiled.randomize_params(0)
+    seen = batches_of(net, 2, 1)
+    plan = models.plan_dtypes(
+        compiled, params, seen, SizeBudget("2x"), dtypes=["bfloat16"]
+    )
+    kept = plan.apply(params)
+    assert {v.dtype.name for v in kept.values()} == {"bfloat16"}
+    made = compiled.evaluate(kept, seen[0])["output"]
+    rounded = {k: v.astype(jnp.float32) for k, v in kept.items()}
+    assert made.dtype == np.float32
+    np.testing.assert_array_equal(made, compiled.evaluate(rounded, seen[0])["output"])
+    with pytest.raises(ValueError, match="is bfloat16, but this plan is for float32"):
+        plan.apply(kept)
+    with pytest.raises(ValueError, match="params lacks 'linear_0.bias'"):
+        plan.apply({})
+
+
+def test_float16_is_not_taken_where_it_overflows():
+    compiled = Net(models.Linear(4), (8, 16)).compile()
+    params = {"weight": jnp.full((4, 16), 1e5), "bias": jnp.ones(4)}
+    seen = [{"input": jnp.ones((8, 16))}] * 2
+    plan = models.plan_dtypes(compiled, params, seen, SizeBudget("2x"))
+    assert {w.key: w.after for w in plan.weights}["weight"] == "bfloat16"
+
+
+def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():
+    net = DTYPE_NETS["mlp"]
+    compiled = net.compile()
+    params, seen = compiled.randomize_params(0), batches_of(net, 4, 1)
+    with pytest.raises(InfeasibleBudgetError, match="relative error") as caught:
+        budget = SizeBudget("1.9x", rel_error=1e-5)
+        models.plan_dtypes(compiled, params, seen, budget)
+    enough = SizeBudget("1.9x", rel_error=caught.value.needed)
+    plan = models.plan_dtypes(compiled, params, seen, enough)
+    assert plan.bytes_after <= plan.bytes_before / 1.9
+    with pytest.raises(InfeasibleBudgetError, match=r"frugax\.compress") as caught:
+        models.plan_dtypes(compiled, params, seen, SizeBudget("3x"))
+    assert caught.value.needed == plan.bytes_before / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        ({"batches": 1}, ValueError, "two batches or more, got 1"),
+        ({"budget": 0.1}, TypeError, "budget must be a SizeBudget"),
+        ({"budget": SizeBudget(max_abs=1.0)}, ValueError, "not max_abs"),
+        ({"dtypes": ["float32"]}, ValueError, "float32 is not short"),
+        ({"dtypes": ["int8"]}, ValueError, "dtypes must be one of"),
+        ({"compiled": "model"}, TypeError, "compiled for a JaxBackend"),
+        ({"nan": True}, ValueError, "'output' for batch 0 is not finite"),
+    ],
+)
+def test_dtypes_cannot_be_planned_from_nothing(change, kind, text):
+    net = Net(models.Linear(4), (8, 16))
+    compiled = change.pop("compiled", None) or net.compile()
+    params = {"weight": jnp.ones((4, 16)), "bias": jnp.ones(4)}
+    if change.pop("nan", False):
+        params["bias"] = jnp.full(4, jnp.nan)
+    batches = batches_of(net, change.pop("batches", 2), 1)
+    budget = change.pop("budget", SizeBudget("2x"))
+    with pytest.raises(kind, match=text):
+        models.plan_dtypes(compiled, params, batches, budget, **change)

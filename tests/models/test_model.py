@@ -1,0 +1,599 @@
+"""Describing a model: every way to wire it, what it is called, and what is refused."""
+
+import dataclasses
+import operator
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import frugax as ml
+from frugax.models import (
+    Composite,
+    Embedding,
+    IOKey,
+    Linear,
+    Model,
+    Relu,
+    Sequential,
+    op,
+    weight_of,
+)
+from frugax.models.graph import LAYERS, Constant, Layer, Result
+
+X = np.arange(6, dtype="float32").reshape(2, 3) - 2
+
+
+def compiled(model, **how):
+    how.setdefault("shapes", {})
+    return ml.compile(model, ml.JaxBackend(), **how)
+
+
+def evaluate(model, data=None, **how):
+    """What a model gives, as NumPy arrays."""
+    made = compiled(model, **how)
+    data = {"x": X} if data is None else data
+    data = {k: jax.numpy.asarray(v) for k, v in data.items()}
+    outputs = made.evaluate(made.randomize_params(0), data)
+    return {k: np.asarray(v) for k, v in outputs.items()}
+
+
+def x(shape=("batch", 3), **about):
+    return IOKey("x", shape=shape, **about)
+
+
+# --- operators ----------------------------------------------------------------------
+
+BOTH = [
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.truediv,
+    operator.floordiv,
+    operator.mod,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+    operator.eq,
+    operator.ne,
+]
+
+
+@pytest.mark.parametrize("f", BOTH, ids=lambda f: f.__name__)
+def test_operators_on_either_side(f):
+    other = np.float32([1, 2, 4])
+    model = Model.create(
+        left=f(x(), 2.0),
+        right=f(2.0, x() + 3.5),
+        array=f(x(), other),
+        before=f(other, x() + 3.5),
+        two=f(x(), x() + 1.5),
+    )
+    made = evaluate(model)
+    np.testing.assert_allclose(made["left"], f(X, 2), rtol=1e-6)
+    np.testing.assert_allclose(made["right"], f(2, X + 3.5), rtol=1e-6)
+    np.testing.assert_allclose(made["array"], f(X, other), rtol=1e-6)
+    np.testing.assert_allclose(made["before"], f(other, X + 3.5), rtol=1e-6)
+    np.testing.assert_allclose(made["two"], f(X, X + 1.5), rtol=1e-6)
+
+
+def test_other_operators():
+    m = np.float32([[1, 2], [3, 4], [5, 6]])
+    y = x((2, 3))
+    positive = y + 3.0
+    made = evaluate(
+        Model.create(
+            power=positive**2,
+            rpower=2.0**positive,
+            matmul=y @ m,
+            rmatmul=m @ y,
+            negative=-y,
+            absolute=abs(y),
+            both=(y > 0) & (y < 2),
+            one_of=(y < 0) | (y > 2),
+            rand=True & (y > 0),
+            ror=False | (y > 0),
+            neither=~(y > 0),
+        )
+    )
+    want = {
+        "power": (X + 3) ** 2,
+        "rpower": 2 ** (X + 3),
+        "matmul": X @ m,
+        "rmatmul": m @ X,
+        "negative": -X,
+        "absolute": abs(X),
+        "both": (X > 0) & (X < 2),
+        "one_of": (X < 0) | (X > 2),
+        "rand": X > 0,
+        "ror": X > 0,
+        "neither": ~(X > 0),
+    }
+    assert set(made) == set(want)
+    for key, value in want.items():
+        np.testing.assert_allclose(made[key], value, rtol=1e-6, err_msg=key)
+
+
+def test_indexing_and_methods():
+    y = x((2, 3))
+    made = evaluate(
+        Model.create(
+            row=y[0],
+            last=y[..., -1],
+            part=y[:, 1:3],
+            new=y[:, None, ::2],
+            total=y.sum(),
+            sums=y.sum(0, keepdims=True),
+            means=y.mean(-1),
+            largest=y.max(axis=1),
+            least=y.min(),
+            flat=y.reshape(-1),
+            tall=y.reshape((3, 2)),
+            turned=y.transpose(),
+            same=y.transpose(0, 1),
+            whole=y.cast("int32"),
+        )
+    )
+    want = {
+        "row": X[0],
+        "last": X[..., -1],
+        "part": X[:, 1:3],
+        "new": X[:, None, ::2],
+        "total": X.sum(),
+        "sums": X.sum(0, keepdims=True),
+        "means": X.mean(-1),
+        "largest": X.max(1),
+        "least": X.min(),
+        "flat": X.reshape(-1),
+        "tall": X.reshape(3, 2),
+        "turned": X.T,
+        "same": X,
+        "whole": X.astype("int32"),
+    }
+    assert set(made) == set(want)
+    for key, value in want.items():
+        np.testing.assert_allclose(made[key], value, rtol=1e-6, err_msg=key)
+        assert made[key].shape == value.shape
+    assert made["whole"].dtype == np.int32
+
+
+def test_a_connection_is_no_value():
+    y = x()
+    with pytest.raises(TypeError, match="no value"):
+        bool(y == 3)
+    with pytest.raises(TypeError, match="iterated"):
+        list(y)
+    with pytest.raises(TypeError, match="integers, slices"):
+        y["first"]
+    assert len({y, x()}) == 2  # hashed by what they are
+
+
+# --- wiring -------------------------------------------------------------------------
+
+
+def test_three_ways_to_say_the_same():
+    by_name = Model()
+    by_name |= Linear(4, name="a")(input="x", output="hidden")
+    by_name |= Relu()(input="hidden", output="active")
+    by_name |= Linear(2, name="b")(input="active", output="y")
+    in_turn = Model()
+    in_turn |= Linear(4, name="a")(input="x")
+    in_turn += Relu()
+    in_turn += Linear(2, name="b")(output="y")
+    functional = Model.create(y=Linear(2, name="b")(Relu()(Linear(4, name="a")(x()))))
+    made = [
+        evaluate(m, shapes={"x": ("batch", 3)}) for m in (by_name, in_turn, functional)
+    ]
+    assert all(list(m) == ["y"] for m in made)
+    np.testing.assert_array_equal(made[0]["y"], made[1]["y"])
+    np.testing.assert_array_equal(made[0]["y"], made[2]["y"])
+
+
+def test_inputs_wired_to_later_results_by_name():
+    model = Model()
+    model |= op("multiply")(left="later", right=2.0, output="y")
+    model |= op("add")(left="x", right=1.0, output="later")
+    np.testing.assert_allclose(evaluate(model, shapes={"x": (2, 3)})["y"], 2 * (X + 1))
+    assert model.inputs == ("x",)
+
+
+def test_a_layer_used_twice_has_two_sets_of_weights():
+    layer = Linear(3)
+    made = compiled(Model.create(y=layer(layer(x()))))
+    assert set(made.param_keys) == {
+        f"linear_{i}.{name}" for i in (0, 1) for name in ("weight", "bias")
+    }
+
+
+def test_one_connection_in_two_models():
+    hidden = Linear(3)(x())
+    calls = {id(hidden.call): dict(hidden.call.wires)}
+    first = Model.create(y=hidden * 2)
+    second = Model.create(y=hidden + 1, hidden=hidden)
+    assert dict(hidden.call.wires) == calls[id(hidden.call)]
+    a, b = evaluate(first), evaluate(second)
+    np.testing.assert_allclose(a["y"], 2 * b["hidden"], rtol=1e-6)
+    assert compiled(first).output_keys == ("y",)
+
+
+def test_open_ports_become_inputs_when_the_layer_is_called():
+    result = op("subtract")(x((2, 3)))
+    assert list(result.call.wires) == ["left", "right"]
+    made = evaluate(
+        Model.create(y=result), {"x": X, "right": X}, shapes={"right": (2, 3)}
+    )
+    np.testing.assert_allclose(made["y"], 0 * X)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.call.layer = Relu()
+
+
+def test_keys_name_shape_dtype_and_expose():
+    model = Model()
+    tokens = IOKey("tokens", shape=["batch", 4], dtype=np.int32)
+    model |= Embedding(10, 3)(input=tokens, output=IOKey("vectors", expose=True))
+    model += Linear(2)(output="y")
+    made = compiled(model)
+    assert made.shapes["tokens"] == (made.shapes["y"][0], 4)
+    assert set(made.output_keys) == {"vectors", "y"}
+    hidden = model["vectors"]
+    assert isinstance(hidden, Result)
+    assert isinstance(model["tokens"], IOKey)
+    named = Model.create(y=(x() + 1).named("between") * 2)
+    assert set(evaluate(named)) == {"y", "between"}
+
+
+def test_two_keys_of_one_name_complete_each_other():
+    y = IOKey("x", dtype="int32")
+    made = compiled(Model.create(y=x() + IOKey("x"), z=y * 2))
+    assert made.graph.specs["x"].dtype == np.int32
+    clash = Model.create(y=x() + IOKey("x", shape=("batch", 4)))
+    with pytest.raises(ValueError, match="'x' is given the shape"):
+        compiled(clash)
+
+
+def test_inputs_and_constants_as_outputs():
+    made = evaluate(Model.create(same=x(), two=Constant(np.float32([1, 2])), y=x() + 1))
+    np.testing.assert_array_equal(made["same"], X)
+    np.testing.assert_array_equal(made["two"], [1, 2])
+
+
+def test_one_result_under_two_names():
+    y = x() + 1
+    made = evaluate(Model.create(a=y, b=y))
+    np.testing.assert_array_equal(made["a"], made["b"])
+
+
+def test_an_output_may_have_an_inputs_name():
+    np.testing.assert_allclose(evaluate(Model.create(x=x() + 1))["x"], X + 1)
+
+
+def test_constants_are_copied():
+    mine = np.float32([1, 2, 3])
+    model = Model.create(y=x() + mine)
+    mine[:] = 0
+    np.testing.assert_allclose(evaluate(model)["y"], X + [1, 2, 3])
+
+
+def test_what_the_last_layer_gives_is_an_output():
+    model = Model()
+    model |= Linear(3, name="a")(input="x", output="side")
+    model |= Linear(4, name="b")(input="x")
+    assert model.outputs == ("side", "output")
+
+
+def test_several_results_and_optional_ports():
+    @dataclasses.dataclass(frozen=True)
+    class Both(Composite):
+        def build(self, input, other=None):
+            y = input if other is None else input + other
+            return {"double": y * 2, "half": y / 2}
+
+    double, half = Both()(x())
+    made = evaluate(Model.create(a=double, b=half))
+    np.testing.assert_allclose(made["a"], 2 * X)
+    double, half = Both()(x(), other=double)
+    made = evaluate(Model.create(a=double, b=half))
+    np.testing.assert_allclose(made["b"], 1.5 * X)
+    double, half = Both()(x(), other=None)
+    np.testing.assert_allclose(evaluate(Model.create(y=half))["y"], X / 2)
+    assert set(evaluate(Both(), {"input": X}, shapes={"input": (2, 3)})) == {
+        "double",
+        "half",
+    }
+    model = Model()
+    model |= Both()(input="x", double="large")
+    model |= op("negative")(input="large", output="y")
+    assert set(evaluate(model, shapes={"x": (2, 3)})) == {"y"}
+    LAYERS.pop("Both")
+
+
+def test_models_in_models():
+    inner = Model(Linear(3, name="a"), Relu(), name="inner")
+    outer = Model()
+    outer |= inner(input="x", output="h")
+    outer += Model(Linear(2, name="b"))(output="y")
+    made = compiled(outer, shapes={"x": ("batch", 3)})
+    assert set(made.param_keys) == {
+        "inner.a.weight",
+        "inner.a.bias",
+        "model_0.b.weight",
+        "model_0.b.bias",
+    }
+
+
+def test_equal_layers_with_other_names_inside_are_not_mixed_up():
+    one = Sequential([Linear(3, name="a")])
+    other = Sequential([Linear(3, name="b")])
+    keys = compiled(Model.create(y=other(one(x())))).param_keys
+    assert {"sequential_0.a.weight", "sequential_1.b.weight"} <= keys
+
+
+def test_equal_numbers_of_other_types_are_not_mixed_up():
+    @dataclasses.dataclass(frozen=True)
+    class Filled(Composite):
+        value: float
+
+        def build(self, input):
+            return (
+                op("full", shape=(2,), value=self.value)() * input.cast("int32").max()
+            )
+
+    made = compiled(Model.create(a=Filled(1)(x()), b=Filled(1.0)(x())))
+    specs = made.graph.specs
+    dtypes = [specs[made.graph.outputs[k]].dtype.name for k in "ab"]
+    assert dtypes == ["int32", "float32"]
+    LAYERS.pop("Filled")
+
+
+# --- shared weights -----------------------------------------------------------------
+
+TOKENS = IOKey("tokens", shape=("batch", 5), dtype="int32")
+
+
+def test_ties_by_connection_and_by_name_are_the_same():
+    vectors = Embedding(10, 4, name="table")(TOKENS)
+    head = Linear(10, bias=False, name="head")
+    functional = Model.create(y=head(vectors, weight=weight_of(vectors)))
+    by_name = Model()
+    by_name |= Embedding(10, 4, name="table")(input=TOKENS, output="vectors")
+    by_name |= head(input="vectors", weight="table.weight", output="y")
+    data = {"tokens": np.arange(10, dtype="int32").reshape(2, 5)}
+    a, b = evaluate(functional, data), evaluate(by_name, data)
+    np.testing.assert_array_equal(a["y"], b["y"])
+    assert compiled(by_name).param_keys == {"table.weight"}
+
+
+def test_ties_across_nested_models():
+    encoder = Model(name="encoder")
+    encoder |= Embedding(10, 4, name="table")(input="tokens", output="vectors")
+    model = Model()
+    model |= encoder(tokens=TOKENS, vectors="vectors")
+    head = Linear(10, bias=False)
+    model |= head(input="vectors", weight="encoder.table.weight", output="y")
+    assert compiled(model).param_keys == {"encoder.table.weight"}
+
+    @dataclasses.dataclass(frozen=True)
+    class Head(Composite):
+        def build(self, input, table):
+            return Linear(10, bias=False)(input, weight=table)
+
+    vectors = Embedding(10, 4, name="table")(TOKENS)
+    model = Model.create(y=Head()(vectors, weight_of(vectors)))
+    assert compiled(model).param_keys == {"table.weight"}
+    LAYERS.pop("Head")
+
+
+def test_the_owner_of_a_shared_weight_may_come_later():
+    hidden = Linear(3, name="a")(x())
+    penalty = (op("identity")(weight_of(hidden)) ** 2).sum()
+    made = evaluate(Model.create(penalty=penalty, y=hidden))
+    assert made["penalty"].shape == ()
+    model = Model()
+    model |= Linear(3, bias=False, name="b")(input="x", weight="a.weight", output="h")
+    model |= Linear(3, bias=False, name="a", init="he")(input="h", output="y")
+    made = compiled(model, shapes={"x": (2, 3)})
+    assert made.weights["a.weight"].init.std == pytest.approx((2 / 3) ** 0.5)
+
+
+# --- keys ---------------------------------------------------------------------------
+
+
+def test_constant_keys_fix_inputs_and_weights():
+    model = Model.create(y=Linear(2, bias=False, name="a")(x()) + IOKey("shift"))
+    weight = np.ones((2, 3))
+    fixed = {"shift": 3.0, "a.weight": weight}
+    made = evaluate(model, constant_keys=fixed)
+    np.testing.assert_allclose(made["y"], X @ weight.T + 3, rtol=1e-6)
+    with pytest.raises(ValueError, match="constant_keys: there is no 'b'"):
+        compiled(model, constant_keys={**fixed, "b": 1.0})
+    with pytest.raises(ValueError, match=r"'a.weight' of shape \(2, 3\)"):
+        compiled(model, constant_keys={**fixed, "a.weight": np.ones((3, 2))})
+    with pytest.raises(ValueError, match=r"'x' must have shape \('batch', 3\)"):
+        compiled(model, constant_keys={**fixed, "x": np.ones((2, 4))})
+
+
+def test_data_and_trainable_keys():
+    model = Model.create(y=Linear(2, name="a")(x((2, 3))))
+    made = compiled(model, data_keys=["a.bias"], trainable_keys=["x"])
+    assert made.param_keys == {"a.weight", "x"}
+    assert made.data_keys == {"a.bias"}
+    params = made.randomize_params(0)
+    assert params["x"].shape == (2, 3)
+    data = {"a.bias": jax.numpy.zeros(2)}
+    _, grads = made.evaluate(params, data, {"y": jax.numpy.ones((2, 2))})
+    assert set(grads) == {"a.weight", "x"}
+    with pytest.raises(ValueError, match="data_keys: there is no 'bias'"):
+        compiled(model, data_keys=["bias"])
+    with pytest.raises(ValueError, match="trainable_keys: 'x' is float32"):
+        compiled(Model.create(y=Linear(2)(x())), trainable_keys=["x"])
+
+
+def test_discarded_outputs_take_their_layers_along():
+    model = Model.create(y=Linear(2, name="a")(x()), z=Linear(2, name="b")(IOKey("w")))
+    made = compiled(model, discard_keys=["z"])  # so w needs no shape
+    assert made.param_keys == {"a.weight", "a.bias"}
+    with pytest.raises(ValueError, match="discard_keys: there is no output 'v'"):
+        compiled(model, discard_keys=["v"])
+    with pytest.raises(ValueError, match="leaves no output"):
+        compiled(model, discard_keys=["y", "z"])
+
+
+# --- what is refused ----------------------------------------------------------------
+
+
+def circle():
+    model = Model()
+    model |= Linear(2, name="a")(input="u", output="v")
+    model |= Linear(2, name="b")(input="v", output="u")
+    return compiled(model, shapes={})
+
+
+def extended_after_use():
+    inner = Model(Linear(2))
+    Model(inner)
+    inner += Relu()
+
+
+def extended_after_call():
+    inner = Model(Linear(2))
+    inner(x())
+    inner += Relu()
+
+
+def foreign():
+    other = Model()
+    other |= Linear(2)(input="x", output="y")
+    return Model.create(y=other["y"] + 1)
+
+
+def foreign_weight():
+    other = Linear(2, name="other")(x())
+    return compiled(Model.create(y=Linear(2, bias=False)(x(), weight=weight_of(other))))
+
+
+def named(*names):
+    model = Model()
+    for i, name in enumerate(names):
+        model |= Linear(2, name=name)(input="x", output=f"y{i}")
+    return model
+
+
+def lost_weight():
+    model = Model()
+    model |= Linear(2)(input="x", weight="b.weight", output="y")
+    return compiled(model, shapes={"x": (2, 3)})
+
+
+def lost_weight_in_a_layer():
+    model = Model()
+    model |= Linear(2, name="b")(input="x", output="h")
+    model |= Linear(2)(input="h", weight="b.wait", output="y")
+    return compiled(model, shapes={"x": (2, 3)})
+
+
+def twice():
+    model = Model()
+    model |= Linear(2)(input="x", output="y")
+    model |= Linear(2)(input="x", output="y")
+
+
+def nowhere():
+    model = Model()
+    model |= Linear(2, name="a")(input="x")
+    model |= Linear(2, name="b")(input="x", output="y")
+    return model.outputs
+
+
+def random_key_taken():
+    y = op("dropout")(x()) + IOKey("key", shape=("batch", 3))
+    return compiled(Model.create(y=y))
+
+
+REFUSED = [
+    (circle, ValueError, "circle: a -> b -> a|circle: b -> a -> b"),
+    (extended_after_use, ValueError, "cannot be extended"),
+    (extended_after_call, ValueError, "cannot be extended"),
+    (foreign, ValueError, "belongs to another model"),
+    (foreign_weight, ValueError, "not part of the same model"),
+    (lambda: named("a", "a"), ValueError, "two layers are called 'a'"),
+    (lambda: named("a.b"), ValueError, "letters, digits"),
+    (lost_weight, ValueError, "a layer 'b', but there are only the layers linear_0"),
+    (lost_weight_in_a_layer, ValueError, "shares the weight 'b.wait', but no layer"),
+    (twice, ValueError, "two results are called 'y'"),
+    (nowhere, ValueError, "nobody reads what layer 'a' gives"),
+    (random_key_taken, ValueError, "cannot be the random key"),
+    (lambda: compiled(Model()), ValueError, "no layers"),
+    (lambda: Model.create(), TypeError, "needs an output"),
+    (lambda: Model.create(y=3), TypeError, "'y' must be a connection"),
+    (lambda: Model(3), TypeError, "a model takes layers"),
+    (lambda: Linear(2)(x(), x()), TypeError, "takes 1 inputs"),
+    (lambda: Linear(2)(x(), input=x()), ValueError, "'input' is wired twice"),
+    (lambda: Linear(2)(wrong=x()), ValueError, "no port 'wrong'"),
+    (lambda: Linear(2)(x(), output=3), TypeError, "takes a name"),
+    (lambda: Linear(2)(x(), output="a.b"), ValueError, "names with a dot"),
+    (lambda: Linear(2)(Linear(2)), TypeError, "is given connections"),
+    (lambda: x() + object(), TypeError, "is given connections"),
+    (lambda: x() + np.array(["a"]), TypeError, "is given connections"),
+    (lambda: IOKey(3), TypeError, "must be text"),
+    (lambda: IOKey("a/b"), ValueError, "without '/'"),
+    (lambda: IOKey(""), ValueError, "IOKey.name"),
+    (lambda: IOKey("a", shape="batch"), TypeError, "must be a sequence"),
+    (lambda: weight_of(x()), TypeError, "weight_of takes what a layer gave"),
+    (lambda: op("gelu", approx=True), ValueError, "no attribute 'approx'"),
+    (lambda: op("reshape"), TypeError, "needs the attribute 'shape'"),
+    (lambda: op("sum", axis=np.ones(2)), TypeError, "Arrays are inputs"),
+    (lambda: compiled(Linear(2)(input="x")), TypeError, "wired already"),
+    (lambda: compiled(3), TypeError, "takes a model or a layer"),
+    (lambda: compiled(Layer()), TypeError, "made of layers"),
+    (lambda: compiled(op("nothing")(x())), TypeError, "takes a model or a layer"),
+    (
+        lambda: compiled(Model.create(y=op("nothing")(x()))),
+        ValueError,
+        "no op 'nothing'",
+    ),
+    (lambda: compiled(Linear(2)), ValueError, "shape of 'input'.* is not known"),
+    (lambda: compiled(Linear(2), scan_from=1), ValueError, "at least 2"),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "words"), REFUSED)
+def test_what_is_wrong_is_said_in_one_line(make, error, words):
+    with pytest.raises(error) as caught:
+        make()
+    said = str(caught.value)
+    if not said.startswith("Type-check error"):  # the tests' own checks came first
+        assert re.search(words, said)
+        assert "\n" not in said
+
+
+# --- how it looks -------------------------------------------------------------------
+
+
+def test_a_model_shows_its_layers():
+    y = x()
+    for _ in range(3):
+        y = Relu()(Linear(3, bias=False)(y))
+    inner = Model(Sequential([Linear(2), Relu()]), Relu(), Relu(), name="inner")
+    model = Model.create(y=inner(y) + 1.0, same=IOKey("x"))
+    text = repr(model)
+    assert text.splitlines()[0] == "Model(x -> y, same)"
+    assert "  linear_0: Linear(dimension=3, bias=False) of x" in text
+    assert "    relu_0 ... relu_1 (2 times): Relu() of sequential_0" in text
+    assert "    sequential_0: Sequential(layers=[Linear(dimension=2), Relu()])" in text
+    assert "add_0: op('add') of inner, 1.0" in text
+    assert repr(Model()) == "Model() without layers"
+
+
+def test_deep_models_do_not_reach_pythons_stack():
+    y = x()
+    for _ in range(3000):
+        y = y + 1.0
+    model = Model.create(y=y)
+    assert len(model.calls) == 3000
+    backwards = Model()
+    for i in range(3000):
+        backwards |= op("add")(left=f"v{i + 1}", right=1.0, output=f"v{i}")
+    backwards |= op("add")(left="x", right=1.0, output="v3000")
+    assert len(compiled(backwards, shapes={"x": (1,)}).graph.nodes) == 3001

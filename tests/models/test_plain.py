@@ -1,0 +1,432 @@
+"""Models survive JSON; what is wrong in it is refused with its place."""
+
+import copy
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings, strategies as st
+
+from frugax.errors import UnsupportedFileError
+from frugax.models import graph, layers
+from frugax.models._from_plain import from_plain
+from frugax.models._plain import to_plain
+from frugax.models.graph import Composite, IOKey, Model, Repeat, flatten, op, weight_of
+from frugax.models.layers import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    MultiHeadAttention,
+    Relu,
+    Residual,
+    Sequential,
+    TransformerBlock,
+)
+
+
+def through_json(model: graph.Layer) -> Any:
+    return from_plain(json.loads(json.dumps(to_plain(model), allow_nan=False)))
+
+
+def content(flat: graph.Graph) -> Any:
+    """All that a flat program holds, to compare with `==`."""
+
+    def value(v):
+        return (v.dtype, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else repr(v)
+
+    def step(n):
+        common = (type(n).__name__, n.path, dict(n.inputs), n.outputs)
+        if isinstance(n, Repeat):
+            return (*common, n.names, n.carry, content(n.body))
+        return (*common, repr(n.layer), n.op, repr(n.attrs))
+
+    return (
+        {k: (i.name, i.shape, i.dtype) for k, i in flat.inputs.items()},
+        {k: value(v) for k, v in flat.constants.items()},
+        [step(n) for n in flat.nodes],
+        list(flat.outputs.items()),
+    )
+
+
+def assert_same(model):
+    again = through_json(model)
+    for training, scan_from in ((True, None), (False, None), (True, 2)):
+        flat, other = (
+            flatten(m, inference=not training, scan_from=scan_from)
+            for m in (model, again)
+        )
+        assert content(other) == content(flat)
+    assert to_plain(again) == to_plain(model)
+
+
+BLOCK = TransformerBlock(4, heads=2)
+NEEDED = {
+    "block": BLOCK,
+    "layer": Linear(4),
+    "layers": (Linear(4), layers.Dropout(0.5), Relu(name="end")),
+    "channels": 4,
+    "scale": 0.1,
+    "depth": 2,
+}
+
+
+def an_example(cls):
+    values = {
+        f.name: NEEDED.get(f.name, 2)
+        for f in dataclasses.fields(cls)
+        if f.default is dataclasses.MISSING
+    }
+    if cls in (layers.ConvNet, layers.UNet):
+        values["channels"] = (4, 8)
+    if cls is layers.Bidirectional:
+        values["layer"] = layers.GRU(4)
+    if cls is layers.TransformerLM:
+        values["length"] = 16
+    return cls(**values)
+
+
+@pytest.mark.parametrize("name", layers.__all__)
+def test_every_layer_survives(name):
+    layer = an_example(getattr(layers, name))
+    again = through_json(layer)
+    assert again == layer
+    assert type(again) is type(layer)
+    assert_same(layer)
+
+
+ZERO = graph.Fill(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Twice(Composite):
+    """A user's own layer, with other layers as its settings."""
+
+    part: graph.Layer
+    parts: tuple[graph.Layer, ...] = ()
+    start: graph.Init = ZERO
+    factor: float | None = None
+
+    def build(self, input: graph.Connection) -> graph.Connection:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x = input
+        for part in (self.part, self.part, *self.parts):
+            made = part(x)
+            x = made if isinstance(made, graph.Result) else made[0]
+        return x * (1.0 if self.factor is None else self.factor)
+
+
+def any_layer(data, depth):
+    """A random layer, with others in it down to `depth`.
+
+    Built in the test and not in a strategy: beartype looks at sequences at random.
+    """
+    pick = data.draw(st.integers(0, 9 if depth else 4))
+    match pick:
+        case 0:
+            return Linear(data.draw(st.integers(1, 9)), bias=data.draw(st.booleans()))
+        case 1:
+            return LayerNorm()
+        case 2:
+            return op("clip", min=data.draw(st.floats()), max=math.inf)
+        case 3:
+            return MultiHeadAttention(4, 2)
+        case 4:
+            return op("sum", axis=-1, keepdims=True)
+        case 5:
+            return Residual(any_layer(data, depth - 1))
+        case 6:
+            count = data.draw(st.integers(1, 3))
+            return Sequential([any_layer(data, depth - 1) for _ in range(count)])
+        case 7:
+            parts = (any_layer(data, depth - 1), any_layer(data, depth - 1))
+            return Twice(parts[0], parts[data.draw(st.integers(0, 2)) :])
+    return any_model(data, depth)
+
+
+def any_model(data, depth):
+    """Layers wired at random: one after another, by name, as functions, exposed."""
+    model = Model(name=data.draw(st.none() | st.text("abc_-", min_size=1, max_size=3)))
+    results: list[graph.Connection] = [
+        IOKey("input", shape=("batch", None, 4)),
+        IOKey("other", dtype="int32"),
+    ]
+    for i in range(data.draw(st.integers(1, 4))):
+        layer = any_layer(data, depth - 1)
+        source = results[data.draw(st.integers(0, len(results) - 1))]
+        match data.draw(st.integers(0, 4)):
+            case 0:
+                model += layer
+            case 1:
+                port = layer.needed[0] if layer.needed else layer.inputs[0]
+                model |= layer(**{port: "input", layer.outputs[0]: f"y{i}"})
+            case 2:
+                made = layer(source)
+                results.append(made if isinstance(made, graph.Result) else made[0])
+                model |= results[-1]
+            case 3:
+                dtype = data.draw(st.sampled_from(["f4", "i8", "f2"]))
+                values = [np.arange(3, dtype=dtype), 2, True, math.nan, 1.5]
+                value = values[data.draw(st.integers(0, 4))]
+                results.append(op("add")(source, value))
+                model |= results[-1]
+            case 4:
+                model += layer
+                model |= op("identity")(
+                    input="input", output=IOKey(f"z{i}", expose=True)
+                )
+    return model
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_random_models_survive(data):
+    try:
+        model = any_layer(data, 3)
+        flatten(model)
+    except ValueError:  # names that clash, a result that goes nowhere
+        reject()
+    assert_same(model)
+
+
+def test_what_is_wired_by_hand_survives():
+    tokens = IOKey("tokens", shape=("batch", 16), dtype="int32")
+    vectors = Embedding(100, 8, name="embedding")(tokens)
+    tied = Linear(100, bias=False)(vectors, weight=weight_of(vectors))
+    model = Model.create(logits=tied, vectors=vectors[..., ::2, None])
+    outer = Model()
+    outer |= model(tokens="text", logits="logits")
+    outer |= op("where")(True, outer["logits"], -math.inf)
+    assert_same(outer)
+
+
+class Named(Model):
+    """A user's own kind of model: its class is not kept, its keys are."""
+
+
+def test_keys_of_a_derived_model_stay():
+    model = Model(Linear(3), Named(Linear(4)), Named(Linear(4)))
+    assert_same(model)
+    assert through_json(model).calls[1][0] == "named_0"
+    with pytest.raises(TypeError, match=r"^layers\[0\]: give this Named a name"):
+        to_plain(Sequential([Named(Linear(2))]))
+
+
+def test_a_model_used_twice_stays_one_model():
+    block = Model(Linear(4), Relu())
+    model = Model(*[block] * 12)
+    assert len(to_plain(model)["layer"]["calls"][5]["layer"]) == 2
+    assert_same(model)
+    again = through_json(model)
+    assert again.calls[0][1].layer is again.calls[11][1].layer
+    (loop,) = flatten(again, scan_from=8).nodes
+    assert isinstance(loop, Repeat)
+    plain = to_plain(model)
+    for number in (0, 2, -1, "1"):  # 0 is the outer one, which is not complete
+        at(plain, 5)["layer"]["model"] = number
+        with pytest.raises(
+            ValueError, match=rf"^calls\[5\].layer.model: no model {number!r}"
+        ):
+            from_plain(plain)
+
+
+def test_a_model_read_again_can_be_extended():
+    model = through_json(Model(Linear(3)))
+    model += Relu()
+    assert [n.path for n in flatten(model).nodes] == ["linear_0", "relu_0"]
+
+
+WIRED = Model()
+WIRED |= MultiHeadAttention(4, heads=2)(input="x", output="y")
+WIRED |= Linear(3)(input="y", output="z")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (
+            lambda p: p["layer"].update(kind="os.system"),
+            ValueError,
+            "^there is no layer",
+        ),
+        (
+            lambda p: p["layer"].update(kind="Primitive"),
+            ValueError,
+            "^there is no layer",
+        ),
+        (lambda p: p["layer"].update(kind=["Model"]), ValueError, "^there is no layer"),
+        (lambda p: p["layer"].pop("calls"), ValueError, "^'calls' is missing"),
+        (lambda p: p["layer"].update(extra=1), ValueError, "^extra: there is no such"),
+        (
+            lambda p: at(p, 0)["layer"].update(heads="2"),
+            TypeError,
+            r"^calls\[0\].layer.heads: must be int, got '2'",
+        ),
+        (
+            lambda p: at(p, 0)["layer"].update(heads=True),
+            TypeError,
+            r"^calls\[0\].layer.heads: must be int, got True",
+        ),
+        (
+            lambda p: at(p, 0)["layer"].update(heads=3),
+            ValueError,
+            r"^calls\[0\].layer: MultiHeadAttention: ",
+        ),
+        (
+            lambda p: at(p, 0)["layer"].update(haeds=3),
+            ValueError,
+            r"^calls\[0\].layer.haeds: there is no such entry; there are: bias, ",
+        ),
+        (
+            lambda p: at(p, 1)["layer"].pop("dimension"),
+            ValueError,
+            r"^calls\[1\].layer: 'dimension' is missing",
+        ),
+        (
+            lambda p: at(p, 1)["layer"].update(init="best"),
+            TypeError,
+            r"^calls\[1\].layer.init: must be .*Literal",
+        ),
+        (
+            lambda p: at(p, 1)["wires"].update(query={"key": "x"}),
+            ValueError,
+            r"^calls\[1\].wires: there is no 'query'; there are: bias, input, weight",
+        ),
+        (
+            lambda p: at(p, 1)["wires"].pop("input"),
+            ValueError,
+            r"^calls\[1\].wires: 'input' is missing",
+        ),
+        (
+            lambda p: at(p, 1)["wires"].update(input={"call": 7, "port": "output"}),
+            ValueError,
+            r"^calls\[1\].wires.input.call: there is no call 7",
+        ),
+        (
+            lambda p: at(p, 1)["wires"].update(input={"call": 0, "port": "out"}),
+            ValueError,
+            r"^calls\[1\].wires.input.port: there is no 'out'; there are: output",
+        ),
+        (
+            lambda p: at(p, 1)["names"].update(output={"key": "y"}),
+            ValueError,
+            "^two results are called 'y'",
+        ),
+        (
+            lambda p: at(p, 1)["names"].update(output={"key": 3}),
+            TypeError,
+            r"^calls\[1\].names.output.key: must be str, got 3",
+        ),
+        (
+            lambda p: p["layer"]["named"].update(y={"call": 1, "port": "output"}),
+            ValueError,
+            "^the name 'y' means one thing in calls, not in named",
+        ),
+        (lambda p: p["layer"].update(exposed=["q"]), ValueError, "^exposed: .* 'q'"),
+        (lambda p: p["layer"].update(calls={}), TypeError, "^calls: a list is needed"),
+        (lambda p: p["layer"].update(name=3), TypeError, "^name: must be"),
+        (
+            lambda p: at(p, 1)["wires"].update(
+                input={"array": "AAAA", "dtype": "float32", "shape": [1]}
+            ),
+            ValueError,
+            r"^calls\[1\].wires.input: float32\[1\] does not have 3 bytes",
+        ),
+        (
+            lambda p: at(p, 1)["wires"].update(
+                input={"array": "AAAA", "dtype": "O", "shape": [1]}
+            ),
+            ValueError,
+            r"^calls\[1\].wires.input: this is no constant",
+        ),
+        (lambda p: p.update(version=True), ValueError, "^this is no frugax-model"),
+        (lambda p: p.update(version=2), UnsupportedFileError, "version 2; this .* 1"),
+        (lambda p: p.update(format="mithril"), ValueError, "^this is no frugax-model"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(change, error, text):
+    plain = copy.deepcopy(to_plain(WIRED))
+    from_plain(plain)
+    change(plain)
+    with pytest.raises(error, match=text):
+        from_plain(plain)
+
+
+def at(plain, i):
+    return plain["layer"]["calls"][i]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"axes": 0}, r"^calls\[0\].layer: op 'softmax' has no attribute 'axes'"),
+        ({"name": "x"}, r"^calls\[0\].layer.attributes: an op has no attribute 'name'"),
+        ({"axis": {"kind": "Relu"}}, "a plain value is needed"),
+        ({"axis": {"float": "1e3"}}, "this is no value"),
+    ],
+)
+def test_attributes_of_ops_are_checked(attributes, text):
+    plain = to_plain(Model(op("softmax", axis=-1)))
+    at(plain, 0)["layer"]["attributes"] = attributes
+    with pytest.raises((TypeError, ValueError), match=text):
+        from_plain(plain)
+
+
+def test_names_are_looked_up_and_never_imported(monkeypatch):
+    import builtins
+
+    def refuse(name, *_args, **_kwargs):
+        raise AssertionError(f"import of {name}")
+
+    plain = to_plain(Model(Linear(2)))
+    at(plain, 0)["layer"]["kind"] = "antigravity"
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ValueError, match="there is no layer 'antigravity'"):
+        from_plain(plain)
+
+
+def test_depth_and_size_are_bounded():
+    model: graph.Layer = Linear(2)
+    for _ in range(20):
+        model = Model(model)
+    assert_same(model)
+    for _ in range(20):
+        model = Model(model)
+    with pytest.raises(ValueError, match="more than 32 layers in each other"):
+        to_plain(model)
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    plain = to_plain(Linear(2))
+    plain["layer"]["dimension"] = deep
+    with pytest.raises(ValueError, match="nested more than 128 deep"):
+        from_plain(plain)
+    plain["layer"]["dimension"] = [0] * 5_000_001
+    with pytest.raises(ValueError, match="more than 5,000,000 entries"):
+        from_plain(plain)
+
+
+def test_what_would_be_lost_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Holds(graph.Primitive):
+        value: Any = None
+        op = "relu"
+
+    class Bare(Relu):
+        def __init__(self, slope):
+            super().__init__()
+            object.__setattr__(self, "slope", slope)
+
+    with pytest.raises(TypeError, match=r"^value: only numbers, texts"):
+        to_plain(Holds(np.ones))
+    with pytest.raises(TypeError, match=r"^Bare.slope is no dataclass field"):
+        to_plain(Bare(0.1))
+    cls = type("Linear", (Linear,), {"__module__": "elsewhere"})
+    with pytest.raises(TypeError, match="cannot be found by its name"):
+        to_plain(cls(3))
+    elsewhere = Linear(3)(IOKey("x"))
+    model = Model()
+    model |= Linear(3)(input="x", weight=weight_of(elsewhere))
+    with pytest.raises(ValueError, match="not part of the same model"):
+        to_plain(model)
