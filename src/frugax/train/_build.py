@@ -80,7 +80,8 @@ class Builder:
             return jit(build(jax.value_and_grad(objective, has_aux=True))), None
         # On several devices each runs this program on its part of the batch.
         spread = 1 if layout is None else layout.data_size
-        part = micro_batch(batch, self.recipe.accum * spread)
+        parts = self.recipe.accum * spread
+        part = jax.eval_shape(lambda b: micro_batch(b, parts), batch)
         whole = remat.Program(build=build, args=(state, batch), donate_argnums=donate)
         plan = remat.plan(
             objective,

@@ -107,13 +107,24 @@ class Layout:
         )
 
     def of_batch(self, batch: PyTree) -> PyTree:
-        """Where each array of a batch lies: its first axis split, numbers copied."""
+        """Where each array of a batch lies: its first axis split, numbers copied.
 
-        def where(x: Any) -> NamedSharding:
-            spec = PartitionSpec("data") if np.ndim(x) else PartitionSpec()
-            return NamedSharding(self.mesh, spec)
+        Raises:
+            ValueError: an array's first axis cannot be split so.
+        """
 
-        return jax.tree.map(where, batch)
+        def where(path: Any, x: Any) -> NamedSharding:
+            if not np.ndim(x):
+                return self.copied
+            if np.shape(x)[0] % self.data_size:
+                raise ValueError(
+                    f"batch{jax.tree_util.keystr(path)} of shape {np.shape(x)} cannot "
+                    f"be split over {self.data_size} devices: take a batch that "
+                    f"{self.data_size} divides."
+                )
+            return NamedSharding(self.mesh, PartitionSpec("data"))
+
+        return jax.tree_util.tree_map_with_path(where, batch)
 
     @property
     def copied(self) -> NamedSharding:
@@ -132,13 +143,6 @@ class Layout:
         Raises:
             ValueError: an array's first axis cannot be split so.
         """
-        for path, x in jax.tree_util.tree_leaves_with_path(batch):
-            if np.ndim(x) and np.shape(x)[0] % self.data_size:
-                raise ValueError(
-                    f"batch{jax.tree_util.keystr(path)} of shape {np.shape(x)} cannot "
-                    f"be split over {self.data_size} devices: take a batch that "
-                    f"{self.data_size} divides."
-                )
         return jax.tree.map(put, batch, self.of_batch(batch))
 
     def __str__(self) -> str:

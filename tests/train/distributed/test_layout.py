@@ -1,0 +1,165 @@
+"""Layouts on a mesh of eight devices: the same losses, each part in its place."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from frugax import MemoryBudget, train
+from frugax.errors import InfeasibleBudgetError
+from frugax.train import distributed
+from frugax.train.distributed import Layout
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "a": RNG.normal(size=(64, 512)).astype(np.float32) / 8,
+    "b": RNG.normal(size=(512, 10)).astype(np.float32) / 20,
+}
+
+
+def loss(params, batch):
+    logits = jnp.tanh(batch["x"] @ params["a"]) @ params["b"]
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
+    return losses.mean()
+
+
+def batch_of(index):
+    rng = np.random.default_rng(index)
+    x = rng.normal(size=(32, 64)).astype(np.float32)
+    return {"x": x, "y": rng.integers(0, 10, 32).astype(np.int32)}
+
+
+def losses(steps, **options):
+    step = train.make_train_step(loss, optax.adam(1e-2), **options)
+    state = step.init(WEIGHTS)
+    told = []
+    for i in range(steps):
+        state, metrics = step(state, batch_of(i))
+        told.append(float(metrics["loss"]))
+    return np.array(told), state, step
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return losses(50)[0]
+
+
+LAYOUTS = [
+    ("data", (8,)),
+    ("data", (4, 2)),
+    ("tensor", (4, 2)),
+    ("fully-sharded", (4, 2)),
+    ("fully-sharded", (8,)),
+]
+
+
+@pytest.mark.parametrize(("kind", "shape"), LAYOUTS)
+def test_fifty_steps_are_those_of_one_device(kind, shape, on_one_device):
+    layout = Layout.over(shape, kind)
+    told, state, step = losses(50, layout=layout)
+    assert np.abs(told - on_one_device).max() <= 1e-6
+    assert step.compiles == 1
+    distributed.audit(state, planned=layout.of_state(state)).assert_sound()
+
+
+def test_the_more_is_split_the_less_each_device_holds():
+    held = {}
+    for kind in ("data", "tensor", "fully-sharded"):
+        _, state, step = losses(1, layout=Layout.over((4, 2), kind))
+        held[kind] = step.program.total_bytes
+    assert held["data"] > held["tensor"] > held["fully-sharded"]
+
+
+def test_accumulation_and_memory_plans_go_with_a_layout(on_one_device):
+    told, _, step = losses(
+        10, layout=Layout.over((4,), "data"), accum=2, budget=MemoryBudget("8MiB")
+    )
+    assert np.abs(told - on_one_device[:10]).max() <= 1e-6
+    assert step.report().verdict.value == "kept"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "spec"),
+    [
+        ("data", (512, 64), PartitionSpec(None, None)),
+        ("tensor", (64, 512), PartitionSpec(None, "model")),
+        ("fully-sharded", (512, 64), PartitionSpec(("data", "model"), None)),
+        ("fully-sharded", (512, 512), PartitionSpec(("data", "model"), None)),
+        ("fully-sharded", (1001, 77), PartitionSpec(None, None)),  # cannot be divided
+        (
+            "fully-sharded",
+            (8, 8),
+            PartitionSpec(None, None),
+        ),  # too small to be worth it
+    ],
+)
+def test_what_is_split_along_what(kind, shape, spec):
+    assert Layout.over((4, 2), kind).of_weight(shape, 4).spec == spec
+
+
+def test_the_cheapest_layout_that_fits_is_chosen():
+    def make(layout):
+        return train.make_train_step(loss, optax.adam(1e-2), layout=layout)
+
+    chosen = {}
+    for size in ("1MiB", "450KiB", "350KiB"):
+        budget = MemoryBudget(size, kind="total")
+        plan = distributed.plan(make, WEIGHTS, batch_of(0), budget, shape=(4, 2))
+        chosen[size] = plan.kind
+        assert plan.predicted <= budget.limit_bytes
+        assert type(plan).from_json(plan.to_json()) == plan
+        step = make(plan.layout())
+        step.prepare(step.init(WEIGHTS), batch_of(0))
+        assert step.program.total_bytes == plan.predicted
+    assert chosen == {"1MiB": "data", "450KiB": "tensor", "350KiB": "fully-sharded"}
+    with pytest.raises(InfeasibleBudgetError) as e:
+        little = MemoryBudget("10KiB", kind="total")
+        distributed.plan(make, WEIGHTS, batch_of(0), little, shape=(4, 2))
+    assert e.value.needed == plan.predicted
+
+
+def test_the_audit_finds_an_optimiser_state_on_one_device():
+    layout = Layout.over((8,), "fully-sharded")
+    big = {
+        "w": jax.device_put(jnp.zeros((1024, 512)), layout.of_weight((1024, 512), 4))
+    }
+    optimizer = optax.adam(1e-3)
+    trap = jax.jit(optimizer.init)(big)
+    found = distributed.audit(trap)
+    assert [f.path for f in found.faults] == ["[0].mu['w']", "[0].nu['w']"]
+    with pytest.raises(ValueError, match=r"mu\['w'\]: lies on one device of 8"):
+        found.assert_sound()
+    assert "lies on one device of 8" in str(found)
+    # What frugax makes has no such fault.
+    step = train.make_train_step(
+        lambda p, b: (p["w"] ** 2).sum() * b, optimizer, layout=layout
+    )
+    state = step.init({"w": np.zeros((1024, 512), np.float32)})
+    distributed.audit(state).assert_sound()
+    copied = jax.device_put(jnp.zeros((1024, 512)), layout.copied)
+    (fault,) = distributed.audit({"w": copied}).faults
+    assert fault.fault == "is copied to 8 devices"
+
+
+def test_what_cannot_be_spread_is_refused():
+    with pytest.raises(ValueError, match=r"mesh of \(16, 1\) needs 16 devices, there"):
+        Layout.over((16,))
+    with pytest.raises(ValueError, match=r"a mesh is like \(8,\) or \(4, 2\), got"):
+        Layout.over((2, 2, 2))
+    layout = Layout.over((8,))
+    step = train.make_train_step(loss, optax.adam(1e-2), layout=layout)
+    odd = {k: v[:30] for k, v in batch_of(0).items()}
+    with pytest.raises(ValueError, match=r"batch\['x'\] of shape \(30, 64\) cannot be"):
+        step(step.init(WEIGHTS), odd)
+
+
+def test_a_step_on_a_mesh_is_not_run_eagerly():
+    def with_if(params, batch):
+        value = loss(params, batch)
+        return value if value > 0 else -value
+
+    step = train.make_train_step(with_if, optax.sgd(0.1), layout=Layout.over((8,)))
+    with pytest.raises(TypeError, match="only a compiled step can run data over"):
+        step(step.init(WEIGHTS), batch_of(0))
