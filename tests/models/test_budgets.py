@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -300,7 +302,7 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
     net = Net(model, (batch, time, 16))
     compiled = net.compile()
     inputs = {k: compiled.graph.specs[k] for k in ("input", "mask")}
-    pieces = find_pieces(compiled.flat, inputs)
+    pieces = find_pieces(compiled.graph, inputs)
     assert pieces is not None
     assert pieces.keys == ("input",)
     assert pieces.counts == (2, 4, 8)
@@ -308,15 +310,15 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
 
 def test_too_little_says_what_would_do():
     with pytest.raises(InfeasibleBudgetError) as caught:
-        MLP.compile(MemoryBudget("10KiB"))
+        MLP.compile(MemoryBudget("4KiB"))
     error = caught.value
     assert isinstance(error.best, MemoryPlan)
-    assert error.needed == error.best.predicted > error.limit == 10 * 1024
+    assert error.needed == error.best.predicted > error.limit == 4 * 1024
     assert MLP.compile(MemoryBudget(limit_bytes=int(error.needed))).plan
     assert "take batches of" in str(error)
     rows = int(error.hint.split("take batches of ")[1].split(",")[0])
     smaller = dataclasses.replace(MLP, shape=(rows, 16))
-    assert smaller.compile(MemoryBudget("10KiB")).plan.micro_batches == 1
+    assert smaller.compile(MemoryBudget("4KiB")).plan.micro_batches == 1
     with pytest.raises(ValueError, match="no JSON"):
         MemoryPlan.from_json("{")
 
@@ -341,7 +343,7 @@ def test_the_error_bound_holds_on_data_that_was_never_seen(net):
     params = compiled.randomize_params(0)
     seen, unseen = batches_of(net, 4, 1), batches_of(net, 6, 2)
     sizes = []
-    for bound in (0.0, 1e-4, 3e-4, 1e-3, 1e-2):
+    for bound in (0.0, 1e-4, 2e-4, 3e-4, 4e-4, 1e-3, 1e-2):
         budget = SizeBudget(rel_error=bound)
         plan = models.plan_dtypes(compiled, params, seen, budget)
         kept = plan.apply(params)
@@ -351,7 +353,7 @@ def test_the_error_bound_holds_on_data_that_was_never_seen(net):
         assert plan.report(compiled, params, unseen).verdict is Verdict.KEPT
         sizes.append(plan.bytes_after)
     assert sizes == sorted(sizes, reverse=True)  # more error, fewer bytes
-    assert sizes[2] < sizes[0]  # somewhere in between, not all or nothing
+    assert len(set(sizes)) > 2  # somewhere in between, not all or nothing
     assert sizes[-1] == plan.bytes_before / 2
     assert type(plan).from_json(plan.to_json()) == plan
     assert json.loads(plan.to_json())["data_sha256"] == plan.data_sha256
@@ -373,7 +375,7 @@ def test_sums_stay_in_float32():
     np.testing.assert_array_equal(made, compiled.evaluate(rounded, seen[0])["output"])
     with pytest.raises(ValueError, match="is bfloat16, but this plan is for float32"):
         plan.apply(kept)
-    with pytest.raises(ValueError, match="params lacks 'linear_0.bias'"):
+    with pytest.raises(ValueError, match=r"params lacks 'linear_0\.bias'"):
         plan.apply({})
 
 
@@ -389,8 +391,8 @@ def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():
     net = DTYPE_NETS["mlp"]
     compiled = net.compile()
     params, seen = compiled.randomize_params(0), batches_of(net, 4, 1)
+    budget = SizeBudget("1.9x", rel_error=1e-5)
     with pytest.raises(InfeasibleBudgetError, match="relative error") as caught:
-        budget = SizeBudget("1.9x", rel_error=1e-5)
         models.plan_dtypes(compiled, params, seen, budget)
     enough = SizeBudget("1.9x", rel_error=caught.value.needed)
     plan = models.plan_dtypes(compiled, params, seen, enough)
@@ -404,17 +406,15 @@ def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():
     ("change", "kind", "text"),
     [
         ({"batches": 1}, ValueError, "two batches or more, got 1"),
-        ({"budget": 0.1}, TypeError, "budget must be a SizeBudget"),
         ({"budget": SizeBudget(max_abs=1.0)}, ValueError, "not max_abs"),
         ({"dtypes": ["float32"]}, ValueError, "float32 is not short"),
         ({"dtypes": ["int8"]}, ValueError, "dtypes must be one of"),
-        ({"compiled": "model"}, TypeError, "compiled for a JaxBackend"),
         ({"nan": True}, ValueError, "'output' for batch 0 is not finite"),
     ],
 )
 def test_dtypes_cannot_be_planned_from_nothing(change, kind, text):
     net = Net(models.Linear(4), (8, 16))
-    compiled = change.pop("compiled", None) or net.compile()
+    compiled = net.compile()
     params = {"weight": jnp.ones((4, 16)), "bias": jnp.ones(4)}
     if change.pop("nan", False):
         params["bias"] = jnp.full(4, jnp.nan)
@@ -422,3 +422,22 @@ def test_dtypes_cannot_be_planned_from_nothing(change, kind, text):
     budget = change.pop("budget", SizeBudget("2x"))
     with pytest.raises(kind, match=text):
         models.plan_dtypes(compiled, params, batches, budget, **change)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("'model', {}, [], SizeBudget('2x')", "plan_dtypes takes a model compiled for"),
+        ("compiled, {}, [], 0.1", "budget must be a SizeBudget"),
+    ],
+)
+def test_wrong_kinds_are_named(call, text):
+    # In a process of its own: here the run-time type checker would be first.
+    code = (
+        "import frugax as fx; from frugax import SizeBudget, models;"
+        "compiled = fx.compile(models.Linear(4), fx.JaxBackend(),"
+        " shapes={'input': (8, 16)});"
+        f"models.plan_dtypes({call})"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"TypeError: {text}" in ran.stderr

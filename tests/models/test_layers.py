@@ -810,6 +810,67 @@ def test_a_loop_gives_the_numbers_of_its_blocks(layer: Any):
         np.testing.assert_allclose(gradients[key], np.stack(each), rtol=2e-3, atol=2e-4)
 
 
+# --- whole networks -------------------------------------------------------------
+
+
+def test_networks_are_the_layers_they_say():
+    by_hand = {
+        ConvNet([4, 6], 3): [
+            *(Conv2D(4), Relu(), Conv2D(6, stride=2), Relu()),
+            *(GlobalAvgPool(), Linear(3)),
+        ],
+        ResidualMLP(5, 1, 3, hidden=7): [
+            Linear(5, name="first"),
+            Residual(
+                Sequential(
+                    [
+                        LayerNorm(name="norm"),
+                        Linear(7, name="up"),
+                        Gelu(),
+                        Linear(5, name="down"),
+                    ],
+                    name="inside",
+                ),
+                name="block_0",
+            ),
+            LayerNorm(name="norm"),
+            Linear(3, name="last"),
+        ],
+    }
+    for net, parts in by_hand.items():
+        x = numbers(2, 6, 6, 5)
+        compiled = compile(net, JaxBackend(), shapes={"input": x.shape})
+        params = {
+            key: jnp.asarray(numbers(*compiled.shapes[key], seed=i))
+            for i, key in enumerate(sorted(compiled.param_keys))
+        }
+        renamed = {
+            k.replace("block_0.", "block_0.inside."): v for k, v in params.items()
+        }
+        wanted = run(Sequential(parts), renamed, input=x)["output"]
+        close(run(net, params, input=x)["output"], wanted)
+
+
+def test_a_unet_hands_each_size_across():
+    # Without its lower levels a pixel would see no further than its convolutions: two
+    # by two of 3 x 3 reach 4 pixels, and with one level below it is all 8.
+    net = UNet([2, 3], classes=1, norm="none")
+    x = numbers(1, 12, 12, 1)
+    compiled = compile(net, JaxBackend(), shapes={"input": x.shape})
+    params = {k: jnp.ones_like(v) for k, v in compiled.randomize_params(0).items()}
+    other = x.copy()
+    other[0, 0, 0] += 1
+    one, two = (
+        np.asarray(run(net, params, input=abs(v))["output"]) for v in (x, other)
+    )
+    rows = np.flatnonzero((one != two).any(axis=(0, 2, 3)))
+    assert rows.max() > 4
+    cut = params | {"up_0.up.weight": 0 * params["up_0.up.weight"]}
+    one, two = (np.asarray(run(net, cut, input=abs(v))["output"]) for v in (x, other))
+    rows = np.flatnonzero((one != two).any(axis=(0, 2, 3)))
+    assert rows.max() == 4
+
+
 # --- weights that are shared ----------------------------------------------------
 
 
@@ -838,6 +899,15 @@ def test_penalties_of_weights():
     got = run(model, {"l.weight": w, "l.bias": numbers(2)}, x=numbers(4, 3))
     close(got["l1"], 0.1 * np.abs(w).sum())
     close(got["l2"], 0.5 * (w**2).sum())
+
+
+def test_a_dotted_name_reaches_a_weight_inside():
+    output = MLP(3, [4], 2, name="m")(IOKey("x", shape=("batch", 3)))
+    model = Model.create(l2=L2(1.0)(weight_of(output, "linear_0.weight")), out=output)
+    compiled = compile(model, JaxBackend())
+    params = compiled.randomize_params(0)
+    got = compiled.evaluate(params, {"x": jnp.ones((5, 3))})["l2"]
+    close(got, np.sum(np.asarray(params["m.linear_0.weight"]) ** 2))
 
 
 def test_a_weight_of_another_model_cannot_be_shared():

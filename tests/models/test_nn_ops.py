@@ -189,6 +189,7 @@ SIGNS = np.array([[1.0, -1, 1], [-1, -1, 1]])
 BINARY = np.array([[1.0, 0, 1], [0, 0.25, 1]])
 SEES = np.random.default_rng(5).random((2, 1, 4, 5)) > 0.3
 SEES[..., 0] = True
+TIED_IN_2D = np.random.default_rng(2).integers(0, 2, (1, 6, 6, 1)).astype(float)
 TIED = np.array([0.0, 0, 1, 1, 1, 0, -1, -1]).reshape(1, 8, 1)
 
 
@@ -370,6 +371,12 @@ CASES = [
         ((2, 40, 3),),
         pool(F.max_pool1d, 17, 3),
         {"window": 17, "stride": 3},
+    ),
+    Case(
+        "max_pool2d",
+        (TIED_IN_2D,),
+        pool(F.max_pool2d, 3, 1),
+        {"window": 3, "stride": 1},
     ),
     Case(
         "max_pool1d",

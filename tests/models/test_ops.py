@@ -91,7 +91,7 @@ def logic(want: Any) -> list[Sample]:
     x, y = np.array([[True, False], [True, False]]), np.array([True, True])
     return [
         Sample((x, y), {}, want, gradient=False, free=False),
-        Sample((np.array([0.0, 2.0, np.nan]), np.array([1, 0, 0])), {}, want,
+        Sample((np.array([0.0, 2.0, np.nan]), ints(1, 0, 0)), {}, want,
                gradient=False),
     ]  # fmt: skip
 
@@ -465,7 +465,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ] + [
         S((numbers(3, 4), ints(2, 9, -1)), {"axis": 0, "mode": "clip"}, np.take,
           free=False),
-        S((numbers(3, 4), np.array(1)), {"axis": 1}, np.take, free=False),
+        S((numbers(3, 4), np.array(1, np.int32)), {"axis": 1}, np.take, free=False),
     ],
     "take_along_axis": [
         S((numbers(3, 4), ints([0, -1], [3, 1], [2, 2])), {}, np.take_along_axis),

@@ -62,6 +62,11 @@ def check_memory_budget(
             "budget= plans for one device, and this backend spreads over a mesh of "
             f"{backend.mesh.size}: use a JaxBackend without device_mesh."
         )
+    for key in sorted(set(graph.inputs) - set(graph.specs)):
+        raise ValueError(
+            f"budget= needs every shape, and that of {key!r} is not known: say it, as "
+            f'in shapes={{"{key}": [32, 128]}}.'
+        )
     free = {
         key: graph.specs[key].shape
         for key in graph.inputs
@@ -77,8 +82,8 @@ def check_memory_budget(
         )
         raise ValueError(
             f"budget= needs every length, and {', '.join(lengths)} in "
-            f"{', '.join(f'{k!r} {s}' for k, s in free.items())} is free: say it, as in "
-            f"shapes={{{say}}}."
+            f"{', '.join(f'{k!r} {s}' for k, s in free.items())} is free: say it, as "
+            f"in shapes={{{say}}}."
         )
 
 
@@ -102,8 +107,8 @@ def plan_dtypes(
         params: its weights by key.
         batches: data as for `compiled.evaluate`, at least two; the later half is held
             out.
-        budget: `rel_error`, the most that ||outputs - exact|| / ||exact|| may be for any
-            output of any batch; or a size, then that error is made small; or both.
+        budget: `rel_error`, the most that ||outputs - exact|| / ||exact|| may be for
+            any output of any batch; or a size, then that error is made small; or both.
         dtypes: the short dtypes that may be used.
 
     Returns:

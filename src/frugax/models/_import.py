@@ -46,7 +46,8 @@ def load_state_dict(
     """Fill a compiled model with weights that have other names and layouts elsewhere.
 
     `names` says for each name in the source what it is in the model. `{i}` in it stands
-    for a part between dots, and for the same part on the other side. The model's names
+    for a part between dots, and for the same part on the other side; a name without
+    such parts goes before those with them. The model's names
     are those of its layers one by one, also where a loop holds equal blocks stacked.
 
     A weight that is laid out otherwise takes a pair: the name, and the order of the
@@ -127,6 +128,8 @@ class _Matched:
         used: set[str] = set()
         for key, array in arrays.items():
             matches = [(r, parts) for r in rules if (parts := r.match(key)) is not None]
+            exact = [m for m in matches if not m[0].parts]
+            matches = exact or matches
             if len(matches) != 1:
                 both = " and ".join(repr(r.pattern) for r, _ in matches)
                 said = f"matches {both}" if matches else "matches no name of the map"

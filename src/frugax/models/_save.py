@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from frugax.errors import ShapeError
+
 from . import _safetensors
 from ._fill import HasWeights, as_numpy, check_arrays
 from ._plain import to_plain
@@ -53,6 +55,11 @@ def save(
             "compiled.initial_state() of a new model."
         )
     arrays = {k: as_numpy(v) for k, v in {**params, **(state or {})}.items()}
+    for key, weight in graph.weights.items():  # those of loops are still stacked here
+        if key in arrays and arrays[key].shape != weight.shape:
+            raise ShapeError(
+                f"{key!r} must have shape {weight.shape}, got {arrays[key].shape}."
+            )
     flat = taken_apart(graph, arrays)
     check_arrays(compiled, flat, "what is to be saved")
     constants, fixed = _constants(compiled)

@@ -78,17 +78,14 @@ class Builder:
         )
         if self.memory is None:
             return jit(build(jax.value_and_grad(objective, has_aux=True))), None
-        # On several devices each runs this program on its part of the batch.
-        spread = 1 if layout is None else layout.data_size
-        parts = self.recipe.accum * spread
-        part = jax.eval_shape(lambda b: micro_batch(b, parts), batch)
+        part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
         whole = remat.Program(build=build, args=(state, batch), donate_argnums=donate)
         plan = remat.plan(
             objective,
             (state.params, (part, _scale(state))),
-            self.memory,
+            self.memory if layout is None else _of_all(self.memory, layout),
             has_aux=True,
-            within=whole if layout is None else None,
+            within=whole,
         )
         return jit(build(remat.apply(objective, plan))), plan
 
@@ -189,6 +186,26 @@ class Builder:
                 'precision="f16" needs a loss scale in the state: make it with '
                 'step.init(params), or init_state(..., precision="f16").'
             )
+
+
+def _of_all(memory: MemoryBudget, layout: Layout) -> MemoryBudget:
+    """What all devices together may hold of temporaries.
+
+    The plan is made for the program as it is written, before it is spread; what one
+    device then needs is measured on the compiled step.
+
+    Raises:
+        ValueError: the budget counts more than temporaries.
+    """
+    if memory.kind != "temp":
+        raise ValueError(
+            f"with a layout the memory of a step is planned for temporaries: say "
+            f'MemoryBudget(..., kind="temp") instead of {memory.kind!r}, and choose '
+            "the layout with distributed.plan."
+        )
+    return dataclasses.replace(
+        memory, limit_bytes=memory.limit_bytes * layout.data_size
+    )
 
 
 def _scale(state: TrainState) -> Any:

@@ -267,12 +267,15 @@ class TrainStep:
         """
         spends: list[Spend] = []
         if self._memory is not None and self.plan is not None:
+            layout = self._recipe.layout
+            spread = 1 if layout is None else layout.data_size
+            where = "" if layout is None else " on each device"
             spends.append(
                 Spend(
-                    name=f"{self._memory.kind} memory of one step",
+                    name=f"{self._memory.kind} memory of one step{where}",
                     unit="bytes",
                     limit=self._memory.limit_bytes,
-                    predicted=self.plan.predicted,
+                    predicted=self.plan.predicted / spread,
                     measured=self.program.bytes_of(self._memory.kind),
                     source="memory_analysis() of the compiled step",
                 )

@@ -68,6 +68,7 @@ class _Flattener:
         self.nodes: list[Step] = []
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
+        self.marks: dict[Any, str] = {}
         self.ties: dict[str, str] = {}
         self.random = 0
 
@@ -161,13 +162,8 @@ class _Flattener:
             self.inputs[key] = IOKey(key, shape, before.dtype or dtype)
 
     def constant(self, value: Any) -> str:
-        """The key of a constant: one for equal numbers, and for the same array."""
-        for key, before in self.constants.items():
-            if before is value or (
-                not hasattr(value, "shape") and exact(before) == exact(value)
-            ):
-                return key
-        key = f"/constant_{len(self.constants)}"
+        """The key of a constant, one for equal ones."""
+        key = self.marks.setdefault(exact(value), f"/constant_{len(self.marks)}")
         self.constants[key] = value
         return key
 

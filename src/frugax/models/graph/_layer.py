@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ._connection import Connection, IOKey, as_connection
 
 LAYERS: dict[str, type["Layer"]] = {}
@@ -220,6 +222,8 @@ def exact(value: Any) -> Any:
         return (float, value.hex())  # tells 0.0 from -0.0, and knows one NaN
     if isinstance(value, Layer):
         return (value.name, value.recipe())
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape, value.tobytes())
     try:
         hash(value)
     except TypeError:

@@ -155,8 +155,6 @@ def _meaning(wire: Connection) -> Any:
             return ("result", *wire.place)
         case IOKey(name, shape, dtype):
             return ("key", name, shape, dtype)
-        case Constant(value) if not hasattr(value, "shape"):
-            return ("constant", exact(value))
         case Constant(value):
-            return ("array", id(value))
+            return ("constant", exact(value))
     return ("one of a kind", id(wire))

@@ -173,19 +173,20 @@ class Search:
 
         def add(made: remat.RematPlan, *, fits: bool) -> None:
             plain = made.unplanned_bytes
-            self.levers.append(Lever(name=name, bytes=plain, extra_flops=own,
-                                     fits=plain <= usable))
+            self.levers.append(
+                Lever(name=name, bytes=plain, extra_flops=own, fits=plain <= usable)
+            )
             if made.segments:
                 extra = _flops(way.planned(made), way) - self._plain_flops
-                self.levers.append(Lever(name=both, bytes=made.predicted,
-                                         extra_flops=extra, fits=fits))
+                self.levers.append(
+                    Lever(name=both, bytes=made.predicted, extra_flops=extra, fits=fits)
+                )
 
         try:
             made = way.plan(self.budget)
         except InfeasibleBudgetError as e:
             self.failures.append((pieces, e))
-            assert isinstance(e.best, remat.RematPlan)  # remat.plan always names one
-            add(e.best, fits=False)
+            add(_best(e), fits=False)
             return None
         add(made, fits=True)
         return made
@@ -217,14 +218,13 @@ class Search:
         pieces, error = min(self.failures, key=lambda f: f[1].needed)
         limit = self.budget.limit_bytes
         self.budget = dataclasses.replace(self.budget, limit_bytes=int(error.needed))
-        assert isinstance(error.best, remat.RematPlan)  # as above
-        best = self._plan(pieces, error.best, reason)
+        best = self._plan(pieces, _best(error), reason)
         hints = [*self._smaller(limit)]
         if reason:
             hints.append(f"(batches cannot go in pieces: {reason})")
         raise InfeasibleBudgetError(
             f"{self.task.purpose}, by the best of what was tried "
-            f"({self._name(pieces, error.best)}),",
+            f"({self._name(pieces, best.recompute)}),",
             needed=int(error.needed),
             limit=limit,
             unit="bytes",
@@ -260,6 +260,11 @@ class Search:
                 f"with {how} ({format_share(made.extra_share)} more flops)."
             )
             return
+
+
+def _best(error: InfeasibleBudgetError) -> remat.RematPlan:
+    assert isinstance(error.best, remat.RematPlan)  # remat.plan always names one
+    return error.best
 
 
 def _flops(function: Callable[..., Any], way: Candidate) -> int:

@@ -38,7 +38,7 @@ class Pieces:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Numbers of pieces to try: divisors of the rows, each twice the last or more."""
+        """Numbers to try: divisors of the rows, each twice the last or more."""
         found = [1]
         for n in range(2, self.rows + 1):
             if self.rows % n == 0 and n >= 2 * found[-1]:
@@ -46,25 +46,25 @@ class Pieces:
         return tuple(found[1:])
 
 
-def find_pieces(flat: Graph, specs: Mapping[str, Spec]) -> Pieces | None:
+def find_pieces(graph: Graph, specs: Mapping[str, Spec]) -> Pieces | None:
     """Which inputs share the axis of the batch.
 
     Those whose first dimension the model leaves free; if it leaves none, those with as
     many rows as most inputs have.
 
     Args:
-        flat: the program.
+        graph: the program.
         specs: shape and dtype of each input.
     """
     first = {
         key: specs[key].shape[0]
-        for key, about in flat.inputs.items()
-        if about.dtype != "key" and specs[key].shape
+        for key, about in graph.inputs.items()
+        if about.dtype != "key" and key in specs and specs[key].shape
     }
     free = [
         key
         for key in first
-        if (said := flat.inputs[key].shape) and not isinstance(said[0], int)
+        if (said := graph.inputs[key].shape) and not isinstance(said[0], int)
     ]
     chosen = {key: first[key] for key in free} or first
     if not chosen:
@@ -107,7 +107,9 @@ def why_whole(
 
     half = _ROWS // 2
     try:
-        whole, part = (jax.eval_shape(forward, params, rows_of(n)) for n in (_ROWS, half))
+        whole, part = (
+            jax.eval_shape(forward, params, rows_of(n)) for n in (_ROWS, half)
+        )
     except (ShapeError, TypeError, ValueError) as e:
         return f"the model cannot take other numbers of rows: {str(e).splitlines()[0]}"
     for name in whole:
@@ -156,7 +158,9 @@ def _equal(whole: Any, parts: Any) -> bool:
     return bool(np.abs(whole - parts).max(initial=0.0) <= allowed)
 
 
-def cut(values: Mapping[str, Any], keys: tuple[str, ...], number: int) -> dict[str, Any]:
+def cut(
+    values: Mapping[str, Any], keys: tuple[str, ...], number: int
+) -> dict[str, Any]:
     """Those of these keys as (pieces, rows of a piece, ...)."""
     return {
         k: v.reshape(number, v.shape[0] // number, *v.shape[1:])
@@ -216,7 +220,9 @@ def gradients_in_pieces(
             add = lambda s, g: s + g.astype(s.dtype)
             return jax.tree.map(add, sums, grads), outputs
 
-        wide = lambda p: jnp.zeros(p.shape, jnp.promote_types(p.dtype, jnp.float32))
+        wide = lambda p: jnp.zeros(
+            p.shape, jnp.float32 if p.dtype.itemsize < 4 else p.dtype
+        )
         zeros = {k: wide(p) for k, p in params.items()}
         pieces = cut(data, keys, number), cut(cotangents, tuple(cotangents), number)
         sums, outputs = jax.lax.scan(step, zeros, pieces)

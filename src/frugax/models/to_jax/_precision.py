@@ -225,8 +225,8 @@ def plan_dtypes(
     batches = list(batches)
     if len(batches) < 2:
         raise ValueError(
-            f"plan_dtypes needs two batches or more, got {len(batches)}: some to choose "
-            "by, and as many that are held out."
+            f"plan_dtypes needs two batches or more, got {len(batches)}: some to "
+            "choose by, and as many that are held out."
         )
     short = [as_float(d, what="dtypes") for d in dtypes]
     for dtype in short:
@@ -270,8 +270,8 @@ class _Bench:
         """The weights in the order in which they are shortened.
 
         Errors of independent roundings add up as squares, so that order is by squared
-        error for each byte saved. Weights are rounded and widened again here: the same
-        numbers for the same program, where each choice of dtypes would be a compilation.
+        error for each byte saved. Weights are rounded and widened again here, so that
+        one program serves for all, where each choice of dtypes would be a compilation.
         """
         with self.compiled.backend.scope():
             alone = [s for k in self.params if (s := self._alone(k, short))]
@@ -355,7 +355,7 @@ class _Bench:
             needed=left,
             limit=limit,
             unit="bytes",
-            hint="use frugax.compress, which codes weights shorter than that for files.",
+            hint="use frugax.compress, which codes weights shorter, for files.",
         )
 
     def _errors(self, steps: Sequence[_Step]) -> tuple[float, float]:
@@ -443,7 +443,7 @@ def errors_of(
 
 
 def error_of(made: Arrays, exact: Arrays) -> float:
-    """||made - exact|| / ||exact|| of the worst output; infinite if it is not finite."""
+    """||made - exact|| / ||exact|| of the worst output; infinite if not finite."""
     worst = 0.0
     for name, value in floats(exact).items():
         wide = np.asarray(value).astype(np.float64)
@@ -456,9 +456,7 @@ def error_of(made: Arrays, exact: Arrays) -> float:
 
 def floats(outputs: Arrays) -> dict[str, Any]:
     """Those outputs that are not made of integers."""
-    return {
-        k: v for k, v in outputs.items() if jnp.issubdtype(v.dtype, jnp.floating)
-    }
+    return {k: v for k, v in outputs.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
 
 def digest(parts: Sequence[Arrays]) -> str:

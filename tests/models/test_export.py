@@ -1,0 +1,171 @@
+"""An exported program gives what the model gives, without the model."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
+from frugax.models import JaxBackend, compile, load_exported
+from frugax.models._safetensors import read, write
+from frugax.models.layers import MLP, Dropout, Linear, Sequential
+
+pytest.importorskip("flatbuffers")
+BACKEND = JaxBackend()
+
+
+def small(backend=BACKEND):
+    model = MLP(input_size=4, hidden_sizes=(3,), output_size=2)
+    compiled = compile(model, backend)
+    return compiled, compiled.randomize_params(0)
+
+
+def inputs(batch, dtype=np.float32):
+    return {"input": np.random.default_rng(batch).normal(size=(batch, 4)).astype(dtype)}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_program_survives_with_its_free_batch(tmp_path, held):
+    compiled, params = small()
+    path = tmp_path / "program"
+    made = compiled.export(path, params=params if held else None)
+    back = load_exported(path)
+    assert back.has_params is held
+    assert back.platforms == (jax.default_backend(),)
+    assert str(back.shapes["input"]) == "(batch, 4)"
+    for batch in (1, 5):
+        wanted = compiled.evaluate(params, inputs(batch))["output"]
+        for program in (made, back):
+            given = (inputs(batch),) if held else (params, inputs(batch))
+            np.testing.assert_array_equal(program(*given)["output"], wanted)
+
+
+def test_the_file_needs_no_frugax(tmp_path):
+    compiled, params = small()
+    path = tmp_path / "program"
+    compiled.export(path, params=params)
+    code = f"""
+import numpy as np, jax, safetensors.numpy, sys
+content = safetensors.numpy.load_file({str(path)!r})["stablehlo"]
+call = jax.export.deserialize(bytearray(content.tobytes())).call
+print(call({{"input": np.ones((2, 4), np.float32)}})["output"].tolist())
+assert not any(name.startswith("frugax") for name in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    wanted = compiled.evaluate(params, {"input": np.ones((2, 4), np.float32)})
+    assert done.stdout.strip() == str(wanted["output"].tolist())
+
+
+def test_other_platforms():
+    compiled, _ = small()
+    assert compiled.export(platforms=["cpu", "cuda"]).platforms == ("cpu", "cuda")
+    with pytest.raises(ValueError, match="platforms must be of cpu, .* got 'gpu'"):
+        compiled.export(platforms=["gpu"])
+
+
+def test_double_precision_and_random_keys(tmp_path):
+    backend = JaxBackend(dtype="float64")
+    compiled, params = small(backend)
+    compiled.export(tmp_path / "double")
+    made = load_exported(tmp_path / "double")(params, inputs(3, np.float64))["output"]
+    assert made.dtype == "float64"
+    wanted = compiled.evaluate(params, inputs(3, np.float64))["output"]
+    np.testing.assert_array_equal(made, wanted)
+    assert jnp.ones(1).dtype == "float32"  # nothing was switched on for good
+    drops = compile(
+        Sequential([Linear(8), Dropout(0.5)]), BACKEND, shapes={"input": ("batch", 4)}
+    )
+    params = drops.randomize_params(0)
+    drops.export(tmp_path / "drops")
+    data = inputs(3) | {"key": jax.random.key(1)}
+    np.testing.assert_array_equal(
+        load_exported(tmp_path / "drops")(params, data)["output"],
+        drops.evaluate(params, data)["output"],
+    )
+
+
+def test_gradients_on_request(tmp_path):
+    compiled, params = small()
+    compiled.export(tmp_path / "program", gradients=True)
+    program = load_exported(tmp_path / "program")
+
+    def loss(run):
+        return lambda params: jnp.sum(run(params, inputs(3))["output"] ** 2)
+
+    got = jax.grad(loss(program))(params)
+    wanted = jax.grad(loss(compiled.evaluate))(params)
+    for key, value in wanted.items():
+        np.testing.assert_allclose(got[key], value, rtol=1e-5)
+
+
+def test_what_does_not_suit_the_program():
+    compiled, params = small()
+    program = compiled.export(params=params)
+    with pytest.raises(TypeError, match="it takes data, got 2"):
+        program(params, inputs(2))
+    with pytest.raises(
+        ValueError, match="data lacks 'input'; the program takes: input"
+    ):
+        program({})
+    with pytest.raises(ValueError, match="data has too much: 'x'"):
+        program(inputs(2) | {"x": np.ones(1)})
+    with pytest.raises(ValueError, match="params lacks"):
+        compiled.export(params={})
+
+
+def test_torch_models_cannot_be_exported():
+    pytest.importorskip("torch")
+    from frugax.models import TorchBackend
+
+    with pytest.raises(TypeError, match="JAX alone can: compile the model for a JaxB"):
+        small(TorchBackend())[0].export()
+
+
+def test_damage_is_found(tmp_path):
+    path = tmp_path / "program"
+    compiled, params = small()
+    compiled.export(path, params=params)
+    held = read(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(CorruptFileError, match="damaged or cut off"):
+        load_exported(path)
+    flipped = np.array(held.arrays["stablehlo"])
+    flipped[flipped.size // 2] ^= 1
+    write(path, {"stablehlo": flipped}, held.metadata)
+    with pytest.raises(CorruptFileError, match="its checksum differs"):
+        load_exported(path)
+    text = held.metadata["frugax-exported"]
+    for wrong, error, said in (
+        ("{}", CorruptFileError, "its description is damaged"),
+        ("[", CorruptFileError, "its description is damaged"),
+        (
+            text.replace('"version": 1', '"version": 2'),
+            UnsupportedFileError,
+            "version 2",
+        ),
+    ):
+        write(path, held.arrays, {"frugax-exported": wrong})
+        with pytest.raises(error, match=said):
+            load_exported(path)
+    compiled.save(path, params)
+    with pytest.raises(UnsupportedFileError, match="no exported program"):
+        load_exported(path)
+
+
+def test_flatbuffers_are_asked_for(tmp_path, monkeypatch):
+    import importlib.util
+
+    compiled, _ = small()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n: None if n == "flatbuffers" else find(n)
+    )
+    with pytest.raises(MissingExtraError, match=r"pip install .frugax\[export\]"):
+        compiled.export(tmp_path / "program")
+    assert list(tmp_path.iterdir()) == []

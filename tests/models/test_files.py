@@ -1,0 +1,354 @@
+"""A saved model comes back as it was, on either library; damage is named."""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from frugax.errors import (
+    CorruptFileError,
+    OutputError,
+    ShapeError,
+    UnsupportedFileError,
+)
+from frugax.models import IOKey, JaxBackend, Model, compile, load, op, to_plain
+from frugax.models._safetensors import read, write
+from frugax.models.layers import (
+    MLP,
+    BatchNorm,
+    Dropout,
+    Linear,
+    Sequential,
+    TransformerBlock,
+    TransformerLM,
+)
+
+BACKEND = JaxBackend()
+TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12)
+
+
+def small(**options):
+    model = MLP(input_size=4, hidden_sizes=(3,), output_size=2)
+    compiled = compile(model, BACKEND, **options)
+    return compiled, compiled.randomize_params(0)
+
+
+def language_model(backend=BACKEND, depth=9, **options):
+    model = TransformerLM(50, TransformerBlock(8, 2), depth=depth, length=12)
+    return compile(model, backend, shapes={"input": ("batch", 12)}, **options)
+
+
+def assert_equal(one, other):
+    assert list(sorted(one)) == list(sorted(other))
+    for key, value in one.items():
+        assert value.dtype == other[key].dtype, key
+        assert np.asarray(value).tobytes() == np.asarray(other[key]).tobytes(), key
+
+
+def edited(path, arrays=None, **changes):
+    """The file with other arrays, or with entries of its description changed."""
+    held = read(path)
+    about = json.loads(held.metadata["frugax"]) | changes
+    kept = {k: np.array(a) for k, a in held.arrays.items()} | (arrays or {})
+    kept = {k: a for k, a in kept.items() if a is not None}
+    write(path, kept, {"frugax": json.dumps(about)})
+
+
+@pytest.fixture
+def file(tmp_path):
+    compiled, params = small()
+    path = tmp_path / "model.safetensors"
+    compiled.save(path, params)
+    return path
+
+
+def test_looped_and_unlooped_models_share_files(tmp_path):
+    path = tmp_path / "lm.safetensors"
+    looped, plain = language_model(), language_model(scan_from=None)
+    params = looped.randomize_params(0)
+    assert "block_*.mlp.up.weight" in params
+    looped.save(path, params)
+    names = set(safetensors.numpy.load_file(path))  # what other programs see
+    assert names == set(plain.param_keys)
+    again, back, state = load(path, BACKEND)
+    assert_equal(back, params)
+    assert state == {}
+    assert str(again.shapes) == str(looped.shapes)
+    unlooped = load(path, BACKEND, scan_from=None)
+    assert set(unlooped.params) == names
+    for one in (again, unlooped.compiled):
+        held = back if one is again else unlooped.params
+        np.testing.assert_allclose(
+            one.evaluate(held, {"input": TOKENS})["output"],
+            looped.evaluate(params, {"input": TOKENS})["output"],
+            atol=1e-5,
+        )
+
+
+def test_what_jax_saves_torch_loads(tmp_path):
+    torch = pytest.importorskip("torch")
+    from frugax.models import TorchBackend
+
+    path = tmp_path / "lm.safetensors"
+    ours = language_model()
+    params = ours.randomize_params(0)
+    ours.save(path, params)
+    theirs, weights, _ = load(path, TorchBackend())
+    wanted = np.asarray(ours.evaluate(params, {"input": TOKENS})["output"])
+    got = theirs.evaluate(weights, {"input": torch.as_tensor(TOKENS)})["output"]
+    np.testing.assert_allclose(got.detach().numpy(), wanted, atol=2e-6)
+    theirs.save(path, weights)
+    assert_equal(load(path, BACKEND).params, params)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_dtypes_stay(tmp_path, dtype, library):
+    path = tmp_path / "model.safetensors"
+    backend = JaxBackend(dtype=dtype)
+    if library == "torch":
+        pytest.importorskip("torch")
+        from frugax.models import TorchBackend
+
+        backend = TorchBackend(dtype=dtype)
+    compiled = compile(Linear(3), backend, shapes={"input": (2, 4)})
+    params = compiled.randomize_params()
+    compiled.save(path, params)
+    assert read(path).arrays["weight"].dtype == np.dtype(dtype)
+    _, back, _ = load(path, backend)
+    assert back["weight"].dtype == params["weight"].dtype
+    assert (back["weight"] == params["weight"]).all()
+
+
+def test_one_weight_of_another_dtype_stays(tmp_path):
+    path = tmp_path / "model.safetensors"
+    compiled, params = small()
+    params["linear_0.weight"] = params["linear_0.weight"].astype(ml_dtypes.bfloat16)
+    compiled.save(path, params)
+    assert_equal(load(path, BACKEND).params, params)
+
+
+def test_another_backends_dtype(file):
+    wide = load(file, JaxBackend(dtype="float64"))  # loses nothing
+    assert {p.dtype.name for p in wide.params.values()} == {"float64"}
+    narrow = JaxBackend(dtype="bfloat16")
+    with pytest.raises(ValueError, match=r"as float32, and 3 more.* pass cast=True"):
+        load(file, narrow)
+    made = load(file, narrow, cast=True)
+    assert {p.dtype.name for p in made.params.values()} == {"bfloat16"}
+    data = {"input": narrow.ones(2, 4)}  # whose dtype is not the file's either
+    assert made.compiled.evaluate(made.params, data)["output"].dtype == "bfloat16"
+
+
+def test_state_and_all_that_compile_was_told(tmp_path):
+    path = tmp_path / "model.safetensors"
+    model = Model(Linear(4), BatchNorm(), Linear(4))
+    model += Dropout(0.5)(output=IOKey("main", expose=True))
+    model |= op("multiply")(left="main", right="scale", output="more")
+    model |= op("add")(left="more", right="side", output="end")
+    fixed = {"linear_1.bias": np.arange(4, dtype=np.float32), "scale": 2.0}
+    compiled = compile(
+        model,
+        BACKEND,
+        shapes={"input": ("batch", 4), "side": np.ones((2, 4), np.int32)},
+        data_keys=["linear_0.weight"],
+        trainable_keys=["input"],
+        constant_keys=fixed,
+        discard_keys=["main"],
+        inference=True,
+    )
+    x = np.ones((3, 4), np.float32)
+    params = {"input": x, **compiled.randomize_params(0)}
+    state = compiled.initial_state() | {"linear_0.weight": np.full((4, 4), 0.5, "f4")}
+    with pytest.raises(ValueError, match=r"the model has state \(batch_norm_0.running"):
+        compiled.save(path, params)
+    compiled.save(path, params, state)
+    again, back, held = load(path, BACKEND)
+    assert_equal(back, params)
+    assert_equal(held, state)
+    assert again.param_keys == compiled.param_keys
+    assert again.data_keys == compiled.data_keys
+    side = {"side": np.ones((2, 4), np.int32)}
+    one = compiled.evaluate(params, state | side)
+    assert_equal(again.evaluate(back, held | side), one)
+    training = load(path, BACKEND, inference=False)
+    assert "key" in training.compiled.data_keys
+    assert "key" not in again.data_keys
+
+
+def test_a_mesh_gets_its_weights_split(tmp_path, file):
+    backend = JaxBackend(device_mesh=(1,))
+    compiled, params, _ = load(file, backend)
+    wanted = compiled.randomize_params()
+    assert {k: p.sharding for k, p in params.items()} == {
+        k: p.sharding for k, p in wanted.items()
+    }
+
+
+def test_the_file_is_whole_or_not_there(tmp_path, file):
+    compiled, params = small()
+    before = file.read_bytes()
+    with pytest.raises(
+        ShapeError, match=r"lacks 'linear_1.bias' \[2\] of layer 'linear_1"
+    ):
+        compiled.save(file, {k: p for k, p in params.items() if k != "linear_1.bias"})
+    with pytest.raises(ShapeError, match=r"no layer reads 'other' \[3\]"):
+        compiled.save(file, params | {"other": np.ones(3, np.float32)})
+    with pytest.raises(
+        ShapeError, match=r"'linear_0.bias' must have shape \(3,\), got"
+    ):
+        compiled.save(file, params | {"linear_0.bias": np.ones(4, np.float32)})
+    with pytest.raises(ShapeError, match=r"'linear_0.bias' of .* is int32, no float"):
+        compiled.save(file, params | {"linear_0.bias": np.ones(3, np.int32)})
+    (tmp_path / "in the way").write_text("")
+    with pytest.raises(OutputError):
+        compiled.save(tmp_path / "in the way" / "model", params)
+    assert file.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in the way", file.name]
+
+
+def test_loaded_weights_do_not_change_with_the_file(file):
+    _, params, _ = load(file, BACKEND)
+    before = {k: np.array(p) for k, p in params.items()}
+    with file.open("r+b") as raw:
+        raw.seek(-40, 2)
+        raw.write(b"\xff" * 40)
+    assert_equal(params, before)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 8, 100, -1])
+def test_a_file_that_is_cut_off(file, cut):
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(CorruptFileError, match=r"model.safetensors: this is no"):
+        load(file, BACKEND)
+
+
+def test_any_flipped_byte_of_the_header_is_found(file):
+    """Never anything but our own errors, whichever byte of the description breaks."""
+    whole = bytearray(file.read_bytes())
+    end = 8 + int.from_bytes(whole[:8], "little")
+    for i in range(0, end, 37):
+        damaged = bytearray(whole)
+        damaged[i] ^= 0x15
+        file.write_bytes(damaged)
+        try:
+            load(file, BACKEND)
+        except (CorruptFileError, UnsupportedFileError, ShapeError, ValueError):
+            continue
+        except TypeError as e:
+            raise AssertionError(f"byte {i}") from e
+
+
+def test_garbage_and_strangers(tmp_path, file):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load(tmp_path / "none", BACKEND)
+    with pytest.raises(CorruptFileError, match="a folder"):
+        load(tmp_path, BACKEND)
+    stranger = tmp_path / "theirs.safetensors"
+    safetensors.numpy.save_file({"w": np.ones(3)}, stranger)
+    with pytest.raises(UnsupportedFileError, match=r"no model; .* load_state_dict"):
+        load(stranger, BACKEND)
+    write(stranger, {}, {"frugax": "[" * 100_000})
+    with pytest.raises(CorruptFileError, match="its description is damaged"):
+        load(stranger, BACKEND)
+    edited(file, version=2)
+    with pytest.raises(
+        UnsupportedFileError, match=r"version 2; this frugax reads up to 1"
+    ):
+        load(file, BACKEND)
+    edited(file, version=1, model=to_plain(Linear(2)) | {"version": 9})
+    with pytest.raises(UnsupportedFileError, match="version 9"):
+        load(file, BACKEND)
+    edited(file, model={"format": "frugax-model", "version": 1, "layer": {"kind": "X"}})
+    with pytest.raises(
+        UnsupportedFileError, match=r"model.safetensors: there is no layer"
+    ):
+        load(file, BACKEND)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        (
+            {"linear_0.bias": None},
+            r"lacks 'linear_0.bias' \[3\] of layer 'linear_0' \(L",
+        ),
+        ({"more": np.ones(2, "f4")}, r"no layer reads 'more' \[2\]"),
+        (
+            {"linear_1.weight": np.ones((3, 2), "f4")},
+            r"'linear_1.weight' of layer 'linear_1' \(Linear\) must have shape "
+            r"\[2, 3\], got \[3, 2\]",
+        ),
+        ({"linear_1.bias": np.ones(2, "i4")}, "is int32, no float"),
+    ],
+)
+def test_arrays_that_do_not_fit(file, arrays, text):
+    edited(file, arrays)
+    with pytest.raises(ShapeError, match=text):
+        load(file, BACKEND)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_numbers_that_are_none(tmp_path, dtype):
+    path = tmp_path / "model.safetensors"
+    compiled = compile(Linear(3), JaxBackend(dtype=dtype), shapes={"input": (2, 4)})
+    params = compiled.randomize_params()
+    params["weight"] = params["weight"].at[0, :2].set(np.nan).at[1, 1].set(-np.inf)
+    compiled.save(path, params)
+    with pytest.raises(
+        ValueError, match=r"infinite: 3 of 12 in 'weight'\. Pass allow_non"
+    ):
+        load(path, JaxBackend(dtype=dtype))
+    assert_equal(
+        load(path, JaxBackend(dtype=dtype), allow_non_finite=True).params, params
+    )
+
+
+def test_large_and_odd_arrays(tmp_path):
+    path = tmp_path / "arrays"
+    arrays = {
+        "transposed": np.arange(6.0).reshape(2, 3).T,
+        "scalar": np.asarray(3.0, np.float32),
+        "empty": np.zeros((0, 3), np.float16),
+        "swapped": np.arange(3, dtype=">i4"),
+        "bf16": np.ones(3, ml_dtypes.bfloat16),
+        "fp8": np.ones(5, ml_dtypes.float8_e4m3fn),
+        "bool": np.array([True, False]),
+    }
+    write(path, arrays, {"note": "é"})
+    back = read(path)
+    assert back.metadata == {"note": "é"}
+    for key, array in arrays.items():
+        assert back.arrays[key].dtype == array.dtype.newbyteorder("=")
+        assert back.arrays[key].shape == array.shape
+        np.testing.assert_array_equal(back.arrays[key], array)
+    with pytest.raises(TypeError, match="'c' is complex128, which no such file"):
+        write(path, {"c": np.ones(2, complex)}, {})
+
+
+def test_nothing_is_pickled_or_imported(file, monkeypatch):
+    import pickle
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("pickle")
+
+    monkeypatch.setattr(pickle, "loads", refuse)
+    monkeypatch.setattr(pickle, "load", refuse)
+    _, params, _ = load(file, BACKEND)
+    assert all(isinstance(p, jax.Array) for p in params.values())
+
+
+def test_blocks_in_blocks(tmp_path):
+    path = tmp_path / "model.safetensors"
+    inner = Sequential([Sequential([Linear(4)]) for _ in range(3)])
+    model = Sequential([inner] * 2)
+    compiled = compile(model, BACKEND, shapes={"input": ("batch", 4)}, scan_from=2)
+    params = compiled.randomize_params(0)
+    assert max(p.ndim for p in params.values()) == 4  # a loop in a loop
+    compiled.save(path, params)
+    flat = load(path, BACKEND, scan_from=None)
+    assert len(flat.params) == 12
+    assert_equal(load(path, BACKEND, scan_from=2).params, params)
