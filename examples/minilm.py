@@ -82,7 +82,7 @@ class SentenceEncoder(Composite):
             "mask": IOKey("mask", shape=("batch", 128), dtype="bool"),
         }
 
-    def build(self, tokens: Connection, mask: Connection) -> Connection:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def build(self, tokens: Connection, mask: Connection) -> Connection:
         """From tokens to one vector for each sentence."""
         words = Embedding(self.vocabulary, self.dimension, name="words")(tokens)
         types = Embedding(2, self.dimension, name="types")(tokens * 0)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,6 +58,24 @@ def _train(seconds):
     return fx.train.plan(budget, step_seconds=0.5, compile_seconds=3.0, steps=100)
 
 
+_MODEL = fx.models.MLP(input_size=16, hidden_sizes=[16] * 3, output_size=4)
+
+
+def _models(limit: float) -> Any:
+    budget = fx.MemoryBudget(limit_bytes=int(limit))
+    shapes = {"input": (64, 16)}
+    compiled: Any = fx.compile(_MODEL, fx.JaxBackend(), shapes=shapes, budget=budget)
+    return compiled.plan
+
+
+def _dtypes(limit):
+    compiled = fx.compile(_MODEL, fx.JaxBackend())
+    batches = [{"input": jnp.full((4, 16), 0.5)}, {"input": jnp.ones((4, 16))}]
+    params = compiled.randomize_params(0)
+    budget = fx.SizeBudget(bytes=int(limit))
+    return fx.models.plan_dtypes(compiled, params, batches, budget)
+
+
 _LESS = lambda limit: float(np.nextafter(limit, 0))
 ROOMS = {
     "remat": Room(
@@ -73,6 +92,9 @@ ROOMS = {
     ),
     "train": Room(_train, enough=10.0, too_little=1.0, below=_LESS),
     "watch": Room(_watch, enough=0.01, too_little=1e-9, below=_LESS),
+    # As for remat.
+    "models": Room(_models, 2**20, 10, below=lambda limit: limit / 2),
+    "models, dtypes": Room(_dtypes, enough=4000, too_little=10),
     "causal": Room(_causal, enough=5.0, too_little=1.0, below=_LESS),
 }
 every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
@@ -117,4 +139,5 @@ def test_at_needed_planning_succeeds_and_below_it_raises(room):
 
 def test_every_room_that_plans_is_here():
     rooms = {name for name in fx.__all__ if hasattr(getattr(fx, name), "plan")}
-    assert rooms - {"run"} == set(ROOMS)
+    # Those of models are made by `compile` and `plan_dtypes`.
+    assert rooms - {"run"} | {"models"} == {name.split(",")[0] for name in ROOMS}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ class Net:
     shape: tuple[int, ...]
     scan_from: int | None = None
 
-    def compile(self, budget=None, backend=None, **options):
+    def compile(self, budget=None, backend=None, **options) -> Any:
         shapes = {"input": self.shape} | options.pop("shapes", {})
         return models.compile(
             self.model,
@@ -380,11 +381,13 @@ def test_sums_stay_in_float32():
 
 
 def test_float16_is_not_taken_where_it_overflows():
-    compiled = Net(models.Linear(4), (8, 16)).compile()
-    params = {"weight": jnp.full((4, 16), 1e5), "bias": jnp.ones(4)}
+    # Infinite weights do not show behind a tanh: outputs are 1 with them and without.
+    model = models.Model(models.Linear(4, name="wide"), models.Tanh())
+    compiled = Net(model, (8, 16)).compile()
+    params = {"wide.weight": jnp.full((4, 16), 1e5), "wide.bias": jnp.ones(4)}
     seen = [{"input": jnp.ones((8, 16))}] * 2
     plan = models.plan_dtypes(compiled, params, seen, SizeBudget("2x"))
-    assert {w.key: w.after for w in plan.weights}["weight"] == "bfloat16"
+    assert {w.key: w.after for w in plan.weights}["wide.weight"] == "bfloat16"
 
 
 def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():

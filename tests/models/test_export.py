@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,13 @@ pytest.importorskip("flatbuffers")
 BACKEND = JaxBackend()
 
 
-def small(backend=BACKEND):
+def small(backend: Any = BACKEND):
     model = MLP(input_size=4, hidden_sizes=(3,), output_size=2)
     compiled = compile(model, backend)
     return compiled, compiled.randomize_params(0)
 
 
-def inputs(batch, dtype=np.float32):
+def inputs(batch, dtype: Any = np.float32):
     return {"input": np.random.default_rng(batch).normal(size=(batch, 4)).astype(dtype)}
 
 
@@ -64,7 +65,7 @@ assert not any(name.startswith("frugax") for name in sys.modules)
 def test_other_platforms():
     compiled, _ = small()
     assert compiled.export(platforms=["cpu", "cuda"]).platforms == ("cpu", "cuda")
-    with pytest.raises(ValueError, match="platforms must be of cpu, .* got 'gpu'"):
+    with pytest.raises(ValueError, match=r"platforms must be of cpu, .* got 'gpu'"):
         compiled.export(platforms=["gpu"])
 
 

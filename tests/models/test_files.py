@@ -153,7 +153,7 @@ def test_state_and_all_that_compile_was_told(tmp_path):
     compiled = compile(
         model,
         BACKEND,
-        shapes={"input": ("batch", 4), "side": np.ones((2, 4), np.int32)},
+        shapes={"input": (3, 4), "side": np.ones(4, np.int32)},
         data_keys=["linear_0.weight"],
         trainable_keys=["input"],
         constant_keys=fixed,
@@ -171,7 +171,7 @@ def test_state_and_all_that_compile_was_told(tmp_path):
     assert_equal(held, state)
     assert again.param_keys == compiled.param_keys
     assert again.data_keys == compiled.data_keys
-    side = {"side": np.ones((2, 4), np.int32)}
+    side = {"side": np.ones(4, np.int32)}
     one = compiled.evaluate(params, state | side)
     assert_equal(again.evaluate(back, held | side), one)
     training = load(path, BACKEND, inference=False)
@@ -208,15 +208,6 @@ def test_the_file_is_whole_or_not_there(tmp_path, file):
         compiled.save(tmp_path / "in the way" / "model", params)
     assert file.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in the way", file.name]
-
-
-def test_loaded_weights_do_not_change_with_the_file(file):
-    _, params, _ = load(file, BACKEND)
-    before = {k: np.array(p) for k, p in params.items()}
-    with file.open("r+b") as raw:
-        raw.seek(-40, 2)
-        raw.write(b"\xff" * 40)
-    assert_equal(params, before)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 100, -1])

@@ -1,4 +1,4 @@
-"""Weights with other libraries' names and layouts: all of them, or an error with all."""
+"""Weights with other libraries' names: all of them are loaded, or none."""
 
 import importlib.util
 import json
@@ -12,6 +12,7 @@ import safetensors.numpy
 from frugax import models
 from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
 from frugax.models import JaxBackend, compile, load_state_dict
+from frugax.models._per_block import per_block
 from frugax.models.layers import (
     MLP,
     BatchNorm,
@@ -25,7 +26,7 @@ from frugax.models.layers import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import minilm  # noqa: E402
+import minilm  # pyright: ignore[reportMissingImports]
 
 BACKEND = JaxBackend()
 
@@ -104,11 +105,6 @@ def test_all_that_is_wrong_is_said_at_once():
         ),
         (NAMES | {"fc.{i.b": "b"}, ValueError, r"'fc.{i.b' has a brace"),
         (NAMES | {"x": 3}, TypeError, "a target is a name, or a pair"),
-        (
-            NAMES | {"fc.1.b": None, "fc.0.b": "linear_0.bias"},
-            ShapeError,
-            "matches 'fc.{i",
-        ),
     ],
 )
 def test_maps_that_cannot_be(names, error, text):
@@ -150,7 +146,9 @@ def test_a_convolutional_torch_module():
     with torch.no_grad():
         module[1].running_mean.normal_()
         module[1].running_var.uniform_(0.5, 2)
-    model = Sequential([Conv2D(4, 3), BatchNorm(), Relu(), Flatten(), Linear(5)])
+    model = Sequential(
+        [Conv2D(4, 3, name="conv"), BatchNorm(), Relu(), Flatten(), Linear(5)]
+    )
     shapes = {"input": ("batch", 6, 6, 3)}
     compiled = compile(model, BACKEND, shapes=shapes, inference=True)
 
@@ -158,20 +156,13 @@ def test_a_convolutional_torch_module():
         return weight.reshape(5, 4, 6, 6).transpose(0, 2, 3, 1).reshape(5, -1)
 
     names = {
-        "0.weight": ("conv2d_0.weight", (2, 3, 1, 0)),
-        "0.bias": "conv2d_0.bias",
+        "0.weight": ("conv.weight", (2, 3, 1, 0)),
+        "0.bias": "conv.bias",
         "1.{w}": "batch_norm_0.{w}",
         "1.num_batches_tracked": None,
         "4.weight": ("linear_0.weight", channels_last),
         "4.bias": "linear_0.bias",
     }
-    with pytest.raises(
-        ShapeError, match=r"'1.num_batches_tracked' \[\] matches '1.{w}'"
-    ):
-        load_state_dict(compiled, module.state_dict(), names)
-    del names["1.{w}"]
-    for w in ("weight", "bias", "running_mean", "running_var"):
-        names[f"1.{w}"] = f"batch_norm_0.{w}"
     params, state = load_state_dict(compiled, module.state_dict(), names)
     assert sorted(state) == ["batch_norm_0.running_mean", "batch_norm_0.running_var"]
     x = np.random.default_rng(0).normal(size=(2, 6, 6, 3)).astype(np.float32)
@@ -218,7 +209,7 @@ def test_sources(tmp_path):
         UnsupportedFileError, match=r"torch.load\(file, weights_only=True"
     ):
         load_state_dict(small(), tmp_path / "model.bin", NAMES)
-    with pytest.raises(TypeError, match="of a torch module pass"):
+    with pytest.raises(TypeError, match="source"):
         load_state_dict(small(), 3, NAMES)  # pyright: ignore[reportArgumentType]
 
 
@@ -265,7 +256,7 @@ def random_bert():
     compiled = compile(encoder, BACKEND)
     weights: dict[str, np.ndarray] = {}
     for pattern, target in minilm.NAMES.items():
-        for key, owned in models._per_block.per_block(compiled.graph).items():
+        for key, owned in per_block(compiled.graph).items():
             values = {w: key for w in ("weight", "bias") if key.endswith(f".{w}")}
             for i in range(3):
                 for part in ("query", "key", "value"):

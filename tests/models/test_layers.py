@@ -367,6 +367,14 @@ def test_settings_are_plain_values(row: Row):
     hash(row.layer)
 
 
+def test_layers_without_a_bias_have_none():
+    for row in ROWS:
+        if getattr(row.layer, "bias", True) is False:
+            shapes = {k: x.shape for k, x in row.inputs.items()}
+            keys = compile(row.layer, JaxBackend(), shapes=shapes).param_keys
+            assert not [key for key in keys if "bias" in key], row
+
+
 def test_one_op_layers_have_the_ops_attributes_and_defaults():
     for layer in (row.layer for row in ROWS if isinstance(row.layer, Weightless)):
         attributes = OPS[layer.op].attributes

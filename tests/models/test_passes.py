@@ -64,7 +64,7 @@ def test_what_is_computed_twice_is_computed_once(name):
 
 def test_what_only_looks_equal_is_not_merged():
     model = Model.create(
-        ints=op("full_like", value=1, dtype="int32")(x()),
+        ints=op("full_like", value=1)(x()),
         floats=op("full_like", value=1.0)(x()),
         a=x() * 1,
         b=x() * 1.0,
@@ -108,7 +108,7 @@ def test_a_state_is_renewed_by_each_layer():
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_what_depends_on_constants_only_is_computed_beforehand(name):
-    table = op("arange", stop=3)() * 2.0 + np.float32([0, 1, 0])
+    table = op("arange", stop=3)() * 2.0 + np.array([0, 1, 0], "float32")
     compiled = ml.compile(Model.create(y=x() + op("cos")(table)), backend_of(name))
     assert steps(compiled) == ["add"]
     (folded,) = compiled.graph.constants.values()

@@ -109,7 +109,7 @@ class Twice(Composite):
     start: graph.Init = ZERO
     factor: float | None = None
 
-    def build(self, input: graph.Connection) -> graph.Connection:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def build(self, input: graph.Connection) -> graph.Connection:
         x = input
         for part in (self.part, self.part, *self.parts):
             made = part(x)

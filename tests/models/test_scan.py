@@ -1,6 +1,8 @@
 """Equal blocks in a row as one loop: the same numbers, gradients and weights."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,7 @@ class Block(Composite):
 LAYERS.pop("Block")
 
 
-def chain(count, block=Block, *, names=True, **wires):
+def chain(count, block: Callable[[], Any] = Block, *, names=True, **wires):
     y = IOKey("x", shape=("batch", 4))
     for i in range(count):
         y = dataclasses.replace(block(), name=f"block_{i}" if names else None)(
@@ -48,7 +50,7 @@ def chain(count, block=Block, *, names=True, **wires):
     return Model.create(y=y)
 
 
-def compiled(model, scan_from=3, **how):
+def compiled(model, scan_from: int | None = 3, **how):
     return ml.compile(model, BACKEND, scan_from=scan_from, **how)
 
 

@@ -86,10 +86,12 @@ def test_a_tensor_is_shared_and_other_arrays_are_copied():
 
 
 def test_a_tensor_on_another_device_is_named():
-    _, compiled, params, data = small()
-    away = {k: v.to("meta") if k == "linear_1.weight" else v for k, v in params.items()}
-    with pytest.raises(ValueError, match=r"params\['linear_1.weight'\] is on meta"):
-        compiled.evaluate(away, data)
+    b = ml.TorchBackend()
+    x = IOKey("x", shape=(2, 3))
+    compiled = ml.compile(Model.create(output=x + IOKey("y", shape=(2, 3))), b)
+    away = {"x": b.ones(2, 3), "y": b.ones(2, 3).to("meta")}
+    with pytest.raises(ValueError, match=r"data\['y'\] is on meta.*backend on cpu"):
+        compiled.evaluate({}, away)
 
 
 def test_a_precision_lasts_as_long_as_the_call(monkeypatch):
@@ -107,7 +109,8 @@ def test_a_precision_lasts_as_long_as_the_call(monkeypatch):
     before = torch.get_float32_matmul_precision()
     compiled.evaluate(params, data)
     b.linear(b.ones(2, 3), b.ones(4, 3))
-    assert inside == ["high"] * 3
+    assert inside
+    assert set(inside) == {"high"}
     assert torch.get_float32_matmul_precision() == before == "highest"
 
 
@@ -201,9 +204,10 @@ def test_checks_are_made_once_for_each_set_of_shapes(monkeypatch):
     assert len(seen) == 2
     with pytest.raises(ShapeError):
         compiled.evaluate(params, {"input": b.ones(5, 4)})
-    for n in range(300):  # plans are forgotten, so that they do not pile up
+    monkeypatch.setattr("frugax.models.to_torch._compiled.PLANS_KEPT", 3)
+    for n in range(8):  # plans are forgotten, so that they do not pile up
         compiled.evaluate(params, {"input": b.ones(n, 3)})
-    assert len(compiled._plans) == 256
+    assert len(compiled._plans) == 3
 
 
 def test_parameters_of_another_dtype_are_promoted_as_by_hand():
@@ -254,7 +258,8 @@ def test_a_loop_over_a_free_length_is_walked_once(monkeypatch):
 @pytest.mark.slow
 def test_a_compiled_model_gives_the_same(monkeypatch):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # no C++ compiler: still equal
+        # Equal also without a C++ compiler; torch warns about itself when imported.
+        warnings.simplefilter("ignore")
         b, compiled, params, data = small(jit=True)
         weights = {"output": b.array(np.linspace(1, 2, 10).reshape(5, 2))}
         outputs, gradients = compiled.evaluate(params, data, weights)

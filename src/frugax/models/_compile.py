@@ -1,7 +1,7 @@
 """From a description to functions of the chosen library."""
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._budgets import check_memory_budget
@@ -19,7 +19,7 @@ def compile(
     model: Layer,
     backend: "JaxBackend | TorchBackend",
     *,
-    shapes: Mapping[str, Sequence[Any]] | None = None,
+    shapes: Mapping[str, Any] | None = None,
     jit: bool | None = None,
     verbose: bool = False,
     inference: bool = False,

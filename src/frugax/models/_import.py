@@ -20,7 +20,7 @@ from ._program import Program
 
 Change = Callable[[np.ndarray], np.ndarray] | Sequence[int]
 Target = str | tuple[str, Change]
-Names = Mapping[str, Target | list[Target] | None]
+Names = Mapping[str, Target | Sequence[Target] | None]
 
 
 class Weights(NamedTuple):

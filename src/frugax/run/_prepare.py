@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from frugax import compress, train, trees
@@ -139,14 +138,10 @@ def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
         ConfigError: there is nothing to train in it.
     """
     model = task.init(jax.random.key(seed))
-    arrays, static = trees.partition(model, select=_is_trainable)
+    arrays, static = trees.partition(model, select=train.is_trainable)
     if not jax.tree.leaves(arrays):
         raise ConfigError("task: init returned no floating-point arrays to train.")
     return arrays, static
-
-
-def _is_trainable(leaf: object) -> bool:
-    return trees.is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:

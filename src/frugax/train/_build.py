@@ -13,9 +13,10 @@ from frugax import remat
 from frugax.budget import MemoryBudget
 from frugax.typing import PyTree
 
-from ._gradients import Objective, gradient, micro_batch
+from ._gradients import Inputs, Objective, gradient, micro_batch
 from ._ladder import SAFER_OPTIONS
 from ._layout import Layout
+from ._models import Rest, carried_in, holds_carried, whole
 from ._precision import Precision, all_finite, next_scale
 from ._promote import join
 from ._signature import Signature
@@ -82,7 +83,7 @@ class Builder:
         whole = remat.Program(build=build, args=(state, batch), donate_argnums=donate)
         plan = remat.plan(
             objective,
-            (state.params, (part, _scale(state))),
+            (state.params, _inputs(state, part)),
             self.memory if layout is None else _of_all(self.memory, layout),
             has_aux=True,
             within=whole,
@@ -98,55 +99,71 @@ class Builder:
         def step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
             self._refuse_missing_scale(state)
             with context():
-                has_aux = _reports(self._loss(state.params, batch))
-                objective = self._with(has_aux=has_aux)
-                metrics, grads = gradient(
-                    jax.value_and_grad(objective, has_aux=True),
+                metrics, grads, carried = gradient(
+                    jax.value_and_grad(
+                        Objective(self._loss, self.recipe.precision), has_aux=True
+                    ),
                     state.params,
-                    batch,
-                    _scale(state),
+                    _inputs(state, batch),
                     parts=self.recipe.accum,
                     loop=False,
                 )
-            return update(state, metrics, grads)
+            return update(state, metrics, grads, carried)
 
         return step
 
-    def _loss(self, params: PyTree, batch: PyTree) -> Any:
+    def _loss(
+        self, params: PyTree, batch: PyTree, carried: PyTree, rest: Rest | None
+    ) -> tuple[Any, dict[str, Any], PyTree]:
+        """The user's loss of the whole model: its value, metrics, what is carried."""
         static = self.recipe.static
         extra = () if static is None else (static.value,)
         if self.values is not None:
             batch = join(batch, self.values)
-        return self.recipe.loss(params, batch, *extra)
-
-    def _with(self, *, has_aux: bool) -> Objective:
-        return Objective(
-            self._loss, (), has_aux=has_aux, precision=self.recipe.precision
-        )
+        model = whole(params, carried, rest)
+        inside = holds_carried(rest)
+        if carried is None or inside:
+            out = self.recipe.loss(model, batch, *extra)
+            value, metrics = read_out(out)
+            return value, metrics, carried_in(model, rest) if inside else None
+        out = self.recipe.loss(model, batch, carried, *extra)
+        if not (isinstance(out, tuple) and len(out) == 3):
+            raise TypeError(
+                "a loss that is given carried arrays must give them back: (scalar, "
+                f"dict of scalars, carried), got {_types(out)}."
+            )
+        return *read_out(out[:2]), out[2]
 
     def _objective(self, state: TrainState, batch: PyTree) -> Objective:
         part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
-        return self._with(
-            has_aux=_reports(jax.eval_shape(self._loss, state.params, part))
-        )
+        objective = Objective(self._loss, self.recipe.precision)
+        inputs = _inputs(state, part)
+        _, (_, carried) = jax.eval_shape(objective, state.params, inputs)
+        types = Signature.of_types(carried=state.carried)
+        changes = types.changes_to(Signature.of_types(carried=carried))
+        if changes:
+            raise TypeError(
+                f"the loss changes the type of what is carried, {changes[0]}, so the "
+                "next step would need another program: cast it."
+            )
+        return objective
 
     def _step(
         self, grad_fn: Callable[..., Any]
     ) -> Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]:
         def train_step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
-            metrics, grads = gradient(
+            metrics, grads, carried = gradient(
                 grad_fn,
                 state.params,
-                batch,
-                _scale(state),
+                _inputs(state, batch),
                 parts=self.recipe.accum,
             )
-            return self._update(state, metrics, grads)
+            return self._update(state, metrics, grads, carried)
 
         return train_step
 
     def _update(
-        self, state: TrainState, metrics: Metrics, grads: PyTree
+        self, state: TrainState, metrics: Metrics, grads: PyTree, carried: PyTree
     ) -> tuple[TrainState, Metrics]:
         scale, finite = state.scale, None
         if scale is not None:
@@ -164,14 +181,16 @@ class Builder:
                 grads, state.opt_state, state.params, value=metrics["loss"]
             )
         params = optax.apply_updates(state.params, updates)
-        new = TrainState(state.step + 1, params, opt_state)
+        new = TrainState(
+            state.step + 1, params, opt_state, carried=carried, rest=state.rest
+        )
         if scale is None:
             return new, metrics
         assert finite is not None
         kept = jax.tree.map(
             lambda n, o: jnp.where(finite, n, o),
             new,
-            TrainState(new.step, state.params, state.opt_state),
+            state._replace(step=new.step, scale=None),
         )
         metrics = {
             **metrics,
@@ -208,8 +227,9 @@ def _of_all(memory: MemoryBudget, layout: Layout) -> MemoryBudget:
     )
 
 
-def _scale(state: TrainState) -> Any:
-    return None if state.scale is None else state.scale.scale
+def _inputs(state: TrainState, batch: PyTree) -> Inputs:
+    scale = None if state.scale is None else state.scale.scale
+    return Inputs(batch, scale, state.carried, state.rest)
 
 
 def check_loss(loss: object) -> None:
@@ -222,29 +242,37 @@ def check_loss(loss: object) -> None:
         raise TypeError(f"loss must be a function, got {loss!r:.99}.")
 
 
-def _reports(out: Any) -> bool:
-    """Whether what a loss gave is a scalar with a dict of scalars beside it.
+def read_out(out: Any) -> tuple[Any, dict[str, Any]]:
+    """A loss's value and what it reports beside it.
 
     Raises:
-        TypeError: it is neither that nor a scalar.
+        TypeError: it gave neither a scalar nor that with a dict of scalars.
     """
     value, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
         raise TypeError(
-            f"loss must give a real scalar, or (scalar, dict of scalars), got {out}."
+            "loss must give a real scalar, or (scalar, dict of scalars), "
+            f"got {_types(out)}."
         )
     if aux is None:
-        return False
+        return value, {}
     if not (isinstance(aux, dict) and all(map(_is_scalar, aux.values()))):
         raise TypeError(
-            f"what loss reports beside itself must be a dict of scalars, got {aux}."
+            "what loss reports beside itself must be a dict of scalars, got "
+            f"{_types(aux)}."
         )
     if "loss" in aux:
         raise TypeError(
             "loss reports a metric named 'loss', which is its own name: call it "
             "something else."
         )
-    return True
+    return value, aux
+
+
+def _types(tree: PyTree) -> str:
+    """Arrays as `float32[3]`: what a tracer says of itself is of no use to anybody."""
+    said = lambda x: str(jax.typeof(x)) if isinstance(x, jax.Array) else x
+    return f"{jax.tree.map(said, tree)!s:.99}"
 
 
 def _is_scalar(x: object) -> TypeGuard[jax.Array]:

@@ -3,9 +3,12 @@
 Here is what the user says and gets; the loop itself is in `_loop.py`.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from frugax.budget import Receipt, Spend, TimeBudget, check_budget
 from frugax.typing import PyTree
@@ -20,6 +23,7 @@ from ._loop import Evaluation, Loop, StoppedBecause
 from ._plan import TrainPlan
 from ._state import TrainState, refuse_given_away
 from ._step import Metrics, TrainStep
+from ._watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ def fit(
     early_stop: EarlyStop | None = None,
     prefetch: int = 0,
     compile_cache: bool = True,
+    watchdog: Watchdog | bool = True,
 ) -> FitResult:
     """Train until `state.step` is `steps`, or the budget ends.
 
@@ -106,6 +111,9 @@ def fit(
         compile_cache: keep compiled programs on disk for the next run, as
             `use_compile_cache` does, unless JAX's own setting says where already. The
             environment variable `FRUGAX_COMPILE_CACHE=0` turns it off.
+        watchdog: end this process, with exit code 75, when training makes no progress,
+            as where another process hangs. True: in runs of several processes; False:
+            never; one of your own where its patience does not suit.
 
     Raises:
         ValueError: a number out of its range, `*_every` without what it is for, or
@@ -159,10 +167,12 @@ def fit(
         stop=stop,
         early_stop=early_stop,
         prefetch=prefetch,
+        watchdog=(dog := _watchdog(watchdog)),
     )
     start = loop.at
     limit = None if budget is None else budget.compiles
-    with step.limit_compiles(limit), CompileLedger() as compiles:
+    watching = contextlib.nullcontext() if dog is None else dog
+    with step.limit_compiles(limit), CompileLedger() as compiles, watching:
         stopped_because = loop.run()
         spends = step.report().spends
     ledger = loop.clock.ledger()
@@ -187,3 +197,9 @@ def fit(
         receipt=Receipt(spends),
         cache_hits=compiles.cache_hits,
     )
+
+
+def _watchdog(said: Watchdog | bool) -> Watchdog | None:  # noqa: FBT001 - as in fit
+    if isinstance(said, bool):
+        return Watchdog() if said and jax.process_count() > 1 else None
+    return said

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,79 +15,97 @@ from ._precision import Precision, lowered
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A user's loss as what is differentiated: `objective(params, (batch, scale))`.
+    """A user's loss as what is differentiated: `objective(params, inputs)`.
 
-    Gives the loss times the scale in float32, and a dict of metrics with the loss
-    itself among them.
+    Gives the loss times the scale in float32, and beside it a dict of metrics with the
+    loss itself among them, and what is carried.
 
     Attributes:
-        loss: the user's function.
-        extra: what it takes after parameters and batch: the static argument, if any.
-        has_aux: whether it reports metrics beside the loss.
+        loss: `loss(params, batch, carried, rest)` gives loss, metrics and carried.
         precision: what it computes in.
     """
 
-    loss: Callable[..., Any]
-    extra: tuple[Any, ...]
-    has_aux: bool
+    loss: Callable[..., tuple[Any, dict[str, Any], PyTree]]
     precision: Precision
 
     def __call__(
-        self, params: PyTree, inputs: tuple[PyTree, Any]
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        batch, scale = inputs
-        low = self.precision
-        given = self.loss(lowered(params, low), lowered(batch, low), *self.extra)
-        value, aux = given if self.has_aux else (given, {})
+        self, params: PyTree, inputs: "Inputs"
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], PyTree]]:
+        low, scale = self.precision, inputs.scale
+        value, aux, carried = self.loss(
+            lowered(params, low),
+            lowered(inputs.batch, low),
+            inputs.carried,
+            inputs.rest,
+        )
         if low != "f32":
             value = value.astype(jnp.float32)
         scaled = value if scale is None else value * scale
-        return scaled, {"loss": value, **aux}
+        return scaled, ({"loss": value, **aux}, carried)
+
+
+class Inputs(NamedTuple):
+    """What an objective takes beside the weights: nothing that is differentiated.
+
+    Attributes:
+        batch: what the loss takes.
+        scale: the loss scale, or None.
+        carried: what the loss changes itself, or None.
+        rest: what else the model is made of, or None.
+    """
+
+    batch: PyTree
+    scale: Any = None
+    carried: PyTree = None
+    rest: PyTree = None
 
 
 def gradient(
     grad_fn: Callable[..., Any],
     params: PyTree,
-    batch: PyTree,
-    scale: Any,
+    inputs: Inputs,
     *,
     parts: int,
     loop: bool = True,
-) -> tuple[dict[str, jax.Array], PyTree]:
-    """Metrics and gradient, over the batch at once or part after part.
+) -> tuple[dict[str, jax.Array], PyTree, PyTree]:
+    """Metrics, gradient and what is carried, over the batch at once or part by part.
 
     Args:
-        grad_fn: gives `((scaled loss, metrics), gradient)` for `params` and `(batch,
-            scale)`.
+        grad_fn: gives `((scaled loss, (metrics, carried)), gradient)` for `params` and
+            inputs.
         params: the weights.
-        batch: what the loss takes.
-        scale: the loss scale, or None.
+        inputs: what it takes beside them.
         parts: micro-batches that the batch is cut into; gradients and metrics are
             their means, which for a loss that is a mean over examples is the same.
+            What is carried goes from one to the next.
         loop: go through them in a compiled loop; otherwise in a Python one.
     """
     if parts == 1:
-        (_, metrics), grads = grad_fn(params, (batch, scale))
-        return metrics, grads
-    whole, cut = _cut(batch, parts)
+        (_, (metrics, carried)), grads = grad_fn(params, inputs)
+        return metrics, grads, carried
+    whole, cut = _cut(inputs.batch, parts)
 
-    def one(sums: PyTree, part: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
-        (_, metrics), grads = grad_fn(params, (whole(part), scale))
-        return jax.tree.map(jnp.add, sums, grads), metrics
+    def one(so_far: PyTree, part: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
+        sums, carried = so_far
+        given = inputs._replace(batch=whole(part), carried=carried)
+        (_, (metrics, carried)), grads = grad_fn(params, given)
+        return (jax.tree.map(jnp.add, sums, grads), carried), metrics
 
-    sums = jax.tree.map(jnp.zeros_like, params)
+    so_far = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
     if loop:
-        sums, metrics = lax.scan(one, sums, cut)
+        (sums, carried), metrics = lax.scan(one, so_far, cut)
     else:
         told: list[Any] = []
         for i in range(parts):
-            sums, said = one(sums, jax.tree.map(lambda x, i=i: x[i], cut))
+            so_far, said = one(so_far, jax.tree.map(lambda x, i=i: x[i], cut))
             told.append(said)
+        sums, carried = so_far
         metrics = jax.tree.map(lambda *xs: jnp.stack(xs), *told)
     mean = lambda x: x.mean(axis=0) if jnp.issubdtype(x.dtype, jnp.inexact) else x[-1]
     return (
         {k: mean(v) for k, v in metrics.items()},
         jax.tree.map(lambda g: g / parts, sums),
+        carried,
     )
 
 

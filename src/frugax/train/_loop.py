@@ -24,9 +24,10 @@ from ._interrupt import asking_first
 from ._pace import Pace
 from ._plan import TrainPlan, plan
 from ._prefetch import ahead
-from ._processes import agreed_least
+from ._processes import agreed_least, is_preempted
 from ._state import TrainState
 from ._step import Metrics, TrainStep
+from ._watchdog import Watchdog
 
 StoppedBecause: TypeAlias = Literal["steps", "time", "interrupted", "stop", "early"]
 
@@ -75,6 +76,7 @@ class Loop:
         stop: Callable[[], bool] | None,
         early_stop: EarlyStop | None,
         prefetch: int,
+        watchdog: Watchdog | None,
     ) -> None:
         self.clock = LapClock()
         self.state = state
@@ -86,6 +88,7 @@ class Loop:
         self._budget = budget
         self._on_step, self._stop = on_step, stop
         self._early_stop, self._prefetch = early_stop, prefetch
+        self._watchdog = watchdog
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
         self._checkpoints, self._save_every = checkpoints, save_every
         self._before_save = before_save
@@ -104,11 +107,13 @@ class Loop:
     def _run(self) -> StoppedBecause:
         self._save_state()
         if self.at < self._until:
+            self._beat("compilation")
             batch = self._batch_of(self.at)
             self.clock.lap("host_s")
             self._step.prepare(self.state, batch)
             self.clock.lap("compile_s")
         self._evaluate_state()
+        self._beat("step")
         with asking_first() as asked:
             because = self._take_steps(asked)
             if because != "interrupted":
@@ -166,6 +171,8 @@ class Loop:
 
     def _asked_to_stop(self, asked: threading.Event) -> StoppedBecause | None:
         """What any process of the run wants; the same answer in all of them."""
+        if is_preempted():
+            return "interrupted"
         order: tuple[StoppedBecause | None, ...] = ("interrupted", "stop", None)
         return order[agreed_least(order.index(self._wants_to_stop(asked)))]
 
@@ -187,6 +194,7 @@ class Loop:
     def _wait(self) -> None:
         jax.block_until_ready(self._running)
         self.clock.lap("run_s")
+        self._beat("step")
 
     def _look_at_losses(self) -> None:
         losses = [float(loss) for loss in jax.device_get(self._running)]
@@ -209,13 +217,16 @@ class Loop:
         done = self.history and self.history[-1].step == self.at
         if self._evaluate is None or done:
             return
+        self._beat("evaluation")
         values = {k: float(v) for k, v in self._evaluate(self.state).items()}
         self._evaluate_s = self.clock.lap("eval_s")
+        self._beat("step")
         self.history.append(Evaluation(self.at, self.clock.elapsed, values))
 
     def _save_state(self) -> None:
         if self._checkpoints is None or self._is_saved(self._checkpoints):
             return
+        self._beat("checkpoint")
         # A gradient may turn to NaN one step before the loss does. Such a state must
         # not push a sound one out.
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
@@ -230,6 +241,11 @@ class Loop:
             self._before_save()
         self._checkpoints.save(self.state)
         self._save_s = self.clock.lap("io_s")
+        self._beat("step")
+
+    def _beat(self, then: str) -> None:
+        if self._watchdog is not None:
+            self._watchdog.beat(then)
 
     def _is_saved(self, checkpoints: Checkpoints) -> bool:
         latest = checkpoints.latest_step()

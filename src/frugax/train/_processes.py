@@ -1,6 +1,7 @@
 """What the processes of one run do together; for a run of one process nothing."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,26 @@ def agreed_least(value: int) -> int:
     least = np.iinfo(np.int32).max
     given = np.asarray(min(value, least), np.int32)
     return int(np.min(multihost_utils.process_allgather(given)))
+
+
+# Every process asks equally often, so the numbers agree.
+_asked = itertools.count()
+
+
+def is_preempted() -> bool:
+    """Whether some process was told to end by SIGTERM; all must ask.
+
+    JAX catches that signal in runs of several processes, and all of them hear of it at
+    the same time here.
+    """
+    if jax.process_count() == 1:
+        return False
+    from jax.experimental import multihost_utils
+
+    try:
+        return bool(multihost_utils.reached_preemption_sync_point(next(_asked)))
+    except RuntimeError:  # JAX's option jax_enable_preemption_service is off
+        return False
 
 
 def on_host(x: Any) -> np.ndarray:

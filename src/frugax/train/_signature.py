@@ -5,13 +5,51 @@ recompiles in its log only, so frugax keeps its own record and names the leaf.
 """
 
 import dataclasses
+import re
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 from jax.core import Tracer
 
 from frugax.typing import PyTree
+
+from ._static import Frozen
+
+_COMMITTED = " put there on purpose"
+
+Kind: TypeAlias = Literal[
+    "first",
+    "shape",
+    "dtype",
+    "structure",
+    "weak type",
+    "static value",
+    "placement",
+    "committed",
+    "setting",
+    "function",
+]
+_TYPE = re.compile(r"(?P<dtype>[^\[]+)\[(?P<shape>[^\]]*)\](?P<weak> weak)?(?P<at>.*)")
+
+
+class Change(NamedTuple):
+    """One reason for another program; as text `batch['x']: old -> new`.
+
+    Attributes:
+        place: the leaf, argument or setting.
+        kind: what about it.
+        old: what the program there is was compiled for.
+        new: what it is now.
+    """
+
+    place: str
+    kind: Kind
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.old} -> {self.new}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +69,20 @@ class Signature:
     context: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, *, static: Hashable = None, **arguments: PyTree) -> "Signature":
-        """Read it off arrays, NumPy arrays, numbers or `jax.ShapeDtypeStruct`s."""
+    def of(
+        cls, *, static: Hashable = None, committed: bool = False, **arguments: PyTree
+    ) -> "Signature":
+        """Read it off arrays, NumPy arrays, numbers or `jax.ShapeDtypeStruct`s.
+
+        Args:
+            static: the Python values that are part of the program.
+            committed: tell arrays that may be moved from those that may not.
+            arguments: what is traced, by name.
+        """
         flat, structure = jax.tree_util.tree_flatten_with_path(arguments)
-        leaves = tuple((_place(path), _type(leaf)) for path, leaf in flat)
+        leaves = tuple(
+            (_place(path), _type(leaf, committed=committed)) for path, leaf in flat
+        )
         return cls(leaves, structure, static, _context())
 
     @classmethod
@@ -42,30 +90,104 @@ class Signature:
         """The same for wherever the arrays lie."""
         return cls.of(**jax.eval_shape(lambda tree: tree, arguments))
 
-    def changes_to(self, new: "Signature") -> list[str]:
-        """What differs in `new`, one line a leaf: `batch['x']: old -> new`.
+    def changes_to(self, new: "Signature") -> list[Change]:
+        """What differs in `new`.
 
         >>> a = Signature.of(batch={"x": np.zeros((16, 4), np.float32)})
         >>> b = Signature.of(batch={"x": np.zeros((24, 4), np.float32)})
-        >>> a.changes_to(b)
-        ["batch['x']: float32[16,4] -> float32[24,4]"]
+        >>> print(*a.changes_to(b))
+        batch['x']: float32[16,4] -> float32[24,4]
         """
         old_types, new_types = dict(self.leaves), dict(new.leaves)
         places = list(old_types) + [p for p in new_types if p not in old_types]
-        found = [
-            f"{p}: {old_types.get(p, 'absent')} -> {new_types.get(p, 'absent')}"
-            for p in places
-            if old_types.get(p) != new_types.get(p)
+        pairs = [
+            (p, old_types.get(p, "absent"), new_types.get(p, "absent")) for p in places
         ]
-        if self.static != new.static:
-            found.append(f"static: {self.static!r:.60} -> {new.static!r:.60}")
+        found = [
+            Change(place, _kind(old, now), old, now)
+            for place, old, now in pairs
+            if old != now
+        ]
+        found += _static_changes(self.static, new.static)
         before, after = dict(self.context), dict(new.context)
         found += [
-            f"{k}: {before[k]} -> {after[k]}" for k in before if before[k] != after[k]
+            Change(k, "setting", before.get(k, "unset"), now)
+            for k, now in after.items()
+            if before.get(k) != now
         ]
         if not found and self.structure != new.structure:
-            found = [f"structure: {self.structure} -> {new.structure}"]
+            found = _structure_changes(self.structure, new.structure)
         return found
+
+
+def _kind(old: str, new: str) -> Kind:
+    """What about a leaf is another."""
+    before, after = _TYPE.fullmatch(old), _TYPE.fullmatch(new)
+    if before is None or after is None:  # one of them is absent
+        return "structure"
+    if before["shape"] != after["shape"]:
+        return "shape"
+    if before["dtype"] != after["dtype"]:
+        return "dtype"
+    if before["weak"] != after["weak"]:
+        return "weak type"
+    places = (before["at"], after["at"])
+    # That an array may not be moved is said only where it lies on the first device.
+    return (
+        "committed"
+        if any(p in ("", _COMMITTED) for p in places)
+        and any(p == _COMMITTED for p in places)
+        else "placement"
+    )
+
+
+def _static_changes(old: Hashable, new: Hashable) -> list[Change]:
+    """Each Python value that is another, by name where they have names."""
+    if old == new:
+        return []
+    before, after = (
+        dict(x.value) if isinstance(x, Frozen) and isinstance(x.value, dict) else {}
+        for x in (old, new)
+    )
+    if not (before and after):
+        return [Change("static", "static value", f"{old!r:.60}", f"{new!r:.60}")]
+    return [
+        Change(
+            name,
+            "static value",
+            f"{before.get(name, 'absent')!r:.60}",
+            f"{after.get(name, 'absent')!r:.60}",
+        )
+        for name in before | after
+        if Frozen(before.get(name)) != Frozen(after.get(name))
+    ]
+
+
+def _structure_changes(old: Any, new: Any) -> list[Change]:
+    """Where two structures with the same leaves differ: what a container says."""
+    before, after = old.node_data(), new.node_data()
+    if before != after:
+        forms = [data and data[1] for data in (before, after)]
+        kept = [getattr(form, "static", None) for form in forms]
+        if all(isinstance(x, Frozen) for x in kept) and kept[0] != kept[1]:
+            return _static_changes(*kept)
+        said = [
+            f"{data and data[0].__name__} {data and data[1]}"
+            for data in (before, after)
+        ]
+        return [Change("structure", "structure", *_where_they_differ(*said))]
+    pairs = zip(old.children(), new.children(), strict=True)
+    return [change for pair in pairs for change in _structure_changes(*pair)]
+
+
+def _where_they_differ(old: str, new: str) -> tuple[str, str]:
+    """Two long texts from a little before the first difference on."""
+    same = next(
+        (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        min(len(old), len(new)),
+    )
+    start = max(same - 20, 0)
+    return old[start : start + 60], new[start : start + 60]
 
 
 def _place(path: tuple[object, ...]) -> str:
@@ -74,18 +196,19 @@ def _place(path: tuple[object, ...]) -> str:
     return f"{getattr(name, 'key', name)}{jax.tree_util.keystr(tuple(rest))}"
 
 
-def _type(leaf: object) -> str:
+def _type(leaf: object, *, committed: bool) -> str:
     """`float32[16,4]`; `weak` for a Python number's, and where it lies if that is said.
 
     Raises:
         TypeError: it is no array and no number.
     """
     aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    placed = _placed(leaf, committed=committed)
     weak = " weak" if getattr(aval, "weak_type", False) else ""
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}{_placed(leaf)}"
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}{placed}"
 
 
-def _placed(leaf: object) -> str:
+def _placed(leaf: object, *, committed: bool) -> str:
     """Where an array was put on purpose; nothing for the device that is used anyway.
 
     JAX itself compiles anew when an array that may be moved is one that may not. A
@@ -97,7 +220,9 @@ def _placed(leaf: object) -> str:
     if isinstance(sharding, jax.NamedSharding):
         return f" split as {sharding.spec} over {dict(sharding.mesh.shape)}"
     (device,) = leaf.devices()
-    return "" if device == jax.local_devices()[0] else f" on {device}"
+    if device != jax.local_devices()[0]:
+        return f" on {device}"
+    return _COMMITTED if committed and leaf.committed else ""
 
 
 def _context() -> tuple[tuple[str, str], ...]:
@@ -106,4 +231,9 @@ def _context() -> tuple[tuple[str, str], ...]:
     return (
         ("matmul precision", str(settings.jax_default_matmul_precision)),
         ("64-bit numbers", str(settings.jax_enable_x64)),
+        ("dtype promotion", str(settings.jax_numpy_dtype_promotion)),
+        ("rank promotion", str(settings.jax_numpy_rank_promotion)),
+        ("threefry partitionable", str(settings.jax_threefry_partitionable)),
+        ("default device", str(settings.jax_default_device)),
+        ("mesh", str(jax.sharding.get_abstract_mesh())),
     )

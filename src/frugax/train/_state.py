@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 
 from frugax.typing import PyTree
 
+from ._models import Parts, Rest, take_apart, whole
 from ._precision import LossScale, Precision, first_scale
 
 
@@ -20,40 +21,71 @@ class TrainState(NamedTuple):
         params: the weights.
         opt_state: what the optimiser remembers.
         scale: of a float16 loss; None in other precisions.
+        carried: what the loss changes itself, such as running averages; None if
+            nothing.
+        rest: what of the model is not trained and never changes; None if nothing.
     """
 
     step: Int[Array, ""]
     params: PyTree
     opt_state: PyTree
     scale: LossScale | None = None
+    carried: PyTree = None
+    rest: Rest | None = None
+
+    @property
+    def model(self) -> PyTree:
+        """The whole model, as it was given to `init`, with the weights of now."""
+        return whole(self.params, self.carried, self.rest)
 
 
 def init_state(
-    params: PyTree,
+    model: PyTree,
     optimizer: optax.GradientTransformation,
     *,
     precision: Precision = "f32",
+    carried: PyTree = None,
 ) -> TrainState:
     """The state before the first step.
 
     Everything is copied: the step gives its input's memory back to the compiler
-    (donation), and neither your `params` nor an array that an optimiser holds twice
+    (donation), and neither your `model` nor an array that an optimiser holds twice
     may go with it.
 
     Args:
-        params: the weights, any pytree of arrays.
+        model: the weights, any pytree of arrays; or a module of equinox or flax nnx,
+            functions, flags and all. Of a module that is not weights throughout, the
+            state's `params` are a flat dict by name; `state.model` is whole.
         optimizer: the same one that `make_train_step` is given.
         precision: the same one that `make_train_step` is given.
+        carried: arrays that the loss itself changes, such as the running averages of
+            batch normalisation: the loss is then called `loss(model, batch, carried)`
+            and gives `(loss, metrics, carried)`.
+
+    Raises:
+        TypeError: `optimizer` is none, the model holds what is neither an array nor
+            hashable, or `carried` was given for a module that holds that itself.
+    """
+    return first_state(take_apart(model, carried), optimizer, precision=precision)
+
+
+def first_state(
+    parts: Parts, optimizer: optax.GradientTransformation, *, precision: Precision
+) -> TrainState:
+    """The same for a model that was taken apart; it can be traced.
 
     Raises:
         TypeError: `optimizer` is none.
     """
     check_optimizer(optimizer)
+    params, carried, rest = parts
     state = TrainState(
         jnp.zeros((), jnp.int32),
         params,
         optimizer.init(params),
         first_scale(precision),
+        carried,
+        rest,
     )
     return jax.tree.map(jnp.array, state)
 

@@ -34,7 +34,8 @@ from ._layout import Layout
 from ._precision import COMPUTE, Precision
 from ._promote import Split, has_python_leaves, split
 from ._signature import Signature
-from ._state import TrainState, check_optimizer, init_state, refuse_given_away
+from ._models import Parts, take_apart
+from ._state import TrainState, check_optimizer, first_state, refuse_given_away
 from ._static import Frozen
 
 _Run: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
@@ -145,19 +146,33 @@ class TrainStep:
         assert self._current is not None  # prepare has set it
         return self._current.run(state, batch)
 
-    def init(self, params: PyTree) -> TrainState:
-        """The state before the first step, from weights; see `init_state`."""
+    def init(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
+        """The state before the first step, from weights or a module.
+
+        Args:
+            model: see `init_state`.
+            carried: see `init_state`.
+        """
+        parts = take_apart(model, carried)
         layout = self._recipe.layout
         if layout is None:
-            return self.first(params)
+            return self._first(parts)
         # Born where it belongs: no device holds all of it for a moment.
-        where = layout.of_state(jax.eval_shape(self.first, params))
-        return jax.jit(self.first, out_shardings=where)(params)
+        where = layout.of_state(jax.eval_shape(self._first, parts))
+        return jax.jit(self._first, out_shardings=where)(parts)
 
-    def first(self, params: PyTree) -> TrainState:
-        """What `init` gives, wherever JAX puts it; it can be traced."""
+    def init_shapes(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
+        """What `init` gives as `jax.ShapeDtypeStruct`s; nothing is computed.
+
+        Args:
+            model: see `init_state`; its arrays may be shapes only.
+            carried: see `init_state`.
+        """
+        return jax.eval_shape(self._first, take_apart(model, carried))
+
+    def _first(self, parts: Parts) -> TrainState:
         recipe = self._recipe
-        return init_state(params, recipe.optimizer, precision=recipe.precision)
+        return first_state(parts, recipe.optimizer, precision=recipe.precision)
 
     def prepare(self, state: TrainState, batch: PyTree) -> None:
         """Plan and compile for these shapes, without taking a step.
@@ -477,7 +492,7 @@ class TrainStep:
         changes = [known.changes_to(signature) for known in self._variants]
         nearest = min(changes, key=len, default=[])
         more = f" (and {len(nearest) - 3} more)" if len(nearest) > 3 else ""
-        return "; ".join(nearest[:3]) + more
+        return "; ".join(map(str, nearest[:3])) + more
 
 
 def _spread(compiled: _Run, layout: Layout) -> _Run:
@@ -522,9 +537,11 @@ def make_train_step(
     compiled step is what is planned and measured: gradient, optimiser and donation.
 
     Args:
-        loss: `loss(params, batch)` gives a real scalar, or that and a dict of scalars
-            to report beside it. All of `params` are floating-point arrays. With
-            `static` it is called as `loss(params, batch, static)`.
+        loss: `loss(model, batch)` gives a real scalar, or that and a dict of scalars
+            to report beside it. `model` is what `step.init` was given, with the
+            weights of now. With `carried` arrays in the state it is called as
+            `loss(model, batch, carried)` and gives scalar, dict and new ones; with
+            `static`, that comes last.
         optimizer: from optax, or anything with its `init` and `update`. Those that
             want the loss are given it, as `value=`.
         budget: the most memory the compiled step may need; a `TimeBudget` with

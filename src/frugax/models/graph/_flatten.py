@@ -4,14 +4,14 @@ Places become dotted paths. Equal blocks in a row become one `Repeat` if asked f
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from frugax.models.ops import OPS
 
 from ._calls import merged
 from ._composite import Composite
-from ._connection import Connection, Constant, IOKey, Shape
+from ._connection import Connection, Constant, Dim, IOKey
 from ._graph import Graph, Node, Repeat, Step, join
 from ._layer import Call, Layer, Result, WeightOf, exact
 from ._model import Model
@@ -154,7 +154,7 @@ class _Flattener:
         self.inputs[key.name] = key if before is None else merged(before, key)
         return key.name
 
-    def learn(self, key: str, shape: Shape | None, dtype: str | None) -> None:
+    def learn(self, key: str, shape: Sequence[Dim] | None, dtype: str | None) -> None:
         """An input is described by the layer that reads it, where nothing else does."""
         before = self.inputs.get(key)
         if before is not None:

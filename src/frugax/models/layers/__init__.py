@@ -39,7 +39,7 @@ from ._embeddings import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from ._linear import MLP, Linear
+from ._linear import MLP, FeedForward, Linear
 from ._losses import (
     L1,
     L2,
@@ -76,7 +76,6 @@ from ._pooling import (
 )
 from ._recurrent import GRU, LSTM, RNN, Bidirectional, GRUCell, LSTMCell, RNNCell
 from ._transformer import (
-    FeedForward,
     TransformerBlock,
     TransformerDecoder,
     TransformerEncoder,

@@ -93,3 +93,37 @@ class MLP(Composite):
             x = op(self.activation)(Linear(size, input_size=before, init="he")(x))
             before = size
         return Linear(self.output_size, input_size=before)(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForward(Composite):
+    """Two Linear layers, `up` and `down`, with an activation between, on each time.
+
+    Attributes:
+        dimension: features that come out.
+        hidden: features between; 4 * dimension if not given.
+        activation: an op's name.
+        gated: multiply what `up` gives, activated by `gate`: with `"silu"` SwiGLU,
+            with `"gelu"` GEGLU (Shazeer 2020, arXiv:2002.05202).
+        bias: whether the layers have a bias.
+    """
+
+    dimension: int
+    hidden: int | None = None
+    activation: str = "gelu"
+    gated: bool = False
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_be.whole(self, "dimension", "hidden")
+
+    def build(self, input: Connection) -> Connection:
+        hidden = 4 * self.dimension if self.hidden is None else self.hidden
+        wide = Linear(hidden, bias=self.bias, init="he", name="up")(input)
+        if self.gated:
+            gate = Linear(hidden, bias=self.bias, init="he", name="gate")(input)
+            wide = op(self.activation)(gate) * wide
+        else:
+            wide = op(self.activation)(wide)
+        return Linear(self.dimension, bias=self.bias, name="down")(wide)

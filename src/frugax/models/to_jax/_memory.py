@@ -10,7 +10,7 @@ among them: that moves a result into an argument's place and leaves the sum as i
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import jax
@@ -19,6 +19,7 @@ from frugax import remat
 from frugax.budget import MemoryBudget, format_bytes, format_share
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops
+from frugax.measure import program
 
 from ._memory_plan import Lever, MemoryPlan
 
@@ -27,6 +28,8 @@ from ._memory_plan import Lever, MemoryPlan
 _SLACK = 1.25
 # More pieces must bring the bytes below this share, or still more are not tried.
 _GAIN = 0.98
+# So many numbers of pieces in a row may be tried in vain, at the end.
+_VAIN = 2
 # How many smaller batches are tried to say which one would fit.
 _SMALLER = 3
 
@@ -103,6 +106,9 @@ class Task(Protocol):
         ...
 
 
+Found = tuple[int, remat.RematPlan]
+
+
 @dataclasses.dataclass(eq=False)
 class Search:
     """Finds the plan for one task.
@@ -112,6 +118,8 @@ class Search:
         budget: what it must fit in.
         levers: what was tried.
         failures: what did not fit, with its number of pieces.
+        tried: the numbers of pieces that were tried.
+        undone: the first time that the compiler merged all recomputation away.
     """
 
     task: Task
@@ -120,6 +128,8 @@ class Search:
     failures: list[tuple[int, InfeasibleBudgetError]] = dataclasses.field(
         default_factory=list
     )
+    tried: set[int] = dataclasses.field(default_factory=set)
+    undone: RematUndoneError | None = None
 
     def find(self) -> MemoryPlan:
         """The first that fits.
@@ -129,42 +139,56 @@ class Search:
             RematUndoneError: the compiler merged all recomputation away, and pieces do
                 not help.
         """
-        undone: RematUndoneError | None = None
-        try:
-            found = self._try(1)
-        except RematUndoneError as e:
-            found, undone = None, e
+        counts: tuple[int, ...] = (1,)
+        reason = ""
+        found = self._try(1)
+        if found is None:
+            counts, reason = self.task.counts()
+            found = self._upwards(counts) or self._downwards(counts)
         if found is not None:
-            return self._plan(1, found, "")
-        counts, reason = self.task.counts()
+            return self._plan(*found, reason="")
+        if not self.failures:
+            assert self.undone is not None  # a try gives a plan, a failure or this
+            raise self.undone
+        return self._give_up(reason)
+
+    def _upwards(self, counts: Sequence[int]) -> Found | None:
+        """As few pieces as will do."""
         for count in counts:
             if count < self._least_count():
                 continue
             before = self._least_needed()
-            try:
-                found = self._try(count)
-            except RematUndoneError as e:
-                undone = undone or e
-                continue
+            found = self._try(count)
             if found is not None:
-                return self._plan(count, found, "")
+                return found
             if self._least_needed() > before * _GAIN:
-                break  # what is left does not depend on the rows of a piece
-        if not self.failures:
-            assert undone is not None  # the first try gave a plan, a failure or this
-            raise undone
-        return self._give_up(reason)
+                return None  # what is left does not depend on the rows of a piece
+        return None
+
+    def _downwards(self, counts: Sequence[int]) -> Found | None:
+        """What was passed over, from the most pieces for as long as that helps."""
+        vain = 0
+        for count in reversed(counts):
+            if count in self.tried or vain == _VAIN:
+                continue
+            before = self._least_needed()
+            found = self._try(count)
+            if found is not None:
+                return found
+            vain = 0 if self._least_needed() < before else vain + 1
+        return None
 
     def _least_needed(self) -> float:
         return min((e.needed for _, e in self.failures), default=math.inf)
 
     def _least_count(self) -> float:
         if not self.failures:
-            return 1
+            return 1.0
         pieces, error = self.failures[-1]
         return pieces * error.needed / (self.budget.limit_bytes * _SLACK)
 
-    def _try(self, pieces: int) -> remat.RematPlan | None:
+    def _try(self, pieces: int) -> Found | None:
+        self.tried.add(pieces)
         name = f"{pieces} micro-batches" if pieces > 1 else "keep everything"
         both = f"{name}, recompute" if pieces > 1 else "recompute"
         usable = self.budget.usable_bytes
@@ -188,8 +212,17 @@ class Search:
             self.failures.append((pieces, e))
             add(_best(e), fits=False)
             return None
+        except RematUndoneError as e:
+            self.undone = self.undone or e
+            if pieces == 1:  # the plan will say what there was without it
+                plain = jax.jit(way.plain()).lower(*way.args).compile()
+                held = program(plain).bytes_of(self.budget.kind)
+                self.levers.append(
+                    Lever(name=name, bytes=held, extra_flops=0, fits=False)
+                )
+            return None
         add(made, fits=True)
-        return made
+        return pieces, made
 
     @functools.cached_property
     def _plain_flops(self) -> int:
@@ -202,7 +235,7 @@ class Search:
         return MemoryPlan(
             budget=self.budget,
             predicted=made.predicted,
-            unplanned_bytes=self.levers[0].bytes if self.levers else made.predicted,
+            unplanned_bytes=self.levers[0].bytes,
             extra_flops=_flops(way.planned(made), way) - plain,
             unplanned_flops=plain,
             purpose=self.task.purpose,

@@ -7,197 +7,24 @@ is rounded once, when it is stored, and no sum is shorter for it.
 """
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.budget import (
-    Receipt,
-    SizeBudget,
-    Spend,
-    amount,
-    check_budget,
-    format_bytes,
-    from_plain,
-    table,
-    to_plain,
-)
+from frugax.budget import SizeBudget, check_budget
 from frugax.errors import InfeasibleBudgetError
-from frugax.models.dtypes import as_dtype, as_float
+from frugax.models.dtypes import as_float
 
 from ._compiled import Compiled
+from ._dtype_plan import DtypePlan, KeptWeight, limit_bytes
+from ._output_error import digest, error_of, errors_of, exact_outputs
 
 # Data that nobody has seen may be a little worse than those that choose.
 _AIM = 0.9
 
 Arrays = Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KeptWeight:
-    """One weight and the dtype it is kept in.
-
-    Attributes:
-        key: its key.
-        before: its dtype.
-        after: the dtype it is kept in.
-        bytes_before: of it as it is.
-        bytes_after: of it as it is kept.
-        error: of the outputs, if only this weight is shortened; 0 if it never was.
-    """
-
-    key: str
-    before: str
-    after: str
-    bytes_before: int
-    bytes_after: int
-    error: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DtypePlan:
-    """In which dtype each weight is kept, and what that does to the outputs.
-
-    An error is ||outputs - exact|| / ||exact||, of the worst output of the worst batch.
-
-    Attributes:
-        budget: what was asked for.
-        weights: one entry for each, by key.
-        bytes_before: of all weights as they are.
-        bytes_after: of all as they are kept.
-        error: on the batches that were held out.
-        chosen_error: on the batches that it was chosen by.
-        batches: how many batches it was chosen by.
-        held_out: how many were held out.
-        data_sha256: of all batches, in order.
-        params_sha256: of the weights.
-    """
-
-    budget: SizeBudget
-    weights: tuple[KeptWeight, ...]
-    bytes_before: int
-    bytes_after: int
-    error: float
-    chosen_error: float
-    batches: int
-    held_out: int
-    data_sha256: str
-    params_sha256: str
-
-    @property
-    def predicted(self) -> float:
-        """Bytes of the weights if the budget limits them, otherwise the error."""
-        sizes = (self.budget.bytes, self.budget.ratio, self.budget.bits_per_weight)
-        if any(size is not None for size in sizes):
-            return self.bytes_after
-        return self.error
-
-    def apply(self, params: Arrays) -> dict[str, Any]:
-        """The weights in the dtypes of this plan.
-
-        Args:
-            params: an array for each weight, by key.
-
-        Raises:
-            ValueError: a weight is missing, or has another dtype than was planned for.
-        """
-        planned = {w.key: w for w in self.weights}
-        for key in sorted(set(planned) ^ set(params)):
-            what = "lacks" if key in planned else "has"
-            raise ValueError(
-                f"params {what} {key!r}, and this plan is for: "
-                f"{', '.join(sorted(planned)[:12])}."
-            )
-        made: dict[str, Any] = {}
-        for key, value in params.items():
-            if value.dtype.name != planned[key].before:
-                raise ValueError(
-                    f"{key!r} is {value.dtype.name}, but this plan is for "
-                    f"{planned[key].before} weights."
-                )
-            made[key] = value.astype(as_dtype(planned[key].after))
-        return made
-
-    def report(
-        self, compiled: Compiled, params: Arrays, batches: Sequence[Arrays]
-    ) -> Receipt:
-        """Measure on these batches and hold the result against the budget.
-
-        Args:
-            compiled: the model.
-            params: its weights as they were, not shortened.
-            batches: any data, best such as were not seen.
-        """
-        short = self.apply(params)
-        error = max(errors_of(compiled, params, short, batches), default=0.0)
-        spends: list[Spend] = []
-        if self.budget.rel_error is not None:
-            spends.append(
-                Spend(
-                    name="error of the outputs",
-                    unit="",
-                    limit=self.budget.rel_error,
-                    predicted=self.error,
-                    measured=error,
-                    source=f"compiled.evaluate on {len(batches)} batches",
-                )
-            )
-        limit = limit_bytes(self.budget, params)
-        if limit is not None:
-            spends.append(
-                Spend(
-                    name="bytes of the weights",
-                    unit="bytes",
-                    limit=limit,
-                    predicted=self.bytes_after,
-                    measured=sum(v.nbytes for v in short.values()),
-                    source="nbytes of the arrays",
-                )
-            )
-        return Receipt(tuple(spends))
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "DtypePlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no plan; the message names the place.
-        """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as e:
-            raise ValueError(f"this is no plan, since it is no JSON: {e}") from e
-        return from_plain(cls, data)
-
-    def __str__(self) -> str:
-        rows = [
-            [
-                w.key,
-                w.before,
-                w.after,
-                amount(w.bytes_before, "bytes"),
-                amount(w.bytes_after, "bytes"),
-                f"{w.error:.2g}",
-            ]
-            for w in self.weights
-        ]
-        head = ["weight", "dtype", "kept in", "bytes", "kept", "error alone"]
-        return (
-            f"{table(head, rows)}\n"
-            f"weights: {format_bytes(self.bytes_after)} of "
-            f"{format_bytes(self.bytes_before)}; error of the outputs {self.error:.3g} "
-            f"on {self.held_out} batches held out, {self.chosen_error:.3g} on the "
-            f"{self.batches} it was chosen by (budget: {self.budget})"
-        )
 
 
 def plan_dtypes(
@@ -404,69 +231,3 @@ class _Bench:
             data_sha256=digest([*self.chosen_by, *self.held_out]),
             params_sha256=digest([self.params]),
         )
-
-
-def limit_bytes(budget: SizeBudget, params: Arrays) -> int | None:
-    """The most bytes the weights may take; None if that is not limited."""
-    return budget.limit_bytes(
-        original_bytes=sum(v.nbytes for v in params.values()),
-        weights=sum(v.size for v in params.values()),
-    )
-
-
-def exact_outputs(
-    compiled: Compiled, params: Arrays, batches: Sequence[Arrays]
-) -> list[dict[str, Any]]:
-    """What the model gives for each batch.
-
-    Raises:
-        ValueError: that is not finite, so errors cannot be measured.
-    """
-    made = [compiled.evaluate(params, b) for b in batches]
-    for i, outputs in enumerate(made):
-        for name, value in floats(outputs).items():
-            if not bool(jnp.isfinite(value).all()):
-                raise ValueError(
-                    f"the output {name!r} for batch {i} is not finite, so no error can "
-                    "be measured."
-                )
-    return made
-
-
-def errors_of(
-    compiled: Compiled, params: Arrays, short: Arrays, batches: Sequence[Arrays]
-) -> list[float]:
-    """The error of each batch."""
-    exact = exact_outputs(compiled, params, batches)
-    made: Callable[[Arrays], Any] = lambda batch: compiled.evaluate(short, batch)
-    return [error_of(made(b), e) for b, e in zip(batches, exact, strict=True)]
-
-
-def error_of(made: Arrays, exact: Arrays) -> float:
-    """||made - exact|| / ||exact|| of the worst output; infinite if not finite."""
-    worst = 0.0
-    for name, value in floats(exact).items():
-        wide = np.asarray(value).astype(np.float64)
-        off = np.asarray(made[name]).astype(np.float64) - wide
-        size, far = np.linalg.norm(wide.ravel()), np.linalg.norm(off.ravel())
-        error = float(far / size) if size else (0.0 if far == 0 else np.inf)
-        worst = max(worst, error if np.isfinite(error) else np.inf)
-    return worst
-
-
-def floats(outputs: Arrays) -> dict[str, Any]:
-    """Those outputs that are not made of integers."""
-    return {k: v for k, v in outputs.items() if jnp.issubdtype(v.dtype, jnp.floating)}
-
-
-def digest(parts: Sequence[Arrays]) -> str:
-    """SHA-256 of arrays with their names, shapes and dtypes."""
-    found = hashlib.sha256()
-    for part in parts:
-        for key, value in sorted(part.items()):
-            if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-                value = jax.random.key_data(value)
-            array = np.ascontiguousarray(value)
-            found.update(f"{key} {array.dtype.name} {array.shape} ".encode())
-            found.update(array.tobytes())
-    return found.hexdigest()

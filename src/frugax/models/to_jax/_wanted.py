@@ -202,7 +202,7 @@ class Loss(Wanted):
 def pulled(
     grad: Callable[..., Any], keys: tuple[str, ...], pieces: int
 ) -> Callable[..., Any]:
-    """From `grad` of `Wanted.objective` to outputs and gradients, in pieces or whole."""
+    """From `grad` of `Wanted.objective` to outputs and gradients, perhaps in pieces."""
 
     def pull(params: Any, data: Any, cotangents: Any) -> tuple[Any, Any]:
         (_, outputs), grads = grad(params, data, cotangents)

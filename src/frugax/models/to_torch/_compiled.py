@@ -17,6 +17,7 @@ from ._initial import draw
 from ._plan import Plan
 
 Tensors = dict[str, torch.Tensor]
+PLANS_KEPT = 256  # shapes that never come back must not pile up
 
 
 class Compiled(Program):
@@ -87,7 +88,7 @@ class Compiled(Program):
             from ._traced import traced
 
             plan = traced(plan, values, self._without_jit)
-        if len(self._plans) >= 256:  # shapes that never come back must not pile up
+        if len(self._plans) >= PLANS_KEPT:
             del self._plans[next(iter(self._plans))]
         self._plans[mark] = plan
         return plan

@@ -6,12 +6,13 @@ Guide: docs/distributed.md.
 """
 
 from frugax.train._layout import Layout, LayoutKind
+from frugax.train._leaving import EXIT_PEER_LOST
+from frugax.train._watchdog import Watchdog
 
 from ._audit import Audit, Leaf, audit
 from ._initialize import initialize, is_initialized
 from ._launch import launch
 from ._plan import LayoutPlan, plan
-from ._watchdog import EXIT_PEER_LOST, Watchdog
 
 __all__ = [
     "EXIT_PEER_LOST",

@@ -106,9 +106,7 @@ def plan(
         if kind == "tensor" and layout.mesh.shape["model"] == 1:
             continue
         step = make_step(layout)
-        state, given = jax.eval_shape(
-            lambda p, b, s=step: (s.first(p), b), params, batch
-        )
+        state, given = step.init_shapes(params), jax.eval_shape(lambda b: b, batch)
         program = measure.program(step.lower(state, given).compile())
         tried.append((kind, program.bytes_of(budget.kind)))
         if tried[-1][1] <= budget.usable_bytes:

@@ -1,0 +1,334 @@
+"""Modules of equinox and flax, and models of frugax, in a training step."""
+
+import subprocess
+import sys
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from frugax import MemoryBudget, models, train
+from frugax.errors import BudgetExceededError
+
+SGD = optax.sgd(0.1, momentum=0.9)
+
+
+def batch(rows=8, key=1):
+    x = jax.random.normal(jax.random.key(key), (rows, 3))
+    return {"x": x, "y": jnp.tanh(x[:, :2] * 2)}
+
+
+def error(predicted, b):
+    return ((predicted - b["y"]) ** 2).mean()
+
+
+class Lookup(eqx.Module):
+    """Weights, a table of integers, a setting, a random key and a function."""
+
+    mlp: eqx.nn.MLP
+    order: jax.Array
+    noise: jax.Array
+    scale: float
+    name: str
+
+    def __init__(self):
+        self.mlp = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+        self.order = jnp.array([2, 0, 1])
+        self.noise = jax.random.key(3)
+        self.scale = 0.5
+        self.name = "lookup"
+
+    def __call__(self, x):
+        assert self.name == "lookup"
+        drawn = jax.random.normal(self.noise, ())
+        return self.mlp(x[self.order]) * self.scale + 0.0 * drawn
+
+
+def lookup_loss(model, b):
+    return error(jax.vmap(model)(b["x"]), b)
+
+
+def test_an_equinox_module_is_trained_whole_and_given_back():
+    model = Lookup()
+    step = train.make_train_step(lookup_loss, SGD)
+    state = step.init(model)
+    assert set(state.params) == {
+        f"mlp.layers[{i}].{part}" for i in (0, 1) for part in ("weight", "bias")
+    }
+    # The same by hand, as equinox does it.
+    arrays, static = eqx.partition(model, eqx.is_inexact_array)
+    opt_state = SGD.init(arrays)
+    for i in range(3):
+        state, metrics = step(state, batch(key=i))
+        loss, grads = jax.value_and_grad(
+            lambda a, b: lookup_loss(eqx.combine(a, static), b)
+        )(arrays, batch(key=i))
+        np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
+        updates, opt_state = SGD.update(grads, opt_state, arrays)
+        arrays = optax.apply_updates(arrays, updates)
+    trained = state.model
+    assert isinstance(trained, Lookup)
+    assert (trained.scale, trained.name) == (0.5, "lookup")
+    np.testing.assert_array_equal(trained.order, [2, 0, 1])
+    assert trained.noise.dtype == model.noise.dtype
+    for got, wanted in zip(
+        jax.tree.leaves(eqx.filter(trained, eqx.is_inexact_array)),
+        jax.tree.leaves(arrays),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)
+    assert step.compiles == 1
+
+
+def test_a_module_goes_through_checkpoints_and_goes_on_bit_equal(tmp_path):
+    step = train.make_train_step(lookup_loss, SGD)
+    places = train.Checkpoints(tmp_path)
+    train.fit(step, step.init(Lookup()), batch_of, steps=3, checkpoints=places)
+    again = train.make_train_step(lookup_loss, SGD)
+    state, _ = places.restore(again.init(Lookup()))
+    longer = train.fit(again, state, batch_of, steps=5)
+    whole = train.fit(again, again.init(Lookup()), batch_of, steps=5)
+    for got, wanted in zip(
+        jax.tree.leaves(longer.state), jax.tree.leaves(whole.state), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def batch_of(index):
+    return batch(key=index)
+
+
+def test_another_module_is_another_program_and_the_part_is_named():
+    step = train.make_train_step(lookup_loss, SGD, compile_budget=1)
+    step(step.init(Lookup()), batch())
+    other = eqx.tree_at(lambda m: m.scale, Lookup(), 0.25)
+    with pytest.raises(BudgetExceededError, match=r"scale: 0\.5 -> 0\.25"):
+        step(step.init(other), batch())
+    # Modules with the same settings share the program.
+    step(step.init(Lookup()), batch())
+    assert step.compiles == 1
+
+
+def test_what_cannot_be_part_of_a_program_is_refused_by_name():
+    model = eqx.tree_at(lambda m: m.name, Lookup(), {1, 2})
+    step = train.make_train_step(lookup_loss, SGD)
+    step(step.init(eqx.tree_at(lambda m: m.name, Lookup(), "lookup")), batch())
+
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match=r"\['name'\] is a Unhashable"):
+        step.init(eqx.tree_at(lambda m: m.name, model, Unhashable()))
+
+
+def test_functions_in_plain_trees_are_kept_and_integers_are_a_slip():
+    model = {"w": jnp.ones((3, 2)), "act": jnp.tanh, "b": 0.0}
+    step = train.make_train_step(
+        lambda m, b: error(m["act"](b["x"] @ m["w"] + m["b"]), b), SGD
+    )
+    state, _ = step(step.init(model), batch())
+    assert set(state.params) == {"['w']", "['b']"}
+    assert state.model["act"] is jnp.tanh
+    assert float(state.model["b"]) != 0.0  # a number in a dict is a weight
+    with pytest.raises(TypeError, match="is int32 and cannot be trained"):
+        step(step.init(model | {"w": jnp.ones((3, 2), int)}), batch())
+
+
+def test_a_tree_of_weights_stays_what_it_is():
+    params = {"w": jnp.ones((3, 2))}
+    state = train.init_state(params, SGD)
+    assert state.rest is None
+    assert state.carried is None
+    assert state.model is state.params
+
+
+def test_linen_variables_are_a_tree_of_weights():
+    net = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
+    params = net.init(jax.random.key(0), jnp.ones((1, 3)))["params"]
+    step = train.make_train_step(
+        lambda p, b: error(net.apply({"params": p}, b["x"]), b), SGD
+    )
+    state = step.init(params)
+    losses = []
+    for _ in range(20):
+        state, metrics = step(state, batch())
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < 0.5 * losses[0]
+    assert jax.tree.structure(state.model) == jax.tree.structure(params)
+
+
+class NormedLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = nn.BatchNorm(use_running_average=False, momentum=0.5)(nn.Dense(4)(x))
+        return nn.Dense(2)(nn.tanh(h))
+
+
+NET = NormedLinen()
+
+
+def linen_loss(params, b, stats):
+    said, changed = NET.apply(
+        {"params": params, "batch_stats": stats}, b["x"], mutable=["batch_stats"]
+    )
+    return error(said, b), {}, changed["batch_stats"]
+
+
+@pytest.mark.parametrize("accum", [1, 2])
+def test_running_averages_of_linen_are_carried(accum):
+    variables = NET.init(jax.random.key(0), jnp.ones((2, 3)))
+    step = train.make_train_step(linen_loss, SGD, accum=accum)
+    state = step.init(variables["params"], carried=variables["batch_stats"])
+    given, params, stats = batch(), variables["params"], variables["batch_stats"]
+    for part in np.split(np.arange(8), accum):
+        some = {k: v[part] for k, v in given.items()}
+        _, _, stats = linen_loss(params, some, stats)
+    state, _ = step(state, given)
+    for got, wanted in zip(
+        jax.tree.leaves(state.carried), jax.tree.leaves(stats), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    step(state, given)
+    assert step.compiles == 1
+
+
+def test_a_loss_that_keeps_what_is_carried_is_told_so():
+    step = train.make_train_step(lambda p, b, c: error(b["x"] @ p, b), SGD)
+    with pytest.raises(TypeError, match="must give them back"):
+        step(step.init(jnp.ones((3, 2)), carried=jnp.zeros(2)), batch())
+    step = train.make_train_step(
+        lambda p, b, c: (error(b["x"] @ p, b), {}, c.astype(jnp.bfloat16)), SGD
+    )
+    with pytest.raises(TypeError, match=r"carried: float32\[2\] -> bfloat16\[2\]"):
+        step(step.init(jnp.ones((3, 2)), carried=jnp.zeros(2)), batch())
+
+
+class NormedNnx(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(3, 4, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, momentum=0.5, rngs=rngs)
+        self.drop = nnx.Dropout(0.25, rngs=rngs)
+        self.last = nnx.Linear(4, 2, rngs=rngs)
+        self.act = nnx.tanh
+
+    def __call__(self, x):
+        return self.last(self.drop(self.act(self.norm(self.first(x)))))
+
+
+def nnx_loss(model, b):
+    return error(model(b["x"]), b)
+
+
+def test_an_nnx_module_is_trained_as_nnx_itself_trains_it():
+    theirs = NormedNnx(nnx.Rngs(0))
+    step = train.make_train_step(nnx_loss, SGD)
+    state = step.init(NormedNnx(nnx.Rngs(0)))
+    optimizer = nnx.Optimizer(theirs, SGD, wrt=nnx.Param)
+    for i in range(3):
+        loss, grads = nnx.value_and_grad(nnx_loss)(theirs, batch(key=i))
+        optimizer.update(theirs, grads)
+        state, metrics = step(state, batch(key=i))
+        # Dropout draws the same numbers only if its counter is carried.
+        np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
+    ours = state.model
+    assert isinstance(ours, NormedNnx)
+    assert set(state.params) >= {"first.kernel", "norm.scale"}
+    np.testing.assert_allclose(
+        ours.norm.mean[...], theirs.norm.mean[...], rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        ours.last.kernel[...], theirs.last.kernel[...], rtol=1e-5, atol=1e-6
+    )
+    assert int(ours.drop.rngs.count[...]) == 3
+    assert step.compiles == 1
+    with pytest.raises(TypeError, match="leave out carried"):
+        step.init(NormedNnx(nnx.Rngs(0)), carried=jnp.zeros(1))
+
+
+def test_an_nnx_module_runs_eagerly_too():
+    def with_if(model, b):
+        loss = nnx_loss(model, b)
+        return loss if loss > 0 else -loss
+
+    step = train.make_train_step(with_if, SGD)
+    compiled = train.make_train_step(nnx_loss, SGD)
+    with pytest.warns(train.FallbackWarning):
+        one, _ = step(step.init(NormedNnx(nnx.Rngs(0))), batch())
+    two, _ = compiled(compiled.init(NormedNnx(nnx.Rngs(0))), batch())
+    for got, wanted in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_frugax_model_is_trained_through_its_loss_function():
+    net = models.compile(
+        models.MLP((4, 2)), models.JaxBackend(), shapes={"input": (8, 3)}
+    )
+    loss = net.loss_function(lambda outputs, inputs: error(outputs["output"], inputs))
+    step = train.make_train_step(loss, SGD)
+    given = {"input": batch()["x"], "y": batch()["y"]}
+    params = net.randomize_params(0)
+    value, _ = net.value_and_grad(
+        params, given, lambda outputs, inputs: error(outputs["output"], inputs)
+    )
+    state = step.init(params)
+    for i in range(20):
+        state, metrics = step(state, given)
+        if not i:
+            np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+    assert metrics["loss"] < 0.7 * value
+    assert set(net.evaluate(state.model, {"input": given["input"]})) == {"output"}
+
+
+def test_running_averages_of_a_frugax_model_are_carried():
+    model = models.Model()
+    model |= models.Linear(4)(input="input", output="hidden")
+    model |= models.BatchNorm()(input="hidden", output="output")
+    net = models.compile(model, models.JaxBackend(), shapes={"input": (8, 3)})
+    before = net.initial_state()
+
+    def loss(params, b, carried):
+        out = net.pure(params, {"input": b["x"], **carried})
+        return (out["output"] ** 4).mean(), {}, {k: out[k] for k in carried}
+
+    step = train.make_train_step(loss, SGD)
+    state, _ = step(step.init(net.randomize_params(0), carried=before), batch())
+    assert set(state.carried) == set(before)
+    assert len(before) == 2
+    for key, value in before.items():
+        assert not np.array_equal(state.carried[key], value)
+
+
+def test_the_memory_budget_holds_for_a_module():
+    free = train.make_train_step(lookup_loss, SGD)
+    free.prepare(free.init(Lookup()), batch())
+    budget = MemoryBudget(limit_bytes=free.program.temp_bytes)
+    step = train.make_train_step(lookup_loss, SGD, budget=budget)
+    one, _ = step(step.init(Lookup()), batch())
+    two, _ = free(free.init(Lookup()), batch())
+    np.testing.assert_allclose(
+        one.params["mlp.layers[0].weight"], two.params["mlp.layers[0].weight"], 1e-5
+    )
+
+
+def test_a_module_is_laid_out_on_devices():
+    layout = train.distributed.Layout.over((4, 2), "data")
+    step = train.make_train_step(lookup_loss, SGD, layout=layout)
+    state, metrics = step(step.init(Lookup()), batch())
+    plain = train.make_train_step(lookup_loss, SGD)
+    _, wanted = plain(plain.init(Lookup()), batch())
+    np.testing.assert_allclose(metrics["loss"], wanted["loss"], rtol=1e-6)
+    assert isinstance(state.model, Lookup)
+
+
+def test_flax_is_not_imported_by_us():
+    code = (
+        "import sys, jax.numpy as jnp, optax\nfrom frugax import train\n"
+        "train.init_state({'w': jnp.ones(2)}, optax.sgd(0.1))\n"
+        "assert not {'flax', 'equinox'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
