@@ -11,7 +11,7 @@ import pytest
 
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
 from frugax.models import JaxBackend, compile, load_exported
-from frugax.models._safetensors import read, write
+from frugax.models.stored._safetensors import read, write
 from frugax.models.layers import MLP, Dropout, Linear, Sequential
 
 pytest.importorskip("flatbuffers")

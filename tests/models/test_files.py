@@ -15,7 +15,7 @@ from frugax.errors import (
     UnsupportedFileError,
 )
 from frugax.models import IOKey, JaxBackend, Model, compile, load, op, to_plain
-from frugax.models._safetensors import read, write
+from frugax.models.stored._safetensors import read, write
 from frugax.models.layers import (
     MLP,
     BatchNorm,

@@ -12,7 +12,7 @@ import safetensors.numpy
 from frugax import models
 from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
 from frugax.models import JaxBackend, compile, load_state_dict
-from frugax.models._per_block import per_block
+from frugax.models.stored._per_block import per_block
 from frugax.models.layers import (
     MLP,
     BatchNorm,

@@ -366,6 +366,7 @@ def launch(
     processes: Annotated[int, tyro.conf.arg(aliases=["-n"], metavar="NUMBER")],
     restarts: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
     devices: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
+    label: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Run a command as several processes on this machine that train together.
 
@@ -373,13 +374,14 @@ def launch(
 
     frugax launch -n 2 -- python train.py
 
-    frugax launch -n 2 --restarts 3 -- python train.py --steps 1000
+    frugax launch -n 2 --restarts 3 --label -- python train.py --steps 1000
 
     Args:
         command: the program and its arguments, after two dashes.
         processes: how many.
         restarts: how often all may be started again when one has failed.
         devices: virtual CPU devices in each process.
+        label: write the number of the process before each line that it prints.
 
     Raises:
         ConfigError: there is no command, or a number is out of its range.
@@ -387,9 +389,15 @@ def launch(
     from frugax.train.distributed import launch as start
 
     try:
-        return start(command, processes=processes, restarts=restarts, devices=devices)
-    except (ValueError, FileNotFoundError) as e:
-        raise ConfigError(str(e)) from e
+        return start(
+            command,
+            processes=processes,
+            restarts=restarts,
+            devices=devices,
+            label=label,
+        )
+    except (ValueError, OSError) as e:
+        raise ConfigError(f"frugax launch: {e}") from e
 
 
 def doctor() -> int:

@@ -14,9 +14,8 @@ import numpy as np
 
 from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
 
-from . import _safetensors
-from ._fill import as_numpy, fill, problems_of, wanted
 from ._program import Program
+from .stored import as_numpy, fill, problems_of, read, wanted
 
 Change = Callable[[np.ndarray], np.ndarray] | Sequence[int]
 Target = str | tuple[str, Change]
@@ -257,7 +256,7 @@ def _read(
         )
     path = Path(source)
     if path.name.endswith(".safetensors"):
-        return _safetensors.read(path).arrays, str(path)
+        return read(path).arrays, str(path)
     if path.name.endswith(".safetensors.index.json"):
         return _shards(path), str(path)
     raise UnsupportedFileError(
@@ -274,5 +273,5 @@ def _shards(index: Path) -> dict[str, np.ndarray]:
         raise CorruptFileError(f"{index}: this is no index of files: {e!r}.") from e
     arrays: dict[str, np.ndarray] = {}
     for name in sorted(names):  # names only: an index may not point elsewhere
-        arrays |= _safetensors.read(index.parent / name).arrays
+        arrays |= read(index.parent / name).arrays
     return arrays

@@ -13,14 +13,22 @@ import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from . import _safetensors
 from ._compile import compile
-from ._fill import fill
-from ._from_plain import from_plain
-from ._plain_checks import check_fits, fields_of
-from ._plain_values import DTYPES, read_constant
-from ._save import CONSTANT, ENTRY, KEYS, MAX_TEXT, VERSION
 from .graph import Spec
+from .stored import (
+    CONSTANT,
+    DTYPES,
+    ENTRY,
+    KEYS,
+    MAX_TEXT,
+    VERSION,
+    check_fits,
+    fields_of,
+    fill,
+    from_plain,
+    read,
+    read_constant,
+)
 
 if TYPE_CHECKING:
     from .to_jax import JaxBackend
@@ -85,7 +93,7 @@ def load(
         >>> params["weight"].shape
         (3, 4)
     """
-    tensors = _safetensors.read(path)
+    tensors = read(path)
     about = _about(tensors.metadata, path)
     try:
         model = from_plain(about["model"])

@@ -7,11 +7,10 @@ from typing import Any
 
 from frugax.errors import ShapeError
 
-from ._export import ExportedModel, export
-from ._save import save
 from ._views import Views
 from .graph import Graph, Layer, Node, Normal, Repeat, Spec, Step, Weight
 from .ops import is_floating
+from .stored import ExportedModel, export, save
 
 
 class Program(Views):

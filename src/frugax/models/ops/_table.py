@@ -131,9 +131,7 @@ def op(
     """
 
     def add(body: Callable[..., Any]) -> Op:
-        made = describe(
-            name or body.__name__, body, promote=promote, outputs=outputs
-        )
+        made = describe(name or body.__name__, body, promote=promote, outputs=outputs)
         if made.name in OPS:
             raise ValueError(f"there is an op {made.name!r} already.")
         OPS[made.name] = made

@@ -42,9 +42,7 @@ class Compiled(Program):
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
         graph = self.check(params, data)
         values = {**params, **data}
-        return run(
-            graph, values, self.backend.xp, self.backend.find, jax.named_scope
-        )
+        return run(graph, values, self.backend.xp, self.backend.find, jax.named_scope)
 
     def _outputs_and_gradients(
         self,

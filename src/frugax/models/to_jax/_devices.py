@@ -135,5 +135,7 @@ def sharding_of(
                 f"dimension {dimension} of shape {tuple(shape)} cannot be split into "
                 f"{parts} equal parts; say tensor_split=... or change the length."
             )
-    spec = [tuple(by_dimension[i]) if i in by_dimension else None for i in range(len(shape))]
+    spec = [
+        tuple(by_dimension[i]) if i in by_dimension else None for i in range(len(shape))
+    ]
     return NamedSharding(mesh, PartitionSpec(*spec))

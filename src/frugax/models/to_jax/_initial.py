@@ -56,8 +56,12 @@ def _draw(
     # far longer. Drawn in float32 at least, so that all dtypes start alike.
     drawn = dtype if dtype.itemsize == 8 else jnp.float32
     total = {
-        kind: sum(_size(w) for _, w in wanted if isinstance(w.init, Fill) is False
-                  and isinstance(w.init, Normal) is normal)
+        kind: sum(
+            _size(w)
+            for _, w in wanted
+            if isinstance(w.init, Fill) is False
+            and isinstance(w.init, Normal) is normal
+        )
         for kind, normal in (("normal", True), ("uniform", False))
     }
     first, second = jax.random.split(key)

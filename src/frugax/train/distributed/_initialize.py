@@ -1,13 +1,25 @@
 """Join the processes of one run, with time-outs that a person would wait for."""
 
 import os
+import threading
 
 import jax
+
+from frugax.train._leaving import leave, watch_the_door
 
 # What `launch` tells the processes it starts; any other launcher may say the same.
 COORDINATOR = "FRUGAX_COORDINATOR"
 PROCESSES = "FRUGAX_PROCESSES"
 PROCESS = "FRUGAX_PROCESS"
+# The end of a pipe that closes when `launch` is gone.
+LAUNCHER = "FRUGAX_LAUNCHER"
+
+# The same three from `launch`, and from Kubeflow Trainer, whose last two JAX itself
+# does not read.
+_TOLD = (
+    (COORDINATOR, PROCESSES, PROCESS),
+    ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+)
 
 
 def initialize(
@@ -17,13 +29,18 @@ def initialize(
     *,
     heartbeat_s: int = 30,
     join_s: int = 120,
-    leave_s: int = 10,
+    leave_s: int = 600,
 ) -> None:
     """Join the other processes of this run; call it before any other use of JAX.
 
-    Without arguments the three are read from what `frugax launch` set, and else found
-    by JAX itself, which knows Slurm, Open MPI, Kubernetes and TPU pods. A run of one
-    process, and one that was started by hand, joins nobody and needs no coordinator.
+    Without arguments the three are read from what `frugax launch` or Kubeflow Trainer
+    set, and else found by JAX itself, which knows Slurm, Open MPI and TPU pods. A run
+    of one process, and one that was started by hand, joins nobody and needs no
+    coordinator.
+
+    A process that joined others leaves differently. Where another one is gone, it ends
+    with exit code 75, without waiting. Where an error of its own is not caught, it ends
+    with 1 as always, but without waiting either, so that the others find out at once.
 
     Args:
         coordinator: address and port of the first process, `"10.0.0.1:1234"`.
@@ -32,18 +49,16 @@ def initialize(
         heartbeat_s: after how many silent seconds a process counts as dead. JAX's own
             100 keep the survivors waiting.
         join_s: how long to wait for the others at the start.
-        leave_s: how long to wait for them at the end.
+        leave_s: how long one that is done waits for the others to be done too. Where
+            it is shorter than they take, all of them fail.
 
     Raises:
         ValueError: only some of the three are said, or they contradict each other.
         RuntimeError: JAX was used before, or the others did not come in time.
     """
+    if coordinator is None and processes is None and process is None:
+        coordinator, processes, process = _told()
     said = (coordinator, processes, process)
-    if all(x is None for x in said):
-        coordinator = os.environ.get(COORDINATOR)
-        processes = _number(PROCESSES)
-        process = _number(PROCESS)
-        said = (coordinator, processes, process)
     if any(x is None for x in said) and not all(x is None for x in said):
         raise ValueError(
             f"coordinator, processes and process belong together, got {coordinator!r}, "
@@ -54,8 +69,16 @@ def initialize(
             raise ValueError(
                 f"process must be from 0 to {processes - 1}, got {process}."
             )
+        _end_with_launcher()
         if processes == 1:
             return
+    for name, value in (
+        ("heartbeat_s", heartbeat_s),
+        ("join_s", join_s),
+        ("leave_s", leave_s),
+    ):
+        if value < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}.")
     try:
         jax.distributed.initialize(
             coordinator,
@@ -64,6 +87,7 @@ def initialize(
             initialization_timeout=join_s,
             heartbeat_timeout_seconds=heartbeat_s,
             shutdown_timeout_seconds=leave_s,
+            coordinator_bind_address=_bound_to(coordinator),
         )
     except ValueError as e:
         # JAX knows no cluster here and nothing was said: a run of one process.
@@ -76,6 +100,7 @@ def initialize(
             f"{coordinator} within {join_s} s: start all of them, and see that this "
             "address can be reached from each."
         ) from e
+    watch_the_door()
 
 
 def is_initialized() -> bool:
@@ -83,10 +108,46 @@ def is_initialized() -> bool:
     return jax.distributed.is_initialized()
 
 
+def _told() -> tuple[str | None, int | None, int | None]:
+    """Coordinator, processes and process, as the environment has them.
+
+    JAX's own variable for the coordinator alone says nothing: JAX finds the rest.
+    """
+    for names in _TOLD:
+        coordinator, processes, process = names
+        if names[0] == COORDINATOR or all(name in os.environ for name in names):
+            told = (os.environ.get(coordinator), _number(processes), _number(process))
+            if any(x is not None for x in told):
+                return told
+    return None, None, None
+
+
 def _number(name: str) -> int | None:
     text = os.environ.get(name)
     if text is None:
         return None
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{name} must be a whole number, got {text!r}.")
     return int(text)
+
+
+def _bound_to(coordinator: str | None) -> str | None:
+    """On this machine alone the coordinator needs no open port to the network."""
+    if coordinator is None or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
+        return None
+    host = coordinator.rsplit(":", 1)[0]
+    return coordinator if host in ("127.0.0.1", "localhost", "[::1]") else None
+
+
+def _end_with_launcher() -> None:
+    """Where `launch` itself is killed, nobody is left to end this process."""
+    pipe = _number(LAUNCHER)
+    if pipe is None:
+        return
+
+    def wait() -> None:
+        while os.read(pipe, 1):
+            pass
+        leave("frugax launch is gone")
+
+    threading.Thread(target=wait, name="frugax launcher", daemon=True).start()

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import ShapeError
+from frugax.models.graph import IOKey, Spec, taken_apart
+from frugax.models.ops import is_floating
 
 from . import _safetensors
 from ._fill import HasWeights, as_numpy, check_arrays
 from ._plain import to_plain
 from ._plain_values import describe_constant
-from .graph import IOKey, Spec, taken_apart
-from .ops import is_floating
 
 ENTRY, VERSION = "frugax", 1
 MAX_TEXT = 64 << 20  # bytes of JSON that are parsed

@@ -9,19 +9,7 @@ import difflib
 from typing import Any
 
 from frugax.errors import UnsupportedFileError
-
-from ._plain import FORMAT, VERSION
-from ._plain_checks import (
-    MAX_DEPTH,
-    check_fits,
-    check_size,
-    entry,
-    fields_of,
-    hints_of,
-    prefix,
-)
-from ._plain_values import no_layer, read_constant, read_value
-from .graph import (
+from frugax.models.graph import (
     LAYERS,
     Call,
     Composite,
@@ -35,6 +23,18 @@ from .graph import (
     WeightOf,
     op,
 )
+
+from ._plain import FORMAT, VERSION
+from ._plain_checks import (
+    MAX_DEPTH,
+    check_fits,
+    check_size,
+    entry,
+    fields_of,
+    hints_of,
+    prefix,
+)
+from ._plain_values import no_layer, read_constant, read_value
 
 
 def from_plain(data: Any) -> Layer:

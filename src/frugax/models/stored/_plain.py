@@ -3,16 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ._plain_checks import (
-    MAX_DEPTH,
-    check_fits,
-    check_size,
-    entry,
-    hints_of,
-    prefix,
-)
-from ._plain_values import describe_constant, describe_value, no_layer
-from .graph import (
+from frugax.models.graph import (
     LAYERS,
     Call,
     Connection,
@@ -24,6 +15,16 @@ from .graph import (
     Result,
     WeightOf,
 )
+
+from ._plain_checks import (
+    MAX_DEPTH,
+    check_fits,
+    check_size,
+    entry,
+    hints_of,
+    prefix,
+)
+from ._plain_values import describe_constant, describe_value, no_layer
 
 FORMAT, VERSION = "frugax-model", 1
 

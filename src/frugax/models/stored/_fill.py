@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 
 from frugax.errors import ShapeError
+from frugax.models.graph import Graph, Layer, Spec, put_together
+from frugax.models.ops import is_floating
 
 from ._per_block import Owned, per_block
-from .graph import Graph, Layer, Spec, put_together
-from .ops import is_floating
 
 Arrays = dict[str, Any]
 

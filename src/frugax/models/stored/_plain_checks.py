@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping, Set
 from typing import Any
 
-from .graph import Fill, Layer, Normal, Uniform
+from frugax.models.graph import Fill, Layer, Normal, Uniform
 
 MAX_DEPTH = 32  # models in each other; Python's own stack bears a few hundred calls
 MAX_NESTING = 128  # lists and objects in each other

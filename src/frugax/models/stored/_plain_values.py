@@ -10,8 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from frugax.models.graph import Constant, Fill, Layer, Normal, Uniform
+
 from ._plain_checks import fits
-from .graph import Constant, Fill, Layer, Normal, Uniform
 
 STARTS: dict[str, type] = {"Fill": Fill, "Normal": Normal, "Uniform": Uniform}
 

@@ -5,7 +5,7 @@ Files and other libraries name every block; a `Repeat` reads one array for all o
 
 import dataclasses
 
-from .graph import Graph, Repeat, Step, Weight, join
+from frugax.models.graph import Graph, Repeat, Step, Weight, join
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
