@@ -25,9 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from benchmarks.machine import made_with
 from benchmarks.remat_cases import load, said
+from safetensors.numpy import load_file
 
 from frugax.files import write_whole
 
@@ -71,11 +71,11 @@ def scan(rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             for i, way in enumerate(ways):
                 said(f"{SCAN_BLOCKS} blocks: {way}")
-                file = Path(folder) / f"{i}.npz"
+                file = Path(folder) / f"{i}.safetensors"
                 asked = ("first-step", str(SCAN_BLOCKS), way, str(file))
                 ways[way].append(of_blocks(*asked))
-                with np.load(Path(folder) / "0.npz") as wanted, np.load(file) as got:
-                    apart[way] = difference(dict(got), dict(wanted))
+                wanted = load_file(Path(folder) / "0.safetensors")
+                apart[way] = difference(load_file(file), wanted)
     medians = {
         way: {k: statistics.median(t[k] for t in times) for k in times[0]}
         | {"differs_by": apart[way]}

@@ -27,6 +27,7 @@ from . import by_hand_encoder, frugax_nets
 from .contestant import Arrays
 from .nets import Encoder
 from .variant import contestant
+from .worker import keep
 
 WAYS = (
     "frugax, scanned",
@@ -92,7 +93,7 @@ def first_step(blocks: int, way: str, file: Path) -> dict[str, float]:
     seconds = [clocked(lambda: one.wait(one.step())) for _ in range(STEPS)]
     loss, grads = one.result()
     arrays: Arrays = grads | {"loss": np.float32(loss).reshape(1)}
-    np.savez(file, **arrays)
+    keep(arrays, file)
     return {
         "describe": ready - begun,
         "first step": first - ready,

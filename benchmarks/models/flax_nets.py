@@ -113,7 +113,10 @@ def form_of(net: Net) -> Variant:
     """The hand-written variant that has weights and data as flax has them."""
     if isinstance(net, MLP):
         return mlps(net)["x @ W, W (in, out)"]
-    return encoder(net, fused=False) if isinstance(net, Encoder) else conv(net)
+    if isinstance(net, Encoder):
+        return encoder(net, fused=False)
+    assert isinstance(net, Conv)
+    return conv(net)
 
 
 def contestants(net: Net) -> dict[str, Contestant]:

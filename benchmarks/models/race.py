@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,7 @@ def race(
         for kind, worker in started.items():
             said(f"{net}: {kind} gets ready")
             try:
-                found = worker.ask("load", file=str(Path(folder) / "wanted.npz"))
+                found = worker.ask("load", file=f"{folder}/wanted.safetensors")
             except RuntimeError as e:
                 if kind == "jax":
                     raise

@@ -80,7 +80,9 @@ def contestant(
 ) -> Contestant:
     model, x = module(net), torch.tensor(net.data())
     if layout is not None:
-        model, x = model.to(memory_format=layout), x.to(memory_format=layout)
+        # The annotations of torch do not know that a module can.
+        model = model.to(memory_format=layout)  # pyright: ignore[reportCallIssue]
+        x = x.to(memory_format=layout)
     named = loaded(net, model)
     leaves = list(named.values())
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from .contestant import Arrays, Contestant
 from .nets import NETS, Net
@@ -57,6 +58,11 @@ def difference(got: Arrays, wanted: Arrays) -> float:
     return float(max(worst))
 
 
+def keep(arrays: Arrays, file: Path) -> None:
+    """To a file; safetensors writes transposed arrays as if they were not."""
+    save_file({k: np.ascontiguousarray(a) for k, a in arrays.items()}, file)
+
+
 def checked(made: dict[str, Contestant], file: Path) -> dict[str, float]:
     """How far each one's loss and gradients are from those in the file.
 
@@ -68,9 +74,8 @@ def checked(made: dict[str, Contestant], file: Path) -> dict[str, float]:
         loss, grads = one.result()
         grads = grads | {"loss": np.float32(loss).reshape(1)}
         if not file.exists():
-            np.savez(file, **grads)
-        with np.load(file) as wanted:
-            found[name] = difference(grads, dict(wanted))
+            keep(grads, file)
+        found[name] = difference(grads, load_file(file))
         if not found[name] < TOLERANCE:
             raise ValueError(f"{name}: gradients differ by {found[name]:.1e}.")
     return found

@@ -117,6 +117,15 @@ def test_what_depends_on_constants_only_is_computed_beforehand(name):
     np.testing.assert_allclose(made["y"], X + np.cos([0, 3, 4]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_constant_arrays_become_the_backends_own(name):
+    compiled = ml.compile(Model.create(y=x() + np.arange(3.0)), backend_of(name))
+    (constant,) = compiled.graph.constants.values()
+    assert isinstance(constant, type(compiled.backend.ones(1)))
+    assert compiled.graph.specs[compiled.graph.outputs["y"]].dtype == np.float32
+    assert run(compiled, x=X)["y"].dtype == np.float32
+
+
 def test_bound_inputs_and_weights_are_folded():
     model = Model.create(y=Linear(2, name="a")(IOKey("scale", shape=(3,))) * x()[:, :2])
     fixed = {"scale": np.ones(3), "a.weight": np.ones((2, 3)), "a.bias": np.zeros(2)}

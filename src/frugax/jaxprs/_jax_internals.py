@@ -25,6 +25,7 @@ __all__ = [
     "fresh_var",
     "jaxpr_as_fun",
     "jaxprs_in_params",
+    "static_names",
     "without_dead_code",
 ]
 
@@ -32,6 +33,12 @@ __all__ = [
 def fresh_var(aval: Any) -> Var:
     """A new variable of this shape and type."""
     return Var(aval)
+
+
+def static_names(jitted: Any) -> frozenset[str]:
+    """The parameters that a jitted function is compiled for; none if JAX hides it."""
+    info = getattr(jitted, "_jit_info", None)
+    return frozenset(getattr(info, "static_argnames", None) or ())
 
 
 def without_dead_code(

@@ -6,7 +6,7 @@ traced shorter, and is all that eager torch gets.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .graph import Graph, Node, Repeat, Spec, Step, exact, run
@@ -178,7 +178,7 @@ def _is_small(spec: Spec) -> bool:
     return known and math.prod(spec.shape) * spec.dtype.itemsize <= FOLDED_BYTES
 
 
-def _suits(shape: tuple[int, ...], said: tuple[Any, ...]) -> bool:
+def _suits(shape: tuple[int, ...], said: Sequence[Any]) -> bool:
     return len(shape) == len(said) and all(
         not isinstance(wanted, int) or length == wanted
         for length, wanted in zip(shape, said, strict=True)

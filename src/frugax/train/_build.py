@@ -115,7 +115,11 @@ class Builder:
     def _loss(
         self, params: PyTree, batch: PyTree, carried: PyTree, rest: Rest | None
     ) -> tuple[Any, dict[str, Any], PyTree]:
-        """The user's loss of the whole model: its value, metrics, what is carried."""
+        """The user's loss of the whole model: its value, metrics, what is carried.
+
+        Raises:
+            TypeError: it gave something else.
+        """
         static = self.recipe.static
         extra = () if static is None else (static.value,)
         if self.values is not None:

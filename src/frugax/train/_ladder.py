@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 
 import jax
 
+from ._places import is_users
+
 Mode: TypeAlias = Literal[
     "compiled",
     "compiled for the batch's Python values",
@@ -70,8 +72,7 @@ def is_compiler_failure(error: BaseException) -> bool:
 def where(error: BaseException) -> str:
     """File and line of the user's code that an error comes from, `file.py:12`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        parts = Path(frame.filename).parts
-        if not {"jax", "jaxlib", "frugax", "optax"} & set(parts[:-1]):
+        if is_users(frame.filename):
             return f"{Path(frame.filename).name}:{frame.lineno}"
     return "the loss"
 

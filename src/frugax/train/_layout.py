@@ -116,12 +116,7 @@ class Layout:
         def where(path: Any, x: Any) -> NamedSharding:
             if not np.ndim(x):
                 return self.copied
-            if np.shape(x)[0] % self.data_size:
-                raise ValueError(
-                    f"batch{jax.tree_util.keystr(path)} of shape {np.shape(x)} cannot "
-                    f"be split over {self.data_size} devices: take a batch that "
-                    f"{self.data_size} divides."
-                )
+            self._check_splits(f"batch{jax.tree_util.keystr(path)}", np.shape(x))
             return NamedSharding(self.mesh, PartitionSpec("data"))
 
         return jax.tree_util.tree_map_with_path(where, batch)
@@ -138,12 +133,80 @@ class Layout:
     def place_batch(self, batch: PyTree) -> PyTree:
         """Put a batch, the same in every process, where it belongs.
 
-        Each process puts its own part only. Arrays that lie right already stay.
+        Each process puts its own part only. Arrays that lie right already stay, such
+        as those of `from_local`.
 
         Raises:
             ValueError: an array's first axis cannot be split so.
         """
         return jax.tree.map(put, batch, self.of_batch(batch))
+
+    def local_rows(self, rows: int) -> slice:
+        """Which rows of a batch the devices of this process need.
+
+        With `from_local` each process loads its own share only:
+
+            rows = layout.local_rows(256)
+            batch_of = lambda step: layout.from_local(load(step, rows))
+
+        Args:
+            rows: how many the whole batch has.
+
+        Raises:
+            ValueError: they cannot be split so, or this process's are in several
+                pieces: make the mesh of the devices in their own order.
+        """
+        self._check_splits("rows", (rows,))
+        sharding = NamedSharding(self.mesh, PartitionSpec("data"))
+        pieces = {
+            part[0].indices(rows)[:2]
+            for part in sharding.addressable_devices_indices_map((rows,)).values()
+            if part is not None
+        }
+        first = min((start for start, _ in pieces), default=0)
+        last = max((stop for _, stop in pieces), default=0)
+        if sum(stop - start for start, stop in pieces) != last - first:
+            raise ValueError(
+                "the rows of this process are in several pieces: make the mesh of the "
+                "devices in their own order."
+            )
+        return slice(first, last)
+
+    def from_local(self, batch: PyTree) -> PyTree:
+        """A whole batch of which this process has its own rows only.
+
+        All processes call this, each with its `local_rows`; numbers are the same in
+        all of them. Nothing is sent. The step takes what comes back as any batch.
+
+        Raises:
+            ValueError: an array's first axis cannot be this process's share.
+        """
+        share = self.local_rows(self.data_size)
+        parts = share.stop - share.start
+
+        def place(path: Any, x: Any) -> jax.Array:
+            part = np.asarray(x)
+            if not part.ndim:
+                return put(part, self.copied)
+            if part.shape[0] % parts:
+                raise ValueError(
+                    f"batch{jax.tree_util.keystr(path)} of shape {part.shape} cannot "
+                    f"be split over the {parts} parts of the batch that lie in this "
+                    f"process: give it rows that {parts} divides."
+                )
+            whole = (part.shape[0] // parts * self.data_size, *part.shape[1:])
+            sharding = NamedSharding(self.mesh, PartitionSpec("data"))
+            return jax.make_array_from_process_local_data(sharding, part, whole)
+
+        return jax.tree_util.tree_map_with_path(place, batch)
+
+    def _check_splits(self, name: str, shape: tuple[int, ...]) -> None:
+        if shape[0] % self.data_size:
+            said = shape[0] if name == "rows" else f"of shape {shape}"
+            raise ValueError(
+                f"{name} {said} cannot be split over {self.data_size} devices: take a "
+                f"batch that {self.data_size} divides."
+            )
 
     def __str__(self) -> str:
         return f"{self.kind} over {dict(self.mesh.shape)}"

@@ -101,7 +101,7 @@ def take_apart(model: PyTree, carried: PyTree = None) -> Parts:
     sides = [_side(path, leaf) for path, leaf in found]
     if all(side == "trained" for side in sides):
         return Parts(model, carried, None)
-    names = tuple(keystr(path).removeprefix(".") for path, _ in found)
+    names = _names([path for path, _ in found])
     of = {
         side: {
             name: leaf
@@ -204,6 +204,12 @@ def _by_name(variables: PyTree) -> Arrays:
         ".".join(str(getattr(key, "key", key)) for key in path[:-1]): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
     }
+
+
+def _names(paths: Sequence[Any]) -> tuple[str, ...]:
+    """A name for each leaf, such as `layers.0.weight`; longer if two had the same."""
+    short = tuple(keystr(path, simple=True, separator=".") for path in paths)
+    return short if len(set(short)) == len(short) else tuple(map(keystr, paths))
 
 
 def _side(path: Sequence[Any], leaf: object) -> str:

@@ -6,7 +6,8 @@ recompiles in its log only, so frugax keeps its own record and names the leaf.
 
 import dataclasses
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -69,21 +70,31 @@ class Signature:
     context: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(
-        cls, *, static: Hashable = None, committed: bool = False, **arguments: PyTree
+    def of(cls, *, static: Hashable = None, **arguments: PyTree) -> "Signature":
+        """Read it off arrays, NumPy arrays, numbers or `jax.ShapeDtypeStruct`s."""
+        return cls.read(arguments, static=static)
+
+    @classmethod
+    def read(
+        cls,
+        arguments: Mapping[str, PyTree],
+        *,
+        static: Hashable = None,
+        committed: bool = False,
     ) -> "Signature":
-        """Read it off arrays, NumPy arrays, numbers or `jax.ShapeDtypeStruct`s.
+        """Read it off arguments by name.
 
         Args:
+            arguments: what is traced.
             static: the Python values that are part of the program.
-            committed: tell arrays that may be moved from those that may not.
-            arguments: what is traced, by name.
+            committed: tell arrays that may be moved from those that may not, as
+                `jax.jit` does.
         """
-        flat, structure = jax.tree_util.tree_flatten_with_path(arguments)
+        flat, structure = jax.tree_util.tree_flatten_with_path(dict(arguments))
         leaves = tuple(
             (_place(path), _type(leaf, committed=committed)) for path, leaf in flat
         )
-        return cls(leaves, structure, static, _context())
+        return cls(leaves, structure, static, tuple((k, str(v)) for k, v in settings()))
 
     @classmethod
     def of_types(cls, **arguments: PyTree) -> "Signature":
@@ -131,36 +142,38 @@ def _kind(old: str, new: str) -> Kind:
         return "dtype"
     if before["weak"] != after["weak"]:
         return "weak type"
-    places = (before["at"], after["at"])
-    # That an array may not be moved is said only where it lies on the first device.
-    return (
-        "committed"
-        if any(p in ("", _COMMITTED) for p in places)
-        and any(p == _COMMITTED for p in places)
-        else "placement"
-    )
+    is_committed = {before["at"], after["at"]} == {"", _COMMITTED}
+    return "committed" if is_committed else "placement"
 
 
 def _static_changes(old: Hashable, new: Hashable) -> list[Change]:
     """Each Python value that is another, by name where they have names."""
     if old == new:
         return []
-    before, after = (
-        dict(x.value) if isinstance(x, Frozen) and isinstance(x.value, dict) else {}
-        for x in (old, new)
-    )
-    if not (before and after):
-        return [Change("static", "static value", f"{old!r:.60}", f"{new!r:.60}")]
+    before, after = _by_name(old), _by_name(new)
     return [
-        Change(
-            name,
-            "static value",
-            f"{before.get(name, 'absent')!r:.60}",
-            f"{after.get(name, 'absent')!r:.60}",
-        )
+        _static_change(name, before.get(name, "absent"), after.get(name, "absent"))
         for name in before | after
-        if Frozen(before.get(name)) != Frozen(after.get(name))
+        if before.get(name) != after.get(name) or (name in before) != (name in after)
     ]
+
+
+def _by_name(static: Any) -> dict[str, Any]:
+    if isinstance(static, Frozen) and isinstance(static.value, dict):
+        return {name: Frozen(value) for name, value in static.value.items()}
+    if isinstance(static, Mapping):
+        return dict(static)
+    return {"static": static}
+
+
+def _static_change(name: str, old: Any, new: Any) -> Change:
+    old, new = (x.value if isinstance(x, Frozen) else x for x in (old, new))
+    codes = [getattr(x, "__code__", None) for x in (old, new)]
+    if codes[0] is not None and codes[0] == codes[1]:
+        file = Path(codes[0].co_filename).name
+        said = f"the function of {file}:{codes[0].co_firstlineno}"
+        return Change(name, "function", said, "the same defined anew")
+    return Change(name, "static value", f"{old!r:.60}", f"{new!r:.60}")
 
 
 def _structure_changes(old: Any, new: Any) -> list[Change]:
@@ -225,15 +238,15 @@ def _placed(leaf: object, *, committed: bool) -> str:
     return _COMMITTED if committed and leaf.committed else ""
 
 
-def _context() -> tuple[tuple[str, str], ...]:
+def settings() -> tuple[tuple[str, Any], ...]:
     """Settings of JAX that change what is compiled."""
-    settings: Any = jax.config  # its attributes are made at run time
+    now: Any = jax.config  # its attributes are made at run time
     return (
-        ("matmul precision", str(settings.jax_default_matmul_precision)),
-        ("64-bit numbers", str(settings.jax_enable_x64)),
-        ("dtype promotion", str(settings.jax_numpy_dtype_promotion)),
-        ("rank promotion", str(settings.jax_numpy_rank_promotion)),
-        ("threefry partitionable", str(settings.jax_threefry_partitionable)),
-        ("default device", str(settings.jax_default_device)),
-        ("mesh", str(jax.sharding.get_abstract_mesh())),
+        ("matmul precision", now.jax_default_matmul_precision),
+        ("64-bit numbers", now.jax_enable_x64),
+        ("dtype promotion", now.jax_numpy_dtype_promotion),
+        ("rank promotion", now.jax_numpy_rank_promotion),
+        ("threefry partitionable", now.jax_threefry_partitionable),
+        ("default device", now.jax_default_device),
+        ("mesh", jax.sharding.get_abstract_mesh()),
     )

@@ -1,6 +1,6 @@
 """What a training step takes in and gives back: the step number, weights, optimiser."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,14 @@ def first_state(
         carried,
         rest,
     )
-    return jax.tree.map(jnp.array, state)
+    return jax.tree.map(_copied, state)
+
+
+def _copied(x: Any) -> jax.Array:
+    """Of a type that no step changes: a Python number's yields to that of others."""
+    if jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended):  # a random key
+        return jnp.array(x)
+    return jnp.array(x, jnp.result_type(x))
 
 
 def check_optimizer(optimizer: object) -> None:

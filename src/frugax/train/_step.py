@@ -31,10 +31,10 @@ from ._ladder import (
     where,
 )
 from ._layout import Layout
+from ._models import Parts, take_apart
 from ._precision import COMPUTE, Precision
 from ._promote import Split, has_python_leaves, split
 from ._signature import Signature
-from ._models import Parts, take_apart
 from ._state import TrainState, check_optimizer, first_state, refuse_given_away
 from ._static import Frozen
 

@@ -100,8 +100,8 @@ def test_what_is_split_along_what(kind, shape, spec):
 
 
 def test_the_cheapest_layout_that_fits_is_chosen():
-    def make(layout):
-        return train.make_train_step(loss, optax.adam(1e-2), layout=layout)
+    def make(layout, accum):
+        return train.make_train_step(loss, optax.adam(1e-2), layout=layout, accum=accum)
 
     chosen = {}
     for size in ("1MiB", "450KiB", "350KiB"):
@@ -110,7 +110,7 @@ def test_the_cheapest_layout_that_fits_is_chosen():
         chosen[size] = plan.kind
         assert plan.predicted <= budget.limit_bytes
         assert type(plan).from_json(plan.to_json()) == plan
-        step = make(plan.layout())
+        step = make(plan.layout(), plan.accum)
         step.prepare(step.init(WEIGHTS), batch_of(0))
         assert step.program.total_bytes == plan.predicted
     assert chosen == {"1MiB": "data", "450KiB": "tensor", "350KiB": "fully-sharded"}
@@ -163,3 +163,19 @@ def test_a_step_on_a_mesh_is_not_run_eagerly():
     step = train.make_train_step(with_if, optax.sgd(0.1), layout=Layout.over((8,)))
     with pytest.raises(TypeError, match="only a compiled step can run data over"):
         step(step.init(WEIGHTS), batch_of(0))
+
+
+def test_each_process_can_load_its_own_rows_only():
+    layout = Layout.over((4, 2), "fully-sharded")
+    rows = layout.local_rows(32)
+    assert rows == slice(0, 32)  # one process: all of them
+    batch = {**batch_of(0), "rate": np.float32(2.0)}
+    parts = layout.from_local(batch)
+    assert layout.place_batch(parts)["x"] is parts["x"]
+    for name, whole in layout.place_batch(batch).items():
+        np.testing.assert_array_equal(parts[name], whole)
+        assert parts[name].sharding.is_equivalent_to(whole.sharding, whole.ndim)
+    with pytest.raises(ValueError, match="rows 30 cannot be split over 4 devices"):
+        layout.local_rows(30)
+    with pytest.raises(ValueError, match=r"batch\['x'\] of shape \(30, 64\) cannot be"):
+        layout.from_local({"x": batch["x"][:30]})

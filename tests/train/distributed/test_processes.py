@@ -1,8 +1,14 @@
-"""Two real processes on this machine: the same losses, and what happens when one dies."""
+"""Two real processes on this machine: the same losses, and what happens when one dies.
+
+What each fault does to the others is in docs/distributed.md; how soon is measured by
+benchmarks/distributed.py.
+"""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import worker
 
 WORKER = str(Path(worker.__file__))
+KILLED = 128 + signal.SIGKILL
 
 
 @pytest.fixture(autouse=True)
@@ -26,38 +33,112 @@ def alone(tmp_path_factory):
     return worker.train_to(tmp_path_factory.mktemp("alone"), 50).loss
 
 
-def start(folder, steps, *fault, processes=2, restarts=0):
-    command = [sys.executable, WORKER, str(folder), str(steps), *fault]
-    code = launch(command, processes=processes, restarts=restarts)
+def start(folder, steps, *fault, processes=2, **options):
+    command = [sys.executable, WORKER, str(folder), str(steps), *map(str, fault)]
+    code = launch(command, processes=processes, label=True, **options)
     result = Path(folder) / "result"
     return code, result.read_text().split() if result.exists() else None
 
 
 @pytest.mark.slow
 def test_a_run_that_lost_a_process_ends_as_one_that_did_not(tmp_path, alone):
-    code, result = start(tmp_path, 50, "kill", "25", restarts=1)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    code, uninterrupted = start(whole, 50)
     assert code == 0
-    assert result is not None
-    assert result[1:] == ["2", "2"]
-    assert float(result[0]) == pytest.approx(alone, abs=1e-6)
-    # It goes on with another number of processes than it was begun with.
+    assert uninterrupted is not None
+    assert float(uninterrupted[0]) == pytest.approx(alone, abs=1e-6)
+
+    code, result = start(tmp_path, 50, "step", "kill", 1, 25, restarts=1)
+    assert code == 0
+    assert result == uninterrupted  # to the last bit, and in two processes again
+    # It goes on in another number of processes than it was begun with: 2 -> 1 ...
     more = worker.train_to(tmp_path, 60)
     assert more.steps == 10
-    again = worker.train_to(tmp_path.parent / "whole", 60)
-    assert more.loss == pytest.approx(again.loss, abs=1e-6)
+    longer = worker.train_to(tmp_path / "longer", 70)
+    # ... and 1 -> 2.
+    code, result = start(tmp_path, 70)
+    assert code == 0
+    assert result is not None
+    assert float(result[0]) == pytest.approx(longer.loss, abs=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["hang", "stop"])
-def test_nobody_waits_for_ever_for_a_process_that_hangs(tmp_path, fault):
-    code, result = start(tmp_path, 50, fault, "25")
-    assert code == EXIT_PEER_LOST
-    assert result is None
-    # One process alone goes on from the last checkpoint.
-    assert worker.train_to(tmp_path, 30).steps == 10
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        (("step", "kill", 0, 25), KILLED, "[1] frugax: "),  # the coordinator
+        (("step", "hang", 1, 25), EXIT_PEER_LOST, "a process of this run hangs"),
+        (("step", "stop", 1, 25), EXIT_PEER_LOST, "[0] frugax: "),
+        (("step", "raise", 1, 25), 1, "the others are not waited for"),
+        (("compilation", "kill", 0), KILLED, "process 0 ended with SIGKILL"),
+        (("compilation", "hang", 1), EXIT_PEER_LOST, "Leaving with exit code 75"),
+        (("checkpoint", "kill", 0, 20), KILLED, "[1] frugax: "),
+    ],
+    ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else "",
+)
+def test_whatever_happens_to_one_the_others_leave(
+    tmp_path, capfd, alone, fault, code, words
+):
+    found, result = start(tmp_path, 50, *fault, grace_s=60)
+    said = capfd.readouterr()
+    assert (found, result) == (code, None), said.err
+    assert words in said.err
+    # The survivor left by itself, with the code for that.
+    survivors = 1 if code != EXIT_PEER_LOST or "stop" in fault else 2
+    assert said.err.count("ended with exit code 75") >= min(survivors, 1), said.err
+    # Nothing before the last whole checkpoint is lost, and the next run ends as it
+    # would have.
+    again, result = start(tmp_path, 50)
+    assert again == 0
+    assert result is not None
+    assert float(result[0]) == pytest.approx(alone, abs=1e-6)
+    assert not list(tmp_path.glob("*tmp*"))
 
 
-def test_a_peer_that_dies_ends_the_others_with_its_code(tmp_path):
+@pytest.mark.slow
+def test_sigterm_to_one_saves_and_stops_all(tmp_path, capfd):
+    code, result = start(tmp_path, 100_000, "step", "term", 1, 25)
+    assert (code, result) == (EXIT_PEER_LOST, None), capfd.readouterr().err
+    saved = worker.train.Checkpoints(tmp_path).latest_sound_step()
+    assert saved is not None
+    assert 25 < saved < 100_000
+
+
+@pytest.mark.slow
+def test_processes_do_not_outlive_a_launcher_that_was_killed(tmp_path):
+    script = (
+        "import os, pathlib, time\n"
+        "from frugax.train import distributed\n"
+        "distributed.initialize()\n"
+        f"p = pathlib.Path({str(tmp_path)!r}) / os.environ['FRUGAX_PROCESS']\n"
+        "p.write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    start = (
+        "import sys; from frugax.train.distributed import launch\n"
+        f"launch([sys.executable, '-c', {script!r}], processes=2)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", start]) as launcher:
+        while len(list(tmp_path.iterdir())) < 2 and launcher.poll() is None:
+            time.sleep(0.1)
+        launcher.kill()
+    pids = [int(p.read_text()) for p in tmp_path.iterdir()]
+    assert len(pids) == 2
+    waited_until = time.monotonic() + 60
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < waited_until, "they are still running"
+        time.sleep(0.1)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_peer_that_dies_ends_the_others_with_its_code(capfd):
     script = (
         "import os, sys, time\n"
         "if os.environ['FRUGAX_PROCESS'] == '1': sys.exit(7)\n"
@@ -65,6 +146,26 @@ def test_a_peer_that_dies_ends_the_others_with_its_code(tmp_path):
     )
     code = launch([sys.executable, "-c", script], processes=2, grace_s=0.5)
     assert code == 7
+    said = capfd.readouterr().err
+    assert said == (
+        "frugax launch: process 1 ended with exit code 7; the others are given time "
+        "to leave.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"), [((75, 3), 3), ((75, 75), 75), ((0, 75), 75), ((0, 0), 0)]
+)
+def test_the_code_is_that_of_the_one_at_fault(codes, expected):
+    # The one with 75 is the first to end.
+    script = (
+        "import os, sys, time\n"
+        f"code = {codes}[int(os.environ['FRUGAX_PROCESS'])]\n"
+        "time.sleep(0 if code == 75 else 0.5)\n"
+        "sys.exit(code)\n"
+    )
+    command = [sys.executable, "-c", script]
+    assert launch(command, processes=2, grace_s=30) == expected
 
 
 def test_all_are_started_again_as_often_as_asked(tmp_path):
@@ -76,25 +177,74 @@ def test_all_are_started_again_as_often_as_asked(tmp_path):
         "sys.exit(3 if n < 2 else 0)\n"
     )
     run = lambda restarts: launch(
-        [sys.executable, "-c", script], processes=2, restarts=restarts
+        [sys.executable, "-c", script], processes=2, restarts=restarts, grace_s=30
     )
     assert run(1) == 3
     assert run(0) == 0
     assert (tmp_path / "0").read_text() == "xxx"
 
 
-def test_the_command_says_what_it_does(tmp_path):
-    say = "import os; print(os.environ['FRUGAX_PROCESS'], flush=True)"
-    done = subprocess.run(
-        [sys.executable, "-m", "frugax.cli", "launch", "-n", "2", "--", sys.executable]
-        + ["-c", say],
+@pytest.mark.parametrize(
+    ("times", "code"), [(1, 128 + signal.SIGTERM), (3, 128 + signal.SIGTERM)]
+)
+def test_signals_are_passed_on_and_nothing_is_started_again(tmp_path, times, code):
+    # The first is answered by saving; only a process that is deaf needs the third.
+    deaf = times > 1
+    script = (
+        "import os, pathlib, signal, sys, time\n"
+        f"p = pathlib.Path({str(tmp_path)!r}) / os.environ['FRUGAX_PROCESS']\n"
+        "def save(*_):\n"
+        "    p.write_text(p.read_text() + ' saved')\n"
+        f"    {'return' if deaf else 'sys.exit(0)'}\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "p.write_text('started')\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    start = (
+        "import sys; from frugax.train.distributed import launch\n"
+        f"sys.exit(launch([sys.executable, '-c', {script!r}], processes=2, "
+        "restarts=5))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", start]) as launcher:
+        for sent in range(times):
+            words = "started" + " saved" * sent
+            while [p.read_text() for p in tmp_path.iterdir()] != [words] * 2:
+                assert launcher.poll() is None
+                time.sleep(0.02)
+            launcher.terminate()
+        assert launcher.wait() == code
+    assert {p.read_text() for p in tmp_path.iterdir()} >= {
+        "started" + " saved" * min(times, 2)
+    }
+
+
+def frugax(*arguments):
+    command = "from frugax.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", command, *arguments],
         capture_output=True,
         text=True,
         env=dict(os.environ),
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"), [((), ["0", "1"]), (("--label",), ["[0] 0", "[1] 1"])]
+)
+def test_the_command_says_what_it_does(options, lines):
+    say = "import os; print(os.environ['FRUGAX_PROCESS'])"
+    done = frugax("launch", "-n", "2", *options, "--", sys.executable, "-c", say)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["0", "1"]
+    assert sorted(done.stdout.splitlines()) == lines
+
+
+def test_a_command_that_is_not_there_is_one_line():
+    done = frugax("launch", "-n", "2", "--", "no-such-program")
+    assert done.returncode == 2
+    assert done.stderr.startswith("frugax: frugax launch: ")
+    assert "no-such-program" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -102,6 +252,8 @@ def test_the_command_says_what_it_does(tmp_path):
     [
         ({"processes": 0}, "processes must be >= 1, got 0"),
         ({"processes": 1, "restarts": -1}, "restarts must be >= 0, got -1"),
+        ({"processes": 1, "devices": 0}, "devices must be >= 1, got 0"),
+        ({"processes": 1, "grace_s": -1.0}, "grace_s must be >= 0, got -1.0"),
     ],
 )
 def test_bad_numbers_are_refused(options, words):

@@ -1,9 +1,10 @@
-"""What one process of a run does in the tests of this folder.
+"""What one process of a run does in the tests of this folder, and in the benchmark.
 
-    python worker.py FOLDER STEPS [kill|hang|stop STEP]
+    python worker.py FOLDER STEPS [PHASE HOW [WHO [STEP]]]
 
-Trains a small model and prints the last loss. At STEP the second process dies, sleeps
-for ever in Python, or is stopped as a whole; the first time only.
+Trains a small model and writes the last loss. In PHASE (step, compilation, checkpoint,
+evaluation) process WHO misbehaves, the first time only: HOW is kill, stop, hang (sleeps
+for ever in Python), raise or term (asks itself to end by SIGTERM).
 """
 
 import os
@@ -38,7 +39,7 @@ def batch_of(index):
     return {"x": x, "y": np.sin(x[:, :4])}
 
 
-def train_to(folder, steps, *, layout=None, on_step=None):
+def train_to(folder, steps, *, layout=None, batches=batch_of, **options):
     step = train.make_train_step(loss, optax.adam(1e-2), layout=layout)
     state = step.init(weights())
     checkpoints = train.Checkpoints(folder)
@@ -48,39 +49,72 @@ def train_to(folder, steps, *, layout=None, on_step=None):
     return train.fit(
         step,
         state,
-        batch_of,
+        batches,
         steps=steps,
         checkpoints=checkpoints,
         save_every=10,
-        on_step=on_step,
+        **options,
     )
 
 
-def misbehave(how, once):
-    if once.exists():
-        return
-    once.touch()
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(3600)
+class Fault:
+    """Something that happens once in all attempts of a run."""
+
+    def __init__(self, folder, phase="", how="", who="1", at="25"):
+        self.once = Path(folder) / "once"
+        self.phase, self.how, self.who, self.at = phase, how, int(who), int(at)
+
+    def come(self, phase, step):
+        here = phase == self.phase and jax.process_index() == self.who
+        if not here or step < self.at or self.once.exists():
+            return
+        self.once.write_text(str(time.time()))
+        if self.how == "raise":
+            raise ValueError("a fault of its own")
+        signals = {"kill": "SIGKILL", "stop": "SIGSTOP", "term": "SIGTERM"}
+        if self.how in signals:
+            os.kill(os.getpid(), signal.Signals[signals[self.how]])
+        if self.how != "term":
+            time.sleep(3600)
 
 
-def main(folder, steps, how="", at="-1"):
+def main(folder, steps, *fault):
     distributed.initialize(heartbeat_s=10)
-    mine = jax.process_index()
-    with distributed.Watchdog(least_s=6, first_s=300) as watchdog:
+    come = Fault(folder, *fault).come
+    writing = train.Checkpoints._write
 
-        def on_step(number, metrics, state):
-            if how and mine == 1 and number == int(at):
-                misbehave(how, Path(folder) / "once")
-            jax.block_until_ready(metrics)
-            watchdog.beat()
+    def write(self, step, state, arrays, extra):
+        if step:
+            (self.folder / f"frugax-{step}").mkdir()  # half-way
+            come("checkpoint", step)
+            (self.folder / f"frugax-{step}").rmdir()
+        writing(self, step, state, arrays, extra)
 
-        layout = distributed.Layout.over(kind="fully-sharded")
-        result = train_to(folder, int(steps), layout=layout, on_step=on_step)
-    if mine == 0:
+    train.Checkpoints._write = write
+
+    def batches(index):
+        come("compilation", 0)  # the others compile, or wait in the first step
+        return layout.from_local({k: v[rows] for k, v in batch_of(index).items()})
+
+    def evaluate(state):
+        come("evaluation", int(state.step))
+        return {"one": 1.0}
+
+    layout = distributed.Layout.over(kind="fully-sharded")
+    rows = layout.local_rows(32)
+    result = train_to(
+        folder,
+        int(steps),
+        layout=layout,
+        batches=batches,
+        evaluate=evaluate,
+        evaluate_every=10,
+        on_step=lambda number, metrics, state: come("step", number),
+        watchdog=distributed.Watchdog(least_s=6, first_s=20),
+    )
+    if result.stopped_because == "interrupted":
+        sys.exit(75)
+    if jax.process_index() == 0:
         (Path(folder) / "result").write_text(
             f"{result.loss!r} {jax.process_count()} {jax.device_count()}"
         )

@@ -1,7 +1,7 @@
 """Training on several devices and in several processes, on JAX's own engine.
 
 Start at `initialize` and `Layout`; `plan` chooses a layout for a memory budget per
-device, `audit` shows what lies where, `Watchdog` ends a process whose peers are gone.
+device, `audit` shows what lies where, `launch` starts processes on this machine.
 Guide: docs/distributed.md.
 """
 
@@ -12,7 +12,7 @@ from frugax.train._watchdog import Watchdog
 from ._audit import Audit, Leaf, audit
 from ._initialize import initialize, is_initialized
 from ._launch import launch
-from ._plan import LayoutPlan, plan
+from ._plan import LayoutPlan, Tried, plan
 
 __all__ = [
     "EXIT_PEER_LOST",
@@ -21,6 +21,7 @@ __all__ = [
     "LayoutKind",
     "LayoutPlan",
     "Leaf",
+    "Tried",
     "Watchdog",
     "audit",
     "initialize",

@@ -146,8 +146,11 @@ def _end_with_launcher() -> None:
         return
 
     def wait() -> None:
-        while os.read(pipe, 1):
-            pass
+        try:
+            while os.read(pipe, 1):
+                pass
+        except OSError:  # this process was started by one of launch's, without the pipe
+            return
         leave("frugax launch is gone")
 
     threading.Thread(target=wait, name="frugax launcher", daemon=True).start()

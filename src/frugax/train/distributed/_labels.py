@@ -46,4 +46,4 @@ class Labels:
             for line in source:
                 text = line.decode(errors="replace").rstrip("\r\n")
                 with self._lock:
-                    print(f"{label}{text}", file=target, flush=True)  # noqa: T201 - as the process did
+                    print(f"{label}{text}", file=target, flush=True)

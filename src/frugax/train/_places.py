@@ -1,0 +1,37 @@
+"""Where in the user's own files something was called."""
+
+import functools
+import sys
+from pathlib import Path
+
+_LIBRARIES = (
+    "beartype",
+    "equinox",
+    "flax",
+    "frugax",
+    "jax",
+    "jaxlib",
+    "jaxtyping",
+    "optax",
+)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's: none of ours, of JAX or of what lies between."""
+    if filename.startswith("<") and "beartype" in filename:  # checks made on the fly
+        return False
+    found = [sys.modules.get(name) for name in _LIBRARIES]
+    files = [getattr(module, "__file__", None) for module in found]
+    homes = {Path(file).parent for file in files if file}
+    return not homes & set(Path(filename).parents)
+
+
+def called_from() -> str:
+    """File and line of the user's innermost frame, `file.py:12`."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
