@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import frugax as fx
@@ -76,6 +77,18 @@ def _dtypes(limit):
     return fx.models.plan_dtypes(compiled, params, batches, budget)
 
 
+def _distributed(limit):
+    # A batch so small that the weights are most of what a device holds.
+    return fx.train.distributed.plan(
+        lambda layout, accum: fx.train.make_train_step(
+            lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1), layout=layout
+        ),
+        jnp.ones((256, 256)),
+        jnp.ones((8, 256)),
+        fx.MemoryBudget(limit_bytes=int(limit), kind="total"),
+    )
+
+
 _LESS = lambda limit: float(np.nextafter(limit, 0))
 ROOMS = {
     "remat": Room(
@@ -91,6 +104,7 @@ ROOMS = {
         too_little=10,
     ),
     "train": Room(_train, enough=10.0, too_little=1.0, below=_LESS),
+    "train, distributed": Room(_distributed, enough=2**21, too_little=100),
     "watch": Room(_watch, enough=0.01, too_little=1e-9, below=_LESS),
     # As for remat.
     "models": Room(_models, 2**20, 10, below=lambda limit: limit / 2),

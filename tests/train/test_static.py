@@ -95,3 +95,17 @@ def test_arguments_come_back_as_they_were():
     sets = [[frozenset({"a", 1, ("b", 2)}), frozenset()]]
     static = prepare_static_args(sets, [["x", "y"]], ["y"])
     assert restore_static_args(static) == (sets, [["x", "y"]], ["y"])
+
+
+def test_values_that_were_equal_once_are_not_compared_member_by_member():
+    class Key(tuple):
+        def __ne__(self, other):
+            raise AssertionError("read again")
+
+        __hash__ = tuple.__hash__
+
+    one, two = Frozen([1, 2]), Frozen([1, 2])
+    assert one == two
+    assert one._key is two._key
+    one._key = two._key = Key(("a", "b"))
+    assert one == two

@@ -23,7 +23,7 @@ from frugax.errors import BudgetExceededError
 
 from ._compiles import CompileLedger
 from ._places import called_from
-from ._signature import Change, Kind, Signature, settings
+from ._signature import Change, Kind, Signature, nearest_changes, settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,12 +95,11 @@ class Explained(Generic[P, R]):
         self._past.add(signature, self._inside, place)
         spent = ledger.functions.get(self._past.name)
         if spent is not None and spent.compiles:
-            first: tuple[Kind, ...] = ("first",)
-            kinds = tuple(dict.fromkeys(change.kind for change in changes))
+            kinds: list[Kind] = [c.kind for c in changes] or ["first"]
             self.compiles.append(
                 Compile(
                     cause=cause,
-                    kinds=kinds or first,
+                    kinds=tuple(dict.fromkeys(kinds)),
                     place=place,
                     seconds=spent.seconds,
                 )
@@ -214,7 +213,7 @@ class _Past:
         if new in own:
             return None
         known = own or [signature for _, signature, _, _ in self.programs]
-        changes = min((one.changes_to(new) for one in known), key=len, default=[])
+        changes = nearest_changes(known, new)
         if known and not own:
             _, _, before, place = self.programs[-1]
             after = _closed_over(function)

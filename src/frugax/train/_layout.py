@@ -15,6 +15,11 @@ from ._processes import put
 
 LayoutKind: TypeAlias = Literal["data", "tensor", "fully-sharded"]
 
+_SPLIT_ALONG: dict[LayoutKind, tuple[str, ...]] = {
+    "data": (),
+    "tensor": ("model",),
+    "fully-sharded": ("data", "model"),
+}
 # Splitting less than this saves nothing and costs a message each step.
 _LEAST_BYTES = 64 * 1024
 
@@ -86,18 +91,14 @@ class Layout:
             shape: its shape.
             itemsize: bytes of one number.
         """
-        axes: tuple[str, ...] = {
-            "data": (),
-            "tensor": ("model",),
-            "fully-sharded": ("data", "model"),
-        }[self.kind]
+        axes = _SPLIT_ALONG[self.kind]
         parts = math.prod(self.mesh.shape[a] for a in axes)
         spec: list[Any] = [None] * len(shape)
         if parts > 1 and math.prod(shape) * itemsize >= _LEAST_BYTES:
             by_length = sorted(range(len(shape)), key=lambda i: (-shape[i], i))
             divisible = [i for i in by_length if shape[i] % parts == 0]
             if divisible:
-                spec[divisible[0]] = axes if len(axes) > 1 else axes[0]
+                spec[divisible[0]] = axes[0] if len(axes) == 1 else axes
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def of_state(self, state: PyTree) -> PyTree:

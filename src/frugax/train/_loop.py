@@ -4,6 +4,7 @@ JAX runs ahead of Python. The loop lets it, and waits only now and then (`_pace.
 there the time is checked and a loss that is not finite is found.
 """
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
@@ -107,13 +108,11 @@ class Loop:
     def _run(self) -> StoppedBecause:
         self._save_state()
         if self.at < self._until:
-            self._beat("compilation")
             batch = self._batch_of(self.at)
             self.clock.lap("host_s")
             self._step.prepare(self.state, batch)
             self.clock.lap("compile_s")
         self._evaluate_state()
-        self._beat("step")
         with asking_first() as asked:
             because = self._take_steps(asked)
             if because != "interrupted":
@@ -194,7 +193,8 @@ class Loop:
     def _wait(self) -> None:
         jax.block_until_ready(self._running)
         self.clock.lap("run_s")
-        self._beat("step")
+        if self._watchdog is not None:
+            self._watchdog.beat()
 
     def _look_at_losses(self) -> None:
         losses = [float(loss) for loss in jax.device_get(self._running)]
@@ -217,16 +217,19 @@ class Loop:
         done = self.history and self.history[-1].step == self.at
         if self._evaluate is None or done:
             return
-        self._beat("evaluation")
-        values = {k: float(v) for k, v in self._evaluate(self.state).items()}
+        with self._during("evaluation"):
+            values = {k: float(v) for k, v in self._evaluate(self.state).items()}
         self._evaluate_s = self.clock.lap("eval_s")
-        self._beat("step")
         self.history.append(Evaluation(self.at, self.clock.elapsed, values))
 
     def _save_state(self) -> None:
         if self._checkpoints is None or self._is_saved(self._checkpoints):
             return
-        self._beat("checkpoint")
+        with self._during("checkpoint"):
+            self._save_finite_state(self._checkpoints)
+        self._save_s = self.clock.lap("io_s")
+
+    def _save_finite_state(self, checkpoints: Checkpoints) -> None:
         # A gradient may turn to NaN one step before the loss does. Such a state must
         # not push a sound one out.
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
@@ -239,13 +242,11 @@ class Loop:
                 )
         if self._before_save is not None:
             self._before_save()
-        self._checkpoints.save(self.state)
-        self._save_s = self.clock.lap("io_s")
-        self._beat("step")
+        checkpoints.save(self.state)
 
-    def _beat(self, then: str) -> None:
-        if self._watchdog is not None:
-            self._watchdog.beat(then)
+    def _during(self, kind: str) -> contextlib.AbstractContextManager[None]:
+        dog = self._watchdog
+        return contextlib.nullcontext() if dog is None else dog.during(kind)
 
     def _is_saved(self, checkpoints: Checkpoints) -> bool:
         latest = checkpoints.latest_step()

@@ -6,7 +6,7 @@ recompiles in its log only, so frugax keeps its own record and names the leaf.
 
 import dataclasses
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -51,6 +51,14 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.place}: {self.old} -> {self.new}"
+
+    @property
+    def aspects(self) -> int:
+        """How much of it is another: of a leaf its shape, dtype and the like."""
+        before, after = _TYPE.fullmatch(self.old), _TYPE.fullmatch(self.new)
+        if before is None or after is None:
+            return 4
+        return sum(a != b for a, b in zip(before.groups(), after.groups(), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +137,13 @@ class Signature:
         if not found and self.structure != new.structure:
             found = _structure_changes(self.structure, new.structure)
         return found
+
+
+def nearest_changes(known: Iterable[Signature], new: Signature) -> list[Change]:
+    """What differs from the nearest of some signatures; the later one of equals."""
+    found = [one.changes_to(new) for one in known]
+    far = lambda changes: (len(changes), sum(change.aspects for change in changes))
+    return min(reversed(found), key=far, default=[])
 
 
 def _kind(old: str, new: str) -> Kind:

@@ -57,7 +57,8 @@ class Frozen(Generic[T]):
             return True
         if not isinstance(other, Frozen) or self._hash != other._hash:
             return False
-        if self._key != other._key:
+        # Python compares a tuple with itself member by member, too.
+        if self._key is not other._key and self._key != other._key:
             return False
         # Equal for good: sharing the key makes the next comparison one look.
         other._key = self._key

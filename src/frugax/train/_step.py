@@ -34,9 +34,10 @@ from ._layout import Layout
 from ._models import Parts, take_apart
 from ._precision import COMPUTE, Precision
 from ._promote import Split, has_python_leaves, split
-from ._signature import Signature
+from ._signature import Signature, nearest_changes
 from ._state import TrainState, check_optimizer, first_state, refuse_given_away
 from ._static import Frozen
+from ._watchdog import compiling
 
 _Run: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
 OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
@@ -200,10 +201,11 @@ class TrainStep:
             excess = self._one_too_many(signature)
             started = time.perf_counter()
             try:
-                if excess is not None:
-                    variant = self._eager(signature, state, batch, excess)
-                else:
-                    variant = self._down_the_ladder(signature, state, batch)
+                with compiling():
+                    if excess is not None:
+                        variant = self._eager(signature, state, batch, excess)
+                    else:
+                        variant = self._down_the_ladder(signature, state, batch)
             except InfeasibleBudgetError as e:
                 if not self._variants:
                     raise
@@ -489,8 +491,7 @@ class TrainStep:
 
     def _changes_to(self, signature: Signature) -> str:
         """What differs from the nearest program that there is."""
-        changes = [known.changes_to(signature) for known in self._variants]
-        nearest = min(changes, key=len, default=[])
+        nearest = nearest_changes(self._variants, signature)
         more = f" (and {len(nearest) - 3} more)" if len(nearest) > 3 else ""
         return "; ".join(map(str, nearest[:3])) + more
 

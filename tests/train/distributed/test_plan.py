@@ -1,4 +1,4 @@
-"""Layouts and micro-batches for a memory budget on each device, on other devices too."""
+"""Layouts and micro-batches for the memory of each device, on other devices too."""
 
 import jax
 import jax.numpy as jnp

@@ -100,6 +100,12 @@ def main(folder, steps, *fault):
         come("evaluation", int(state.step))
         return {"one": 1.0}
 
+    losses = []
+
+    def on_step(number, metrics, state):
+        losses.append(float(metrics["loss"]))
+        come("step", number)
+
     layout = distributed.Layout.over(kind="fully-sharded")
     rows = layout.local_rows(32)
     result = train_to(
@@ -109,12 +115,13 @@ def main(folder, steps, *fault):
         batches=batches,
         evaluate=evaluate,
         evaluate_every=10,
-        on_step=lambda number, metrics, state: come("step", number),
+        on_step=on_step,
         watchdog=distributed.Watchdog(least_s=6, first_s=20),
     )
     if result.stopped_because == "interrupted":
         sys.exit(75)
     if jax.process_index() == 0:
+        (Path(folder) / "losses").write_text(" ".join(map(repr, losses)))
         (Path(folder) / "result").write_text(
             f"{result.loss!r} {jax.process_count()} {jax.device_count()}"
         )

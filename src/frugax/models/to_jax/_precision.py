@@ -21,8 +21,9 @@ from ._compiled import Compiled
 from ._dtype_plan import DtypePlan, KeptWeight, limit_bytes
 from ._output_error import digest, error_of, errors_of, exact_outputs
 
-# Data that nobody has seen may be a little worse than those that choose.
-_AIM = 0.9
+# Data that nobody has seen may be a little worse than those that were looked at: of a
+# small MLP by 18 % (six batches against two). What is planned stays so far below.
+_AIM = 0.8
 
 Arrays = Mapping[str, Any]
 
@@ -156,11 +157,11 @@ class _Bench:
         # One step back until the held-out data agree, computed in the real dtypes.
         for number in range(most, least - 1, -1):
             errors = self._errors(steps[:number])
-            if max(errors) <= bound:
+            if max(errors) <= bound * _AIM:
                 return self._made(budget, steps[:number], *errors)
         errors = self._errors(steps[:least])
         # Rounded up: at what is asked for here, planning must succeed.
-        needed = max(max(errors), *(s.together / _AIM for s in steps[:least]))
+        needed = max(max(errors), *(s.together for s in steps[:least])) / _AIM
         raise InfeasibleBudgetError(
             f"keeping the weights in {limit:,} bytes",
             needed=float(np.nextafter(needed * (1 + 1e-9), np.inf)),

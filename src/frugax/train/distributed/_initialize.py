@@ -27,7 +27,7 @@ def initialize(
     processes: int | None = None,
     process: int | None = None,
     *,
-    heartbeat_s: int = 30,
+    heartbeat_s: int = 20,
     join_s: int = 120,
     leave_s: int = 600,
 ) -> None:

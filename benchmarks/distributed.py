@@ -1,0 +1,177 @@
+"""Kill processes at random and see that nothing is lost, and how soon the others leave.
+
+    python -m benchmarks.distributed --kills 20
+
+Writes benchmarks/results/distributed.json and prints the table of docs/distributed.md.
+Each trial starts two processes, of which a random one is killed (SIGKILL) or stopped
+(SIGSTOP) after a random step, and then starts all again. Its last loss must be that of
+a run that was not interrupted, to the last bit. The bars: 5 s after SIGKILL, 30 s after
+SIGSTOP, counted until the launcher returns.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STEPS = 60
+BARS_S = {"SIGKILL": 5.0, "SIGSTOP": 30.0}
+RESULTS = Path(__file__).parent / "results" / "distributed.json"
+
+
+def worker(folder: Path, fault: tuple[int, int, str] | None) -> None:
+    """Train in one of the processes; `fault` is who, at which step, by which signal."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    from frugax import train
+    from frugax.train import distributed
+
+    distributed.initialize()
+    layout = distributed.Layout.over(kind="fully-sharded")
+    rows = layout.local_rows(32)
+
+    def loss(params, batch):
+        out = jnp.tanh(batch["x"] @ params["a"]) @ params["b"]
+        return ((out - batch["y"]) ** 2).mean()
+
+    def batch_of(index):
+        x = np.random.default_rng(index).normal(size=(32, 64)).astype(np.float32)[rows]
+        return layout.from_local({"x": x, "y": np.sin(x[:, :4])})
+
+    def on_step(number, metrics, state):
+        if fault and (jax.process_index(), number) == fault[:2]:
+            (folder / "fault").write_text(str(time.time()))
+            os.kill(os.getpid(), signal.Signals[fault[2]])
+
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(64, 512)) / 8, rng.normal(size=(512, 4)) / 20
+    step = train.make_train_step(loss, optax.adam(1e-2), layout=layout)
+    state = step.init({"a": a.astype(np.float32), "b": b.astype(np.float32)})
+    checkpoints = train.Checkpoints(folder / "checkpoints")
+    last = checkpoints.latest_sound_step()
+    if last is not None:
+        state, _ = checkpoints.restore(state, step=last)
+    result = train.fit(
+        step,
+        state,
+        batch_of,
+        steps=STEPS,
+        checkpoints=checkpoints,
+        save_every=10,
+        on_step=on_step,
+    )
+    if jax.process_index() == 0:
+        (folder / "loss").write_text(repr(result.loss))
+
+
+def launch(folder: Path, processes: int, fault: tuple | None = None) -> dict:
+    """Run the workers; the exit codes, and when the last survivor and all were out."""
+    folder.mkdir(exist_ok=True)
+    command = "from frugax.cli import main; main()"
+    work = [sys.executable, __file__, "--worker", str(folder)]
+    if fault:
+        work += ["--fault", json.dumps(fault)]
+    starting = [sys.executable, "-c", command, "launch", "-n", str(processes), "--"]
+    codes, last = {}, 0.0
+    # Compiled programs of an earlier run would hide that it works without.
+    env = {**os.environ, "XLA_FLAGS": "", "FRUGAX_COMPILE_CACHE": "0"}
+    with subprocess.Popen(
+        [*starting, *work], env=env, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            words = line.split()
+            if line.startswith("frugax launch: process"):
+                codes[int(words[3])] = " ".join(words[6:]).split(";")[0].rstrip(".")
+                last = time.time()
+        code = process.wait()
+    if not fault:
+        assert code == 0, "".join(said)
+        return {}
+    began = float((folder / "fault").read_text())
+    return {
+        "code": code,
+        "ended": codes,
+        "survivors_out_s": round(last - began, 2),
+        "all_out_s": round(time.time() - began, 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--fault", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args.worker, args.fault and tuple(args.fault))
+        return 0
+    from benchmarks.machine import made_with  # the workers do without
+
+    rng = random.Random(args.seed)
+    with tempfile.TemporaryDirectory() as place:
+        whole = Path(place) / "whole"
+        launch(whole, args.processes)
+        expected = (whole / "loss").read_text()
+        trials = []
+        for i in range(args.kills):
+            folder = Path(place) / str(i)
+            fault = (
+                rng.randrange(args.processes),
+                rng.randrange(1, STEPS),
+                rng.choice(list(BARS_S)),
+            )
+            left = launch(folder, args.processes, fault)
+            launch(folder, args.processes)
+            loss = (folder / "loss").read_text()
+            trial = {
+                "process": fault[0],
+                "step": fault[1],
+                "signal": fault[2],
+                **left,
+                "same_loss": loss == expected,
+                "load": round(os.getloadavg()[0], 1),
+            }
+            print(json.dumps(trial), flush=True)
+            trials.append(trial)
+
+    found = {
+        "made_with": made_with(),
+        "processes": args.processes,
+        "expected_loss": expected,
+        "trials": trials,
+    }
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    print("\n| signal | kills | nothing lost | all out, median | worst | bar |")
+    print("|---|---|---|---|---|---|")
+    well = True
+    for name, bar in BARS_S.items():
+        of = [t for t in trials if t["signal"] == name]
+        if not of:
+            continue
+        seconds = sorted(t["all_out_s"] for t in of)
+        same = sum(t["same_loss"] for t in of)
+        well &= same == len(of) and seconds[-1] <= bar
+        middle = seconds[len(seconds) // 2]
+        print(
+            f"| {name} | {len(of)} | {same} of {len(of)} | {middle:.1f} s | "
+            f"{seconds[-1]:.1f} s | {bar:.0f} s |"
+        )
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Models under a budget: bytes of the compiled gradients, and shorter dtypes.
+
+    python -m benchmarks.models_budget            # both; a quarter of an hour
+    python -m benchmarks.models_budget --parts dtypes
+
+Bytes and flops are those of the compiled programs, errors those of outputs and gradients
+against the model without a budget: nothing here is timed.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from benchmarks.machine import made_with
+
+import frugax as fx
+from frugax import models
+from frugax.errors import InfeasibleBudgetError
+from frugax.measure import program
+
+RESULT = Path(__file__).parent / "results" / "models_budget.json"
+SHARES = (0.5, 0.25, 0.1)
+
+
+def conv_net():
+    layers = []
+    for channels in (16, 16, 32, 32):
+        layers += [models.Conv2D(channels), models.Relu()]
+    return models.Model(*layers, models.Flatten(), models.Linear(10))
+
+
+def encoder(depth):
+    return models.Model(*(models.TransformerBlock(64, 4, 256) for _ in range(depth)))
+
+
+NETS = {
+    "MLP, 8 layers of 256": (
+        models.MLP(input_size=64, hidden_sizes=[256] * 8, output_size=64),
+        (512, 64),
+        None,
+    ),
+    "4 encoder blocks, unrolled": (encoder(4), (8, 64, 64), None),
+    "8 encoder blocks, one loop": (encoder(8), (8, 64, 64), 2),
+    "4 convolutions": (conv_net(), (32, 16, 16, 3), None),
+}
+
+
+def distance(a, b):
+    """Norm of the difference over the norm, of outputs and of all gradients as one."""
+    rows = lambda t: [
+        jnp.concatenate([v.ravel() for v in jax.tree.leaves(part)]) for part in t
+    ]
+    pairs = zip(rows(a), rows(b), strict=True)
+    return max(float(jnp.linalg.norm(x - y) / jnp.linalg.norm(y)) for x, y in pairs)
+
+
+def memory():
+    rows = []
+    for name, (model, shape, scan_from) in NETS.items():
+        how = {"shapes": {"input": shape}, "scan_from": scan_from}
+        plain = models.compile(model, fx.JaxBackend(), **how)
+        params = plain.randomize_params(0)
+        data = {"input": jax.random.normal(jax.random.key(1), shape)}
+        outputs = plain.evaluate(params, data)
+        key = jax.random.key(2)
+        pulls = {k: jax.random.normal(key, v.shape) for k, v in outputs.items()}
+
+        def gradients(params, data, pulls, plain=plain):
+            return plain.evaluate(params, data, pulls)
+
+        compiled = jax.jit(gradients).lower(params, data, pulls).compile()
+        whole = program(compiled).temp_bytes
+        exact = plain.evaluate(params, data, pulls)
+        for share in SHARES:
+            budget = fx.MemoryBudget(limit_bytes=int(whole * share))
+            row = {"net": name, "without": whole, "budget": share}
+            try:
+                fitted = models.compile(model, fx.JaxBackend(), **how, budget=budget)
+            except InfeasibleBudgetError as e:
+                rows.append({**row, "needed": e.needed / whole})
+                continue
+            (spend,) = fitted.report().spends
+            row |= {
+                "measured": spend.measured / whole,
+                "verdict": str(fitted.report().verdict),
+                "micro_batches": fitted.plan.micro_batches,
+                "extra_flops": fitted.plan.extra_share,
+                "error": distance(fitted.evaluate(params, data, pulls), exact),
+            }
+            print(row, flush=True)
+            rows.append(row)
+    return rows
+
+
+def dtypes():
+    model = models.MLP(input_size=64, hidden_sizes=[128] * 4, output_size=16)
+    compiled = models.compile(model, fx.JaxBackend())
+    params = compiled.randomize_params(0)
+    draw = lambda i: {"input": jax.random.normal(jax.random.key(i), (64, 64))}
+    seen, unseen = [draw(i) for i in range(6)], [draw(100 + i) for i in range(6)]
+    rows = []
+    for limit in (
+        {"rel_error": 1e-4},
+        {"rel_error": 5e-4},
+        {"rel_error": 1e-3},
+        {"rel_error": 1e-2},
+        {"ratio": 1.5},
+        {"ratio": 1.9, "rel_error": 1e-4},
+        {"ratio": 3},
+    ):
+        row = {"budget": limit}
+        try:
+            plan = models.plan_dtypes(compiled, params, seen, fx.SizeBudget(**limit))
+        except InfeasibleBudgetError as e:
+            row |= {"needed": e.needed, "unit": e.unit}
+        else:
+            told = plan.report(compiled, params, unseen).spends
+            row |= {
+                "bytes_before": plan.bytes_before,
+                "bytes_after": plan.bytes_after,
+                "held_out_error": plan.error,
+                "unseen": {s.name: s.measured for s in told},
+            }
+        print(row, flush=True)
+        rows.append(row)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="memory,dtypes")
+    wanted = parser.parse_args().parts.split(",")
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    found["environment"] = made_with()
+    for name, part in (("memory", memory), ("dtypes", dtypes)):
+        if name in wanted:
+            found[name] = part()
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The files for clusters: they parse, fit together, and match what initialize reads."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from frugax.train import distributed
+from frugax.train.distributed import _initialize
+
+CLUSTER = Path(__file__).parents[3] / "examples" / "cluster"
+MANIFEST = CLUSTER / "trainjob.yaml"
+SBATCH = CLUSTER / "train.sbatch"
+
+# Fields of Kubeflow Trainer's v1alpha1 (github.com/kubeflow/trainer, v2.2,
+# pkg/apis/trainer/v1alpha1/trainjob_types.go and trainingruntime_types.go).
+TRAINJOB = {
+    "runtimeRef",
+    "initializer",
+    "trainer",
+    "runtimePatches",
+    "suspend",
+    "activeDeadlineSeconds",
+    "managedBy",
+}
+TRAINER = {"image", "command", "args", "env", "numNodes", "resourcesPerNode"}
+
+
+@pytest.fixture
+def documents():
+    found = {d["kind"]: d for d in yaml.safe_load_all(MANIFEST.read_text())}
+    assert list(found) == ["PersistentVolumeClaim", "TrainingRuntime", "TrainJob"]
+    return found
+
+
+def test_the_manifest_is_kubeflows(documents):
+    job, runtime = documents["TrainJob"], documents["TrainingRuntime"]
+    assert job["apiVersion"] == runtime["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
+    assert set(job["spec"]) <= TRAINJOB
+    assert set(job["spec"]["trainer"]) <= TRAINER
+    assert all(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", d["metadata"]["name"])
+               for d in documents.values())  # fmt: skip
+    assert job["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": "TrainingRuntime",
+        "name": runtime["metadata"]["name"],
+    }
+    # This is what makes Trainer set the three variables.
+    assert runtime["spec"]["mlPolicy"]["jax"] == {}
+    (group,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert group["name"] == "node"
+    labels = group["template"]["metadata"]["labels"]
+    assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    (container,) = group["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "node"
+
+
+def test_where_one_pod_fails_all_are_started_again(documents):
+    template = documents["TrainingRuntime"]["spec"]["template"]["spec"]
+    assert template["failurePolicy"]["maxRestarts"] > 0
+    (group,) = template["replicatedJobs"]
+    assert group["template"]["spec"]["backoffLimit"] == 0
+    assert group["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_checkpoints_lie_where_every_pod_reaches_them(documents):
+    claim = documents["PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    (group,) = documents["TrainingRuntime"]["spec"]["template"]["spec"][
+        "replicatedJobs"
+    ]
+    pod = group["template"]["spec"]["template"]["spec"]
+    (volume,) = pod["volumes"]
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert mount["name"] == volume["name"]
+    folder = documents["TrainJob"]["spec"]["trainer"]["args"][0]
+    assert Path(folder).is_relative_to(mount["mountPath"])
+
+
+def test_the_commands_are_those_of_the_example(documents):
+    trainer = documents["TrainJob"]["spec"]["trainer"]
+    command = [*trainer["command"], *trainer["args"]]
+    assert all(isinstance(word, str) for word in command)
+    assert command[2].endswith("examples/cluster/train.py")
+    told = subprocess.run(
+        [sys.executable, CLUSTER / "train.py", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for option in [w for w in command if w.startswith("--")]:
+        assert option in told
+    assert "python -u examples/cluster/train.py" in SBATCH.read_text()
+
+
+def test_the_script_is_sound_shell():
+    subprocess.run(["bash", "-n", SBATCH], check=True)
+    text = SBATCH.read_text()
+    options = re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE)
+    said = dict(options)
+    assert said["ntasks-per-node"] == "1"
+    assert "requeue" in said
+    # Slurm reads options up to the first command only.
+    assert text.rindex("#SBATCH") < text.index("set -u")
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "requeued"),
+    [(0, 0, False), (1, 0, False), (75, 0, True), (137, 3, True), (75, 20, False)],
+)
+def test_the_script_goes_back_into_the_queue_for_what_may_pass(
+    tmp_path, code, restarts, requeued
+):
+    for name, body in (
+        ("srun", f'echo "$JAX_LOCAL_DEVICE_IDS" "$@" > {tmp_path}/ran; exit {code}'),
+        ("scontrol", f"echo $@ > {tmp_path}/asked"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "42",
+        "SLURM_RESTART_COUNT": str(restarts),
+        "SLURM_GPUS_ON_NODE": "4",
+    }
+    done = subprocess.run(["bash", SBATCH, "/shared/run"], env=env, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "ran").read_text().startswith("0,1,2,3 --kill-on-bad-exit=1")
+    assert (tmp_path / "asked").exists() is requeued
+    if requeued:
+        assert (tmp_path / "asked").read_text() == "requeue 42\n"
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """What JAX is asked to join; nobody is."""
+    asked = []
+    monkeypatch.setattr(_initialize, "watch_the_door", lambda: None)
+
+    def initialize(*place, **options):
+        asked.append((*place, options["coordinator_bind_address"]))
+
+    monkeypatch.setattr(_initialize.jax.distributed, "initialize", initialize)
+    for names in _initialize._TOLD:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    return asked
+
+
+@pytest.mark.parametrize("names", _initialize._TOLD, ids=["launch", "kubeflow"])
+def test_who_takes_part_is_read_from_the_environment(joined, monkeypatch, names):
+    for name, value in zip(names, ("frugax-node-0-0.frugax:1", "4", "3"), strict=True):
+        monkeypatch.setenv(name, value)
+    distributed.initialize()
+    assert joined == [("frugax-node-0-0.frugax:1", 4, 3, None)]
+    monkeypatch.setenv(names[2], "4")
+    with pytest.raises(ValueError, match="process must be from 0 to 3, got 4"):
+        distributed.initialize()
+    monkeypatch.setenv(names[1], "many")
+    with pytest.raises(ValueError, match=f"{names[1]} must be a whole number, got"):
+        distributed.initialize()
+
+
+def test_what_is_said_by_half_is_refused_or_left_to_jax(joined, monkeypatch):
+    with pytest.raises(ValueError, match=r"belong together, got '10\.0\.0\.1:1', None"):
+        distributed.initialize("10.0.0.1:1")
+    with pytest.raises(ValueError, match="leave_s must be >= 1, got 0"):
+        distributed.initialize(leave_s=0)
+    # JAX's own variable alone: JAX finds the others, on Slurm for example.
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
+    distributed.initialize()
+    assert joined == [(None, None, None, None)]
+
+
+def test_on_one_machine_no_port_is_open_to_the_network(joined):
+    distributed.initialize("127.0.0.1:99", 2, 0)
+    assert joined == [("127.0.0.1:99", 2, 0, "127.0.0.1:99")]
+
+
+def test_a_run_of_one_process_joins_nobody(joined):
+    distributed.initialize("127.0.0.1:99", 1, 0)
+    assert joined == []
+
+
+@pytest.mark.slow
+def test_the_example_runs_in_two_processes(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    command = [sys.executable, str(CLUSTER / "train.py"), str(tmp_path)]
+    code = distributed.launch([*command, "--steps", "20"], processes=2)
+    assert code == 0, capfd.readouterr().err
+    assert re.search(r"^20 steps, loss 0\.\d+$", capfd.readouterr().out, re.M)

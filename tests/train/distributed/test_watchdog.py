@@ -1,0 +1,169 @@
+"""The watchdog's patience; that it bites is tested in test_processes.py."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from frugax import train
+from frugax.train import _leaving, _watchdog
+from frugax.train.distributed import EXIT_PEER_LOST, Watchdog
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(_watchdog.time, "monotonic", lambda: now[0])
+
+    def wait(seconds):
+        now[0] += seconds
+
+    return wait
+
+
+@pytest.fixture
+def dog(clock):
+    """One that watches, without its thread."""
+    dog = Watchdog(least_s=30, factor=10, first_s=1800)
+    dog._watch = lambda: None
+    with dog:
+        yield dog
+
+
+def test_patience_follows_the_steps(dog, clock):
+    assert dog.patience_s == 1800  # the others may be compiling
+    clock(100)
+    dog.beat()
+    assert dog.patience_s == 1000
+    for _ in range(200):
+        clock(1)
+        dog.beat()
+    assert dog.patience_s == 30
+    for _ in range(10):
+        clock(5)
+        dog.beat()
+    assert dog.patience_s == 50
+
+
+def test_each_kind_of_work_has_its_own_patience(dog, clock):
+    clock(1)
+    dog.beat()
+    for expected in (1800, 70):
+        with dog.during("evaluation"):
+            assert dog.patience_s == expected
+            clock(7)
+        assert dog.patience_s == 30
+
+
+def test_a_compilation_is_never_held_against_the_step(dog, clock):
+    step = train.make_train_step(
+        lambda w, x: (told.append(dog.patience_s), (w * x).sum())[1], optax.sgd(0.1)
+    )
+    told = []
+    state = step.init(jnp.ones(2))
+    for count, length in enumerate((2, 3), start=1):
+        state, _ = step(state._replace(params=jnp.ones(length)), jnp.ones(length))
+        assert len(told) >= count  # it was traced
+        assert set(told) == {1800}
+        assert dog.patience_s == 1800  # the others may still be at it
+        clock(1)
+        dog.beat()
+        assert dog.patience_s == 30
+
+
+def test_it_ends_a_process_that_makes_no_progress():
+    script = (
+        "import time\n"
+        "from frugax.train.distributed import Watchdog\n"
+        "def stuck(): time.sleep(600)\n"
+        "print('not lost', end='')\n"
+        "with Watchdog(least_s=0.2, first_s=0.2): stuck()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == EXIT_PEER_LOST
+    assert "frugax: no step was done for" in done.stderr
+    assert "in stuck" in done.stderr  # where it was
+    assert done.stdout == "not lost"
+
+
+def test_it_watches_once():
+    with Watchdog() as dog, pytest.raises(RuntimeError, match="watching already"):
+        dog.__enter__()
+    with dog:  # but again
+        pass
+    with pytest.raises(ValueError, match=r"least_s must be > 0, got 0"):
+        Watchdog(least_s=0)
+
+
+def test_fit_has_none_in_one_process_and_takes_one_that_is_given():
+    seen = []
+    step = train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
+
+    def fit(**options):
+        state = train.init_state(jnp.zeros(2), optax.sgd(0.1))
+        batches = [jnp.ones(2)]
+        note = lambda *_: seen.append(list(_watchdog._watching))
+        train.fit(step, state, batches, steps=1, on_step=note, **options)
+
+    dog = Watchdog()
+    fit()
+    fit(watchdog=False)
+    fit(watchdog=dog)
+    assert seen == [[], [], [dog]]
+    assert _watchdog._watching == []
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (jax.errors.JaxRuntimeError("Gloo all-reduce failed: Connection closed"), True),
+        (ValueError("UNKNOWN: Gloo AllGather failed: [...] Connection reset"), True),
+        (ValueError("the batch has 30 rows"), False),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+        (KeyError("gloo"), False),
+    ],
+)
+def test_what_says_that_another_process_is_gone(error, lost):
+    assert _leaving.is_peer_lost(error) is lost
+    outer = TypeError("something else")
+    outer.__cause__ = error
+    assert _leaving.is_peer_lost(outer) is lost
+
+
+CRASHES = {
+    "JAX's own thread": (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import ctypes, _thread\n"
+        # A thread that Python's threading knows nothing of, as JAX's.
+        "_thread.start_new_thread(ctypes.CDLL(None).abort, ())\n"
+        "time.sleep(60)\n",
+        EXIT_PEER_LOST,
+    ),
+    "a crash": ("os.abort()\n", -6),
+    "an error": ("raise ValueError('mine')\n", 1),
+    "an error that says so": ("raise ValueError('Gloo AllGather failed')\n", 75),
+    "Ctrl-C": ("raise KeyboardInterrupt\n", 130),
+    "the end": ("", 0),
+    "an exit": ("sys.exit(3)\n", 3),
+}
+
+
+@pytest.mark.parametrize(("crash", "code"), CRASHES.values(), ids=CRASHES)
+def test_how_a_process_of_several_leaves(crash, code):
+    script = (
+        "import atexit, os, sys, time\n"
+        "from frugax.train import _leaving\n"
+        "_leaving.watch_the_door()\n"
+        "print('printed')\n" + crash
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code >= 0:
+        assert done.stdout == "printed\n"
