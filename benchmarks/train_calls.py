@@ -6,6 +6,7 @@ import timeit
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +27,19 @@ def small_loss(params: Any, batch: Any) -> jax.Array:
 
 SMALL = {"w": jnp.ones((4, 4)), "b": jnp.zeros((1, 4))}
 BATCH = {"x": jnp.ones((2, 4)), "y": jnp.ones((2, 4))}
+
+
+class Module(eqx.Module):
+    """The same weights beside a function and a table of integers."""
+
+    w: jax.Array
+    b: jax.Array
+    table: jax.Array
+    act: Callable[..., jax.Array]
+
+
+def module_loss(model: Module, batch: Any) -> jax.Array:
+    return small_loss({"w": model.w, "b": model.act(model.b)}, batch)
 
 
 def by_hand(
@@ -51,12 +65,15 @@ def overhead(rounds: int) -> dict[str, Any]:
         # Another function object with its own program: what differs is noise.
         "raw again": jax.jit(by_hand(small_loss, optimizer), donate_argnums=0),
         "step": train.make_train_step(small_loss, optimizer),
+        "module": train.make_train_step(module_loss, optimizer),
     }
     states = {name: train.init_state(SMALL, optimizer) for name in functions}
+    module = Module(**SMALL, table=jnp.arange(9), act=jnp.tanh)
+    states["module"] = train.init_state(module, optimizer)
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(rounds + 2):
         names = list(functions)
-        for name in names[turn % 3 :] + names[: turn % 3]:
+        for name in names[turn % 4 :] + names[: turn % 4]:
             run, state = functions[name], states[name]
             begun = time.thread_time_ns()
             for _ in range(_CALLS):
@@ -74,6 +91,7 @@ def overhead(rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "raw_median_us": float(np.median(us["raw"])),
         "step": over("step"),
+        "module": over("module"),
         "control": over("raw again"),
         "static": {str(size): _static(size) for size in SIZES},
     }
@@ -105,7 +123,11 @@ def overhead_table(found: dict[str, Any]) -> str:
                 f"{found[key]['p10_us']:+.2f} us",
                 f"{found[key]['median_us']:+.2f} us",
             ]
-            for name, key in (("step", "step"), ("raw jax.jit again", "control"))
+            for name, key in (
+                ("step", "step"),
+                ("step of an equinox module", "module"),
+                ("raw jax.jit again", "control"),
+            )
         ],
     )
     static = table(

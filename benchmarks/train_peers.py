@@ -35,7 +35,7 @@ def _turn(step: Callable[..., Any], state: Any) -> Turn:
     held = [state]
 
     def turn(steps: int) -> Any:
-        now = held[0]
+        now, said = held[0], None
         for _ in range(steps):
             now, said = step(now)
         held[0] = now

@@ -162,7 +162,7 @@ def within_time(runs: int, seconds: float) -> dict[str, Any]:
                 state,
                 [x],
                 steps=10**9,
-                budget=TimeBudget(seconds),
+                budget=TimeBudget(seconds=seconds),
                 evaluate=lambda s, score=score, x=x: {"loss": score(s.params, x)},
                 evaluate_every=2000,
                 checkpoints=train.Checkpoints(folder),

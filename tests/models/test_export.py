@@ -11,8 +11,8 @@ import pytest
 
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
 from frugax.models import JaxBackend, compile, load_exported
-from frugax.models.stored._safetensors import read, write
 from frugax.models.layers import MLP, Dropout, Linear, Sequential
+from frugax.models.stored._safetensors import read, write
 
 pytest.importorskip("flatbuffers")
 BACKEND = JaxBackend()

@@ -15,7 +15,6 @@ from frugax.errors import (
     UnsupportedFileError,
 )
 from frugax.models import IOKey, JaxBackend, Model, compile, load, op, to_plain
-from frugax.models.stored._safetensors import read, write
 from frugax.models.layers import (
     MLP,
     BatchNorm,
@@ -25,6 +24,7 @@ from frugax.models.layers import (
     TransformerBlock,
     TransformerLM,
 )
+from frugax.models.stored._safetensors import read, write
 
 BACKEND = JaxBackend()
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12)

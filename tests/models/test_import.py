@@ -12,7 +12,6 @@ import safetensors.numpy
 from frugax import models
 from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
 from frugax.models import JaxBackend, compile, load_state_dict
-from frugax.models.stored._per_block import per_block
 from frugax.models.layers import (
     MLP,
     BatchNorm,
@@ -24,6 +23,7 @@ from frugax.models.layers import (
     TransformerBlock,
     TransformerEncoder,
 )
+from frugax.models.stored._per_block import per_block
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import minilm  # pyright: ignore[reportMissingImports]

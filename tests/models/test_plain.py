@@ -12,8 +12,6 @@ from hypothesis import given, reject, settings, strategies as st
 
 from frugax.errors import UnsupportedFileError
 from frugax.models import graph, layers
-from frugax.models.stored._from_plain import from_plain
-from frugax.models.stored._plain import to_plain
 from frugax.models.graph import Composite, IOKey, Model, Repeat, flatten, op, weight_of
 from frugax.models.layers import (
     Embedding,
@@ -25,6 +23,8 @@ from frugax.models.layers import (
     Sequential,
     TransformerBlock,
 )
+from frugax.models.stored._from_plain import from_plain
+from frugax.models.stored._plain import to_plain
 
 
 def through_json(model: graph.Layer) -> Any:

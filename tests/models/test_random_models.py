@@ -1,18 +1,20 @@
 """Random models give the same outputs and gradients in JAX and in torch.
 
-Hypothesis wires five to fifteen layers and ops at random: dense, convolutional,
+A seed that Hypothesis draws wires five to fifteen layers and ops at random: dense, convolutional,
 recurrent and attention layers, norms, activations, reductions, reshapes, broadcasts,
 Python's operators, concatenations, residual sums, nested models, tied weights. Whatever
 jumps or has a kink is kept away from it, where rounding alone decides the side.
 """
 
 import dataclasses
+import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 import frugax as ml
 from frugax.models import (
@@ -72,13 +74,13 @@ def about(name: str, shape: tuple[int, ...], dtype: str) -> IOKey:
 class Growth:
     """A model while it grows: what there is to read, and the inputs so far."""
 
-    draw: Callable[[Any], Any]
+    rng: random.Random
     inputs: dict[str, tuple[tuple[int, ...], str]]
     values: list[tuple[Any, tuple[int, ...]]]
     inference: bool
 
     def pick(self, *options: Any) -> Any:
-        return self.draw(st.sampled_from(options))
+        return self.rng.choice(options)
 
     def fresh(self, shape: tuple[int, ...], dtype: str = "float") -> IOKey:
         """A new input; of continuous numbers no two of which are equal, if floats."""
@@ -238,7 +240,7 @@ def composed(g, x, shape):
 def nested(g, x, shape):
     """A few more steps, as a model inside the model, used once or twice."""
     start = (IOKey("inside", shape=shape), shape)
-    inner = Growth(g.draw, g.inputs, [start], g.inference)
+    inner = Growth(g.rng, g.inputs, [start], g.inference)
     for _ in range(g.pick(1, 2)):
         inner.values.append(step(inner, *inner.values[-1]))
     made, out = inner.values[-1]
@@ -383,13 +385,10 @@ def step(g, x, shape):
     ), out
 
 
-def random_model(draw):
-    """A model, its inputs, and whether it is compiled for inference.
-
-    Not a strategy of its own: the type checks of these tests draw random numbers, which
-    Hypothesis forbids while a strategy runs.
-    """
-    g = Growth(draw, {}, [], draw(st.sampled_from([False, False, True])))
+def random_model(seed):
+    """A model, its inputs, and whether it is compiled for inference."""
+    rng = random.Random(seed)
+    g = Growth(rng, {}, [], rng.choice([False, False, True]))
     kind = g.pick("rows", "words", "series", "image")
     if kind == "words":
         tokens = g.fresh((BATCH, TIME), "int")
@@ -399,7 +398,7 @@ def random_model(draw):
         shape = (BATCH, *middle, WIDTH)
         start = (g.fresh(shape), shape)
     g.values.append(start)
-    for _ in range(draw(st.integers(5, 15))):
+    for _ in range(rng.randint(5, 15)):
         g.values.append(step(g, *g.values[-1]))
     outputs = {"output": g.values[-1][0]}
     if g.pick(True, False):
@@ -486,25 +485,47 @@ def check(drawn, *, dtype, seed):
     }
     moved = results("torch", "float64", (nudged, cotangents))
     eps, depth = float(np.finfo(dtype).eps), len(exact.graph.nodes)
-    for library in ("jax", "torch"):
-        found = results(library, dtype, (made, cotangents))
+    found_by = {
+        library: results(library, dtype, (made, cotangents))
+        for library in ("jax", "torch")
+    }
+    for library, kind in itertools.product(found_by, ("output", "gradient")):
+        found = found_by[library]
         assert found.keys() == wanted.keys()
-        for key, value in wanted.items():
-            assert found[key].shape == value.shape
-            reach = abs(moved[key] - value).max(initial=0) / 1e-7
-            close = 4 * depth * eps * (reach + abs(value).max(initial=0) + 1)
-            off = abs(found[key] - value).max(initial=0)
+        keys = [key for key in wanted if key[0] == kind]
+        # Of all gradients together: one that is 0 is a sum of others that cancel.
+        reach = max((abs(moved[k] - wanted[k]).max(initial=0) for k in keys), default=0)
+        scale = max((abs(wanted[k]).max(initial=0) for k in keys), default=0)
+        close = 4 * depth * eps * (reach / 1e-7 + scale + 1)
+        for key in keys:
+            assert found[key].shape == wanted[key].shape
+            off = abs(found[key] - wanted[key]).max(initial=0)
             assert off <= close, f"{library} {key}: {off:.3g}, allowed {close:.3g}"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(data=st.data(), seed=st.integers(0, 2**31))
-def test_random_models_agree_in_float32(data, seed):
-    check(random_model(data.draw), dtype="float32", seed=seed)
+# Each number makes another model; a smaller number makes no smaller one, so nothing is
+# shrunk. (Drawn step by step by Hypothesis, most models were near copies of few.)
+FAST = settings(
+    max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate]
+)
+FULL = settings(FAST, max_examples=500)
+
+
+@FAST
+@given(seed=st.integers(0, 2**31))
+def test_a_few_random_models_agree_in_float64(seed):
+    check(random_model(seed), dtype="float64", seed=seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None, derandomize=True)
-@given(data=st.data(), seed=st.integers(0, 2**31))
-def test_five_hundred_random_models_agree_in_float64(data, seed):
-    check(random_model(data.draw), dtype="float64", seed=seed)
+@FULL
+@given(seed=st.integers(0, 2**31))
+def test_five_hundred_random_models_agree_in_float64(seed):
+    check(random_model(seed), dtype="float64", seed=seed)
+
+
+@pytest.mark.slow
+@settings(FAST, max_examples=100)
+@given(seed=st.integers(0, 2**31))
+def test_random_models_agree_in_float32(seed):
+    check(random_model(seed), dtype="float32", seed=seed)

@@ -139,8 +139,10 @@ class Builder:
         return *read_out(out[:2]), out[2]
 
     def _objective(self, state: TrainState, batch: PyTree) -> Objective:
-        part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
         objective = Objective(self._loss, self.recipe.precision)
+        if state.carried is None and self.memory is None:
+            return objective  # tracing it says all there is to say, and only once
+        part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
         inputs = _inputs(state, part)
         _, (_, carried) = jax.eval_shape(objective, state.params, inputs)
         types = Signature.of_types(carried=state.carried)

@@ -8,9 +8,7 @@ there are, so the cause is known before anything is compiled, and can be refused
 import dataclasses
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -21,9 +19,11 @@ from frugax import jaxprs
 from frugax.budget import format_seconds, table
 from frugax.errors import BudgetExceededError
 
+from ._changes import Kind
 from ._compiles import CompileLedger
+from ._past import past_of
 from ._places import called_from
-from ._signature import Change, Kind, Signature, nearest_changes, settings
+from ._signature import Signature, settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +64,7 @@ class Explained(Generic[P, R]):
         self._parameters = inspect.signature(self._inside)
         self._static = jaxprs.static_names(function)
         self._seen: set[Hashable] = set()
-        self._past = _past_of(self._inside)
+        self._past = past_of(self._inside)
         self.__name__ = self._past.name
         functools.update_wrapper(self, function)
 
@@ -183,103 +183,16 @@ def explained(
     return Explained(function, compile_budget=compile_budget)
 
 
-class _Statics(dict[str, Any]):
-    """Static arguments by name, compared as `jax.jit` compares them."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(self.items()))
-
-
-@dataclasses.dataclass
-class _Past:
-    """The programs of all functions that one piece of source code has made.
-
-    Attributes:
-        name: of the function.
-        source: its file and line.
-        programs: function, signature, what the function closed over, and the place of
-            the call. Functions are held weakly: they may hold arrays.
-    """
-
-    name: str
-    source: str
-    programs: list[tuple[Callable[[], Any], Signature, dict[str, str], str]] = (
-        dataclasses.field(default_factory=list)
-    )
-
-    def changes_to(self, new: Signature, function: Any) -> list[Change] | None:
-        """Why it needs a program: nothing if it is the first; None if there is one."""
-        own = [known for of, known, _, _ in self.programs if of() == function]
-        if new in own:
-            return None
-        known = own or [signature for _, signature, _, _ in self.programs]
-        changes = nearest_changes(known, new)
-        if known and not own:
-            _, _, before, place = self.programs[-1]
-            after = _closed_over(function)
-            anew = Change(
-                self.name,
-                "function",
-                f"the function of {self.source}, called at {place}",
-                "the same defined anew, which jax.jit takes for another: define it "
-                "once, outside the loop",
-            )
-            over = [
-                Change(f"{self.name} closes over {n}", "static value", old, after[n])
-                for n, old in before.items()
-                if after.get(n, old) != old
-            ]
-            return [anew, *over, *changes]
-        return changes
-
-    def add(self, signature: Signature, function: Any, place: str) -> None:
-        """Keep a program that there is now."""
-        of = weakref.ref(function) if inspect.isfunction(function) else lambda: function
-        self.programs.append((of, signature, _closed_over(function), place))
-
-
-# By code, so that a function which is defined in a loop is known again.
-_pasts: dict[Hashable, _Past] = {}
-
-
-def _past_of(function: Any) -> _Past:
-    plain = function.func if isinstance(function, functools.partial) else function
-    plain = inspect.unwrap(plain)
-    code = getattr(plain, "__code__", None)
-    name = getattr(function, "__name__", type(function).__name__)
-    if code is None:
-        return _Past(name, "?")
-    source = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
-    return _pasts.setdefault((code, name), _Past(name, source))
-
-
-def _closed_over(function: Any) -> dict[str, str]:
-    """What a function takes from around it, as text."""
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    found: dict[str, str] = {}
-    for name, cell in zip(
-        names, getattr(function, "__closure__", None) or (), strict=False
-    ):
-        try:
-            found[name] = f"{_said(cell.cell_contents):.40}"
-        except ValueError:  # not filled yet
-            continue
-    return found
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, (jax.Array, np.ndarray)):
-        return f"{value.dtype}{list(value.shape)}"  # reading it would wait for it
-    return (
-        repr(value)
-        if isinstance(value, (int, float, str, bool))
-        else f"a {type(value).__name__}"
-    )
-
-
 def _leaf_key(leaf: Any) -> Hashable:
     if isinstance(leaf, jax.Array):
         return leaf.aval, leaf.sharding, leaf.committed
     if isinstance(leaf, np.ndarray):
         return leaf.dtype, leaf.shape
     return type(leaf)
+
+
+class _Statics(dict[str, Any]):
+    """Static arguments by name, compared as `jax.jit` compares them."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))

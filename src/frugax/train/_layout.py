@@ -154,8 +154,8 @@ class Layout:
             rows: how many the whole batch has.
 
         Raises:
-            ValueError: they cannot be split so, or this process's are in several
-                pieces: make the mesh of the devices in their own order.
+            ValueError: they cannot be split so, this process's are in several pieces,
+                or it has none.
         """
         self._check_splits("rows", (rows,))
         sharding = NamedSharding(self.mesh, PartitionSpec("data"))
@@ -164,8 +164,9 @@ class Layout:
             for part in sharding.addressable_devices_indices_map((rows,)).values()
             if part is not None
         }
-        first = min((start for start, _ in pieces), default=0)
-        last = max((stop for _, stop in pieces), default=0)
+        if not pieces:
+            raise ValueError("the mesh has no device of this process.")
+        first, last = min(pieces)[0], max(pieces)[1]
         if sum(stop - start for start, stop in pieces) != last - first:
             raise ValueError(
                 "the rows of this process are in several pieces: make the mesh of the "

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -76,19 +76,33 @@ class _Door:
     """What is known when this process comes to its end."""
 
     def __init__(self) -> None:
+        self.joining = ""  # what to say if the others do not come
         self.reached = False
         self.code: int | None = None  # of an error that nobody caught
 
 
 _door = _Door()
-_kept: list[Any] = []  # what C may still call must not be collected
+_kept: list[Any] = []  # what C may call must not be collected
 
 
-def watch_the_door() -> None:
-    """Make this process leave in that way; for processes that joined others. Once."""
-    if _kept:
-        return
-    _kept.append(_answer_aborts())
+@contextlib.contextmanager
+def joining(alone: str) -> Iterator[None]:
+    """In this block the other processes are joined; from then on we leave this way.
+
+    Where nobody is joined nothing is changed.
+
+    Args:
+        alone: said where the others do not come, for which JAX aborts.
+    """
+    undo = _answer_aborts()
+    _door.joining = alone
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+    finally:
+        _door.joining = ""
     sys.excepthook = _noting(sys.excepthook)
     # Registered later than JAX's own, so it runs before that waits for the others.
     atexit.register(_at_the_door)
@@ -119,27 +133,34 @@ def _at_the_door() -> None:
         leave("the others are not waited for", code=_door.code)
 
 
-def _answer_aborts() -> object:
+def _answer_aborts() -> Callable[[], object]:
     """Turn an abort by JAX's coordination service into exit code 75.
 
-    It comes on a thread that Python never started, or from JAX's farewell. An abort on
-    one of Python's own threads is a crash, and stays one.
+    It comes on a thread that Python never started, or while joining or leaving. Any
+    other abort on one of Python's own threads is a crash, and stays one.
+
+    Returns:
+        What undoes it.
     """
     if os.name != "posix":
-        return None
+        return lambda: None
     libc = ctypes.CDLL(None)
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def answer(_: int) -> None:
         here = threading.get_ident()
+        if _door.joining:
+            leave(_door.joining)
         if _door.reached or all(t.ident != here for t in threading.enumerate()):
             leave("JAX ended this process, as it says above: another one is gone")
         # Coming back from here, abort() ends the process by its signal.
 
+    _kept.append(answer)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal.restype = ctypes.c_void_p
-    libc.signal(signal.SIGABRT, ctypes.cast(answer, ctypes.c_void_p))
-    return answer
+    ours = ctypes.cast(answer, ctypes.c_void_p)
+    before = libc.signal(signal.SIGABRT, ours)
+    return lambda: libc.signal(signal.SIGABRT, before)
 
 
 def _flush() -> None:

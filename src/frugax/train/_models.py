@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey, keystr
+from jax.tree_util import DictKey, SequenceKey, keystr
 
 from frugax import trees
 from frugax.typing import PyTree
@@ -33,33 +33,17 @@ def is_trainable(leaf: object) -> bool:
     )
 
 
-@jax.tree_util.register_pytree_with_keys_class
-class Rest:
+class Rest(NamedTuple):
     """What of a model is not trained: a part of the state that no step changes.
 
     Attributes:
         fixed: its arrays by name, such as tables of integers.
-        form: how it is put together, functions and Python values among it. A program
-            is compiled for one form.
+        form: how it is put together, functions and Python values among it: no array,
+            but a part of the state's structure. A program is compiled for one form.
     """
 
-    __slots__ = ("fixed", "form")
-
-    def __init__(self, fixed: Arrays, form: "_Tree | _Nnx") -> None:
-        self.fixed = fixed
-        self.form = form
-
-    def tree_flatten_with_keys(self) -> tuple[Any, "_Tree | _Nnx"]:
-        """The arrays as children, the form as part of the structure."""
-        return ((GetAttrKey("fixed"), self.fixed),), self.form
-
-    @classmethod
-    def tree_unflatten(cls, form: Any, children: Sequence[Any]) -> "Rest":
-        """The same with other arrays, or with whatever JAX puts there for a moment."""
-        return cls(children[0], form)
-
-    def __repr__(self) -> str:
-        return f"Rest({self.form})"
+    fixed: Any  # a dict of arrays, or whatever JAX puts there for a moment
+    form: Any
 
 
 class Parts(NamedTuple):
@@ -132,8 +116,25 @@ def carried_in(model: PyTree, rest: Rest | None) -> PyTree:
     return rest.form.carried_in(model)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tree:
+class _Form:
+    """Part of a structure, which JAX compares at each call: mostly with itself."""
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        same = isinstance(other, _Form) and type(self) is type(other)
+        return same and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(vars(self).values())
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Tree(_Form):
     """How a pytree is put together from leaves by name."""
 
     kind: str
@@ -154,8 +155,9 @@ class _Tree:
         return list(self.static.value.items())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Nnx:
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Nnx(_Form):
     """How a module of flax nnx is put together: what is no `nnx.Param` is carried."""
 
     kind: str

@@ -5,60 +5,15 @@ recompiles in its log only, so frugax keeps its own record and names the leaf.
 """
 
 import dataclasses
-import re
 from collections.abc import Hashable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from frugax.typing import PyTree
 
-from ._static import Frozen
-
-_COMMITTED = " put there on purpose"
-
-Kind: TypeAlias = Literal[
-    "first",
-    "shape",
-    "dtype",
-    "structure",
-    "weak type",
-    "static value",
-    "placement",
-    "committed",
-    "setting",
-    "function",
-]
-_TYPE = re.compile(r"(?P<dtype>[^\[]+)\[(?P<shape>[^\]]*)\](?P<weak> weak)?(?P<at>.*)")
-
-
-class Change(NamedTuple):
-    """One reason for another program; as text `batch['x']: old -> new`.
-
-    Attributes:
-        place: the leaf, argument or setting.
-        kind: what about it.
-        old: what the program there is was compiled for.
-        new: what it is now.
-    """
-
-    place: str
-    kind: Kind
-    old: str
-    new: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.old} -> {self.new}"
-
-    @property
-    def aspects(self) -> int:
-        """How much of it is another: of a leaf its shape, dtype and the like."""
-        before, after = _TYPE.fullmatch(self.old), _TYPE.fullmatch(self.new)
-        if before is None or after is None:
-            return 4
-        return sum(a != b for a, b in zip(before.groups(), after.groups(), strict=True))
+from ._changes import COMMITTED, Change, kind_of, static_changes, structure_changes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +78,11 @@ class Signature:
             (p, old_types.get(p, "absent"), new_types.get(p, "absent")) for p in places
         ]
         found = [
-            Change(place, _kind(old, now), old, now)
+            Change(place, kind_of(old, now), old, now)
             for place, old, now in pairs
             if old != now
         ]
-        found += _static_changes(self.static, new.static)
+        found += static_changes(self.static, new.static)
         before, after = dict(self.context), dict(new.context)
         found += [
             Change(k, "setting", before.get(k, "unset"), now)
@@ -135,7 +90,7 @@ class Signature:
             if before.get(k) != now
         ]
         if not found and self.structure != new.structure:
-            found = _structure_changes(self.structure, new.structure)
+            found = structure_changes(self.structure, new.structure)
         return found
 
 
@@ -144,78 +99,6 @@ def nearest_changes(known: Iterable[Signature], new: Signature) -> list[Change]:
     found = [one.changes_to(new) for one in known]
     far = lambda changes: (len(changes), sum(change.aspects for change in changes))
     return min(reversed(found), key=far, default=[])
-
-
-def _kind(old: str, new: str) -> Kind:
-    """What about a leaf is another."""
-    before, after = _TYPE.fullmatch(old), _TYPE.fullmatch(new)
-    if before is None or after is None:  # one of them is absent
-        return "structure"
-    if before["shape"] != after["shape"]:
-        return "shape"
-    if before["dtype"] != after["dtype"]:
-        return "dtype"
-    if before["weak"] != after["weak"]:
-        return "weak type"
-    is_committed = {before["at"], after["at"]} == {"", _COMMITTED}
-    return "committed" if is_committed else "placement"
-
-
-def _static_changes(old: Hashable, new: Hashable) -> list[Change]:
-    """Each Python value that is another, by name where they have names."""
-    if old == new:
-        return []
-    before, after = _by_name(old), _by_name(new)
-    return [
-        _static_change(name, before.get(name, "absent"), after.get(name, "absent"))
-        for name in before | after
-        if before.get(name) != after.get(name) or (name in before) != (name in after)
-    ]
-
-
-def _by_name(static: Any) -> dict[str, Any]:
-    if isinstance(static, Frozen) and isinstance(static.value, dict):
-        return {name: Frozen(value) for name, value in static.value.items()}
-    if isinstance(static, Mapping):
-        return dict(static)
-    return {"static": static}
-
-
-def _static_change(name: str, old: Any, new: Any) -> Change:
-    old, new = (x.value if isinstance(x, Frozen) else x for x in (old, new))
-    codes = [getattr(x, "__code__", None) for x in (old, new)]
-    if codes[0] is not None and codes[0] == codes[1]:
-        file = Path(codes[0].co_filename).name
-        said = f"the function of {file}:{codes[0].co_firstlineno}"
-        return Change(name, "function", said, "the same defined anew")
-    return Change(name, "static value", f"{old!r:.60}", f"{new!r:.60}")
-
-
-def _structure_changes(old: Any, new: Any) -> list[Change]:
-    """Where two structures with the same leaves differ: what a container says."""
-    before, after = old.node_data(), new.node_data()
-    if before != after:
-        forms = [data and data[1] for data in (before, after)]
-        kept = [getattr(form, "static", None) for form in forms]
-        if all(isinstance(x, Frozen) for x in kept) and kept[0] != kept[1]:
-            return _static_changes(*kept)
-        said = [
-            f"{data and data[0].__name__} {data and data[1]}"
-            for data in (before, after)
-        ]
-        return [Change("structure", "structure", *_where_they_differ(*said))]
-    pairs = zip(old.children(), new.children(), strict=True)
-    return [change for pair in pairs for change in _structure_changes(*pair)]
-
-
-def _where_they_differ(old: str, new: str) -> tuple[str, str]:
-    """Two long texts from a little before the first difference on."""
-    same = next(
-        (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
-        min(len(old), len(new)),
-    )
-    start = max(same - 20, 0)
-    return old[start : start + 60], new[start : start + 60]
 
 
 def _place(path: tuple[object, ...]) -> str:
@@ -250,7 +133,7 @@ def _placed(leaf: object, *, committed: bool) -> str:
     (device,) = leaf.devices()
     if device != jax.local_devices()[0]:
         return f" on {device}"
-    return _COMMITTED if committed and leaf.committed else ""
+    return COMMITTED if committed and leaf.committed else ""
 
 
 def settings() -> tuple[tuple[str, Any], ...]:

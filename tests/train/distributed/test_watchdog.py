@@ -155,15 +155,42 @@ CRASHES = {
 
 @pytest.mark.parametrize(("crash", "code"), CRASHES.values(), ids=CRASHES)
 def test_how_a_process_of_several_leaves(crash, code):
-    script = (
-        "import atexit, os, sys, time\n"
-        "from frugax.train import _leaving\n"
-        "_leaving.watch_the_door()\n"
-        "print('printed')\n" + crash
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = ends(crash)
     assert done.returncode == code, done.stderr
     if code >= 0:
         assert done.stdout == "printed\n"
+
+
+def test_where_the_others_do_not_come_it_says_so():
+    done = ends("", joining="os.abort()")
+    assert done.returncode == EXIT_PEER_LOST
+    assert done.stderr == "frugax: nobody came. Leaving with exit code 75.\n"
+
+
+def test_where_nobody_was_joined_nothing_is_changed():
+    script = (
+        "import ctypes, signal, sys, time, _thread\n"
+        "from frugax.train import _leaving\n"
+        "hook = sys.excepthook\n"
+        "try:\n"
+        "    with _leaving.joining('nobody came'): raise ValueError\n"
+        "except ValueError: pass\n"
+        "assert sys.excepthook is hook\n"
+        "_thread.start_new_thread(ctypes.CDLL(None).abort, ())\n"
+        "time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -6
+
+
+def ends(crash, joining="pass"):
+    script = (
+        "import atexit, os, sys, time\n"
+        "from frugax.train import _leaving\n"
+        "with _leaving.joining('nobody came'):\n"
+        f"    {joining}\n"
+        "print('printed')\n" + crash
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )

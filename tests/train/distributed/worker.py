@@ -85,9 +85,10 @@ def main(folder, steps, *fault):
 
     def write(self, step, state, arrays, extra):
         if step:
-            (self.folder / f"frugax-{step}").mkdir()  # half-way
+            half = self.folder / f"frugax-{step}"
+            half.mkdir(exist_ok=True)
             come("checkpoint", step)
-            (self.folder / f"frugax-{step}").rmdir()
+            half.rmdir()
         writing(self, step, state, arrays, extra)
 
     train.Checkpoints._write = write

@@ -76,7 +76,14 @@ _ELEMENTWISE = """
     logical_xor arctan2 logaddexp
 """
 
+
+def _embedding(input: Any = (), weight: Any = (), **_: Any) -> str:
+    rows = weight[0] if weight else "the table"
+    return f"indices must be integers below {rows}, such as int32."
+
+
 _RULES: dict[str, Fits] = {
+    "embedding": _embedding,
     "linear": _linear,
     "matmul": _matmul,
     "concat": _concat,

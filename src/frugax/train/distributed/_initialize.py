@@ -5,7 +5,7 @@ import threading
 
 import jax
 
-from frugax.train._leaving import leave, watch_the_door
+from frugax.train._leaving import joining, leave
 
 # What `launch` tells the processes it starts; any other launcher may say the same.
 COORDINATOR = "FRUGAX_COORDINATOR"
@@ -41,6 +41,7 @@ def initialize(
     A process that joined others leaves differently. Where another one is gone, it ends
     with exit code 75, without waiting. Where an error of its own is not caught, it ends
     with 1 as always, but without waiting either, so that the others find out at once.
+    Where the others do not come in time, JAX ends the process: with 75 as well.
 
     Args:
         coordinator: address and port of the first process, `"10.0.0.1:1234"`.
@@ -54,7 +55,7 @@ def initialize(
 
     Raises:
         ValueError: only some of the three are said, or they contradict each other.
-        RuntimeError: JAX was used before, or the others did not come in time.
+        RuntimeError: JAX was used before.
     """
     if coordinator is None and processes is None and process is None:
         coordinator, processes, process = _told()
@@ -79,28 +80,29 @@ def initialize(
     ):
         if value < 1:
             raise ValueError(f"{name} must be >= 1, got {value}.")
+    alone = (
+        f"this process could not join the others at {coordinator or 'the cluster'} "
+        f"within {join_s} s: start all of them, and see that this address can be "
+        "reached from each"
+    )
     try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process,
-            initialization_timeout=join_s,
-            heartbeat_timeout_seconds=heartbeat_s,
-            shutdown_timeout_seconds=leave_s,
-            coordinator_bind_address=_bound_to(coordinator),
-        )
+        with joining(alone):
+            jax.distributed.initialize(
+                coordinator,
+                processes,
+                process,
+                initialization_timeout=join_s,
+                heartbeat_timeout_seconds=heartbeat_s,
+                shutdown_timeout_seconds=leave_s,
+                coordinator_bind_address=_bound_to(coordinator),
+            )
     except ValueError as e:
         # JAX knows no cluster here and nothing was said: a run of one process.
         if coordinator is None and "coordinator_address" in str(e):
             return
         raise
     except jax.errors.JaxRuntimeError as e:
-        raise RuntimeError(
-            f"process {process} of {processes} could not join the others at "
-            f"{coordinator} within {join_s} s: start all of them, and see that this "
-            "address can be reached from each."
-        ) from e
-    watch_the_door()
+        raise RuntimeError(f"{alone}.") from e
 
 
 def is_initialized() -> bool:
