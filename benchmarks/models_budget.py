@@ -3,8 +3,8 @@
     python -m benchmarks.models_budget            # both; a quarter of an hour
     python -m benchmarks.models_budget --parts dtypes
 
-Bytes and flops are those of the compiled programs, errors those of outputs and gradients
-against the model without a budget: nothing here is timed.
+Bytes and flops are those of the compiled programs, errors those of outputs and of
+gradients against the model without a budget: nothing here is timed.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """Random models give the same outputs and gradients in JAX and in torch.
 
-A seed that Hypothesis draws wires five to fifteen layers and ops at random: dense, convolutional,
-recurrent and attention layers, norms, activations, reductions, reshapes, broadcasts,
-Python's operators, concatenations, residual sums, nested models, tied weights. Whatever
-jumps or has a kink is kept away from it, where rounding alone decides the side.
+A seed that Hypothesis draws wires five to fifteen layers and ops at random: dense,
+convolutional, recurrent and attention layers, norms, activations, reductions, reshapes,
+broadcasts, Python's operators, concatenations, residual sums, nested models, tied
+weights. Whatever jumps or has a kink is kept away from it, where rounding alone decides
+the side.
 """
 
 import dataclasses

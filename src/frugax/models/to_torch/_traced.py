@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import (  # noqa: PLC2701 - it has no public name
+    TorchDynamoException,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ._plan import Plan
