@@ -38,7 +38,6 @@ def test_no_setting_of_jax_changes():
     b.add(b.randn(2), 1)
     assert settings_of_jax() == before
     assert jnp.ones(1).dtype == jnp.float32
-    assert not jax.config.jax_enable_x64
 
 
 def test_64_bits_are_kept_through_all_of_a_model():

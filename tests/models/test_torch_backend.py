@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from frugax.models.graph import run
 torch = pytest.importorskip("torch")
 
 
-def small(**options):
+def small(**options: Any) -> tuple[Any, Any, Any, Any]:
     backend = ml.TorchBackend(**options)
     model = MLP(input_size=3, hidden_sizes=[4], output_size=2, activation="gelu")
     compiled = ml.compile(model, backend)
@@ -228,7 +229,7 @@ def test_no_name_passes_for_another():
         length = free(name)
         told = type(length)(length.at, (other, name))
         assert str(told) == name
-        product = tuple(a * b for a, b in zip(length.at, free(other).at, strict=True))
+        product = (length.at[0] * free(other).at[0], length.at[1] * free(other).at[1])
         assert str(type(length)(product, (name, other))) == f"{name}*{other}"
 
 

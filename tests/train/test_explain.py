@@ -152,6 +152,13 @@ def test_a_function_passed_as_static_is_known_again():
         f(X, static=make())
 
 
+def test_the_cause_is_told_against_the_nearest_program():
+    f = train.explained(jitted())
+    for x in (jnp.ones((5, 2)), X, jnp.ones((5, 2), jnp.bfloat16)):
+        f(x)
+    assert f.compiles[2].cause == "x: float32[5,2] -> bfloat16[5,2]"
+
+
 def test_the_same_function_wrapped_again_is_not_compiled_again():
     inner = jitted()
     one, two = train.explained(inner), train.explained(inner)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -113,7 +114,7 @@ class Backend:
                 table op of that name is replaced on this backend.
 
         Raises:
-            ValueError: the name is no identifier.
+            ValueError: the name is no identifier, or one of the backend's own.
 
         Example:
             >>> import frugax as ml
@@ -124,6 +125,10 @@ class Backend:
             >>> float(backend.double(backend.ones(())))
             2.0
         """
+        if keyword.iskeyword(name) or hasattr(type(self), name) or name in vars(self):
+            raise ValueError(
+                f"an op cannot be called {name!r}: backend.{name} is something else."
+            )
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             self.own[name] = own_op(name, function)

@@ -75,8 +75,11 @@ def compile(
         )
     if not isinstance(model, Layer):
         raise TypeError(f"compile takes a model or a layer, got {model!r:.60}.")
+    for what, flag in (("jit", jit), ("verbose", verbose), ("inference", inference)):
+        if flag not in (True, False) and not (what == "jit" and flag is None):
+            raise TypeError(f"{what} must be True or False, got {flag!r}.")
     home = getattr(backend, "name", None)
-    if home not in ("jax", "torch"):
+    if home not in ("jax", "torch") or isinstance(backend, type):
         raise TypeError(
             f"backend must be a JaxBackend or a TorchBackend, got {backend!r:.60}."
         )
@@ -86,6 +89,19 @@ def compile(
     if scan_from is not None and scan_from < 2:
         raise ValueError(f"scan_from must be at least 2, or None, got {scan_from}.")
     fixed = dict(constant_keys or {})
+    for what, keys in (
+        ("data_keys", data_keys),
+        ("discard_keys", discard_keys),
+        ("trainable_keys", trainable_keys),
+    ):
+        if isinstance(keys, str):
+            raise TypeError(f"{what} must be a list of keys, got the text {keys!r}.")
+    for what, given in (("shapes", shapes), ("constant_keys", constant_keys)):
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(
+                f'{what} must be a dict by key, such as {{"input": ...}}, got '
+                f"{given!r:.60}."
+            )
     data_keys, discard_keys = tuple(data_keys), tuple(discard_keys)
     trainable_keys = tuple(trainable_keys)
     shapes = {k: v for k, v in (shapes or {}).items() if k not in fixed}

@@ -195,8 +195,13 @@ class Program(Views):
 
         Raises:
             ShapeError: one has another shape.
-            ValueError: there is no such output, or it has no gradient.
+            ValueError: there is none, or no such output, or it has no gradient.
         """
+        if not cotangents:
+            raise ValueError(
+                "output_gradients is empty, so every gradient would be 0; the outputs "
+                f"are: {', '.join(outputs)}."
+            )
         for key, value in cotangents.items():
             if key not in outputs:
                 raise ValueError(
@@ -224,7 +229,8 @@ class Program(Views):
         """
         if isinstance(value, (bool, int, float)):
             return
-        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        dtype = getattr(value, "dtype", None)
+        if not hasattr(value, "shape") or dtype is None or str(dtype) == "object":
             raise TypeError(
                 f"{what}[{key!r}] must be an array, got {type(value).__name__}; make "
                 "one with backend.array(...)."
@@ -240,6 +246,11 @@ class Program(Views):
             got = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else value
             raise TypeError(
                 f"a loss must be a scalar array, got {got!s:.60}; take its mean or sum."
+            )
+        if not is_floating(value.dtype):
+            raise TypeError(
+                "a loss must be a floating number to have a gradient, got "
+                f"{value.dtype}."
             )
         return value
 

@@ -30,7 +30,8 @@ def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
         ValueError: it names none.
     """
     try:
-        return np.dtype(value)
+        # NumPy takes None for float64.
+        return np.dtype("None" if value is None else value)
     except TypeError as e:
         raise ValueError(
             f"{what}: {value!r:.60} is no dtype; say frugax.float32 or "

@@ -122,8 +122,9 @@ class _Form:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        same = isinstance(other, _Form) and type(self) is type(other)
-        return same and self._parts() == other._parts()
+        if not isinstance(other, _Form) or type(self) is not type(other):
+            return False
+        return self._parts() == other._parts()
 
     def __hash__(self) -> int:
         return hash(self._parts())

@@ -1,5 +1,6 @@
 """The watchdog's patience; that it bites is tested in test_processes.py."""
 
+import os
 import subprocess
 import sys
 
@@ -159,6 +160,9 @@ def test_how_a_process_of_several_leaves(crash, code):
     assert done.returncode == code, done.stderr
     if code >= 0:
         assert done.stdout == "printed\n"
+    # At the end, and after sys.exit, the others are waited for as JAX has it.
+    at_once = code in (EXIT_PEER_LOST, 1, 130)
+    assert (f"Leaving with exit code {code}." in done.stderr) is at_once
 
 
 def test_where_the_others_do_not_come_it_says_so():
@@ -192,5 +196,9 @@ def ends(crash, joining="pass"):
         "print('printed')\n" + crash
     )
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # what is printed can be lost
     )

@@ -51,8 +51,8 @@ def save(
     held = sorted(set(graph.weights) - compiled.param_keys)
     if held and state is None:
         raise ValueError(
-            f"the model has state ({', '.join(held[:4])}): pass state=, such as "
-            "compiled.initial_state() of a new model."
+            f"the model is given {', '.join(held[:4])} with its data: pass them as "
+            "state= too, such as compiled.initial_state() for the state of a new model."
         )
     arrays = {k: as_numpy(v) for k, v in {**params, **(state or {})}.items()}
     for key, weight in graph.weights.items():  # those of loops are still stacked here

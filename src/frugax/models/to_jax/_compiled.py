@@ -100,14 +100,19 @@ class Compiled(Program):
         Raises:
             ShapeError: an array does not suit the layer that reads it.
             ValueError: an array is missing, or there is one too many.
+            TypeError: something is no array of this library.
         """
-        if output_gradients is None:
+        try:
+            if output_gradients is None:
+                if self._plain:
+                    return self._forward(params, data)
+                return self._looked_at(self._forward, params, data)
             if self._plain:
-                return self._forward(params, data)
-            return self._looked_at(self._forward, params, data)
-        if self._plain:
-            return self._pulled(params, data, output_gradients)
-        return self._looked_at(self._pulled, params, data, output_gradients)
+                return self._pulled(params, data, output_gradients)
+            return self._looked_at(self._pulled, params, data, output_gradients)
+        except TypeError:  # jit's own words for what is no array name no key
+            self._check_arrays(params, data)
+            raise
 
     __call__ = evaluate
 
@@ -133,14 +138,30 @@ class Compiled(Program):
         Raises:
             ShapeError: an array does not suit the layer that reads it.
             ValueError: an array is missing, or the loss is no output.
+            TypeError: something is no array, or the loss no floating number.
         """
         try:
             step = self._losses[loss]
         except KeyError:
             step = self._losses[loss] = self._make_step(loss)
-        if self._plain:
-            return step(params, inputs)
-        return self._looked_at(step, params, inputs)
+        try:
+            if self._plain:
+                return step(params, inputs)
+            return self._looked_at(step, params, inputs)
+        except TypeError:
+            self._check_arrays(params, inputs)
+            raise
+
+    def _check_arrays(self, params: Any, data: Any) -> None:
+        for what, given in (("params", params), ("data", data)):
+            if isinstance(given, Mapping):
+                for key, value in given.items():
+                    self.check_array(what, key, value)
+                    if type(value).__module__.partition(".")[0] == "torch":
+                        raise TypeError(
+                            f"{what}[{key!r}] is a torch tensor and this model runs "
+                            "in JAX; convert it with backend.array(...)."
+                        )
 
     def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         """The pure function `(params, inputs) -> loss` that `value_and_grad` derives.

@@ -1,6 +1,5 @@
 """Weights before training, drawn by one compiled program."""
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -32,7 +31,7 @@ def draw(
     if mesh is None:
         return _draw(key, wanted, dtype)
     where = {name: split_weight(w.shape, mesh) for name, w in wanted}
-    made = jax.jit(_draw.__wrapped__, static_argnums=(1, 2), out_shardings=where)
+    made = jax.jit(_numbers, static_argnums=(1, 2), out_shardings=where)
     return made(key, wanted, dtype)
 
 
@@ -48,8 +47,7 @@ def split_weight(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _draw(
+def _numbers(
     key: PRNGKeyArray, wanted: tuple[tuple[str, Weight], ...], dtype: np.dtype
 ) -> dict[str, Shaped[Array, "..."]]:
     # One long draw of each kind, cut in pieces: a draw for each array would compile
@@ -86,6 +84,9 @@ def _draw(
             numbers = init.low + (init.high - init.low) * numbers
         made[name] = numbers.astype(dtype)
     return made
+
+
+_draw = jax.jit(_numbers, static_argnums=(1, 2))
 
 
 def _size(weight: Weight) -> int:
