@@ -369,6 +369,18 @@ def test_shapes_say_free_lengths_by_name(library):
     assert shapes["linear_0.weight"] == (4, 6)
 
 
+@both
+def test_equal_numbers_of_two_types_make_two_dtypes(library):
+    b = BACKENDS[library]()
+    n = IOKey("n", shape=(3,), dtype="int32")
+    for number, dtype in ((2, "int32"), (2.0, "float32"), (True, "int32")):
+        compiled = ml.compile(Model.create(output=n * number), b)
+        made = compiled.evaluate({}, {"n": b.arange(3)})["output"]
+        inferred = compiled.graph.specs[compiled.graph.outputs["output"]].dtype
+        assert (dtype_of(made), inferred.name) == (dtype, dtype)
+        np.testing.assert_array_equal(host(made), np.arange(3) * number)
+
+
 # Each: what goes wrong, the error, and what its text must say; the same on both.
 def _linear(b, **shapes):
     return ml.compile(Linear(2, name="first"), b, shapes=shapes or {"input": ["n", 3]})
