@@ -104,7 +104,7 @@ class Layout:
     def of_state(self, state: PyTree) -> PyTree:
         """Where each array of a state lies; for arrays or their shapes."""
         return jax.tree.map(
-            lambda x: self.of_weight(x.shape, np.dtype(x.dtype).itemsize), state
+            lambda x: self.of_weight(x.shape, x.dtype.itemsize), state
         )
 
     def of_batch(self, batch: PyTree) -> PyTree:

@@ -28,8 +28,7 @@ def spec_of(value: Any, xp: TorchNamespace) -> Spec:
 
 def rules_of(backend: TorchBackend) -> Rules:
     """What `infer` needs to know of a backend."""
-    # Where the backend's own tensors have a device, those made on the way need meta.
-    meta = TorchNamespace(backend.dtype, device=torch.device("meta"))
+    meta = _meta(backend.dtype)
 
     def abstract(
         op: Op, given: tuple[Any, ...], attrs: tuple[tuple[str, Any], ...]
@@ -41,6 +40,12 @@ def rules_of(backend: TorchBackend) -> Rules:
 
     describe = functools.partial(spec_of, xp=backend.xp)
     return Rules(abstract, backend.find, backend.dtype, describe)
+
+
+@functools.cache
+def _meta(dtype: np.dtype) -> TorchNamespace:
+    """Where tensors have no values; one for each dtype, so that `_shapes` hits."""
+    return TorchNamespace(dtype, device=torch.device("meta"))
 
 
 def _is_plain(given: Any) -> bool:
