@@ -103,9 +103,7 @@ class Layout:
 
     def of_state(self, state: PyTree) -> PyTree:
         """Where each array of a state lies; for arrays or their shapes."""
-        return jax.tree.map(
-            lambda x: self.of_weight(x.shape, x.dtype.itemsize), state
-        )
+        return jax.tree.map(lambda x: self.of_weight(x.shape, x.dtype.itemsize), state)
 
     def of_batch(self, batch: PyTree) -> PyTree:
         """Where each array of a batch lies: its first axis split, numbers copied.

@@ -189,5 +189,5 @@ def own_op(name: str, function: Callable[..., Any]) -> Op:
         p.replace(kind=p.POSITIONAL_ONLY) if p.kind is p.POSITIONAL_OR_KEYWORD else p
         for p in signature.parameters.values()
     ]
-    body.__signature__ = inspect.Signature([xp, *rest])  # pyright: ignore[reportFunctionMemberAccess]
+    body.__signature__ = inspect.Signature([xp, *rest])
     return describe(name, body)
