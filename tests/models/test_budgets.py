@@ -165,8 +165,8 @@ def test_gradients_of_some_outputs_have_a_plan_of_their_own():
     made = compiled.evaluate(params, data, some)
     assert far(made, plain.evaluate(params, data, some)) < 1e-6
     assert len(compiled.report().spends) == 2
-    with pytest.raises(ValueError, match="output_gradients is empty"):
-        compiled.evaluate(params, data, {})
+    _, none = compiled.evaluate(params, data, {})
+    assert not any(bool(v.any()) for v in none.values())
     with pytest.raises(ValueError, match="output_gradients has 'later'"):
         compiled.evaluate(params, data, {"later": pulled["late"]})
 

@@ -195,13 +195,8 @@ class Program(Views):
 
         Raises:
             ShapeError: one has another shape.
-            ValueError: there is none, or no such output, or it has no gradient.
+            ValueError: there is no such output, or it has no gradient.
         """
-        if not cotangents:
-            raise ValueError(
-                "output_gradients is empty, so every gradient would be 0; the outputs "
-                f"are: {', '.join(outputs)}."
-            )
         for key, value in cotangents.items():
             if key not in outputs:
                 raise ValueError(
@@ -247,7 +242,7 @@ class Program(Views):
             raise TypeError(
                 f"a loss must be a scalar array, got {got!s:.60}; take its mean or sum."
             )
-        if not is_floating(value.dtype):
+        if not is_floating(self.backend.xp.dtype_of(value)):
             raise TypeError(
                 "a loss must be a floating number to have a gradient, got "
                 f"{value.dtype}."
