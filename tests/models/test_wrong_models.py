@@ -222,6 +222,12 @@ WRONG = [
         r"data lacks 'input', which layer 'encoder'",
     ),
     (
+        "misspelt data",
+        lambda _: run(data={"inpt": ones(2, 3)}),
+        ValueError,
+        r"data lacks 'input', which layer 'encoder'.*; 'inpt' is given, which no layer",
+    ),
+    (
         "data that nobody reads",
         lambda _: run(data={"input": ones(2, 3), "inputs": ones(2, 3)}),
         ValueError,

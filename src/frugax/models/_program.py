@@ -1,5 +1,6 @@
 """What compiled models have in common, whatever library runs them."""
 
+import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 from frugax.errors import ShapeError
 
 from ._views import Views
-from .graph import Graph, Layer, Node, Normal, Repeat, Spec, Step, Weight
+from .graph import Graph, Layer, Node, Normal, Repeat, Spec, Step, Weight, places
 from .ops import is_floating
 from .stored import ExportedModel, export, save
 
@@ -147,9 +148,10 @@ class Program(Views):
                 )
             missing = sorted(wanted - set(given))
             if missing:
+                hint = self._instead(missing[0], set(given) - wanted)
                 raise ValueError(
                     f"{what} lacks {missing[0]!r}, which {self._reader(missing[0])} "
-                    f"reads; it needs: {', '.join(sorted(wanted)[:12])}."
+                    f"reads;{hint} it needs: {', '.join(sorted(wanted)[:12])}."
                 )
             unknown = sorted(set(given) - wanted)
             if unknown:
@@ -157,6 +159,17 @@ class Program(Views):
                     f"{what} has {unknown[0]!r}, which no layer reads; it takes: "
                     f"{', '.join(sorted(wanted)[:12]) or 'nothing'}."
                 )
+
+    def _instead(self, missing: str, unknown: set[Any]) -> str:
+        """What was probably meant by a key that is not known."""
+        own = {name for _, name in places(self.graph).get(missing, ())}
+        if own and own <= unknown:
+            return (
+                " the arrays given are each block's own, and stacked(params) puts them "
+                "together;"
+            )
+        close = difflib.get_close_matches(missing, map(str, unknown), n=1)
+        return f" {close[0]!r} is given, which no layer reads;" if close else ""
 
     def _reader(self, key: str) -> str:
         for node in self.graph.nodes:
