@@ -1,7 +1,8 @@
-# Two commands, each doing all of its own set-up:
-#   make run     train a real model inside stated budgets; writes runs/digits/report.html
-#   make test    everything CI runs
-.PHONY: run test setup clean
+# Commands, each doing all of its own set-up:
+#   make run       train a real model inside stated budgets; writes runs/digits/report.html
+#   make test      everything CI runs
+#   make thorough  what takes too long for CI: hundreds of random models and programs
+.PHONY: run test thorough setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -12,6 +13,10 @@ run:
 test:
 	@scripts/setup dev
 	scripts/check
+
+thorough:
+	@scripts/setup dev
+	.venv/bin/python -m pytest -q -n 2 -m thorough tests
 
 setup:
 	@scripts/setup dev

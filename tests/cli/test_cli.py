@@ -7,18 +7,18 @@ import sys
 
 import numpy as np
 import pytest
+from forked import frugax
 from safetensors.numpy import save_file
 
 COMMANDS = ["run", "plan", "compress", "decompress", "verify", "doctor"]
 
 
-def frugax(*args, cwd=None, env=None):
+def doctor(**env):
     return subprocess.run(
-        [sys.executable, "-c", "from frugax.cli import main; main()", *map(str, args)],
+        [sys.executable, "-c", "from frugax.cli import main; main()", "doctor"],
         capture_output=True,
         text=True,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100", **(env or {})},
+        env={**os.environ, "COLUMNS": "300", **env},
     )
 
 
@@ -247,16 +247,14 @@ def test_doctor_says_when_jax_is_broken(tmp_path):
     (tmp_path / "jax" / "__init__.py").write_text(
         "raise RuntimeError('no such [chip]')"
     )
-    done = frugax("doctor", env={"PYTHONPATH": str(tmp_path), "COLUMNS": "300"})
+    done = doctor(PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "JAX does not start: no such [chip]" in done.stdout
     assert "cannot run here" in done.stdout
 
 
 def test_doctor_says_what_is_here_and_what_to_install(tmp_path):
-    done = frugax(
-        "doctor", env={"XDG_CACHE_HOME": str(tmp_path), "PATH": "", "COLUMNS": "300"}
-    )
+    done = doctor(XDG_CACHE_HOME=str(tmp_path), PATH="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "apt-get install chromium" in done.stdout
     assert "All that frugax needs is here" in done.stdout

@@ -112,7 +112,14 @@ ROOMS = {
     "models, dtypes": Room(_dtypes, enough=4000, too_little=10),
     "causal": Room(_causal, enough=5.0, too_little=1.0, below=_LESS),
 }
-every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+# Every limit that models tries is some seconds of compilations.
+every_room = pytest.mark.parametrize(
+    "room",
+    [
+        pytest.param(room, id=name, marks=[pytest.mark.slow] * (name == "models"))
+        for name, room in ROOMS.items()
+    ],
+)
 
 
 @every_room

@@ -100,7 +100,9 @@ def spread(outputs, inputs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, 0.25])
+@pytest.mark.parametrize(
+    "share", [0.5, pytest.param(0.25, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_gradients_fit_and_are_those_without_a_budget(net, share):
     plain = net.compile()

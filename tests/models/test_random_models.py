@@ -507,25 +507,26 @@ def check(drawn, *, dtype, seed):
 # Each number makes another model; a smaller number makes no smaller one, so nothing is
 # shrunk. (Drawn step by step by Hypothesis, most models were near copies of few.)
 FAST = settings(
-    max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate]
+    max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate]
 )
 FULL = settings(FAST, max_examples=500)
 
 
+@pytest.mark.slow
 @FAST
 @given(seed=st.integers(0, 2**31))
 def test_a_few_random_models_agree_in_float64(seed):
     check(random_model(seed), dtype="float64", seed=seed)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @FULL
 @given(seed=st.integers(0, 2**31))
 def test_five_hundred_random_models_agree_in_float64(seed):
     check(random_model(seed), dtype="float64", seed=seed)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(FAST, max_examples=100)
 @given(seed=st.integers(0, 2**31))
 def test_random_models_agree_in_float32(seed):

@@ -115,8 +115,8 @@ def nnx_mlp() -> Model:
         # behind, and XLA keeps both. Four convolutions reach 0.66: the gradient of one
         # holds about five arrays of its size.
         (equinox_mlp, 0.8),
-        (equinox_convolutions, 0.75),
-        (equinox_attention, 0.55),
+        pytest.param(equinox_convolutions, 0.75, marks=pytest.mark.thorough),
+        pytest.param(equinox_attention, 0.55, marks=pytest.mark.thorough),
         (linen_with_dropout, 0.5),
         (nnx_mlp, 0.5),
     ],

@@ -2,12 +2,11 @@
 
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from forked import Command, frugax
 
 from frugax import watch
 
@@ -32,7 +31,6 @@ options: {pause: PAUSE}
 train: {steps: 120, save_every: 20, learning_rate: 1e-2}
 budgets: {time: {seconds: 10min, compiles: 1}}
 """
-COMMAND = [sys.executable, "-c", "from frugax.cli import main; main()", "run"]
 
 
 @pytest.fixture(scope="module")
@@ -41,32 +39,22 @@ def home(tmp_path_factory):
     (home / "resumable.py").write_text(TASK)
     (home / "slow.yaml").write_text(CONFIG.replace("PAUSE", "0.03"))
     (home / "fast.yaml").write_text(CONFIG.replace("PAUSE", "0.0"))
-    subprocess.run([*COMMAND, "fast.yaml", "--runs", "whole"], cwd=home, check=True)
+    done = frugax("run", "fast.yaml", "--runs", "whole", cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr
     return home
 
 
 def start(home, runs):
-    process = subprocess.Popen(
-        [*COMMAND, "slow.yaml", "--runs", runs],
-        cwd=home,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = Command("run", "slow.yaml", "--runs", runs, cwd=home)
     checkpoints = home / runs / "small" / "checkpoints"
     while not list(checkpoints.glob("*/frugax.json")):
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.wait()
         time.sleep(0.02)
     return process
 
 
 def go_on(home, runs):
-    done = subprocess.run(
-        [*COMMAND, "--resume", f"{runs}/small"],
-        cwd=home,
-        capture_output=True,
-        text=True,
-    )
+    done = frugax("run", "--resume", f"{runs}/small", cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -81,13 +69,18 @@ def assert_same_run(home, runs):
     np.testing.assert_array_equal(a["loss"], b["loss"])
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+THOROUGH = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=THOROUGH) for seed in range(1, 6))]
+)
 def test_killed_at_a_random_moment(home, seed):
     runs = f"killed{seed}"
     process = start(home, runs)
     time.sleep(random.Random(seed).uniform(0, 3.0))
-    process.kill()
-    process.communicate()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     go_on(home, runs)
     assert_same_run(home, runs)
 
@@ -96,23 +89,20 @@ def test_interrupted_by_ctrl_c(home):
     process = start(home, "interrupted")
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate()
-    assert process.returncode == 130, said
-    assert "frugax run --resume interrupted/small" in said
-    assert "Traceback" not in said
+    done = process.wait()
+    assert done.returncode == 130, done
+    assert "frugax run --resume interrupted/small" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
     assert "going on after step" in go_on(home, "interrupted")
     assert_same_run(home, "interrupted")
 
 
 def test_two_processes_cannot_work_in_one_folder(home):
     process = start(home, "shared")
-    second = subprocess.run(
-        [*COMMAND, "--resume", "shared/small"], cwd=home, capture_output=True, text=True
-    )
+    second = frugax("run", "--resume", "shared/small", cwd=home)
     assert second.returncode == 2
     assert "another frugax run is working in this folder" in second.stderr
-    process.communicate()
-    assert process.returncode == 0
+    assert process.wait().returncode == 0
     assert_same_run(home, "shared")
     assert not (home / "shared" / "small" / ".lock").exists()
 
@@ -121,26 +111,16 @@ def test_a_run_whose_time_is_used_up_is_finished_with_what_it_has(home):
     process = start(home, "late")
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
-    process.communicate()
+    process.wait()
     change = ["--set", "budgets.time=2s"]
-    done = subprocess.run(
-        [*COMMAND, "--resume", "late/small", *change, "--allow-broken"],
-        cwd=home,
-        capture_output=True,
-        text=True,
-    )
+    done = frugax("run", "--resume", "late/small", *change, "--allow-broken", cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "of 120 steps: the time budget was used up" in done.stdout
     assert (home / "late" / "small" / "model.fxz").exists()
 
 
 def test_time_for_not_even_one_step_is_said_for_the_whole_run(home):
-    done = subprocess.run(
-        [*COMMAND, "slow.yaml", "--runs", "none", "--set", "budgets.time=100ms"],
-        cwd=home,
-        capture_output=True,
-        text=True,
-    )
+    done = frugax("run", "slow.yaml", "--runs", "none", "--set", "budgets.time=100ms", cwd=home)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "budgets.time: this run" in done.stderr
     assert "but the budget is 0.1 (" in done.stderr

@@ -70,17 +70,21 @@ def test_a_run_that_lost_a_process_ends_as_one_that_did_not(tmp_path, alone):
     assert float(result[0]) == pytest.approx(longer.loss, abs=1e-6)
 
 
+def more(*values):
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [
         (("step", "kill", 0, 25), KILLED, "[1] frugax: "),  # the coordinator
-        (("step", "hang", 1, 25), EXIT_PEER_LOST, "a process of this run hangs"),
-        (("step", "stop", 1, 25), EXIT_PEER_LOST, "[0] frugax: "),
-        (("step", "raise", 1, 25), 1, "the others are not waited for"),
-        (("compilation", "kill", 0, 0), KILLED, "process 0 ended with SIGKILL"),
-        (("compilation", "hang", 1, 0), EXIT_PEER_LOST, "Leaving with exit code 75"),
-        (("checkpoint", "kill", 0, 20), KILLED, "[1] frugax: "),
+        more(("step", "hang", 1, 25), EXIT_PEER_LOST, "a process of this run hangs"),
+        more(("step", "stop", 1, 25), EXIT_PEER_LOST, "[0] frugax: "),
+        more(("step", "raise", 1, 25), 1, "the others are not waited for"),
+        more(("compilation", "kill", 0, 0), KILLED, "process 0 ended with SIGKILL"),
+        more(("compilation", "hang", 1, 0), EXIT_PEER_LOST, "Leaving with exit code 7"),
+        more(("checkpoint", "kill", 0, 20), KILLED, "[1] frugax: "),
     ],
     ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else "",
 )
@@ -101,7 +105,7 @@ def test_whatever_happens_to_one_the_others_leave(
     assert again.loss == pytest.approx(alone[-1], abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_sigterm_to_one_saves_and_stops_all(tmp_path, capfd):
     code, result = start(tmp_path, 100_000, "step", "term", 1, 25)
     assert (code, result) == (EXIT_PEER_LOST, None), capfd.readouterr().err
@@ -110,7 +114,7 @@ def test_sigterm_to_one_saves_and_stops_all(tmp_path, capfd):
     assert 25 < saved < 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_processes_do_not_outlive_a_launcher_that_was_killed(tmp_path):
     script = (
         "import os, pathlib, time\n"

@@ -1,0 +1,72 @@
+"""The `frugax` command in processes of its own that need not import JAX anew.
+
+Importing takes four seconds each time, what most of these tests run takes one. A server
+imports once, starts no threads, and every command is a fork of it.
+"""
+
+import functools
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+
+@functools.cache
+def _server() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    # How wide a text may be is read where a module is imported.
+    os.environ["COLUMNS"] = "100"
+    context.set_forkserver_preload(["forked", "frugax.cli", "frugax.run", "orbax.checkpoint"])
+    return context
+
+
+class Command:
+    """A command that runs; as much of `subprocess.Popen` as these tests need."""
+
+    def __init__(
+        self, *args: object, cwd: Any = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._out = [Path(self._folder.name) / name for name in ("out", "err")]
+        self._process = _server().Process(
+            target=_run, args=([*map(str, args)], str(cwd or "."), env or {}, self._out)
+        )
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def wait(self) -> CompletedProcess[str]:
+        """What it printed and its exit code, once it has ended."""
+        self._process.join()
+        out, err = (p.read_text() if p.exists() else "" for p in self._out)
+        self._folder.cleanup()
+        return CompletedProcess([], self._process.exitcode, out, err)
+
+
+def frugax(
+    *args: object, cwd: Any = None, env: Mapping[str, str] | None = None
+) -> CompletedProcess[str]:
+    """Run one command to its end."""
+    return Command(*args, cwd=cwd, env=env).wait()
+
+
+def _run(args: list[str], cwd: str, env: Mapping[str, str], out: list[Path]) -> None:
+    for stream, path in zip((sys.stdout, sys.stderr), out, strict=True):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    os.chdir(cwd)
+    os.environ.update(env)
+    sys.path.insert(0, "")
+    sys.argv[:] = ["frugax", *args]
+    from frugax.cli import main
+
+    main()
