@@ -98,7 +98,7 @@ def joining(alone: str) -> Iterator[None]:
     _door.joining = alone
     try:
         yield
-    except BaseException:
+    except BaseException:  # also Ctrl-C while waiting: who has not joined is left alone
         undo()
         raise
     finally:

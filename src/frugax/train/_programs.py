@@ -1,0 +1,236 @@
+"""From a signature to what runs for it: a compiled program, or the next best way.
+
+A step that cannot be traced or compiled goes down a ladder, and says so once; budgets
+that the next rung would break stop it.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+
+from frugax import measure, remat
+from frugax.budget import MemoryBudget
+from frugax.errors import BudgetExceededError
+from frugax.typing import PyTree
+
+from ._build import Builder, Metrics, Recipe, refuse_changing_state
+from ._ladder import Mode, hint, is_compiler_failure, is_trace_failure, tell, where
+from ._layout import Layout
+from ._promote import Split, has_python_leaves, split
+from ._signature import Signature
+from ._state import TrainState
+from ._static import Frozen
+
+_Run: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What runs for one signature."""
+
+    signature: Signature
+    mode: Mode
+    run: _Run
+    jitted: jax.stages.Wrapped | None = None
+    plan: remat.RematPlan | None = None
+    program: measure.Program | None = None
+
+
+class Programs:
+    """Makes what runs for a signature.
+
+    Attributes:
+        recipe: what the step does.
+        memory: the most memory a compiled step may need.
+        compile_limit: how many programs there may be.
+        compiles: how many were compiled.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        memory: MemoryBudget | None,
+        compile_limit: int | None,
+        fallback: bool,
+    ) -> None:
+        self.recipe = recipe
+        self.memory = memory
+        self.compile_limit = compile_limit
+        self.compiles = 0
+        self._fallback = fallback
+        self._promoting = False  # once Python values were found, they are looked for
+        self._told = False
+
+    def look_for_text(self, batch: PyTree) -> None:
+        """Text in a batch is a Python value for certain; numbers may be traced."""
+        if self._fallback and not self._promoting and has_python_leaves(batch):
+            self._promoting = any(
+                isinstance(leaf, str) for leaf in jax.tree.leaves(batch)
+            )
+
+    def signature(self, state: TrainState, batch: PyTree) -> Signature:
+        """What a program is compiled for."""
+        if self.recipe.layout is not None:  # which says where all of it lies
+            return Signature.of_types(state=state, batch=batch)
+        if not self._promoting:
+            return Signature.of(state=state, batch=batch)
+        apart = split(batch)
+        return Signature.of(static=apart.static, state=state, batch=apart.arrays)
+
+    def traced(self, batch: PyTree) -> PyTree:
+        """The batch without what the program is compiled for."""
+        return split(batch).arrays if self._promoting else batch
+
+    def _compile(
+        self, state: TrainState, batch: PyTree, mode: Mode, options: dict[str, str]
+    ) -> Variant:
+        signature = self.signature(state, batch)
+        apart = split(batch) if self._promoting else None
+        builder = Builder(self.recipe, self.memory, apart and apart.static)
+        traced_batch = batch if apart is None else apart.arrays
+        if self.recipe.layout is not None:  # wherever they lie now
+            state, traced_batch = jax.eval_shape(lambda *x: x, state, traced_batch)
+        jitted, plan = builder.jitted(state, traced_batch, options)
+        traced = jitted.trace(state, traced_batch)
+        refuse_changing_state(state, traced.out_info[0])
+        self.compiles += 1
+        compiled = traced.lower().compile()
+        program = measure.program(compiled)
+        if self.memory is not None:
+            spent = program.bytes_of(self.memory.kind)
+            if spent > self.memory.usable_bytes:
+                raise BudgetExceededError(
+                    f"the compiled step needs {spent:,} bytes, but its plan promised "
+                    f"{self.memory.usable_bytes:,}; it was not run. Plan with "
+                    "headroom_frac > 0, and report this."
+                )
+        run: _Run = compiled
+        if apart is not None:
+            run = _for_values(run, apart.static)
+        elif self.recipe.layout is not None:
+            run = _spread(run, self.recipe.layout)
+        return Variant(signature, mode, run, jitted, plan, program)
+
+    # --- ways round -------------------------------------------------------------
+
+    def make(self, signature: Signature, state: TrainState, batch: PyTree) -> Variant:
+        """Compile, or find the next best way to run that keeps the budgets."""
+        mode: Mode = "compiled"
+        if self._promoting:
+            mode = "compiled for the batch's Python values"
+        before = self.compiles
+        try:
+            return self._compile(state, batch, mode, {})
+        except Exception as e:
+            failure = e
+        if not self._fallback:
+            raise failure
+        self.compiles = before
+        if is_compiler_failure(failure):
+            options = self.recipe.safer_options
+            made = self._compile(state, batch, "compiled with safer options", options)
+            self._tell(failure, made.mode)
+            return made
+        if not is_trace_failure(failure):
+            raise failure
+        if not self._promoting and has_python_leaves(batch):
+            self._promoting = True
+            mode = "compiled for the batch's Python values"
+            try:
+                made = self._compile(state, batch, mode, {})
+            except Exception as e:
+                if not is_trace_failure(e):
+                    raise
+                self._promoting, self.compiles = False, before
+            else:
+                self._tell(failure, mode)
+                return made
+        return self.eager(signature, state, batch, failure)
+
+    def eager(
+        self,
+        signature: Signature,
+        state: TrainState,
+        batch: PyTree,
+        failure: Exception,
+    ) -> Variant:
+        """Run without a program, where no budget needs one; refuse otherwise."""
+        needs = None
+        if self.memory is not None:
+            needs = f"keep the memory budget of {self.memory}"
+        elif self.recipe.layout is not None:
+            needs = f"run {self.recipe.layout}"
+        if needs is not None:
+            raise TypeError(
+                f"the step cannot be compiled ({type(failure).__name__} at "
+                f"{where(failure)}), and only a compiled step can {needs}, so it was "
+                f"not run. {hint(failure).capitalize()}."
+            ) from failure
+        builder = Builder(self.recipe, None)
+        modes: tuple[tuple[Mode, Any], ...] = (
+            ("eager", contextlib.nullcontext),
+            ("eager without any jit", jax.disable_jit),
+        )
+        for mode, context in modes:
+            run = builder.eager(context)
+            try:
+                run(state, batch)
+            except Exception as e:
+                if not is_trace_failure(e):
+                    raise
+                continue
+            self._tell(failure, mode)
+            return Variant(signature, mode, self._for_shapes(run, signature))
+        raise TypeError(
+            f"the step can be run neither compiled nor eagerly: "
+            f"{type(failure).__name__} at {where(failure)}. "
+            f"{hint(failure).capitalize()}."
+        ) from failure
+
+    def _for_shapes(self, run: _Run, signature: Signature) -> _Run:
+        """An eager step takes any shapes, but others may have a program."""
+
+        def checked(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+            if self.signature(state, batch) != signature:
+                raise ValueError("these are other shapes")  # prepare mends it
+            return run(state, batch)
+
+        return checked
+
+    def _tell(self, failure: Exception, mode: Mode) -> None:
+        if self._told:
+            return
+        self._told = True
+        held = []
+        if self.memory is not None:
+            held.append("memory")
+        if self.compile_limit is not None:
+            held.append("compiles")
+        lost = "" if mode.startswith("compiled") else " Steps are slower."
+        kept = f"Budgets that still hold: {', '.join(held)}." if held else ""
+        tell(failure, mode, f"{kept}{lost}".strip() or "No budget was lost.")
+
+
+def _spread(compiled: _Run, layout: Layout) -> _Run:
+    """A program whose batch is put on its devices first."""
+
+    def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+        return compiled(state, layout.place_batch(batch))
+
+    return run
+
+
+def _for_values(compiled: _Run, static: Frozen[Any]) -> _Run:
+    """A program that was compiled for certain Python values in the batch."""
+
+    def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+        apart: Split = split(batch)
+        if apart.static != static:
+            raise ValueError("the batch's Python values are others")  # prepare mends it
+        return compiled(state, apart.arrays)
+
+    return run
