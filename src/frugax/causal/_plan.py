@@ -7,7 +7,6 @@ order of the rest, so plan again when they are in.
 
 import dataclasses
 import difflib
-import json
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -16,14 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from frugax.budget import ExperimentBudget, check_budget, from_plain, table, to_plain
+from frugax.budget import (
+    ExperimentBudget,
+    JsonPlan,
+    check_budget,
+    table,
+)
 from frugax.errors import InfeasibleBudgetError
 
 from ._gain_per_cost import gain_per_cost
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CausalPlan:
+class CausalPlan(JsonPlan):
     """The experiments to run, best first.
 
     Attributes:
@@ -45,19 +49,6 @@ class CausalPlan:
         """What the experiments cost together; <= `budget.cost`, if that is set."""
         # Exact before it is rounded, so that rounding cannot pass the limit.
         return float(sum(Fraction(self.budget.price(name)) for name in self.names))
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "CausalPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no such plan.
-        """
-        return from_plain(cls, json.loads(text))
 
     def __str__(self) -> str:
         rows = [

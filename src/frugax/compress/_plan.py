@@ -1,15 +1,13 @@
 """The plan: each tensor's codec, bytes and error, known before a file is written."""
 
 import dataclasses
-import json
 
 from frugax.budget import (
+    JsonPlan,
     SizeBudget,
     amount,
     format_bytes,
-    from_plain,
     table,
-    to_plain,
 )
 
 from ._choose import Draft
@@ -42,7 +40,7 @@ class TensorPlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CompressPlan:
+class CompressPlan(JsonPlan):
     """How a tree of weights will be stored within a `SizeBudget`.
 
     Nothing in it is an estimate: planning codes every tensor and counts.
@@ -71,19 +69,6 @@ class CompressPlan:
         if any(size is not None for size in sizes):
             return self.file_bytes
         return self.max_abs if budget.rel_error is None else self.rel_error
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "CompressPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no such plan.
-        """
-        return from_plain(cls, json.loads(text))
 
     def __str__(self) -> str:
         rows = [

@@ -1,17 +1,15 @@
 """The plan: which parts of a loss are kept and which are done again."""
 
 import dataclasses
-import json
 from typing import Literal
 
 from frugax.budget import (
+    JsonPlan,
     MemoryBudget,
     amount,
     format_bytes,
     format_share,
-    from_plain,
     table,
-    to_plain,
 )
 
 from ._explain import explain
@@ -121,7 +119,7 @@ class Inside:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RematPlan:
+class RematPlan(JsonPlan):
     """How a backward pass is fitted into a memory budget.
 
     Attributes:
@@ -157,23 +155,6 @@ class RematPlan:
     def extra_share(self) -> float:
         """`extra_flops` as a share of what the unplanned program does."""
         return self.extra_flops / max(self.unplanned_flops, 1)
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "RematPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no plan; the message names the place.
-        """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as e:
-            raise ValueError(f"this is no plan, since it is no JSON: {e}") from e
-        return from_plain(cls, data)
 
     def explain(self) -> str:
         """The plan as a table: what each segment holds, keeps and does again, and why.

@@ -2,22 +2,20 @@
 
 import bisect
 import dataclasses
-import json
 import math
 
 from frugax.budget import (
+    JsonPlan,
     TimeBudget,
     check_budget,
     format_seconds,
-    from_plain,
     table,
-    to_plain,
 )
 from frugax.errors import InfeasibleBudgetError
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlan:
+class TrainPlan(JsonPlan):
     """How many steps will be taken, and where the seconds go.
 
     Attributes:
@@ -42,19 +40,6 @@ class TrainPlan:
         return _total(
             self.steps, self.step_seconds, self.compile_seconds, self.other_seconds
         )
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "TrainPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is not such a plan.
-        """
-        return from_plain(cls, json.loads(text))
 
     def __str__(self) -> str:
         rows = [

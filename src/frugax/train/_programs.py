@@ -158,7 +158,11 @@ class Programs:
         batch: PyTree,
         failure: Exception,
     ) -> Variant:
-        """Run without a program, where no budget needs one; refuse otherwise."""
+        """Run without a program, where no budget needs one.
+
+        Raises:
+            TypeError: one does, or not even that is possible.
+        """
         needs = None
         if self.memory is not None:
             needs = f"keep the memory budget of {self.memory}"

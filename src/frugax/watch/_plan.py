@@ -7,23 +7,21 @@ one drain at its end cannot keep the budget.
 """
 
 import dataclasses
-import json
 import math
 
 from frugax.budget import (
+    JsonPlan,
     OverheadBudget,
     check_budget,
     format_seconds,
     format_share,
-    from_plain,
     table,
-    to_plain,
 )
 from frugax.errors import InfeasibleBudgetError
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPlan:
+class WatchPlan(JsonPlan):
     """How often to collect records, and what that will cost.
 
     Attributes:
@@ -51,19 +49,6 @@ class WatchPlan:
     def predicted(self) -> float:
         """Share of the running time that watching adds; <= `budget.share`."""
         return _share(self, self.drains)
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "WatchPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no such plan.
-        """
-        return from_plain(cls, json.loads(text))
 
     def __str__(self) -> str:
         drain = self.drains * self.drain_seconds

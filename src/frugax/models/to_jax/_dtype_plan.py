@@ -1,19 +1,17 @@
 """The dtype plan: what each weight is kept in, and the certificate of its error."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from frugax.budget import (
+    JsonPlan,
     Receipt,
     SizeBudget,
     Spend,
     amount,
     format_bytes,
-    from_plain,
     table,
-    to_plain,
 )
 from frugax.models.dtypes import as_dtype
 
@@ -45,7 +43,7 @@ class KeptWeight:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DtypePlan:
+class DtypePlan(JsonPlan):
     """In which dtype each weight is kept, and what that does to the outputs.
 
     An error is ||outputs - exact|| / ||exact||, of the worst output of the worst batch.
@@ -145,23 +143,6 @@ class DtypePlan:
                 )
             )
         return Receipt(tuple(spends))
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "DtypePlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no plan; the message names the place.
-        """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as e:
-            raise ValueError(f"this is no plan, since it is no JSON: {e}") from e
-        return from_plain(cls, data)
 
     def __str__(self) -> str:
         rows = [

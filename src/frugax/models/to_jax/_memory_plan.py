@@ -1,16 +1,14 @@
 """The memory plan of a compiled model: what was tried, what fits, what it costs."""
 
 import dataclasses
-import json
 
 from frugax.budget import (
+    JsonPlan,
     MemoryBudget,
     amount,
     format_bytes,
     format_share,
-    from_plain,
     table,
-    to_plain,
 )
 from frugax.remat import RematPlan
 
@@ -33,7 +31,7 @@ class Lever:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
+class MemoryPlan(JsonPlan):
     """How the gradients of a compiled model are fitted into a memory budget.
 
     Attributes:
@@ -70,23 +68,6 @@ class MemoryPlan:
     def extra_share(self) -> float:
         """`extra_flops` as a share of what the unplanned program does."""
         return self.extra_flops / max(self.unplanned_flops, 1)
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "MemoryPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no plan; the message names the place.
-        """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as e:
-            raise ValueError(f"this is no plan, since it is no JSON: {e}") from e
-        return from_plain(cls, data)
 
     def __str__(self) -> str:
         rows = [

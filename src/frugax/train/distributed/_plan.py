@@ -1,7 +1,6 @@
 """Choose layout and micro-batches that fit in the memory of each device."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +8,11 @@ import jax
 
 from frugax import measure
 from frugax.budget import (
+    JsonPlan,
     MemoryBudget,
     check_budget,
     format_bytes,
-    from_plain,
     table,
-    to_plain,
 )
 from frugax.errors import InfeasibleBudgetError
 from frugax.train._layout import Layout, LayoutKind
@@ -41,7 +39,7 @@ class Tried:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPlan:
+class LayoutPlan(JsonPlan):
     """How a step is spread, and what each way that was tried needs.
 
     Attributes:
@@ -79,19 +77,6 @@ class LayoutPlan:
             ValueError: there are fewer than the plan was made for.
         """
         return Layout.over(self.shape, self.kind, devices=devices)
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(to_plain(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "LayoutPlan":
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is not such a plan.
-        """
-        return from_plain(cls, json.loads(text))
 
     def __str__(self) -> str:
         rows = [
