@@ -1,0 +1,32 @@
+"""What a sink is given: one record that has left the program."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+Kind: TypeAlias = Literal["summary", "scalar", "frame"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """One record on the host.
+
+    Attributes:
+        kind: its class; when something must be dropped, frames go before scalars, and
+            those before summaries.
+        stream: what it belongs to, `""` for the training steps themselves.
+        step: rising within a stream.
+        values: by name; copies of the sink's own, so nothing on the device stays alive.
+    """
+
+    kind: Kind
+    stream: str
+    step: int
+    values: Mapping[str, np.ndarray]
+
+    @property
+    def bytes(self) -> int:
+        """What its arrays hold."""
+        return sum(value.nbytes for value in self.values.values())
