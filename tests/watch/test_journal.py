@@ -20,7 +20,7 @@ from frugax.errors import (
     OutputError,
     UnsupportedFileError,
 )
-from frugax.watch import _blocks
+from frugax.watch.journal import _blocks, _frames, _header
 
 numbers = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -257,20 +257,20 @@ def test_other_files_and_newer_formats_are_told_apart(tmp_path):
     path.write_bytes(b"\x80\x04\x95 not a journal")
     with pytest.raises(CorruptFileError, match="no journal"):
         watch.read(path)
-    path.write_bytes(_blocks.MAGIC + _blocks._encode_frame({"format": 2, "meta": {}}))
+    path.write_bytes(_header.MAGIC + _frames.encode_frame({"format": 2, "meta": {}}))
     with pytest.raises(UnsupportedFileError, match="format 2"):
         watch.Journal.append_to(path)
 
 
 def block_claiming(head, body=b""):
-    return _blocks.MARK + _blocks._encode_frame(head) + body
+    crc = _blocks._CRC.pack(_blocks.zlib.crc32(body)) if body else b""
+    return _blocks.MARK + _frames.encode_frame(head) + crc + body
 
 
 def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
     path = tmp_path / "a"
     bomb = zstandard.compress(bytes(2**28))
-    body = {"body": len(bomb), "crc": _blocks.zlib.crc32(bomb)}
-    start = {"kind": "records", "first": 0, **body}
+    start = {"kind": "records", "first": 0, "steps": [0, 1], "packs": [len(bomb)]}
     wrong = [
         (start | {"n": 64, "columns": [["x", "f8", 64]]}, bomb),
         (start | {"n": 2**40, "columns": []}, bomb),
@@ -278,12 +278,12 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
         (start | {"n": 1, "columns": [["x", "O", 1]]}, bomb),
         (start | {"n": 1, "columns": [["x", "f8", 1]] * 2}, bomb),
         (start | {"n": 1, "columns": 3}, bomb),
-        (start | {"n": 1, "columns": [], "body": 2**60}, bomb),
+        (start | {"n": 1, "columns": [], "packs": [2**60]}, bomb),
         ({"kind": "rewind", "first": 0, "step": 1e400}, b""),
         ({"kind": "dropped", "first": 0, "bytes": -1}, b""),
         ({"kind": "else", "first": 0}, b""),
     ]
-    header = _blocks.encode_header({})
+    header = _header.encode_header({})
     for head, tail in wrong:
         path.write_bytes(header + block_claiming(head, tail))
         tracemalloc.start()
@@ -292,8 +292,9 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
         tracemalloc.stop()
         assert (len(back), len(back.lost)) == (0, 1), head
         assert peak_bytes < 2**22, head  # the bomb would take 2**28
-    deep = b"[" * 100_000
-    frame = _blocks._FRAME.pack(len(deep), _blocks.zlib.crc32(deep)) + deep
+    packer = _frames.zlib.compressobj(9, _frames.zlib.DEFLATED, -15)
+    deep = packer.compress(b"[" * 100_000) + packer.flush()
+    frame = _frames._FRAME.pack(len(deep), _frames.zlib.crc32(deep)) + deep
     path.write_bytes(header + _blocks.MARK + frame)
     assert len(watch.read(path).lost) == 1
 

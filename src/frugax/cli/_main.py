@@ -6,17 +6,22 @@ error in the user's own code, or a bug of ours, with its traceback; 130 interrup
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tyro
 
 from frugax.errors import FrugaxError
 
-from . import _commands
+from . import _commands, _watch_commands
 
 _ABOUT = """JAX under a budget: state what you can afford; get a result and a receipt.
 
 Try: frugax run examples/digits.yaml
+"""
+
+_ABOUT_WATCH = """See into a run, while it goes on or afterwards.
+
+Try: frugax watch serve runs/digits
 """
 
 
@@ -29,23 +34,22 @@ def main(args: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always, with the exit code.
     """
-    commands = {
-        name: getattr(_commands, name)
-        for name in (
-            "run",
-            "plan",
-            "launch",
-            "compress",
-            "decompress",
-            "verify",
-            "doctor",
-        )
-    }
     given = list(sys.argv[1:] if args is None else args)
     try:
-        code = tyro.extras.subcommand_cli_from_dict(
-            commands, prog="frugax", description=_ABOUT, args=given or ["--help"]
-        )
+        if given[:1] == ["watch"]:
+            code = tyro.extras.subcommand_cli_from_dict(
+                _watch_commands.COMMANDS,
+                prog="frugax watch",
+                description=_ABOUT_WATCH,
+                args=given[1:] or ["--help"],
+            )
+        else:
+            code = tyro.extras.subcommand_cli_from_dict(
+                _commands_by_name(),
+                prog="frugax",
+                description=_ABOUT,
+                args=given or ["--help"],
+            )
     except FrugaxError as e:
         _commands.errors.print(
             f"[bold red]frugax:[/bold red] {_plain(e)}", soft_wrap=True, highlight=False
@@ -58,6 +62,21 @@ def main(args: Sequence[str] | None = None) -> None:
         traceback.print_exc()
         code = 70
     raise SystemExit(code)
+
+
+def _commands_by_name() -> dict[str, Callable[..., int]]:
+    names = ("run", "plan", "launch", "compress", "decompress", "verify", "doctor")
+    # `watch` has commands of its own; here it stands for the help.
+    return {name: getattr(_commands, name) for name in names} | {"watch": _watch}
+
+
+def _watch() -> int:
+    """See into a run: `frugax watch --help` lists what there is.
+
+    Raises:
+        AssertionError: always: `main` reads what follows `watch` itself.
+    """
+    raise AssertionError("main reads what follows `watch` itself")
 
 
 def _plain(error: FrugaxError) -> str:

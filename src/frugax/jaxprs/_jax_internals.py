@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+from jax._src.core import trace_state_clean
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -22,12 +24,35 @@ __all__ = [
     "Literal",
     "Primitive",
     "Var",
+    "closed",
+    "debug_effect",
     "fresh_var",
+    "is_tracing",
     "jaxpr_as_fun",
     "jaxprs_in_params",
     "static_names",
+    "varying_axes",
     "without_dead_code",
 ]
+
+
+def closed(jaxpr: Any) -> ClosedJaxpr:
+    """A program that may be open as one with its constants; JAX 0.12 has one class."""
+    if isinstance(jaxpr, ClosedJaxpr):
+        return jaxpr
+    return ClosedJaxpr(jaxpr, ())
+
+
+def debug_effect() -> Any:
+    """The effect of `jax.debug.callback`: JAX keeps it through every transformation."""
+    traced = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))()
+    (effect,) = traced.effects
+    return effect
+
+
+def is_tracing() -> bool:
+    """Whether this thread is inside a transformation of JAX."""
+    return not trace_state_clean()
 
 
 def fresh_var(aval: Any) -> Var:
@@ -39,6 +64,14 @@ def static_names(jitted: Any) -> frozenset[str]:
     """The parameters that a jitted function is compiled for; none if JAX hides it."""
     info = getattr(jitted, "_jit_info", None)
     return frozenset(getattr(info, "static_argnames", None) or ())
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The mesh axes along which a value differs, inside of `shard_map`."""
+    kind = jax.typeof(value)
+    held = getattr(kind, "mat", None)
+    axes = getattr(kind, "vma", ()) if held is None else held.varying
+    return frozenset(axes or ())
 
 
 def without_dead_code(

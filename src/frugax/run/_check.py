@@ -12,6 +12,9 @@ from frugax.typing import PyTree
 
 from ._task import Task
 
+# The metrics of the training steps, and how watching itself goes.
+RESERVED_STREAMS = ("", "watch")
+
 
 def check_batch(batch: PyTree) -> None:
     """A batch must be a pytree of arrays or numbers.
@@ -73,6 +76,50 @@ def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
             )
 
 
+def check_show(show: Any, arrays: PyTree) -> dict[str, tuple[str, ...]]:
+    """What is shown must be streams by name, each a dict of arrays of real numbers.
+
+    The user's own errors pass through as they are.
+
+    Returns:
+        The names in each stream, in the task's order: JAX sorts them.
+
+    Raises:
+        ConfigError: it is something else, or a stream has a name that frugax uses.
+    """
+    kinds = []
+
+    def look(arrays: PyTree) -> Any:
+        kinds.append(show(arrays))
+        return 0
+
+    jax.eval_shape(look, arrays)
+    (streams,) = kinds
+    if not isinstance(streams, Mapping):
+        raise ConfigError(
+            f"task: show must give a dict of streams, each a dict of arrays, got "
+            f"{_kind(streams)}."
+        )
+    for stream, columns in streams.items():
+        if stream in RESERVED_STREAMS or not isinstance(stream, str):
+            raise ConfigError(
+                f"task: show names a stream {stream!r}, which frugax writes itself: "
+                "call it something else."
+            )
+        if not isinstance(columns, Mapping) or not columns:
+            raise ConfigError(
+                f"task: show gives {_kind(columns)} as {stream!r}: a stream is a dict "
+                "of arrays."
+            )
+        for name, value in columns.items():
+            if not _is_real(value):
+                raise ConfigError(
+                    f"task: show gives {_kind(value)} as {name!r} of {stream!r}: it "
+                    "must be a number or an array of them."
+                )
+    return {stream: tuple(columns) for stream, columns in streams.items()}
+
+
 def evaluation(task: Task, model: PyTree) -> dict[str, float]:
     """What the task says about a model; empty if it does not evaluate.
 
@@ -93,6 +140,15 @@ def evaluation(task: Task, model: PyTree) -> dict[str, float]:
                 f"task: evaluate gives {_kind(value)} as {name!r}: it must be a number."
             )
     return {name: float(value) for name, value in said.items()}
+
+
+def _is_real(value: Any) -> bool:
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        kind = value.dtype
+        return kind == bool or any(
+            jnp.issubdtype(kind, real) for real in (np.integer, np.floating)
+        )
+    return isinstance(value, int | float)
 
 
 def _is_scalar(value: Any) -> bool:

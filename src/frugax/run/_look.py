@@ -48,6 +48,14 @@ figcaption { color:var(--soft); font-size:.85rem; display:flex; gap:16px;
  margin-right:6px; } i.s0 { background:var(--s0) } i.s1 { background:var(--s1) }
 i.s2 { background:var(--s2) } i.s3 { background:var(--s3) }
 .readout { margin-left:auto; font-variant-numeric:tabular-nums; }
+caption { text-align:left; font-weight:600; padding:14px 0 4px; }
+.album figure { margin:14px 0 0; overflow-x:auto; }
+.album svg { display:block; max-width:none; }
+.steps { position:sticky; top:0; display:flex; gap:10px; align-items:center; z-index:1;
+ background:var(--card); padding:8px 0; color:var(--soft); }
+.steps[hidden] { display:none; }
+.steps output { color:var(--ink); min-width:3.5em; font-variant-numeric:tabular-nums; }
+.steps input { flex:1; min-width:120px; accent-color:var(--s0); }
 """
 
 SCRIPT = """
@@ -75,6 +83,19 @@ for (const svg of document.querySelectorAll("svg[data-points]")) {
     cursor.setAttribute("x1", -9);
     cursor.setAttribute("x2", -9);
     out.textContent = "";
+  });
+}
+for (const album of document.querySelectorAll(".album")) {
+  const label = album.querySelector(".steps");
+  const slider = label.querySelector("input");
+  const frames = [...album.querySelectorAll("[data-frame]")];
+  label.hidden = false;
+  slider.addEventListener("input", () => {
+    for (const frame of frames) {
+      frame.hidden = frame.dataset.frame !== slider.value;
+      if (!frame.hidden)
+        label.querySelector("output").textContent = frame.dataset.step;
+    }
   });
 }
 """

@@ -17,6 +17,7 @@ from frugax.watch import Records
 from ._charts import bar_chart, line_chart
 from ._look import SCRIPT, STYLE
 from ._outcome import Outcome
+from ._shown import shown
 
 # An empty icon: without it a browser asks the server for /favicon.ico and complains.
 _ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
@@ -27,7 +28,8 @@ def report_page(outcome: Outcome, records: Records) -> str:
 
     Args:
         outcome: the finished run.
-        records: the run's journal: one record for each training step.
+        records: the run's journal: one record for each training step, and the streams
+            of what its task showed.
     """
     name = html.escape(outcome.config.name)
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -35,10 +37,12 @@ def report_page(outcome: Outcome, records: Records) -> str:
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
         f"script-src 'sha256-{digest}'"
     )
+    seen = shown(records.streams)
     sections = [
         _heading(outcome),
         _section("Budgets and what was spent", _budgets(outcome.receipt.spends)),
         _section("Training", _training(outcome, records)),
+        _section("The model while it was trained", seen) if seen else "",
         _section("Memory of one training step", _memory(outcome)),
         _section("The model file", _model(outcome)),
         _section("Where the time went", _time(outcome)),

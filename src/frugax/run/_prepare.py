@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,8 @@ from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.typing import PyTree
 
-from ._check import check_batch, check_loss, evaluation
+from ._album import Streams
+from ._check import check_batch, check_loss, check_show, evaluation
 from ._config import RunConfig, TrainConfig
 from ._infeasible import in_config_terms, memory_remedy, size_remedy
 from ._observer import Observer
@@ -35,6 +37,7 @@ class Prepared:
         unplanned_bytes: bytes of the same step without a plan.
         size: how the fresh weights would fit the size budget; None without one.
         loss_fingerprint: of the loss as JAX traces it; another one is another program.
+        show: what the task shows of its weights, compiled; None if it shows nothing.
     """
 
     task: Task
@@ -45,6 +48,7 @@ class Prepared:
     unplanned_bytes: int
     size: compress.CompressPlan | None
     loss_fingerprint: str
+    show: Callable[[PyTree], Streams] | None
 
     @property
     def memory_kind(self) -> Literal["temp", "total"]:
@@ -128,7 +132,14 @@ def prepare(
     # Python functions in it differ from process to process.
     printed = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(loss)(arrays, batch)))
     fingerprint = hashlib.sha256(printed.encode()).hexdigest()
-    return Prepared(task, static, state, step, budget, unplanned, size, fingerprint)
+    show = None
+    if task.show is not None:
+        observer.stage("compiling what is shown")
+        with watch.on("planning and compiling"):
+            show = _compiled_show(task, arrays, static)
+    return Prepared(
+        task, static, state, step, budget, unplanned, size, fingerprint, show
+    )
 
 
 def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
@@ -142,6 +153,23 @@ def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
     if not jax.tree.leaves(arrays):
         raise ConfigError("task: init returned no floating-point arrays to train.")
     return arrays, static
+
+
+def _compiled_show(
+    task: Task, arrays: PyTree, static: PyTree
+) -> Callable[[PyTree], Streams]:
+    def show(params: PyTree) -> Any:
+        assert task.show is not None
+        return task.show(trees.combine(params, static))
+
+    names = check_show(show, arrays)
+    compiled = jax.jit(show).lower(arrays).compile()
+
+    def in_order(params: PyTree) -> Streams:
+        given = compiled(params)
+        return {s: {name: given[s][name] for name in names[s]} for s in names}
+
+    return in_order
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:

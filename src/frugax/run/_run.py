@@ -20,6 +20,7 @@ from frugax import train, watch
 from frugax.budget import OverheadBudget, TimeBudget
 from frugax.errors import InfeasibleBudgetError
 
+from ._album import Album
 from ._config import RunConfig
 from ._finish import Trained, finish
 from ._folder import RunFolder, alone_in, claim
@@ -136,16 +137,21 @@ def _train(
     observer.stage("training")
     overhead = config.budgets.overhead or OverheadBudget(share=0.01)
     watcher = watch.Watcher(journal, overhead)
+    album = None if ready.show is None else Album(ready.show, watcher, journal)
     shown = 0.0
 
     def show(done: int) -> None:
         latest = {k: v for k, v in watcher.latest.items() if k != "seconds"}
         observer.training(done, config.train.steps, latest)
 
-    def on_step(number: int, metrics: Mapping[str, jax.Array], _: object) -> None:
+    def on_step(
+        number: int, metrics: Mapping[str, jax.Array], now_state: train.TrainState
+    ) -> None:
         nonlocal shown
         now = time.perf_counter()
         watcher.record(number + 1, {**metrics, "seconds": stopwatch.total})
+        if album is not None:
+            album.offer(number + 1, now_state.params)
         if now - shown > 0.1:  # a person reads no more than ten figures a second
             shown = now
             show(number + 1)
@@ -173,6 +179,8 @@ def _train(
         )
 
     with journal:
+        if album is not None and start == 0:
+            album.take(0, state.params)
         try:
             result = fit(config.train.steps, _time_for_training(config, stopwatch))
         except InfeasibleBudgetError as e:
@@ -182,6 +190,9 @@ def _train(
                 raise _too_little_time(config, stopwatch) from e
             # Earlier parts of this run used the time up: finish with what they made.
             result = dataclasses.replace(fit(start, None), stopped_because="time")
+        else:
+            if album is not None and result.steps:
+                album.take(int(result.state.step), result.state.params)
         finally:
             watcher.finish()  # what is known of a run that failed is worth having
     for part, name in _PARTS.items():

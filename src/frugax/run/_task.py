@@ -40,6 +40,11 @@ class Task:
         apply: from `(model, inputs)` to outputs; not needed for training, but handy
             after `load_trained`.
         summary: one line about the model and data, for the report.
+        show: from a model to what is to be seen of it: a dict of streams, each a dict
+            of arrays, traced by JAX. It is called now and then while training, as the
+            overhead budget allows, and what it gives goes into the journal. The report
+            draws arrays whose last two axes are a grid side by side, by name, and
+            writes numbers in a table.
     """
 
     init: Callable[[jax.Array], PyTree]
@@ -48,6 +53,7 @@ class Task:
     evaluate: Callable[[PyTree], Mapping[str, float]] | None = None
     apply: Callable[[PyTree, Any], Any] | None = None
     summary: str = ""
+    show: Callable[[PyTree], Mapping[str, Mapping[str, Any]]] | None = None
 
 
 def load_task(config: RunConfig, *, config_folder: Path) -> Task:
@@ -184,16 +190,21 @@ def _as_task(made: Any, name: str) -> Task:
         "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
         "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
     )
-    names = ("init", "loss", "batches", "evaluate", "apply")
+    names = ("init", "loss", "batches", "evaluate", "apply", "show")
     if isinstance(made, Task):
         parts = {part: getattr(made, part) for part in names}
     elif isinstance(made, tuple) and len(made) in (3, 4):
         parts = dict(zip(names, made, strict=False))
     else:
         raise ConfigError(f"task: {name} returned a {type(made).__name__}; {wanted}")
-    arguments = {"init": ["key"], "loss": ["model", "batch"], "evaluate": ["model"]}
+    arguments = {
+        "init": ["key"],
+        "loss": ["model", "batch"],
+        "evaluate": ["model"],
+        "show": ["model"],
+    }
     for part, given in parts.items():
-        if part not in arguments or (part == "evaluate" and given is None):
+        if part not in arguments or (part in ("evaluate", "show") and given is None):
             continue
         if not callable(given):
             raise ConfigError(

@@ -1,11 +1,12 @@
 """Where records go besides the journal: a terminal, a page, another tool."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ._event import Event
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Takes records; runs in a worker thread of its own and may fail or be slow.
 

@@ -1,0 +1,158 @@
+"""What `frugax watch COMMAND` does. Each returns the process's exit code."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from frugax.errors import ConfigError
+
+Journal = Annotated[
+    Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR|JOURNAL")
+]
+Target = Annotated[Path, tyro.conf.arg(metavar="FILE")]
+
+console = Console()
+errors = Console(stderr=True)
+_SUFFIXES: dict[str, Literal["npz", "zarr", "csv"]] = {
+    ".npz": "npz",
+    ".zarr": "zarr",
+    ".csv": "csv",
+}
+
+
+def export(
+    journal: Journal,
+    /,
+    *,
+    to: Target,
+    format: Literal["npz", "zarr", "csv"] | None = None,
+    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> int:
+    """Write what a run has recorded as .npz, zarr or CSV.
+
+    For example:
+
+    frugax watch export runs/digits --to digits.npz
+
+    frugax watch export runs/digits/journal --to digits.csv --force
+
+    Args:
+        journal: the folder of a run, or its journal; the run may still go on.
+        to: the file, or with zarr the folder, to write. A journal of several streams
+            becomes several CSV files.
+        format: if the ending of the file does not say it.
+        force: overwrite what stands there.
+
+    Raises:
+        ConfigError: there is no journal, or no format.
+    """
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
+
+    from frugax.watch.journal import export as write
+
+    named = format or _SUFFIXES.get(to.suffix.lower())
+    if named is None:
+        raise ConfigError(
+            f"which format is {to}? End its name in .npz, .zarr or .csv, or say "
+            "--format."
+        )
+    path = find_journal(journal)
+    columns = ("Exporting", BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        try:
+            done = write(
+                path,
+                to,
+                named,
+                overwrite=force,
+                progress=lambda n, total: bar.update(task, completed=n, total=total),
+            )
+        except ValueError as e:
+            raise ConfigError(f"frugax watch export: {e}") from e
+    for lost in done.lost:
+        errors.print(
+            f"Lost: {lost.bytes:,} bytes at byte {lost.at:,} of {path} ({lost.why}).",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+    if not done.closed:
+        errors.print("The run still goes on, or died: later records may be missing.")
+    counted = ", ".join(
+        f"{n:,} records" + (f" of {name}" if name else "")
+        for name, n in done.records.items()
+        if n or not name
+    )
+    for place in done.paths:
+        console.print(
+            f"{place}: {counted}" if len(done.paths) == 1 else str(place),
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+    return 0
+
+
+def find_journal(given: Path) -> Path:
+    """The journal of a run's folder, or the journal itself.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = given / "journal" if given.is_dir() else given
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no journal at {path}: give the folder of a run (runs/digits) or "
+            "a journal."
+        )
+    return path
+
+
+def serve(
+    run: Journal,
+    /,
+    *,
+    port: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 8765,
+    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1",
+    token: tyro.conf.FlagCreatePairsOff[bool] = False,
+    open: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> int:
+    """Show a run in the browser, while it goes on or afterwards, until Ctrl-C.
+
+    For example:
+
+    frugax watch serve runs/digits
+
+    frugax watch serve runs/digits --open --port 0
+
+    frugax watch serve runs/digits --host 0.0.0.0
+
+    Only the journal is read, from a process of its own: the run is not slowed and
+    cannot be changed. From another machine, a tunnel is safest: ssh -L
+    8765:localhost:8765 THAT_MACHINE.
+
+    Args:
+        run: the folder of a run, or its journal.
+        port: where to listen; 0 for any free port.
+        host: the address to listen at. Beyond this machine a token is asked for,
+            which is part of the address that is printed; the connection is not
+            encrypted.
+        token: ask for a token on this machine, too: its other users could read along.
+        open: open the page in a browser here.
+    """
+    from frugax.watch.serve import serve as start
+
+    def say(address: str) -> None:
+        console.print(
+            f"{address}\nCtrl-C ends it.", soft_wrap=True, highlight=False, markup=False
+        )
+
+    start(run, port=port, host=host, token=token, open_browser=open, say=say)
+    return 0
+
+
+# Each sub-command by its name.
+COMMANDS = {"export": export, "serve": serve}

@@ -1,0 +1,35 @@
+"""Records of a run in one file that survives crashes, and data on the same terms.
+
+Start at `Journal` to write, at `read` or `Follower` to read, at `export` for other
+formats; `CompressedStorage` keeps any data by name. Guide: docs/watch.md.
+"""
+
+from ._columns import Column
+from ._export import Exported, export
+from ._follower import Appended, Change, Follower, Rewound
+from ._heads import RECORDS_PER_BLOCK
+from ._journal import Journal
+from ._records import Records, read
+from ._storage import CompressedStorage
+from ._values import as_number, as_step, check_names, is_real
+from ._walk import Lost
+
+__all__ = [
+    "RECORDS_PER_BLOCK",
+    "Appended",
+    "Change",
+    "Column",
+    "CompressedStorage",
+    "Exported",
+    "Follower",
+    "Journal",
+    "Lost",
+    "Records",
+    "Rewound",
+    "as_number",
+    "as_step",
+    "check_names",
+    "export",
+    "is_real",
+    "read",
+]

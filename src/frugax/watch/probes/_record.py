@@ -1,0 +1,124 @@
+"""Say in a function what is to be watched."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._primitive import ALWAYS, PRESENT, bind
+from ._probe import Kind, Probe, check_values
+
+
+def record(
+    name: str, value: Any, *, when: Any = None, lanes: int | None = None
+) -> None:
+    """Watch numbers of every step.
+
+    Under `watch.jit`, `watch.scan` and `collect` they leave the program as outputs.
+    Elsewhere they leave by a callback, which costs the program its fast calls and its
+    place in the compile cache.
+
+    Args:
+        name: what the record is called.
+        value: a number, or a pytree of them; each of shape `()`.
+        when: if given, a bool of shape `()`: there is a value only where it is true.
+            Under `vmap` this stays a gate, unlike a `lax.cond` around the call.
+        lanes: under `vmap`, keep only so many of the first rows; >= 1.
+
+    Raises:
+        TypeError: a value is no number, or `when` no bool.
+        ValueError: a value is an array, or `lanes` is below 1.
+
+    Example:
+        >>> from frugax.watch.probes import collect, record
+        >>> def loss(x):
+        ...     record("largest", x.max())
+        ...     return (x**2).sum()
+        >>> value, records = collect(loss)(jnp.ones(3))
+        >>> float(value), float(records["largest"])
+        (3.0, 1.0)
+    """
+    for leaf in jax.tree.leaves(value):
+        if getattr(leaf, "shape", ()) != ():
+            raise ValueError(
+                f"record {name!r} must be a number, got shape {leaf.shape}: reduce "
+                "it, or watch it with `frame`."
+            )
+    _emit(name, "scalar", value, when, lanes)
+
+
+def summarise(
+    name: str, value: Any, *, when: Any = None, lanes: int | None = None
+) -> None:
+    """Watch what must never be lost, such as the summary of an episode.
+
+    Args:
+        name: what the record is called.
+        value: an array, or a pytree of them.
+        when: as for `record`.
+        lanes: as for `record`.
+
+    Raises:
+        TypeError: a value is no array of numbers, or `when` no bool.
+        ValueError: `lanes` is below 1.
+    """
+    _emit(name, "summary", value, when, lanes)
+
+
+def frame(name: str, array: Any, *, when: Any = None, lanes: int | None = None) -> None:
+    """Watch an array, as often as the budget can pay for.
+
+    Args:
+        name: what the frames are called.
+        array: any array, or a pytree of them.
+        when: as for `record`.
+        lanes: as for `record`; wise for arrays.
+
+    Raises:
+        TypeError: a value is no array of numbers, or `when` no bool.
+        ValueError: `lanes` is below 1.
+    """
+    _emit(name, "frame", array, when, lanes)
+
+
+def emit(
+    probe: Probe, *values: Any, when: Any = None, lanes: int | None = None
+) -> None:
+    """Watch values with a probe of your own making.
+
+    Args:
+        probe: see `Probe.of`.
+        values: one for each of its fields, in their order.
+        when: as for `record`.
+        lanes: as for `record`.
+
+    Raises:
+        TypeError: a value is no array of numbers, or `when` no bool.
+        ValueError: there are more or fewer values than fields, or `lanes` is below 1.
+    """
+    if len(values) != len(probe.fields):
+        raise ValueError(
+            f"probe {probe.name!r} has {len(probe.fields)} fields, got "
+            f"{len(values)} values."
+        )
+    check_values(probe.name, values, probe.fields)
+    if lanes is not None and (isinstance(lanes, bool) or lanes < 1):
+        raise ValueError(f"lanes of {probe.name!r} must be >= 1, got {lanes!r}.")
+    arrays = list(map(jnp.asarray, values))
+    if when is None:
+        bind(probe, arrays, meaning=ALWAYS, lanes=lanes)
+        return
+    gate = jnp.asarray(when)
+    if gate.dtype != jnp.bool_ or gate.shape != ():
+        raise TypeError(
+            f"when of {probe.name!r} must be one bool, got {gate.dtype} of shape "
+            f"{gate.shape}."
+        )
+    bind(probe, arrays, mark=gate, meaning=PRESENT, lanes=lanes)
+
+
+def _emit(name: str, kind: Kind, value: Any, when: Any, lanes: int | None) -> None:
+    probe = Probe.of(name, kind, None, value)
+    values: Sequence[Any] = jax.tree.leaves(value)
+    emit(probe, *values, when=when, lanes=lanes)

@@ -1,0 +1,251 @@
+// Frames in time: one at a time on a canvas, moved through by hand, keys or play.
+import { put } from "./alive.js";
+import { format, number } from "./charts.js";
+import { paint, unpack } from "./paint.js";
+
+const find = (id) => document.getElementById(id);
+const HELD = 48; // frames kept here, so that moving back and forth asks nobody
+
+export class Frames {
+  #picked = ""; // stream and column, as in the <select>
+  #known = new Map(); // -> {stream, column, first, count}
+  #number = -1;
+  #follows = true; // stays at the newest
+  #cache = new Map();
+  #timer = null;
+  #shown = null;
+  #wanted = null; // the number asked for while another is under way
+  #busy = false;
+
+  constructor(board) {
+    this.board = board;
+    board.onPick = (step) => this.#goToStep(step);
+    find("scrub").addEventListener("input", (e) => this.go(Number(e.target.value)));
+    const buttons = { "to-first": () => this.go(0), back: () => this.go(this.#number - 1), on: () => this.go(this.#number + 1), "to-last": () => this.go(Infinity) };
+    for (const [id, act] of Object.entries(buttons)) find(id).onclick = () => { this.pause(); act(); };
+    find("play").onclick = () => this.toggle();
+    find("frames-pick").onchange = (e) => this.#pick(e.target.value);
+    document.addEventListener("keydown", (e) => this.#key(e));
+    find("frame").addEventListener("pointermove", (e) => this.#point(e));
+    find("frame").addEventListener("pointerleave", () => put(find("frame-cell"), ""));
+    let width = 0;
+    new ResizeObserver(() => {
+      const now = find("frame").parentElement.clientWidth;
+      if (now && now !== width) { width = now; this.#paint(); }
+    }).observe(find("frame").parentElement);
+  }
+
+  /** What the server has. */
+  told(streams) {
+    const pick = find("frames-pick");
+    for (const [stream, about] of Object.entries(streams)) {
+      for (const [column, frames] of Object.entries(about.frames)) {
+        const key = stream + "/" + column;
+        const before = this.#known.get(key);
+        if (before && frames.count < before.count) { this.#cache.clear(); if (key === this.#picked) this.#shown = null; }
+        this.#known.set(key, { stream, column, ...frames });
+        if (!before) {
+          const option = document.createElement("option");
+          option.value = key;
+          option.textContent = stream === column || !stream ? column : column.startsWith(stream) ? column : stream + " · " + column;
+          pick.append(option);
+        }
+      }
+    }
+    const any = this.#known.size > 0;
+    if (find("frames").hidden === any) find("frames").hidden = !any;
+    find("frames-pick-label").hidden = this.#known.size < 2;
+    if (any && !this.#picked) this.#pick([...this.#known.keys()][0]);
+    else if (any) this.#fit();
+  }
+
+  #pick(key) {
+    this.#picked = key;
+    this.#number = -1;
+    this.#follows = true;
+    find("frames-pick").value = key;
+    this.#fit();
+  }
+
+  #fit() {
+    const { first, count } = this.#about();
+    const scrub = find("scrub");
+    scrub.min = first;
+    scrub.max = Math.max(count - 1, first);
+    scrub.value = this.#number;
+    if (count <= first) return;
+    if (this.#follows && this.#timer === null) this.#show(count - 1);
+    else if (this.#number >= count || this.#number < first || !this.#shown) this.go(this.#number);
+    else this.#label();
+  }
+
+  #about() {
+    return this.#known.get(this.#picked) ?? { first: 0, count: 0 };
+  }
+
+  go(wanted) {
+    const { first, count } = this.#about();
+    if (!count) return;
+    const number = Math.min(Math.max(wanted, first), count - 1);
+    this.#follows = number === count - 1;
+    this.#show(number);
+  }
+
+  toggle() {
+    if (this.#timer !== null) return this.pause();
+    const { first, count } = this.#about();
+    if (!count) return;
+    if (this.#number >= count - 1) this.go(first);
+    const next = () => {
+      this.#timer = setTimeout(next, 1000 / Number(find("speed").value));
+      if (this.#busy) return;
+      if (this.#number >= this.#about().count - 1) return this.pause();
+      this.go(this.#number + 1);
+    };
+    this.#timer = setTimeout(next, 1000 / Number(find("speed").value));
+    this.#button("Pause");
+  }
+
+  pause() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#button("Play");
+  }
+
+  #button(word) {
+    find("play").classList.toggle("playing", word === "Pause");
+    find("play").setAttribute("aria-label", word);
+    find("play").title = word + " (space)";
+  }
+
+  #key(event) {
+    if (find("frames").hidden || event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = event.target;
+    const isScrub = at.id === "scrub";
+    const inside = find("frames").contains(at);
+    const elsewhere = at !== document.body && at.id !== "metrics" && !inside;
+    if (elsewhere || (at.matches("select, input, textarea") && !isScrub)) return;
+    const by = event.shiftKey ? 10 : 1;
+    const acts = {
+      ArrowLeft: () => this.go(this.#number - by), ArrowRight: () => this.go(this.#number + by),
+      ArrowDown: isScrub && (() => this.go(this.#number - by)), ArrowUp: isScrub && (() => this.go(this.#number + by)),
+      PageDown: isScrub && (() => this.go(this.#number - 10)), PageUp: isScrub && (() => this.go(this.#number + 10)),
+      Home: inside && (() => this.go(0)), End: inside && (() => this.go(Infinity)),
+      " ": (inside && (!at.matches("button") || at.id === "play")) && (() => this.toggle()),
+    };
+    const act = acts[event.key];
+    if (!act) return;
+    event.preventDefault(); // the slider, the button and the page would move as well
+    if (event.key !== " ") this.pause();
+    act();
+  }
+
+  async #show(number) {
+    this.#number = number;
+    find("scrub").value = number;
+    this.#wanted = number;
+    if (this.#busy) return; // the one under way shows the newest wish when it is here
+    this.#busy = true;
+    try {
+      while (this.#wanted !== null) {
+        const wanted = this.#wanted;
+        this.#wanted = null;
+        const frame = await this.#fetch(wanted);
+        if (frame) { this.#shown = frame; this.#paint(); this.#label(); }
+      }
+    } catch (error) {
+      put(find("frame-what"), "This frame could not be had: " + error.message);
+    } finally {
+      this.#busy = false;
+    }
+    if (this.#number + 1 < this.#about().count) this.#fetch(this.#number + 1).catch(() => {});
+  }
+
+  async #fetch(number) {
+    const { stream, column } = this.#about();
+    const key = this.#picked + "/" + number;
+    if (this.#cache.has(key)) {
+      const held = this.#cache.get(key);
+      this.#cache.delete(key);
+      this.#cache.set(key, held);
+      return held;
+    }
+    const answer = await fetch("/api/frame?" + new URLSearchParams({ stream, column, number }));
+    if (!answer.ok) throw new Error((await answer.json()).error);
+    const frame = unpack(await answer.arrayBuffer());
+    this.#cache.set(key, frame);
+    const most = Math.max(2, Math.min(HELD, Math.floor(8e6 / (frame.values.byteLength + 1))));
+    while (this.#cache.size > most) this.#cache.delete(this.#cache.keys().next().value);
+    return frame;
+  }
+
+  async #goToStep(step) {
+    const { stream, column, count } = this.#about();
+    if (!count) return;
+    this.pause();
+    const answer = await fetch("/api/frame?" + new URLSearchParams({ stream, column, step: Math.floor(step) }));
+    if (answer.ok) this.go(unpack(await answer.arrayBuffer()).number);
+  }
+
+  #paint() {
+    if (!this.#shown) return;
+    const canvas = find("frame");
+    const room = Math.max(80, Math.min(canvas.parentElement.clientWidth - 22, 420));
+    this.painted = paint(canvas, this.#shown, room);
+    const { labels, low, high, colours, isPicture } = this.painted;
+    const parts = labels.map(({ value, colour }) => {
+      const made = document.createElement("span");
+      const swatch = document.createElement("i");
+      swatch.style.background = colour;
+      made.append(swatch, this.#shown.bool ? (value ? "true" : "false") : String(value));
+      return made;
+    });
+    if (colours && !isPicture) {
+      const strip = document.createElement("canvas");
+      strip.width = 256;
+      strip.height = 1;
+      const pen = strip.getContext("2d");
+      colours.forEach((c, i) => { pen.fillStyle = `rgb(${c.join(",")})`; pen.fillRect(i, 0, 1, 1); });
+      parts.push(number(low), strip, number(high));
+    }
+    find("frame-key").replaceChildren(...parts);
+  }
+
+  #label() {
+    const { stream, column, count, first } = this.#about();
+    const frame = this.#shown;
+    if (!frame) return;
+    put(find("frame-step"), "step " + frame.step.toLocaleString("en"));
+    const gone = first ? `; the first ${first} are no longer held` : "";
+    put(find("frame-number"), `frame ${(frame.number + 1).toLocaleString("en")} of ${count.toLocaleString("en")}${gone}`);
+    const size = (frame.of.length ? frame.of : [1]).join(" × ");
+    const every = frame.every > 1 ? `, every ${frame.every}th cell shown` : "";
+    put(find("frame-what"), `${column}, ${size}${every}`);
+    const words = `${column} at step ${frame.step}, ${size}`;
+    if (find("frame").getAttribute("aria-label") !== words) find("frame").setAttribute("aria-label", words);
+    find("scrub").setAttribute("aria-valuetext", `step ${frame.step}, frame ${frame.number + 1} of ${count}`);
+    this.board.setMark(frame.step);
+    const values = [];
+    for (const key of [stream, ""]) {
+      for (const [name, series] of this.board.store.get(key) ?? []) {
+        const value = series.at(frame.step);
+        if (value === undefined || name === "seconds" || values.length >= 8) continue;
+        const [row, term, what] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
+        term.textContent = name === "seconds per step" ? "time per step" : name;
+        what.textContent = format(name, value);
+        row.append(term, what);
+        values.push(row);
+      }
+      if (!stream) break;
+    }
+    find("frame-values").replaceChildren(...values);
+  }
+
+  #point(event) {
+    const box = event.target.getBoundingClientRect();
+    const cell = this.painted?.cell(event.clientX - box.left, event.clientY - box.top);
+    if (!cell) return put(find("frame-cell"), "");
+    const tile = cell.tile === null ? "" : `${cell.tile}: `;
+    put(find("frame-cell"), `[${tile}${cell.y}, ${cell.x}] = ${cell.values.map((v) => number(v)).join(", ")}`);
+  }
+}

@@ -1,0 +1,204 @@
+// Tables: episodes and other summaries, budgets, memory, and what was lost.
+import { bytes, number } from "./charts.js";
+
+const find = (id) => document.getElementById(id);
+const PAGE = 50;
+
+function make(tag, { text, kind, ...rest } = {}, ...children) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (kind) made.className = kind;
+  Object.assign(made, rest);
+  made.append(...children);
+  return made;
+}
+
+export function isTable(stream) {
+  return /episode|summary/.test(stream);
+}
+
+/** The records of one stream, the newest first; asks only for those it lacks. */
+class Rows {
+  #newest = null;
+  #oldest = null;
+  #count = 0;
+  #busy = false;
+
+  constructor(stream, title) {
+    this.stream = stream;
+    const id = "table-" + stream.replace(/\W/g, "-");
+    this.count = make("span", { kind: "soft" });
+    this.body = make("tbody");
+    this.headings = make("tr");
+    this.older = make("button", { text: "Older ones", kind: "ghost older", type: "button", hidden: true, onclick: () => this.#more() });
+    const scroll = make("div", { kind: "scroll", tabIndex: 0 }, make("table", {}, make("thead", {}, this.headings), this.body));
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", title);
+    this.root = make("section", {}, make("div", { kind: "head" }, make("h2", { text: title, id }), this.count), scroll, this.older);
+    this.root.setAttribute("aria-labelledby", id);
+  }
+
+  clear() {
+    this.#newest = this.#oldest = null;
+    this.#count = 0;
+    this.body.replaceChildren();
+  }
+
+  async told({ records, columns }) {
+    this.count.textContent = `${records.toLocaleString("en")} in all`;
+    if (records < this.#count) this.clear();
+    if (this.#busy || records === this.#count) return;
+    this.#busy = true;
+    try {
+      const wanted = Math.min(records - this.#count, this.#newest === null ? PAGE : 500);
+      const got = await this.#ask({ count: wanted });
+      if (!got) return;
+      this.#head(got.columns);
+      if (this.#newest !== null && got.steps.length && got.steps.at(-1) > this.#newest + 500 && records - this.#count > 500) this.body.replaceChildren();
+      const fresh = got.rows.map((row, i) => [got.steps[i], row]).filter(([step]) => this.#newest === null || step > this.#newest);
+      this.body.prepend(...fresh.map(([step, row]) => this.#row(step, row, got)));
+      if (this.#oldest === null && got.steps.length) this.#oldest = got.steps.at(-1);
+      this.#newest = got.steps[0] ?? this.#newest;
+      this.#count = records;
+      this.older.hidden = this.body.rows.length >= records;
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  async #more() {
+    const got = await this.#ask({ count: PAGE, before: this.#oldest });
+    if (!got) return;
+    this.body.append(...got.rows.map((row, i) => this.#row(got.steps[i], row, got)));
+    this.#oldest = got.steps.at(-1) ?? this.#oldest;
+    this.older.hidden = got.older === 0;
+  }
+
+  async #ask(query) {
+    const answer = await fetch("/api/rows?" + new URLSearchParams({ stream: this.stream, ...query })).catch(() => null);
+    return answer?.ok ? answer.json() : null;
+  }
+
+  #head(columns) {
+    if (this.headings.cells.length === columns.length + 1) return;
+    const cells = columns.map((c) => heading(c.replaceAll("_", " "), "n"));
+    this.headings.replaceChildren(heading("step", "n"), ...cells);
+    this.clear();
+  }
+
+  #row(step, row, { columns, whole }) {
+    return make("tr", {}, make("td", { text: step.toLocaleString("en"), kind: "n" }), ...columns.map((column) => {
+      if (!(column in row)) return make("td", { text: "–", kind: "n" });
+      const value = row[column];
+      if (/^(success|solved|done|truncated)$/.test(column) && whole.includes(column)) {
+        return make("td", { text: value ? "yes" : "no", kind: value ? "n yes" : "n no" });
+      }
+      return make("td", { text: number(value), kind: "n" });
+    }));
+  }
+}
+
+export class Tables {
+  #tables = new Map();
+
+  constructor(root) {
+    this.root = root;
+  }
+
+  clear() {
+    for (const table of this.#tables.values()) table.clear();
+  }
+
+  told(streams) {
+    for (const [stream, about] of Object.entries(streams)) {
+      if (!isTable(stream) || !about.columns.length) continue;
+      if (!this.#tables.has(stream)) {
+        const title = /episode/.test(stream) ? "Episodes" : stream.replaceAll("_", " ");
+        const table = new Rows(stream, title);
+        this.#tables.set(stream, table);
+        this.root.append(table.root);
+      }
+      this.#tables.get(stream).told(about);
+    }
+  }
+}
+
+function heading(text, kind) {
+  const made = make("th", { text, kind });
+  made.setAttribute("scope", "col");
+  return made;
+}
+
+function sentence(text) {
+  return make("p", { text, kind: "soft" });
+}
+
+export function meter(share, kind = "") {
+  const fill = make("i");
+  fill.style.width = Math.min(Math.max(100 * share, 0), 100) + "%";
+  return make("div", { kind: "meter " + kind }, fill);
+}
+
+function pill(verdict) {
+  return make("span", { text: verdict === "running" ? "not yet" : verdict, kind: "verdict " + verdict.split(" ")[0] });
+}
+
+function budgets(facts) {
+  if (!facts.budgets.length) return [sentence(facts.finished ? "No budget was stated." : "No budget is known here.")];
+  const rows = facts.budgets.map((b) => make("tr", {},
+    make("td", { text: b.name, title: b.source }), make("td", {}, pill(b.verdict)),
+    make("td", { text: b.limit_text, kind: "n" }), make("td", { text: b.predicted_text, kind: "n" }), make("td", { text: b.measured_text, kind: "n" })));
+  const head = make("tr", {}, heading("budget"), heading("verdict"), ...["limit", "predicted", "measured"].map((t) => heading(t, "n")));
+  const scroll = make("div", { kind: "scroll", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "Budgets");
+  return [scroll];
+}
+
+function memory({ memory: m }) {
+  if (!m || !(m.planned_bytes >= 0)) return [sentence("Known when the run has ended: XLA's figures come with the receipt.")];
+  const rows = [["un-planned", m.unplanned_bytes, "plain"], ["as it ran", m.planned_bytes, m.limit_bytes && m.planned_bytes > m.limit_bytes ? "over" : ""]];
+  if (m.limit_bytes) rows.push(["budget", m.limit_bytes, "plain"]);
+  const most = Math.max(...rows.map(([, value]) => value));
+  const bars = make("div", { kind: "bars" });
+  for (const [name, value, kind] of rows) bars.append(make("span", { text: name }), meter(value / most, kind), make("span", { text: bytes(value) }));
+  return [bars];
+}
+
+/** The newest running counts of the stream "watch", or else what the receipt says. */
+export function losses(facts, streams) {
+  if (facts.losses) return facts.losses;
+  const latest = streams.watch?.latest ?? {};
+  const found = {};
+  for (const kind of ["summary", "scalar", "frame"]) {
+    const [dropped, kept] = [latest["dropped_" + kind], latest["kept_" + kind]];
+    if (dropped !== undefined || kept !== undefined) found[kind] = { dropped: { any: dropped ?? 0 }, kept: kept ?? 0, given: (dropped ?? 0) + (kept ?? 0) };
+  }
+  return Object.keys(found).length ? found : null;
+}
+
+function lossTable(found) {
+  if (!found) return [sentence("Neither journal nor receipt says. The journal itself drops nothing: what is written here is all that was recorded.")];
+  const rows = Object.entries(found).map(([kind, t]) => {
+    const reasons = Object.entries(t.dropped ?? {}).filter(([, n]) => n);
+    const lost = reasons.reduce((sum, [, n]) => sum + n, 0);
+    const why = reasons.filter(([w]) => w !== "any").map(([w, n]) => `${w} ${n.toLocaleString("en")}`).join(", ");
+    return make("tr", {}, make("td", { text: kind }), make("td", { text: number(t.given ?? 0), kind: "n" }), make("td", { text: number(t.kept ?? 0), kind: "n" }),
+      make("td", { text: number(lost), kind: lost ? "n broken" : "n" }), make("td", { text: why || "–" }));
+  });
+  const head = make("tr", {}, heading("class"), ...["given", "kept", "lost"].map((t) => heading(t, "n")), heading("why"));
+  return [make("div", { kind: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)))];
+}
+
+/** Everything from config and receipt. */
+export function showFacts(facts, streams) {
+  find("budgets").replaceChildren(...budgets(facts));
+  find("verdict").replaceChildren(...(facts.verdict ? [pill(facts.verdict)] : []));
+  find("memory").replaceChildren(...memory(facts));
+  find("losses").replaceChildren(...lossTable(losses(facts, streams)));
+  const notes = [...facts.notes, ...facts.missing];
+  find("notes").replaceChildren(...notes.map((text) => make("li", { text })));
+  const rows = Object.entries(facts.environment ?? {}).map(([name, text]) => make("div", {}, make("dt", { text: name }), make("dd", { text: String(text) })));
+  find("environment").replaceChildren(...rows);
+  find("about").hidden = !notes.length && !rows.length;
+}

@@ -1,0 +1,116 @@
+"""Records as lines of JSON, for `jq`, pandas, and whatever comes next."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frugax.errors import OutputError
+from frugax.files import make_folder, why_not_written
+
+from ._event import Event
+
+
+class JsonLines:
+    """Appends one JSON object for each record.
+
+    A line is `{"kind": ..., "stream": ..., "step": ..., "values": {...}}`. Numbers that
+    JSON does not have are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`; arrays are
+    nested lists. Lines are whole: one that could not be written is taken back, and one
+    that another process left cut off is ended before the first of ours.
+
+    Attributes:
+        name: for the receipt.
+    """
+
+    name = "json lines"
+
+    def __init__(self, path: str | os.PathLike[str], *, frames: bool = True) -> None:
+        """Open the file for appending.
+
+        Args:
+            path: the file; its folder is made if need be.
+            frames: also write frames, which are long lines.
+
+        Raises:
+            OutputError: it cannot be opened.
+        """
+        self._path = Path(path)
+        self._frames = frames
+        make_folder(self._path.parent)
+        try:
+            self._file = self._path.open("a+b", buffering=0)
+            end = self._file.seek(0, os.SEEK_END)
+            if end:
+                self._file.seek(-1, os.SEEK_END)
+                if self._file.read(1) != b"\n":
+                    self._file.write(b"\n")
+        except OSError as e:
+            raise OutputError(why_not_written(self._path, e)) from e
+
+    def write(self, events: Sequence[Event]) -> None:
+        """Append the records.
+
+        Raises:
+            OutputError: no space or no permission; none of these records was written.
+            ValueError: the sink is closed.
+        """
+        if self._file.closed:
+            raise ValueError(f"{self._path} is closed: nothing can be written to it.")
+        chosen = [e for e in events if self._frames or e.kind != "frame"]
+        data = memoryview(b"".join(_line(event) for event in chosen))
+        start = self._file.seek(0, os.SEEK_END)
+        try:
+            while data:
+                data = data[self._file.write(data) or 0 :]
+        except OSError as e:
+            self._file.truncate(start)
+            raise OutputError(why_not_written(self._path, e)) from e
+
+    def close(self) -> None:
+        """Wait until the file is on the disk, and let go of it.
+
+        Raises:
+            OutputError: the disk failed.
+        """
+        if self._file.closed:
+            return
+        try:
+            with self._file:
+                os.fsync(self._file.fileno())
+        except OSError as e:
+            raise OutputError(why_not_written(self._path, e)) from e
+
+
+def _line(event: Event) -> bytes:
+    values = {name: _plain(value) for name, value in event.values.items()}
+    line = {
+        "kind": event.kind,
+        "stream": event.stream,
+        "step": event.step,
+        "values": values,
+    }
+    text = json.dumps(line, allow_nan=False, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _plain(value: np.ndarray) -> Any:
+    if value.dtype.kind == "V":  # bfloat16 and its kind, whose items are no numbers
+        value = value.astype(np.float32)
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        return _named(value.tolist())
+    return value.tolist()
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_named(v) for v in value]
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

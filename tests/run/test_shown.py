@@ -1,0 +1,135 @@
+"""What a task shows: taken when it can be paid for, checked, journalled and drawn."""
+
+import contextlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import watch
+from frugax.budget import OverheadBudget
+from frugax.errors import ConfigError
+from frugax.run._album import Album
+from frugax.run._check import check_show
+from frugax.run._shown import shown
+
+
+class Purse(watch.Watcher):
+    """A watcher that pays for so many seconds, and counts what it paid for."""
+
+    def __init__(self, journal: watch.Journal, seconds: float) -> None:
+        super().__init__(journal, OverheadBudget("1%"))
+        self.seconds, self.asked, self.paid = seconds, [], 0
+
+    def affords(self, seconds: float) -> bool:
+        self.asked.append(seconds)
+        return seconds <= self.seconds
+
+    @contextlib.contextmanager
+    def spending(self):
+        self.paid += 1
+        yield
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with watch.Journal.create(tmp_path / "journal", {}) as journal:
+        yield journal
+
+
+def one_grid(params):
+    return {"grids": {"now": params[None]}, "told": {"sum": params.sum()}}
+
+
+def streams_of(journal, tmp_path):
+    journal.flush()
+    return watch.read(tmp_path / "journal").streams
+
+
+def test_an_album_takes_each_step_once(journal, tmp_path):
+    purse = Purse(journal, seconds=1e9)
+    album = Album(one_grid, purse, journal)
+    album.take(0, jnp.zeros((2, 2)))
+    album.offer(3, jnp.ones((2, 2)))
+    album.take(3, jnp.ones((2, 2)))
+    assert purse.paid == 2
+    assert album.last_step == 3
+    streams = streams_of(journal, tmp_path)
+    assert streams["grids"].steps.tolist() == streams["told"].steps.tolist() == [0, 3]
+    assert streams["grids"]["now"].shape == (2, 1, 2, 2)
+    assert streams["told"]["sum"].tolist() == [0, 4]
+
+
+def test_an_album_asks_for_what_the_last_time_cost(journal, tmp_path):
+    purse = Purse(journal, seconds=0.0)
+    album = Album(one_grid, purse, journal)
+    album.offer(1, jnp.zeros((2, 2)))  # nobody knows yet what it costs
+    album.offer(2, jnp.zeros((2, 2)))
+    assert purse.asked[0] == 0 < purse.asked[1]
+    assert album.last_step == 1
+    album.take(3, jnp.zeros((2, 2)))  # whatever it costs
+    assert streams_of(journal, tmp_path)["grids"].steps.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, r"show must give a dict of streams.*got 3 \(type int\)"),
+        ({"": {"a": 1}}, "a stream '', which frugax writes itself"),
+        ({"watch": {"a": 1}}, "a stream 'watch', which frugax writes itself"),
+        ({1: {"a": 1}}, "a stream 1, which"),
+        ({"s": jnp.zeros(2)}, r"gives float32\[2\] as 's': a stream is a dict"),
+        ({"s": {}}, "as 's': a stream is a dict"),
+        ({"s": {"a": "text"}}, "as 'a' of 's': it must be a number"),
+        ({"s": {"a": jnp.zeros(2, complex)}}, r"complex64\[2\] as 'a' of 's'"),
+    ],
+)
+def test_what_cannot_be_shown_is_named(given, message):
+    with pytest.raises(ConfigError, match=message):
+        check_show(lambda params: given, jnp.zeros(2))
+
+
+def test_what_can_be_shown_passes():
+    check_show(one_grid, jnp.zeros((2, 2)))
+    check_show(lambda p: {"s": {"a": p > 0, "b": 1, "c": np.int8(2)}}, jnp.zeros(2))
+    assert jax.eval_shape(one_grid, jnp.zeros((2, 2)))  # it was not run
+
+
+def recorded(journal, tmp_path, *, steps, name="grids"):
+    for step in range(steps):
+        grids = np.full((2, 3, 3), step % 10, np.int8)
+        journal.write(step, {"given": grids, "now": grids[0]}, stream=name)
+        journal.write(step, {"sum": step / 8, "each": np.arange(2.0)}, stream="told")
+        journal.write(step, {"overhead": 0.5}, stream="watch")
+    return streams_of(journal, tmp_path)
+
+
+def test_grids_are_drawn_for_some_steps_and_the_last_one_is_seen(journal, tmp_path):
+    page = shown(recorded(journal, tmp_path, steps=50))
+    frames = re.findall(r'data-frame="(\d+)" data-step="(\d+)"( hidden)?>', page)
+    assert [int(i) for i, _, _ in frames] == list(range(12))
+    assert (frames[0][1], frames[-1][1]) == ("0", "49")
+    assert [bool(hidden) for *_, hidden in frames] == [True] * 11 + [False]
+    assert 'max="11" value="11"' in page
+    assert "Recorded at 50 training steps" in page
+    assert page.count(">given</text>") == page.count(">now</text>") == 12
+
+
+def test_numbers_stand_in_a_table(journal, tmp_path):
+    page = shown(recorded(journal, tmp_path, steps=3))
+    assert "<td>sum<td class=n>0<td class=n>0.125<td class=n>0.25</tr>" in page
+    assert "<td>each[1]<td class=n>1<td class=n>1<td class=n>1</tr>" in page
+    assert "overhead" not in page  # how watching went stands elsewhere
+
+
+def test_names_are_text_and_no_html(journal, tmp_path):
+    page = shown(recorded(journal, tmp_path, steps=1, name="<script>"))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_no_streams_no_section(journal, tmp_path):
+    journal.write(1, {"overhead": 0.5}, stream="watch")
+    assert shown(streams_of(journal, tmp_path)) == ""

@@ -1,0 +1,92 @@
+"""Where nobody collects, one safe callback delivers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax.watch import probes
+from frugax.watch.probes import Partly, record
+
+
+@pytest.fixture
+def got():
+    found = []
+    before = probes.on_delivery(lambda probe, value: found.append((probe.name, value)))
+    yield found
+    probes.on_delivery(before)
+
+
+def test_values_are_delivered_in_order_as_arrays_of_their_own(got):
+    @jax.jit
+    def fn(x):
+        def step(x, _):
+            record("x", {"a": x, "b": 2 * x})
+            return x + 1, None
+
+        return jax.lax.scan(step, x, None, length=3)[0]
+
+    assert fn(1.0) == 4
+    jax.effects_barrier()
+    assert [(v["a"].item(), v["b"].item()) for _, v in got] == [(1, 2), (2, 4), (3, 6)]
+    assert all(type(v["a"]) is np.ndarray for _, v in got)
+
+
+def test_a_gate_delivers_only_what_was_made_and_one_call_for_all_lanes(got):
+    def fn(x):
+        record("x", x, when=x > 2)
+        return x
+
+    jax.jit(fn)(1.0)
+    jax.effects_barrier()
+    assert got == []
+    jax.jit(jax.vmap(fn))(jnp.arange(4.0))
+    jax.effects_barrier()
+    ((name, value),) = got
+    assert name == "x"
+    assert isinstance(value, Partly)
+    assert value.present.tolist() == [False, False, False, True]
+
+
+def test_outside_of_any_program_it_is_delivered_at_once(got):
+    record("x", 3)
+    assert got == [("x", 3)]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_whatever_the_receiver_raises_the_program_goes_on(error, got):
+    def raising(probe, value):
+        raise error("on purpose")
+
+    before = probes.on_delivery(raising)
+    faults = probes.delivery_faults()
+    try:
+        fn = jax.jit(lambda x: (record("x", x), x + 1)[1])
+        assert fn(1.0) == 2
+        jax.effects_barrier()
+    finally:
+        probes.on_delivery(before)
+    assert probes.delivery_faults() == faults + 1
+
+
+def test_with_no_receiver_nothing_happens():
+    before = probes.on_delivery(None)
+    try:
+        assert jax.jit(lambda x: (record("x", x), x + 1)[1])(1.0) == 2
+        jax.effects_barrier()
+    finally:
+        probes.on_delivery(before)
+
+
+def test_remat_and_grad_deliver_and_a_probe_is_told_by_its_handler(got):
+    def fn(x):
+        record("x", x)
+        return x * x
+
+    assert jax.grad(jax.checkpoint(fn))(3.0) == 6
+    jax.effects_barrier()
+    # JAX runs effects of what it does again again; `collect` does not.
+    assert [name for name, _ in got] == ["x", "x"]
+    make = lambda handler: probes.Probe.of("x", "call", handler, 1.0)
+    assert make(print) == make(print) != make(repr)
+    assert len({make(print), make(print), make(repr)}) == 2

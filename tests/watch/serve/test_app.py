@@ -1,0 +1,251 @@
+"""The application, request by request: who may read, what is sent, what is not."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from frugax.watch.serve import Feed, Watched, page_app
+from frugax.watch.serve._guard import own_names
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("starlette")
+
+
+def _serving(folder, work, *, token=None, host="127.0.0.1"):
+    """What `work(client, feed)` gives, with the run read."""
+
+    async def inside():
+        feed = Feed(Watched(folder), look_every_s=0.01, beat_every_s=0.05)
+        app = page_app(feed, token=token, hosts=own_names(host))
+        reader = asyncio.create_task(feed.run())
+        while not feed.state:
+            await asyncio.sleep(0.005)
+        transport = httpx.ASGITransport(app)
+        url = "http://127.0.0.1:8765"
+        async with httpx.AsyncClient(transport=transport, base_url=url) as client:
+            found = await work(client, feed)
+        feed.stop()
+        await reader
+        return found
+
+    return asyncio.run(inside())
+
+
+def _get(folder, path, **given):
+    headers = given.pop("headers", {})
+    method = given.pop("method", "GET")
+
+    async def work(client, _):
+        return await client.request(method, path, headers=headers)
+
+    return _serving(folder, work, **given)
+
+
+def _events(text):
+    for part in text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line)
+        if "event" in lines:
+            yield lines["event"], json.loads(lines["data"]), lines.get("id")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/static/app.js", "/api/state", "/favicon.ico", "/nothing"]
+)
+def test_every_answer_is_strict_about_what_a_browser_may_do(folder, path):
+    answer = _get(folder, path)
+    assert answer.status_code == (404 if path == "/nothing" else 200)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_has_no_script_or_style_within_and_nothing_from_outside(folder):
+    page = _get(folder, "/").text
+    assert "style=" not in page
+    assert "<style" not in page
+    assert "onclick" not in page
+    assert page.count("<script") == page.count("<script src=") + page.count(
+        '<script type="module" src='
+    )
+    for part in page.split('src="')[1:] + page.split('href="')[1:]:
+        assert part.startswith(("/static/", "/api/state", "#"))
+
+
+def test_every_file_that_the_page_names_is_served(folder):
+    page = _get(folder, "/").text
+    names = {p.split('"')[0] for p in page.split('"/static/')[1:]}
+
+    async def work(client, _):
+        scripts = [n for n in names if n.endswith(".js") and n != "uPlot.js"]
+        for name in scripts:
+            text = (await client.get(f"/static/{name}")).text
+            names.update(p.split('"')[0] for p in text.split('from "./')[1:])
+        return [(n, (await client.get(f"/static/{n}")).status_code) for n in names]
+
+    served = _serving(folder, work)
+    assert len(served) >= 9
+    assert all(status == 200 for _, status in served)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil.example:8765",
+     "127.0.0.1:80:90", "a@127.0.0.1"],
+)  # fmt: skip
+def test_a_name_that_is_not_ours_is_turned_away(folder, host):
+    answer = _get(folder, "/api/state", headers={"host": host})
+    assert answer.status_code == 421
+    assert "streams" not in answer.text
+
+
+@pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1", "[::1]:8765"])
+def test_our_own_names_are_answered_through_a_tunnel_too(folder, host):
+    assert _get(folder, "/api/state", headers={"host": host}).status_code == 200
+
+
+def test_other_sites_may_link_here_but_not_read(folder):
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    assert _get(folder, "/api/state", headers=headers).status_code == 403
+    headers["sec-fetch-mode"] = "navigate"
+    assert _get(folder, "/", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
+def test_nothing_can_be_changed(folder, method):
+    assert _get(folder, "/", method=method).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../_app.py", "/static/%2e%2e/_app.py", "/static/..%2f_app.py",
+     "/static//etc/passwd", "/static/index.html/../../x", "/config.yaml"],
+)  # fmt: skip
+def test_no_other_file_can_be_had(folder, path):
+    assert _get(folder, path).status_code == 404
+
+
+def test_without_the_token_nothing_is_shown(folder):
+    for path in ("/", "/api/state", "/static/app.js", "/api/state?token=wrong"):
+        answer = _get(folder, path, token="secret")
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+
+
+def test_the_token_becomes_a_cookie_that_scripts_cannot_read(folder):
+    async def work(client, _):
+        first = await client.get("/?token=secret")
+        cookie = first.headers["set-cookie"]
+        pair = cookie.split(";")[0]
+        again = await client.get("/api/state", headers={"cookie": pair})
+        forged = pair[:-1] + ("a" if pair[-1] != "a" else "b")
+        client.cookies.clear()
+        no = await client.get("/api/state", headers={"cookie": forged})
+        return first, cookie, again, no
+
+    first, cookie, again, no = _serving(folder, work, token="secret")
+    assert first.status_code == again.status_code == 200
+    assert no.status_code == 401
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert "secret" not in cookie
+
+
+def test_a_script_may_send_the_token_as_a_header(folder):
+    headers = {"authorization": "Bearer secret"}
+    assert _get(folder, "/api/state", headers=headers, token="secret").is_success
+
+
+def test_events_begin_with_all_and_then_bring_what_is_new(folder):
+    from frugax.watch.journal import Journal
+
+    async def work(client, feed):
+        async def later():
+            await asyncio.sleep(0.2)
+            with Journal.append_to(folder / "journal") as journal:
+                journal.write(101, {"loss": 0.25})
+            await asyncio.sleep(0.8)
+            feed.stop()
+
+        task = asyncio.create_task(later())
+        answer = await client.get("/api/events")
+        await task
+        return answer
+
+    answer = _serving(folder, work)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    told = list(_events(answer.text))
+    deltas = [(data, number) for kind, data, number in told if kind == "delta"]
+    assert told[0][0] == "state"
+    assert deltas[0][0]["reset"]
+    assert deltas[0][0]["streams"][""]["loss"]["x"] == list(range(1, 101))
+    fresh, number = deltas[-1]
+    assert not fresh["reset"]
+    assert fresh["streams"][""] == {"loss": {"x": [101], "y": [0.25], "of": 1}}
+    assert number == fresh["cursor"]
+    assert len(deltas) == 2
+    assert any(kind == "beat" for kind, _, _ in told)
+
+
+def test_events_go_on_after_the_server_starts_anew(folder):
+    async def work(client, feed):
+        async def later():
+            await asyncio.sleep(0.3)
+            feed.stop()
+
+        task = asyncio.create_task(later())
+        headers = {} if held is None else {"last-event-id": held}
+        answer = await client.get("/api/events", headers=headers)
+        await task
+        return [
+            (data, number)
+            for kind, data, number in _events(answer.text)
+            if kind == "delta"
+        ]
+
+    held = None
+    held = _serving(folder, work)[-1][1]
+    again = _serving(folder, work)
+    assert [data["reset"] for data, _ in again] == [False]
+    assert again[0][0]["streams"] == {}
+
+
+def test_a_frame_is_sent_as_numbers(folder):
+    answer = _get(folder, "/api/frame?stream=grid&column=grid&number=4")
+    length = int.from_bytes(answer.content[:4], "little")
+    about = json.loads(answer.content[4 : 4 + length])
+    assert about["step"] == 50
+    assert (4 + length) % 8 == 0
+    sent = np.frombuffer(answer.content[4 + length :], about["dtype"])
+    assert sent.reshape(about["shape"])[0].tolist() == [5, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/api/frame?stream=grid&column=grid&number=99", 404, "0 to 9 are held"),
+        ("/api/frame?stream=no&column=grid", 404, "no"),
+        ("/api/frame?stream=grid&column=grid&number=x", 400, "whole number"),
+        ("/api/series?stream=&column=loss", 400, "from must be"),
+        ("/api/series?stream=&column=no&from=1&to=2", 404, "no"),
+        ("/api/series?stream=&column=loss&from=1&to=2&points=1", 400, "points"),
+        ("/api/series?stream=&column=loss&from=1&to=" + "9" * 30, 400, "to must"),
+        ("/api/rows?stream=episode_summary&count=9999", 400, "count must be"),
+        ("/api/rows?stream=nothing", 404, "nothing"),
+    ],
+)
+def test_a_wrong_question_is_answered_with_what_is_wrong(folder, path, status, said):
+    answer = _get(folder, path)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+def test_a_window_and_rows_can_be_asked_for(folder):
+    answer = _get(folder, "/api/series?stream=&column=loss&from=10&to=12&points=100")
+    assert answer.json()["loss"]["x"] == [9, 10, 11, 12, 13]
+    answer = _get(folder, "/api/rows?stream=episode_summary&count=1")
+    assert answer.json()["steps"] == [5]

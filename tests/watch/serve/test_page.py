@@ -1,0 +1,205 @@
+"""The page in a real browser: it draws, it listens, and it breaks no rule of its own."""
+
+import pytest
+
+from chromium import BROWSER, chromium
+from frugax.watch.journal import Journal
+from watched_pages import Server, write_steps
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium here"),
+]
+
+DRAWN = "document.querySelectorAll('.chart canvas').length >= 2"
+STEP = "document.querySelector('#frame-step').textContent"
+# Whether anything but the background is painted on a canvas.
+PAINTED = """(() => {
+  const canvas = document.querySelector('%s');
+  const pen = canvas.getContext('2d');
+  const data = new Uint32Array(
+    pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+  return new Set(data).size;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser, folder):
+    """The browser with the page of an unfinished run open."""
+    server = Server(folder, "--port", 0)
+    browser.complaints.clear()
+    browser.size(1280, 900)
+    browser.open(f"http://127.0.0.1:{server.port}/")
+    browser.wait_for(DRAWN)
+    browser.wait_for(f"{STEP} === 'step 100'")
+    yield browser, server
+    browser.open("about:blank")
+    status, said = server.leave()
+    assert status == 0, said
+
+
+def test_charts_and_frames_are_drawn_without_a_complaint(opened):
+    page, _ = opened
+    assert page.run("document.querySelector('#title').textContent") == "small"
+    assert page.run("document.querySelector('#alive').className") in (
+        "pill running",
+        "pill died",  # on a slow machine the fixture's journal is old by now
+    )
+    assert page.run(PAINTED % ".chart canvas") > 5
+    # The ten digits of the grid, and the lines between the cells.
+    assert page.run(PAINTED % "#frame") >= 10
+    label = page.run("document.querySelector('.plot').getAttribute('aria-label')")
+    assert label.startswith("Chart of loss: 1 at step 1, 0.01 at step 100")
+    rows = page.run("document.querySelectorAll('#tables tbody tr').length")
+    assert rows == 5
+    page.run("new Promise((done) => setTimeout(done, 300))")
+    assert page.complaints == []
+
+
+def test_frames_are_moved_through_by_keys(opened):
+    page, _ = opened
+    page.run("document.querySelector('#scrub').focus()")
+
+    def after(key, step, **held):
+        page.press(key, **held)
+        page.wait_for(f"{STEP} === 'step {step}'", timeout_s=10)
+
+    after("ArrowLeft", 90)
+    after("ArrowLeft", 80)
+    after("ArrowRight", 90)
+    after("Home", 10)
+    after("ArrowRight", 100, shift=True)
+    after("Home", 10)
+    said = page.run("document.querySelector('#scrub').getAttribute('aria-valuetext')")
+    assert said == "step 10, frame 1 of 10"
+    page.press(" ")
+    playing = "document.querySelector('#play').getAttribute('aria-label')"
+    assert page.run(playing) == "Pause"
+    page.wait_for(f"{STEP} === 'step 100'", timeout_s=20)
+    page.wait_for(f"{playing} === 'Play'", timeout_s=10)
+    after("End", 100)
+    assert page.complaints == []
+
+
+def test_what_the_run_writes_is_shown_without_a_reload(opened, folder):
+    page, _ = opened
+    page.run("window.mine = true")
+    with Journal.append_to(folder / "journal") as journal:
+        write_steps(journal, 101, 140)
+        page.wait_for("document.title.startsWith('step 140')")
+        page.wait_for(f"{STEP} === 'step 140'")  # it was at the newest, so it follows
+        page.wait_for("document.querySelectorAll('#tables tbody tr').length === 7")
+        journal.rewind(120)
+        page.wait_for("document.title.startsWith('step 120')")
+        page.wait_for(f"{STEP} === 'step 120'")
+        page.wait_for("document.querySelectorAll('#tables tbody tr').length === 6")
+    assert page.run("window.mine")
+    assert page.complaints == []
+
+
+def test_it_goes_on_when_the_server_comes_back(browser, folder):
+    server = Server(folder, "--port", 0)
+    browser.complaints.clear()
+    browser.open(f"http://127.0.0.1:{server.port}/")
+    browser.wait_for(DRAWN)
+    browser.run("window.mine = true")
+    server.leave()
+    browser.wait_for("document.querySelector('#alive').className === 'pill offline'")
+    with Journal.append_to(folder / "journal") as journal:
+        write_steps(journal, 101, 110)
+    again = Server(folder, "--port", server.port)
+    try:
+        browser.wait_for("document.title.startsWith('step 110')")
+        assert browser.run("window.mine")
+        # That a connection was refused is the browser's own remark.
+        assert all("ERR_" in text for text in browser.complaints)
+    finally:
+        browser.open("about:blank")
+        again.leave()
+
+
+def test_a_stretch_that_is_dragged_over_is_shown_finer(opened):
+    page, _ = opened
+    box = page.run(
+        "(() => { const b = document.querySelector('.u-over').getBoundingClientRect();"
+        " return [b.left, b.top, b.width, b.height]; })()"
+    )
+    left, top, width, height = box
+    middle = top + height / 2
+    page.drag((left + width / 4, middle), (left + width / 2, middle))
+    page.wait_for("!document.querySelector('#whole').hidden", timeout_s=10)
+    page.run("document.querySelector('#whole').click()")
+    assert page.run("document.querySelector('#whole').hidden")
+    page.run(
+        "const s = document.querySelector('#span'); s.value = '0.1';"
+        " s.dispatchEvent(new Event('change'))"
+    )
+    asked = "performance.getEntriesByType('resource').some("
+    page.wait_for(asked + "(e) => e.name.includes('/api/series'))", timeout_s=10)
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", [390, 320, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_the_width_and_the_scheme(opened, width, scheme):
+    page, _ = opened
+    page.size(width, 800)
+    page.prefer(prefers_color_scheme=scheme)
+    page.run("new Promise((done) => setTimeout(done, 200))")
+    assert page.run("document.documentElement.scrollWidth") <= width
+    paper = page.run("getComputedStyle(document.body).backgroundColor")
+    assert (int(paper[4:].split(",")[0]) < 60) == (scheme == "dark")
+    assert page.complaints == []
+
+
+def test_nothing_moves_by_itself_if_motion_is_not_wanted(opened):
+    page, _ = opened
+    page.run("document.querySelector('#alive').className = 'pill running'")
+    moving = "getComputedStyle(document.querySelector('#alive i')).animationName"
+    page.prefer(prefers_reduced_motion="no-preference")
+    assert page.run(moving) == "breathe"
+    page.prefer(prefers_reduced_motion="reduce")
+    assert page.run(moving) == "none"
+
+
+def test_everything_that_can_be_pressed_has_a_name(opened):
+    page, _ = opened
+    nameless = page.run(
+        "[...document.querySelectorAll('button, select, input, canvas[role], [role=img]')]"
+        ".filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim()"
+        " || e.labels?.length)).map((e) => e.outerHTML)"
+    )
+    assert nameless == []
+
+
+def test_the_policy_is_in_force(opened):
+    page, _ = opened
+    page.run(
+        "new Promise((done) => { addEventListener('securitypolicyviolation', done);"
+        " const s = document.createElement('style'); s.textContent = 'b{}';"
+        " document.head.append(s); })"
+    )
+    assert page.complaints  # the one breach that this test made itself
+
+
+def test_the_token_leaves_the_address(browser, folder):
+    server = Server(folder, "--port", 0, "--token")
+    browser.complaints.clear()
+    try:
+        browser.open(f"http://127.0.0.1:{server.port}{server.path}")
+        browser.wait_for(DRAWN)
+        assert browser.run("location.search") == ""
+        assert browser.run("document.cookie") == ""  # scripts cannot read it
+        assert browser.complaints == []
+    finally:
+        browser.open("about:blank")
+        server.leave()

@@ -1,0 +1,86 @@
+"""The process: says where it is, leaves on Ctrl-C, says what is wrong."""
+
+import http.client
+import socket
+import sys
+import threading
+
+import pytest
+
+from frugax.errors import ConfigError, MissingExtraError
+from frugax.watch.serve import serve
+from frugax.watch.serve._guard import is_loopback
+from watched_pages import Server
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+
+
+def _ask(port, path, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers=headers)
+    return connection, connection.getresponse()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_cleanly_while_a_page_listens(folder):
+    server = Server(folder, "--port", 0)
+    assert server.host == "127.0.0.1"
+    listening, events = _ask(server.port, "/api/events")
+    assert events.readline() == b"retry: 1000\n"
+    status, said = server.leave()
+    listening.close()
+    assert status == 0, said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_beyond_this_machine_a_token_is_asked_for(folder):
+    server = Server(folder, "--port", 0, "--host", "0.0.0.0")
+    try:
+        assert server.path.startswith("/?token=")
+        for path, status in (("/api/state", 401), (server.path, 200)):
+            connection, answer = _ask(server.port, path)
+            assert answer.status == status
+            connection.close()
+        connection, answer = _ask(server.port, server.path, Host="evil.example")
+        assert answer.status == 421
+        connection.close()
+    finally:
+        status, said = server.leave()
+    assert status == 0, said
+    # The token is said once, in the address, and in no log.
+    assert said.count(server.path.partition("=")[2]) == 1
+
+
+def test_a_taken_port_is_said(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--port {port}: the port is taken"):
+            serve(folder, port=port)
+    with pytest.raises(ConfigError, match="from 0"):
+        serve(folder, port=70_000)
+    with pytest.raises(ConfigError, match="cannot listen there"):
+        serve(folder, host="no.such.host.invalid", port=0)
+
+
+@pytest.mark.parametrize(("package", "name"), [("uvicorn",) * 2, ("starlette",) * 2])
+def test_a_missing_package_is_said(folder, monkeypatch, package, name):
+    for module in [m for m in sys.modules if m.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"frugax\[serve\]"):
+        serve(folder, port=0)
+    assert name
+
+
+def test_only_this_machine_is_loopback():
+    assert all(map(is_loopback, ["127.0.0.1", "localhost", "::1", "127.8.9.1"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "example.org", ""]))
+
+
+def test_no_thread_is_left_behind_by_a_refusal(folder):
+    before = threading.active_count()
+    with pytest.raises(ConfigError):
+        serve(folder / "nothing", port=0)
+    assert threading.active_count() == before

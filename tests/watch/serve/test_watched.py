@@ -1,0 +1,130 @@
+"""What the page says about a run that lives, has ended, was killed, or is damaged."""
+
+import fcntl
+import json
+import os
+
+import pytest
+
+from frugax.errors import ConfigError
+from frugax.watch.journal import Journal
+from frugax.watch.serve import Watched
+from frugax.watch.serve._facts import held
+
+
+def _state(folder, *, later=0.0):
+    watched = Watched(folder)
+    while watched.look()[1]:
+        pass
+    watched.look()
+    return watched.state(now=os.stat(folder / "journal").st_mtime + later)
+
+
+def test_fresh_records_mean_that_it_runs(folder):
+    state = _state(folder, later=5)
+    assert state["alive"]["state"] == "running"
+    assert state["title"] == "small"
+    assert state["streams"][""]["records"] == 100
+    assert state["streams"]["grid"]["frames"]["grid"]["count"] == 10
+    assert state["facts"]["steps"] == 200
+    assert state["facts"]["budgets"][0]["limit_text"] == "1%"
+    assert any("receipt.json" in text for text in state["facts"]["missing"])
+
+
+def test_silence_with_nobody_in_the_folder_means_death(folder):
+    assert _state(folder, later=600)["alive"]["state"] == "died"
+    (folder / ".lock").touch()  # left behind by a process that was killed
+    assert _state(folder, later=600)["alive"]["state"] == "died"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="Linux says who locks")
+def test_silence_while_a_process_holds_the_folder_is_no_death(folder):
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert held(folder / ".lock") is True
+        assert _state(folder, later=600)["alive"]["state"] == "quiet"
+    assert held(folder / ".lock") is False
+
+
+def test_a_receipt_means_that_it_has_ended(finished):
+    state = _state(finished, later=600)
+    assert state["alive"]["state"] == "finished"
+    facts = state["facts"]
+    assert facts["budgets"][0]["measured_text"] == "0.4%"
+    assert facts["budgets"][0]["verdict"] == "kept"
+    assert facts["losses"]["frame"]["dropped"] == {"queue full": 3}
+    assert facts["evaluations"] == {"accuracy": {"x": [50, 100], "y": [0.5, 0.75]}}
+    assert facts["missing"] == []
+
+
+def test_a_run_before_its_first_step_is_waited_for(folder):
+    (folder / "journal").rename(folder / "kept")
+    watched = Watched(folder)
+    assert watched.look() == (False, False)
+    assert watched.state(now=0.0)["alive"]["state"] == "waiting"
+    (folder / "kept").rename(folder / "journal")
+    assert watched.look()[0]
+    assert watched.history.last_step == 100
+
+
+def test_a_journal_alone_is_enough(folder, tmp_path):
+    alone = tmp_path / "alone"
+    (folder / "journal").rename(alone)
+    watched = Watched(alone)
+    watched.look()
+    state = watched.state(now=0.0)
+    assert state["title"] == "small"  # its meta says so
+    assert state["streams"][""]["records"] == 100
+
+
+def test_a_journal_named_inside_its_folder_shows_the_run(finished):
+    watched = Watched(finished / "journal")
+    watched.look()
+    assert watched.state(now=0.0)["facts"]["finished"]
+
+
+def test_another_journal_in_its_place_is_followed(folder):
+    watched = Watched(folder)
+    watched.look()
+    (folder / "journal").rename(folder / "old")
+    with Journal.create(folder / "journal", {}) as journal:
+        journal.write(7, {"loss": 1.0})
+    while watched.look()[0] and watched.history.last_step != 7:
+        pass
+    assert watched.history.last_step == 7
+
+
+def test_damage_is_declared(folder):
+    data = bytearray((folder / "journal").read_bytes())
+    data[len(data) // 2] ^= 255
+    (folder / "journal").write_bytes(data)
+    assert _state(folder)["damage"]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff", "[" * 100_000])
+def test_a_damaged_receipt_or_config_is_said_and_nothing_else(folder, text):
+    (folder / "receipt.json").write_bytes(text.encode("latin-1"))
+    (folder / "config.yaml").write_bytes(text.encode("latin-1"))
+    state = _state(folder)
+    assert state["facts"]["missing"]
+    assert state["streams"][""]["records"] == 100
+
+
+def test_numbers_in_a_receipt_that_are_none_do_no_harm(finished):
+    receipt = json.loads((finished / "receipt.json").read_text())
+    receipt["spends"][0]["measured"] = float("nan")
+    receipt["evaluations"] = [[1, {"a": float("inf")}], ["x", 3], 5]
+    (finished / "receipt.json").write_text(json.dumps(receipt))
+    facts = _state(finished)["facts"]
+    assert facts["budgets"][0]["measured"] is None
+    assert facts["evaluations"] == {}
+
+
+def test_where_there_is_no_run_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such folder or file"):
+        Watched(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="there is no run here"):
+        Watched(tmp_path)
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ConfigError, match="no journal"):
+        Watched(tmp_path / "text")

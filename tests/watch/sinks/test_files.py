@@ -1,0 +1,171 @@
+"""Lines of JSON and trees of SVG files: whole, safe, and what was given."""
+
+import json
+import os
+import resource
+import signal
+import xml.etree.ElementTree as ET
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from frugax.errors import OutputError
+from frugax.watch.sinks import Event, JsonLines, Sink, SvgFiles
+from frugax.watch.sinks._file_names import safe_name
+
+
+def event(kind, stream, step, values):
+    """An event; numbers become arrays of shape ()."""
+    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
+
+
+def frame(step, **values):
+    return event("frame", "grid", step, values)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_says_everything_about_its_record(tmp_path):
+    path = tmp_path / "deep" / "run.jsonl"
+    sink = JsonLines(path)
+    assert isinstance(sink, Sink)
+    sink.write(
+        [
+            event("scalar", "", 3, {"loss": np.float32(0.5), "n": np.int64(2**60)}),
+            event("summary", "é\n", 4, {"ok": True, "h": ml_dtypes.bfloat16(2)}),
+            frame(5, grid=[[1, 2], [3, 0]]),
+        ]
+    )
+    sink.close()
+    keys = ("kind", "stream", "step", "values")
+    assert lines(path) == [
+        dict(zip(keys, line, strict=True))
+        for line in (
+            ("scalar", "", 3, {"loss": 0.5, "n": 2**60}),
+            ("summary", "é\n", 4, {"ok": True, "h": 2.0}),
+            ("frame", "grid", 5, {"grid": [[1, 2], [3, 0]]}),
+        )
+    ]
+
+
+def test_what_json_has_no_number_for_is_text(tmp_path):
+    sink = JsonLines(tmp_path / "a")
+    values = {"x": np.array([np.nan, np.inf, -np.inf, 1.0]), "y": np.float32("nan")}
+    sink.write([event("scalar", "", 0, values)])
+    sink.close()
+    got = lines(tmp_path / "a")[0]["values"]
+    assert got == {"x": ["NaN", "Infinity", "-Infinity", 1.0], "y": "NaN"}
+
+
+def test_frames_can_be_left_out_and_a_file_goes_on(tmp_path):
+    path = tmp_path / "a"
+    path.write_text('{"step": 1}\n{"step":')  # another process died here
+    sink = JsonLines(path, frames=False)
+    sink.write([frame(5, grid=[[1]]), event("scalar", "", 6, {})])
+    sink.close()
+    texts = path.read_text().splitlines()
+    assert texts[:2] == ['{"step": 1}', '{"step":']
+    assert json.loads(texts[2])["step"] == 6
+    assert len(texts) == 3
+
+
+def test_a_full_disk_takes_back_the_half_line_and_says_so(tmp_path):
+    path = tmp_path / "a"
+    sink = JsonLines(path)
+    sink.write([event("scalar", "", 0, {"x": np.zeros(10)})])
+    whole = path.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 50, before[1]))
+        with pytest.raises(OutputError, match="cannot write"):
+            sink.write([event("scalar", "", 1, {"x": np.zeros(1000)})])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old)
+    assert path.read_bytes() == whole
+    sink.write([event("scalar", "", 2, {})])  # there is space again
+    sink.close()
+    assert [line["step"] for line in lines(path)] == [0, 2]
+
+
+def test_a_closed_sink_says_so(tmp_path):
+    sink = JsonLines(tmp_path / "a")
+    sink.close()
+    sink.close()
+    with pytest.raises(ValueError, match="is closed"):
+        sink.write([event("scalar", "", 0, {})])
+
+
+def test_no_permission_is_an_output_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError):
+        JsonLines(tmp_path / "file" / "run.jsonl")
+
+
+def tree(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*.svg"))
+
+
+def test_frames_become_files_in_a_tidy_tree(tmp_path):
+    sink = SvgFiles(tmp_path)
+    assert isinstance(sink, Sink)
+    sink.write(
+        [
+            frame(7, grid=[[1, 2]], mask=[[True, False]]),
+            frame(8, grid=[[1]], episode=12),
+            frame(9, one=[[1]], two=[[2]]),
+            frame(10, before=[[1]], operation=3, after=[[2]], episode=12),
+            event("scalar", "", 1, {"loss": np.float32(1)}),
+        ]
+    )
+    sink.close()
+    assert tree(tmp_path) == [
+        "grid/episode_0012/step_000008.svg",
+        "grid/episode_0012/step_000010.svg",
+        "grid/step_000007.svg",
+        "grid/step_000009_one.svg",
+        "grid/step_000009_two.svg",
+    ]
+    assert sink.written == 5
+    assert "1 masked" in (tmp_path / "grid/step_000007.svg").read_text()
+    whole = (tmp_path / "grid/episode_0012/step_000010.svg").read_text()
+    assert "operation 3" in whole
+    assert "episode 12, step 10" in whole
+    for path in tmp_path.rglob("*.svg"):
+        ET.parse(path)
+
+
+def test_after_the_most_files_nothing_is_written_or_deleted(tmp_path):
+    sink = SvgFiles(tmp_path, most_files=2)
+    sink.write([frame(i, grid=[[1]]) for i in range(5)])
+    assert (sink.written, sink.skipped) == (2, 3)
+    assert tree(tmp_path) == ["grid/step_000000.svg", "grid/step_000001.svg"]
+    with pytest.raises(ValueError, match="most_files must be >= 1, got 0"):
+        SvgFiles(tmp_path, most_files=0)
+
+
+@pytest.mark.parametrize(
+    "stream", ["../../etc", "/etc/x", "a/b", "..", "", "\0", "é" * 300]
+)
+def test_no_stream_leaves_the_folder(tmp_path, stream):
+    folder = tmp_path / "inside"
+    values = {"../g": np.eye(2, dtype=int), "b": np.eye(2)}
+    SvgFiles(folder).write([event("frame", stream, 1, values)])
+    assert len(tree(folder)) == 2
+    assert os.listdir(tmp_path) == ["inside"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(), st.text())
+def test_two_names_never_become_one_file(a, b):
+    names = safe_name(a), safe_name(b)
+    assert (names[0] == names[1]) == (a == b)
+    for name in names:
+        assert 0 < len(name.encode()) < 100 or name == a == "" or name == b == ""
+        assert "/" not in name
+        assert name not in {".", ".."}

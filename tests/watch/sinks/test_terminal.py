@@ -1,0 +1,216 @@
+"""Grids and status in terminals of every kind: colour, none, narrow, no terminal."""
+
+import io
+import re
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from frugax.budget import Receipt, Spend
+from frugax.watch.sinks import Event, Sink, Terminal, log_grid_to_console
+
+
+def console(*, colour=True, width=80, height=40, encoding="utf-8"):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    system = "truecolor" if colour else None
+    return Console(
+        file=file,
+        force_terminal=colour,
+        color_system=system,
+        width=width,
+        height=height,
+        legacy_windows=False,
+        _environ={"TERM": "xterm-256color"},
+    )
+
+
+def written(out):
+    out.file.flush()
+    return out.file.buffer.getvalue().decode(out.file.encoding)
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_where_there_is_no_colour_the_values_are_printed(capfd):
+    log_grid_to_console(np.array([[1, 2, -1], [3, 0, 9]]), title="Debug Grid")
+    lines = capfd.readouterr().out.splitlines()
+    assert lines == ["Debug Grid", "1 2 ·", "3 0 9", "2 × 3, 1 masked"]
+
+
+def test_no_color_is_respected(monkeypatch, capfd):
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Console(force_terminal=True, width=40)
+    log_grid_to_console([[1, 2]], console=out)
+    text = capfd.readouterr().out
+    assert "1 2" in text
+    assert "48;2" not in text
+    assert "▀" not in text
+
+
+def test_in_colour_each_cell_has_its_background():
+    out = console()
+    log_grid_to_console([[2, 8]], console=out)
+    assert re.findall(r"48;2;(\d+;\d+;\d+)", written(out)) == [
+        "255;65;54",
+        "127;219;255",
+    ]
+
+
+def test_numbers_in_colour_when_asked():
+    out = console()
+    log_grid_to_console([[2, 8]], show_numbers=True, mask=[[True, False]], console=out)
+    text = written(out)
+    assert " 2··" in plain(text)
+    assert "48;2;255;65;54" in text
+
+
+def test_a_wide_grid_is_half_blocks_of_two_rows_each():
+    out = console(width=40)
+    log_grid_to_console(np.repeat([[1], [2], [3]], 30, axis=1), console=out)
+    lines = plain(written(out)).split("\n")
+    assert lines[:2] == ["▀" * 30] * 2
+    assert "38;2;0;116;217;48;2;255;65;54m" in written(out)
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_what_does_not_fit_is_cut_off_and_said(colour):
+    out = console(colour=colour, width=20)
+    log_grid_to_console(np.ones((4, 50), int), console=out)
+    text = plain(written(out))
+    assert "... 30 more columns" in text
+    assert max(map(len, text.split("\n"))) <= 20
+
+
+def test_a_terminal_without_unicode_gets_letters_it_has():
+    out = console(encoding="ascii")
+    log_grid_to_console([[1, -1]] * 2, title="é", console=Console(file=io.StringIO()))
+    blind = console(colour=False, encoding="ascii")
+    for each in (out, blind):
+        each.file.reconfigure(errors="replace")
+        log_grid_to_console([[1, -1]] * 50, console=each)
+    assert "1 ." in written(blind)
+    assert "▀" not in written(out)
+    assert "?" not in written(out).split("50")[0]
+
+
+def test_a_title_can_neither_style_nor_steer_the_terminal(capfd):
+    log_grid_to_console([[1]], title="[red]x[/red]\x1b[2J\r\x07")
+    text = capfd.readouterr().out
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_measured_numbers_have_shades_where_there_is_no_colour(capfd):
+    log_grid_to_console([[0.0, 0.5, 1.0, np.nan]])
+    assert capfd.readouterr().out.splitlines() == ["  = @ ·", "1 × 4, 0 to 1, 1 masked"]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def event(kind, stream, step, values):
+    """An event; numbers become arrays of shape ()."""
+    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
+
+
+def step(number, **values):
+    return event("scalar", "", number, values)
+
+
+STATUS = {
+    "overhead": np.float64(0.02),
+    "budget": np.float64(0.01),
+    "kept_summary": np.int64(5),
+    "dropped_summary": np.int64(0),
+    "kept_frame": np.int64(10),
+    "dropped_frame": np.int64(3),
+}
+
+
+def test_without_a_terminal_there_is_a_plain_line_now_and_then():
+    out, clock = console(colour=False, width=200), Clock()
+    sink = Terminal(console=out, clock=clock)
+    assert isinstance(sink, Sink)
+    for i in range(100):
+        clock.now = float(i)
+        sink.write([step(10 * i, norm=2.0, loss=1 / (i + 1))])
+    sink.write([event("summary", "watch", 990, STATUS)])
+    sink.close()
+    lines = written(out).splitlines()
+    assert len(lines) == 11
+    assert lines[0] == "step 0  loss 1  norm 2"
+    assert lines[-1] == (
+        "step 990  loss 0.01  norm 2  10 steps/s  overhead 2% of 1%  dropped 3 frames"
+    )
+
+
+def test_on_a_terminal_one_block_stays_and_shows_the_newest_grid():
+    out, clock = console(), Clock()
+    sink = Terminal(console=out, clock=clock)
+    for i in range(3):
+        clock.now = float(i)
+        grid = np.full((2, 2), i + 1)
+        sink.write([step(i, loss=1.0), event("frame", "grid", i, {"grid": grid})])
+    sink.write([event("summary", "watch", 990, STATUS)])
+    assert sys.stdout is sys.__stdout__ or not hasattr(sys.stdout, "rich_proxied_file")
+    sink.close()
+    text = written(out)
+    last = plain(text[text.rindex("╭") :])
+    for said in (
+        "step 2",
+        "1 steps/s",
+        "2% of 1%",
+        "dropped 3",
+        "loss 1",
+        "grid, step",
+    ):
+        assert said in last
+    assert "48;2;46;204;64" in text  # green, the third grid's
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+
+
+def test_drawing_is_not_more_frequent_than_asked():
+    out, clock = console(), Clock()
+    sink = Terminal(console=out, clock=clock, every_s=1.0)
+    for i in range(100):
+        clock.now = i * 0.1
+        sink.write([step(i, loss=1.0)])
+    assert written(out).count("╭") == 10
+    sink.close()
+    assert written(out).count("╭") >= 11  # what came since the last drawing is shown
+
+
+def test_a_grid_taller_than_the_terminal_is_thinned_to_fit():
+    out = console(height=16)
+    sink = Terminal(console=out)
+    sink.write([event("frame", "grid", 0, {"grid": np.ones((60, 60), int)})])
+    sink.close()
+    block = plain(written(out))
+    assert block[block.rindex("╭") :].count("\n") <= 16
+    assert "▀" in block
+
+
+def test_the_receipt_is_printed_at_the_end():
+    out = console(colour=False, width=200)
+    sink = Terminal(console=out)
+    sink.write([step(1, loss=1.0)])
+    sink.receipt = Receipt(
+        (Spend(name="overhead", unit="share", limit=0.01, measured=0.002, source="x"),)
+    )
+    sink.close()
+    sink.close()
+    assert written(out).count("overhead") == 1
+
+
+def test_an_interval_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="every_s must be >= 0, got -1"):
+        Terminal(every_s=-1.0)

@@ -1,0 +1,435 @@
+"""Whatever a sink does, memory keeps to its cap and what is lost is said."""
+
+import sys
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from frugax.watch.delivery import KINDS, Breaker, EventQueue, Losses, Outlet, charge
+from frugax.watch.sinks import Event
+
+
+def event(kind="scalar", step=0, *, size=1, stream="s"):
+    return Event(kind, stream, step, {"x": np.zeros(size, np.uint8)})
+
+
+class Sink:
+    """Keeps what it gets; does what `acts` says before, one act for each write."""
+
+    def __init__(self, *acts, name="sink"):
+        self.name = name
+        self.acts = list(acts)
+        self.got = []
+        self.writes = []
+        self.closed = 0
+
+    def write(self, events):
+        self.writes.append(len(events))
+        if self.acts:
+            act = self.acts.pop(0)
+            if act is not None:
+                act()
+        self.got += events
+
+    def close(self):
+        self.closed += 1
+
+
+def raises(error):
+    def act():
+        raise error
+
+    return act
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "never came true"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def gate():
+    """An event that hung sinks wait for; set at the end, so that no thread stays."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def test_all_that_is_put_arrives_in_order_and_is_counted():
+    outlet = Outlet(sink := Sink())
+    for step in range(1000):
+        outlet.put([event(step=step)])
+    assert outlet.close()
+    assert [e.step for e in sink.got] == list(range(1000))
+    tally = outlet.losses.tally("scalar")
+    assert (tally.given, tally.kept, tally.lost, tally.waiting) == (1000, 1000, 0, 0)
+    assert sink.closed == 1
+    assert outlet.waiting_bytes == 0
+
+
+def test_within_one_write_the_order_is_that_of_arrival():
+    outlet = Outlet(sink := Sink(lambda: time.sleep(0.1)))
+    kinds = ["frame", "summary", "scalar", "frame", "summary"]
+    outlet.put([event(step=-1)])
+    until(lambda: sink.writes)
+    outlet.put([event(kind, step) for step, kind in enumerate(kinds)])
+    assert outlet.close()
+    assert [e.step for e in sink.got] == [-1, 0, 1, 2, 3, 4]
+    assert sink.writes == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), OSError(28, "full")]
+)
+def test_a_sink_that_raises_costs_scalars_and_frames_but_no_summary(error):
+    outlet = Outlet(sink := Sink(raises(error)), rest_s=0.0)
+    outlet.put([event("summary", 0), event("scalar", 1), event("frame", 2)])
+    assert outlet.flush()
+    outlet.put([event("frame", 3)])
+    assert outlet.close()
+    assert [e.step for e in sink.got] == [0, 3]
+    tallies = outlet.losses.tallies
+    assert tallies["summary"].lost == 0
+    assert dict(tallies["scalar"].dropped) == {"sink failed": 1}
+    assert dict(tallies["frame"].dropped) == {"sink failed": 1}
+    assert type(error).__name__ in str(outlet.report())
+
+
+def test_a_record_that_no_sink_can_take_does_not_cost_the_others_their_place():
+    class Picky(Sink):
+        def write(self, events):
+            if any(e.step == 3 for e in events):
+                raise ValueError("three")
+            super().write(events)
+
+    outlet = Outlet(sink := Picky(), rest_s=0.0)
+    outlet.put([event("summary", step) for step in range(6)])
+    assert outlet.close()
+    assert [e.step for e in sink.got] == [0, 1, 2, 4, 5]
+    assert dict(outlet.losses.tally("summary").dropped) == {"sink failed": 1}
+
+
+def test_after_three_failures_a_sink_rests_and_is_then_tried_with_one_record():
+    outlet = Outlet(sink := Sink(*[raises(ValueError())] * 3), rest_s=0.3)
+    for step in range(3):
+        outlet.put([event("frame", step)])
+        until(lambda: outlet.report().failures == step + 1)  # noqa: B023
+    assert outlet.report().state == "resting"
+    began = time.monotonic()
+    outlet.put([event("frame", step) for step in (3, 4, 5)])
+    until(lambda: len(sink.got) == 3)
+    assert time.monotonic() - began > 0.2
+    report = outlet.report()
+    assert (report.state, report.rested, report.failures) == ("working", 1, 3)
+    assert sink.writes == [1, 1, 1, 1, 2]
+    assert outlet.close()
+
+
+def test_flush_tries_a_resting_sink_once_and_says_if_it_still_fails():
+    failing = [raises(ValueError("down"))] * 5
+    outlet = Outlet(sink := Sink(*failing), failures=1, rest_s=60.0)
+    outlet.put([event("frame", 0)])
+    until(lambda: outlet.report().failures == 1)
+    outlet.put([event("frame", 1), event("frame", 2)])
+    assert not outlet.flush(30.0)  # the second try fails: no need to wait for 30 s
+    assert len(sink.writes) == 2
+    del sink.acts[:]
+    assert outlet.flush(30.0)
+    assert [e.step for e in sink.got] == [2]
+    assert outlet.close()
+
+
+def test_a_hung_write_is_given_up_and_another_thread_goes_on(gate):
+    outlet = Outlet(sink := Sink(gate.wait), hang_s=0.05, rest_s=0.0)
+    outlet.put([event("summary", 0)])
+    until(lambda: sink.writes)
+    time.sleep(0.1)
+    outlet.put([event("summary", 1)])
+    until(lambda: [e.step for e in sink.got] == [1])
+    report = outlet.report()
+    assert (report.hung, report.failures) == (1, 0)
+    assert dict(report.tallies["summary"].dropped) == {"sink hung": 1}
+    assert outlet.waiting_bytes == charge(event("summary"))  # the thread still has it
+    gate.set()  # and when the write ends after all, that is known too
+    until(lambda: outlet.losses.tally("summary").kept == 2)
+    assert outlet.losses.tally("summary").lost == 0
+    assert outlet.waiting_bytes == 0
+    assert outlet.close()
+
+
+def test_when_every_thread_hangs_no_more_are_started(gate):
+    def threads():
+        return sum("stuck" in thread.name for thread in threading.enumerate())
+
+    acts = [gate.wait] * 10
+    outlet = Outlet(Sink(*acts, name="stuck"), hang_s=0.01, rest_s=0.0, most_hung=3)
+    for step in range(20):
+        outlet.put([event("frame", step)])
+        time.sleep(0.02)
+    assert outlet.report().hung == 3
+    assert threads() == 3
+    assert not outlet.flush(5.0)
+    assert not outlet.close(5.0)
+    gate.set()
+    until(lambda: threads() == 0)
+    tally = outlet.losses.tally("frame")
+    assert tally.waiting == 0
+    assert (tally.given, tally.kept, dict(tally.dropped)) == (20, 3, {"closed": 17})
+
+
+def test_a_hung_sink_never_holds_more_than_its_cap(gate):
+    size, cap = 1 << 16, 1 << 20
+    outlet = Outlet(Sink(*[gate.wait] * 9), most_bytes=cap, hang_s=0.02, rest_s=0.0)
+    outlet.put([event("frame", -1, size=size)])  # the thread and all else is made
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for step in range(300):
+            outlet.put([event("frame", step, size=size)])
+            outlet.put([event("summary", step)])
+            assert outlet.waiting_bytes <= cap
+            if step % 50 == 0:
+                time.sleep(0.03)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown <= 1.01 * cap
+    tallies = outlet.losses.tallies
+    assert "queue full" not in tallies["summary"].dropped
+    assert tallies["frame"].dropped["queue full"] > 250
+    for tally in tallies.values():
+        assert tally.given == tally.kept + tally.lost + tally.waiting
+
+
+def test_many_small_records_take_no_more_than_they_are_counted_as(gate):
+    outlet = Outlet(Sink(gate.wait), most_bytes=4 << 20)
+    outlet.put([event(step=-1)])
+    until(lambda: outlet.sink.writes)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for step in range(1000, 21_000):
+            values = {f"{name}{step}": np.array(step, np.float32) for name in "ab"}
+            outlet.put([Event("summary", f"stream{step}", step, values)])
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert outlet.losses.tally("summary").dropped["queue full"] > 1000
+    assert grown <= 1.01 * (4 << 20)
+
+
+def test_a_record_larger_than_the_cap_is_refused_and_counted():
+    outlet = Outlet(sink := Sink(), most_bytes=10_000)
+    outlet.put([event("summary", 0, size=10_001), event("frame", 1)])
+    assert outlet.close()
+    assert [e.step for e in sink.got] == [1]
+    assert dict(outlet.losses.tally("summary").dropped) == {"too large": 1}
+
+
+def test_after_close_records_are_counted_as_lost():
+    outlet = Outlet(sink := Sink())
+    outlet.put([event()])
+    assert outlet.close()
+    outlet.put([event()])
+    assert outlet.close()
+    assert (len(sink.got), sink.closed) == (1, 1)
+    assert dict(outlet.losses.tally("scalar").dropped) == {"closed": 1}
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit()])
+def test_a_close_that_raises_or_hangs_is_said(gate, error):
+    sink = Sink()
+    sink.close = raises(error)
+    outlet = Outlet(sink)
+    outlet.put([event()])
+    assert not outlet.close()
+    assert outlet.report().failures == 1
+    hanging = Sink()
+    hanging.close = gate.wait
+    outlet = Outlet(hanging, hang_s=0.05)
+    assert not outlet.close(5.0)
+    assert outlet.report().hung == 1
+
+
+def test_an_error_whose_text_raises_is_counted_like_any_other():
+    class Evil(Exception):
+        def __str__(self):
+            raise SystemExit
+
+    outlet = Outlet(Sink(raises(Evil())), rest_s=0.0)
+    outlet.put([event("frame")])
+    outlet.flush()
+    assert outlet.report().last_error == "Evil"
+    assert outlet.close()
+
+
+def test_an_interrupt_in_the_middle_of_put_leaves_the_count_right():
+    outlet = Outlet(sink := Sink(lambda: time.sleep(0.05)))
+    outlet.put([event(step=0)])
+    until(lambda: sink.writes)
+
+    def events():
+        yield event(step=1)
+        yield event(step=2)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        outlet.put(events())
+    outlet._queue._bytes["scalar"] += 5000  # as if it had come between two statements
+    outlet.put([event(step=3)])
+    assert outlet.close()
+    assert outlet.waiting_bytes == 0
+    assert [e.step for e in sink.got] == [0, 1, 2, 3]
+
+
+def test_where_no_thread_can_be_had_nothing_is_lost_without_a_word(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    outlet = Outlet(Sink())
+    outlet.put([event()])
+    assert not outlet.flush(5.0)
+    assert not outlet.close(5.0)
+    assert "can't start new thread" in outlet.report().last_error
+    assert dict(outlet.losses.tally("scalar").dropped) == {"closed": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"most_bytes": 0}, "most_bytes"),
+        ({"hang_s": 0.0}, "hang_s"),
+        ({"failures": 0}, "failures"),
+        ({"rest_s": -1.0}, "rest_s"),
+        ({"most_hung": 0}, "most_hung"),
+        ({"most_events": 0}, "most_events"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(given, said):
+    with pytest.raises(ValueError, match=said):
+        Outlet(Sink(), **given)
+
+
+moves = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(KINDS), st.integers(0, 4000)),
+        st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.just("release"), st.just(0)),
+        st.tuples(st.just("put back"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(moves)
+def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
+    losses = Losses()
+    queue = EventQueue(10_000, losses)
+    out, taken = [], 0
+    for step, (move, number) in enumerate(moves):
+        lost = {kind: losses.tally(kind).dropped.get("queue full", 0) for kind in KINDS}
+        frames = queue._bytes["frame"]
+        if move == "take":
+            more = queue.take(number)
+            assert [w.order for w in more] == sorted(w.order for w in more)
+            taken += len(more)
+            out.append(more)
+        elif move == "release" and out:
+            queue.release(out.pop())
+        elif move == "put back" and out:
+            back = out.pop()
+            taken -= len(back)
+            queue.put_back(back)
+        elif move in KINDS:
+            losses.give(move)
+            queue.add(event(move, step, size=number))
+            full = losses.tally("summary").dropped.get("queue full", 0)
+            # No summary goes while a frame has room that would do.
+            if full > lost["summary"]:
+                assert queue._bytes["frame"] == 0 or move == "summary"
+                assert not (frames and queue._bytes["frame"] == frames > 5000)
+        assert queue.bytes <= 10_000
+    tallies = losses.tallies.values()
+    assert sum(t.given for t in tallies) == (
+        len(queue) + taken + sum(t.lost for t in tallies)
+    )
+
+
+def test_what_is_more_important_stays():
+    losses = Losses()
+    queue = EventQueue(10_000, losses)
+    size = 10_000 // 4 - charge(event(size=0))
+    for kind in ("frame", "scalar", "summary", "summary"):
+        queue.add(event(kind, size=size))
+    queue.add(event("summary", 1, size=size))  # the frame goes
+    queue.add(event("scalar", 2, size=size))  # the other scalar goes
+    queue.add(event("frame", 3, size=size))  # nothing goes for a frame
+    for kind, lost in (("summary", 0), ("scalar", 1), ("frame", 2)):
+        assert losses.tally(kind).lost == lost
+    assert sorted(w.event.kind for w in queue.clear()) == ["scalar", *["summary"] * 3]
+
+
+def test_the_breaker_rests_and_wakes_by_the_clock():
+    now = [0.0]
+    breaker = Breaker(failures=2, rest_s=10.0, clock=lambda: now[0])
+    breaker.fail()
+    breaker.succeed()
+    breaker.fail()
+    assert (breaker.state, breaker.wait_s) == ("working", 0.0)
+    breaker.fail()
+    assert (breaker.state, breaker.wait_s) == ("resting", 10.0)
+    now[0] = 10.0
+    assert breaker.wait_s == 0.0
+    breaker.begin()
+    assert breaker.state == "on trial"
+    breaker.fail()
+    assert (breaker.state, breaker.wait_s, breaker.rested) == ("resting", 10.0, 2)
+    breaker.wake()
+    breaker.begin()
+    breaker.succeed()
+    assert breaker.state == "working"
+
+
+def test_the_ledger_is_one_line_and_says_what_waits():
+    losses = Losses()
+    assert str(losses) == "no records"
+    losses.give("summary", 1000)
+    losses.keep("summary", 1000)
+    losses.give("frame", 40)
+    losses.keep("frame", 10)
+    losses.drop("frame", 25, why="queue full")
+    losses.leave_out("frame", 3)
+    assert str(losses) == (
+        "0 of 1,000 summaries lost; "
+        "25 of 40 frames lost (queue full 25, 2 wait, 3 not asked for)"
+    )
+
+
+def test_threads_may_put_at_the_same_time():
+    outlet = Outlet(sink := Sink(), most_bytes=64 << 20)
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [
+            threading.Thread(
+                target=lambda: [outlet.put([event("summary", i)]) for i in range(300)]
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert outlet.close()
+    assert len(sink.got) == 1200
+    assert outlet.losses.tally("summary").kept == 1200

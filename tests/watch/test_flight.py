@@ -1,0 +1,126 @@
+"""The last records are kept on the device and written when something goes wrong."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import OverheadBudget, watch
+from frugax.watch import FlightRecorder
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as made:
+        yield made
+
+
+def flight_of(journal, path):
+    journal.flush()
+    return watch.read(path).streams["flight"]
+
+
+def test_only_the_last_records_are_kept_and_within_the_bytes():
+    recorder = FlightRecorder(5)
+    for step in range(20):
+        recorder.keep(step, {"x": jnp.float32(step)})
+    assert len(recorder) == 5
+    assert recorder.nbytes == 20
+    small = FlightRecorder(100, most_bytes=1000)
+    for step in range(20):
+        small.keep(step, {"x": np.zeros(300, np.uint8)})
+    assert (len(small), small.nbytes) == (3, 900)
+    small.keep(20, {"x": np.zeros(1001, np.uint8)})
+    assert len(small) == 3
+
+
+def test_a_number_that_is_none_writes_what_was_before(journal, tmp_path):
+    recorder = FlightRecorder(4)
+    watcher = watch.Watcher(journal, OverheadBudget("100%"), flight=recorder)
+    for step in range(10):
+        loss = np.nan if step == 7 else 1.0 / (step + 1)
+        recorder.keep(step, {"loss": jnp.float32(loss), "w": {"a": jnp.full(3, step)}})
+        watcher.record(step, {"loss": loss})
+    watcher.finish()
+    assert "'loss' was not finite at step 7" in recorder.why
+    records = flight_of(journal, tmp_path / "a")
+    assert recorder.written == len(records) > 0
+    assert 7 in records.steps
+    last = list(records.steps).index(7)
+    assert np.isnan(records["loss"][last])
+    assert records["w/a"][last].tolist() == [7, 7, 7]
+
+
+def test_it_writes_once_until_all_is_well_again(journal):
+    recorder = FlightRecorder(3)
+    wrote = []
+    for step in range(20):
+        recorder.keep(step, {"x": jnp.float32(step)})
+        x = np.inf if step in {3, 4, 5, 15} else 0.0
+        wrote.append(recorder.look_at(step, {"x": np.float32(x)}, journal))
+    assert [step for step, did in enumerate(wrote) if did] == [3, 15]
+
+
+def test_an_exception_in_the_run_writes_it_and_comes_out_as_it_was(tmp_path):
+    recorder = FlightRecorder(8)
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        with (
+            pytest.raises(ZeroDivisionError),
+            watch.Watcher(journal, OverheadBudget("1%"), flight=recorder) as watcher,
+        ):
+            for step in range(5):
+                recorder.keep(step, {"grid": jnp.full((2, 2), step)})
+                watcher.record(step, {"loss": 1.0})
+            1 / 0  # noqa: B018
+    found = watch.read(tmp_path / "a", strict=True)
+    assert recorder.why == "ZeroDivisionError was raised"
+    assert found.streams["flight"]["grid"][:, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert len(found) == 5  # and the watcher was finished
+
+
+def test_what_was_donated_or_has_another_shape_costs_only_itself(journal, tmp_path):
+    recorder = FlightRecorder()
+    gone = jnp.zeros(3)
+    recorder.keep(1, {"x": jnp.ones(3)})
+    recorder.keep(2, {"x": gone})
+    recorder.keep(3, {"x": jnp.ones(4)})
+    recorder.keep(4, {"x": jnp.full(3, 4.0)})
+    gone.delete()
+    assert recorder.write(journal, "asked") == 2
+    assert (recorder.unreadable, recorder.refused) == (1, 1)
+    assert flight_of(journal, tmp_path / "a").steps.tolist() == [1, 4]
+
+
+def test_it_keeps_what_programs_record_whatever_the_level(tmp_path):
+    recorder = FlightRecorder(4)
+
+    class Records(dict):
+        axes = {}
+        nbytes = 8
+
+    probe = watch.probes.Probe.of("norm", "scalar", None, 1.0)
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(
+            journal, OverheadBudget("1%"), level="minimal", flight=recorder
+        )
+        assert watcher.due(3) == 1
+        for step in range(6):
+            watcher.take(step, {"norm": probe}, Records(norm=jnp.float32(step)))
+        watcher.finish()
+        assert watcher.losses.tally("scalar").left_out == 6
+        assert recorder.write(journal, "asked") == 4
+    streams = watch.read(tmp_path / "a").streams
+    assert streams["flight"]["norm"].tolist() == [2, 3, 4, 5]
+    assert "norm" not in watch.read(tmp_path / "a").names
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"most_records": 0}, "most_records must be >= 1, got 0"),
+        ({"most_bytes": 0}, "most_bytes must be > 0, got 0"),
+        ({"stream": ""}, "must have a name"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        FlightRecorder(**given)

@@ -1,0 +1,110 @@
+"""A server, a page without a browser, and a journal that does all that it may do."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+
+from frugax.watch.serve._history import Cursor
+
+GRID = np.arange(20, dtype=np.int8).reshape(4, 5) % 10
+COMMAND = (
+    sys.executable,
+    "-c",
+    "from frugax.cli import main; main()",
+    "watch",
+    "serve",
+)
+
+
+class Server:
+    """`frugax watch serve` as a user starts it."""
+
+    def __init__(self, *args):
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        assert self.process.stdout is not None
+        self.said = ""
+        for line in self.process.stdout:
+            self.said += line
+            if found := re.search(r"http://(\S+?):(\d+)(/\S*)", line):
+                self.host, self.port, self.path = found[1], int(found[2]), found[3]
+                return
+        raise AssertionError(self.said)
+
+    def leave(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        rest, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, self.said + rest
+
+
+class Page:
+    """Holds what it was told, as charts.js does."""
+
+    def __init__(self):
+        self.cursor = Cursor()
+        self.resets = 0
+        self._held = {}
+
+    def take(self, delta):
+        if delta["reset"]:
+            self._held.clear()
+            self.resets += 1
+        for stream, step in delta["cut"].items():
+            for name, points in self._held.items():
+                if name[0] == stream:
+                    points[:] = [(x, y) for x, y in points if x <= step]
+        for stream, columns in delta["streams"].items():
+            for name, told in columns.items():
+                points = self._held.setdefault((stream, name), [])
+                points += zip(told["x"], told["y"], strict=True)
+        self.cursor = Cursor.parse(delta["cursor"])
+
+    def steps(self, stream, name):
+        return [x for x, _ in self._held.get((stream, name), [])]
+
+    def values(self, stream, name):
+        return [np.nan if y is None else y for _, y in self._held[stream, name]]
+
+
+def write_random(journal, rng):
+    """A few records in some streams, columns that come and go, at times a rewind."""
+    for stream in rng.sample(["", "grid", "episodes"], rng.randint(1, 3)):
+        step = journal.last_step_of(stream)
+        step = 0 if step is None else step + 1
+        for i in range(step, step + rng.randint(1, 150)):
+            row = {"loss": rng.random()} if rng.random() < 0.9 else {}
+            if rng.random() < 0.4:
+                row["seen"] = rng.randint(0, 9)
+            if stream == "grid":
+                row["grid"] = np.full((2, 3), i % 10, np.int8)
+            if rng.random() < 0.05:
+                row["loss"] = float("nan")
+            journal.write(i, row or {"other": 1.0}, stream=stream)
+    if rng.random() < 0.4:
+        last = max(journal.last_step or 0, 1)
+        journal.rewind(rng.randint(0, last), others={"episodes": rng.randint(0, 60)})
+    journal.flush()
+
+
+def write_steps(journal, first, last):
+    """Training steps, a grid every tenth of them, an episode every twentieth."""
+    for i in range(first, last + 1):
+        row = {"loss": np.float32(1 / i), "accuracy": np.float32(0.5), "seconds": i / 8}
+        journal.write(i, row)
+        if i % 10 == 0:
+            grid = GRID.copy()
+            grid[0, 0] = i // 10 % 10
+            journal.write(i, {"grid": grid}, stream="grid")
+        if i % 20 == 0:
+            episode = {"total_reward": i / 2, "success": i > 50}
+            journal.write(i // 20, episode, stream="episode_summary")
+    journal.flush()
