@@ -38,13 +38,11 @@ from frugax.watch.sinks import log_grid_to_console
 # What each asks for. All can be done cell by cell, and turned or mirrored they are the
 # same tasks: so every training step shows each pair from another side.
 TASKS = {
-    "3aa6fb7a": "mark the corner of each angle",
     "4258a5f9": "draw a ring around every grey cell",
     "67385a82": "colour the groups of three cells or more",
     "a5313dff": "fill what a red wall encloses",
     "bb43febb": "hollow out the grey blocks, in red",
     "c0f76784": "fill each frame in the colour of its size",
-    "e8593010": "colour what is black by how many cells hang together",
 }
 COLOURS = 10
 OUTSIDE = -1  # what is beyond the edge of a grid that is smaller than the others
@@ -120,7 +118,7 @@ def task(
         labels = jnp.broadcast_to(jnp.maximum(batch["wanted"], 0), last.shape[:-1])
         each = optax.softmax_cross_entropy_with_integer_labels(last, labels)
         # Over the cells of each grid first: small grids count as much as large ones.
-        mean = (each * inside).sum(axis=(2, 3)) / inside.sum(axis=(1, 2))
+        mean = each.mean(axis=(2, 3), where=inside[None])
         right = similarity(drawn(states[-1], inside), batch["wanted"])
         return mean.mean(), {"accuracy": (right == 1).mean(), "cells": right.mean()}
 
@@ -145,39 +143,46 @@ def task(
             **{k: float(each.mean()) for k, each in zip(tasks, learnt, strict=True)},
         }
 
-    def show(params: Params) -> dict[str, dict[str, jax.Array]]:
-        streams: dict[str, dict[str, jax.Array]] = {"episodes": {}}
-        for part, data in (("", pairs), (" test", held_out)):
-            frames = answers(params, jnp.asarray(data.given), jnp.asarray(data.task))
-            for n, name in enumerate(tasks):
-                (mine,) = np.nonzero(data.task == n)
-                now, wanted = frames[:, mine], data.wanted[mine]
-                rows, columns = _extent(wanted)
-                streams[name + part] = {
-                    **{
-                        f"step {i}" if i else "given": now[i, :, :rows, :columns]
-                        for i in _moments(steps)
-                    },
-                    "wanted": jnp.asarray(wanted[:, :rows, :columns]),
-                }
-                if part:
-                    continue
-                right = similarity(now[-1], wanted)
-                changes = (now[1:] != now[:-1]).any(axis=(1, 2, 3))
-                at = jnp.arange(1, steps + 1)
-                streams["episodes"] |= {
-                    f"{name} similarity": right.mean(),
-                    f"{name} solved": (right == 1).sum(),
-                    f"{name} settled after": jnp.where(changes, at, 0).max(),
-                }
+    def frames(drawn: jax.Array, data: Pairs) -> dict[str, dict[str, jax.Array]]:
+        """Of each task its grids, what is made of them, and what is wanted."""
+        streams = {}
+        for n, name in enumerate(tasks):
+            (mine,) = np.nonzero(data.task == n)
+            rows, columns = _extent(data.wanted[mine])
+            cut = drawn[:, mine, :rows, :columns]
+            shown = {f"step {i}" if i else "given": cut[i] for i in _moments(steps)}
+            wanted = jnp.asarray(data.wanted[mine, :rows, :columns])
+            streams[name] = {**shown, "wanted": wanted}
         return streams
+
+    def summaries(drawn: jax.Array) -> dict[str, jax.Array]:
+        """Of each task how its episodes ended."""
+        right = similarity(drawn[-1], pairs.wanted)
+        changed = (drawn[1:] != drawn[:-1]).any(axis=(2, 3))
+        at = jnp.arange(1, steps + 1)
+        said = {}
+        for n, name in enumerate(tasks):
+            (mine,) = np.nonzero(pairs.task == n)
+            moves = changed[:, mine].any(axis=1)
+            said[f"{name} similarity"] = right[mine].mean()
+            said[f"{name} solved"] = (right[mine] == 1).sum()
+            said[f"{name} settled after"] = jnp.where(moves, at, 0).max()
+        return said
+
+    def show(params: Params) -> dict[str, dict[str, jax.Array]]:
+        drawn = answers(params, pairs.given, pairs.task)
+        return frames(drawn, pairs) | {"episodes": summaries(drawn)}
+
+    def solve(params: Params, part: str) -> dict[str, dict[str, jax.Array]]:
+        data = {"train": pairs, "test": held_out}[part]
+        return frames(answers(params, data.given, data.task), data)
 
     return Task(
         functools.partial(init, tasks=len(tasks), channels=channels, hidden=hidden),
         loss,
         batches,
         evaluate,
-        apply=lambda params, pair: answers(params, *pair),
+        apply=solve,
         show=show,
         summary=(
             f"cellular automaton of {channels} numbers in each cell and {steps} steps, "
@@ -290,10 +295,7 @@ def drawn(state: jax.Array, inside: jax.Array) -> jax.Array:
 
 def similarity(grids: jax.Array, wanted: jax.Array | np.ndarray) -> jax.Array:
     """The share of cells that are right, of each grid."""
-    wanted = jnp.asarray(wanted)
-    inside = wanted >= 0
-    right = ((grids == wanted) & inside).sum(axis=(1, 2))
-    return right / inside.sum(axis=(1, 2))
+    return (grids == wanted).mean(axis=(1, 2), where=wanted >= 0)
 
 
 def _turned(grid: np.ndarray, how: int) -> np.ndarray:
@@ -337,17 +339,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FrugaxError as e:
         sys.stderr.write(f"{e}\n")
         return 2
-    assert trained.show is not None  # `task` above gives one
+    assert trained.apply is not None  # `task` above gives one
     console = Console(highlight=False)
-    for name, grids in trained.show(model).items():
-        if not name.endswith(" test"):
-            continue
-        *_, answer = [key for key in grids if key != "wanted"]
-        for grid, wanted in zip(grids[answer], grids["wanted"], strict=True):
+    for name, grids in trained.apply(model, "test").items():
+        *_, answers, all_wanted = grids.values()
+        for grid, wanted in zip(answers, all_wanted, strict=True):
             right = bool((grid == wanted).all())
             console.rule(style="dim")
-            what = TASKS.get(name.removesuffix(" test"), "")
-            title = f"{name}, {what}: {'right' if right else 'wrong'}"
+            what = f"{name}, {TASKS[name]}" if name in TASKS else name
+            title = f"{what}: {'right' if right else 'wrong'}"
             log_grid_to_console(np.asarray(grid), title=title)
     return 0
 

@@ -128,7 +128,8 @@ def test_only_cells_inside_count(arc):
 
 @pytest.mark.slow
 def test_a_task_is_learnt_within_half_the_memory(arc):
-    task = arc.task(**SMALL | {"tasks": ["3aa6fb7a"]})
+    # Twice the steps: there is more to make again, in fewer pieces.
+    task = arc.task(**SMALL | {"tasks": ["3aa6fb7a"], "steps": 16})
     optimizer = optax.adam(1e-2)
     state = train.init_state(task.init(jax.random.key(0)), optimizer)
     plain = train.make_train_step(task.loss, optimizer)
@@ -182,7 +183,10 @@ def test_the_journal_holds_grids_and_summaries_of_each_task(arc, finished):
         # At least before the first step and after the last.
         assert {0, 4} <= set(streams[name].steps.tolist())
         first = streams[name].value_at("given", 0)
-        np.testing.assert_array_equal(first, given)
+        for shown, grid in zip(first, given, strict=True):
+            rows, columns = np.shape(grid)
+            np.testing.assert_array_equal(shown[:rows, :columns], grid)
+            assert (shown >= 0).sum() == rows * columns
         assert streams[name]["step 8"].shape == streams[name]["wanted"].shape
     episodes = streams["episodes"]
     assert len(episodes.names) == 2 * 3
@@ -200,14 +204,13 @@ def test_the_report_shows_the_grids_and_the_answers_are_printed(
     page = folder.report.read_text()
     for name in SMALL["tasks"]:
         assert f"<b>{name}</b>" in page
-        assert f"<b>{name} test</b>" in page
     assert ">given</text>" in page
     assert ">wanted</text>" in page
     assert "67385a82 solved" in page
 
     assert arc.main(["solve", str(folder.path)]) == 0
     said = capsys.readouterr().out
-    assert "3aa6fb7a, mark the corner of each angle: wrong" in said
+    assert "67385a82, colour the groups of three cells or more: wrong" in said
     assert arc.main(["solve", str(tmp_path)]) == 2
     assert "there is no run here" in capsys.readouterr().err
 

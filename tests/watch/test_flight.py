@@ -6,6 +6,7 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.watch import FlightRecorder
+from frugax.watch.probes import Probe
 
 
 @pytest.fixture
@@ -62,15 +63,18 @@ def test_it_writes_once_until_all_is_well_again(journal):
 
 def test_an_exception_in_the_run_writes_it_and_comes_out_as_it_was(tmp_path):
     recorder = FlightRecorder(8)
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        with (
-            pytest.raises(ZeroDivisionError),
-            watch.Watcher(journal, OverheadBudget("1%"), flight=recorder) as watcher,
-        ):
+
+    def run(journal):
+        with watch.Watcher(journal, OverheadBudget("1%"), flight=recorder) as watcher:
             for step in range(5):
                 recorder.keep(step, {"grid": jnp.full((2, 2), step)})
                 watcher.record(step, {"loss": 1.0})
-            1 / 0  # noqa: B018
+            raise ZeroDivisionError
+
+    journal = watch.Journal.create(tmp_path / "a", {})
+    with pytest.raises(ZeroDivisionError):
+        run(journal)
+    journal.close()
     found = watch.read(tmp_path / "a", strict=True)
     assert recorder.why == "ZeroDivisionError was raised"
     assert found.streams["flight"]["grid"][:, 0, 0].tolist() == [0, 1, 2, 3, 4]
@@ -93,18 +97,14 @@ def test_what_was_donated_or_has_another_shape_costs_only_itself(journal, tmp_pa
 def test_it_keeps_what_programs_record_whatever_the_level(tmp_path):
     recorder = FlightRecorder(4)
 
-    class Records(dict):
-        axes = {}
-        nbytes = 8
-
-    probe = watch.probes.Probe.of("norm", "scalar", None, 1.0)
+    probe = Probe.of("norm", "scalar", None, 1.0)
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(
             journal, OverheadBudget("1%"), level="minimal", flight=recorder
         )
         assert watcher.due(3) == 1
         for step in range(6):
-            watcher.take(step, {"norm": probe}, Records(norm=jnp.float32(step)))
+            watcher.take(step, {"norm": probe}, {"norm": jnp.float32(step)})
         watcher.finish()
         assert watcher.losses.tally("scalar").left_out == 6
         assert recorder.write(journal, "asked") == 4

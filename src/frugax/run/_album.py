@@ -6,6 +6,7 @@ is watching: it is paid for from the same overhead budget as the metrics, and sh
 the same receipt.
 """
 
+import statistics
 from collections.abc import Callable, Mapping
 from time import perf_counter
 
@@ -30,6 +31,8 @@ class Album:
         show: Callable[[PyTree], Streams],
         watcher: watch.Watcher,
         journal: watch.Journal,
+        *,
+        apart: int = 1,
     ) -> None:
         """Begin an empty album.
 
@@ -37,12 +40,15 @@ class Album:
             show: from weights to streams, compiled.
             watcher: whose budget pays.
             journal: where the streams are written; the watcher's.
+            apart: training steps from one that is offered to the next, at least: what
+                was saved up is not spent all at once.
         """
         self.last_step: int | None = None
         self._show = show
         self._watcher = watcher
         self._journal = journal
-        self._price_s = 0.0  # of the last time; the first is never refused
+        self._apart = apart
+        self._prices_s: list[float] = []
 
     def offer(self, step: int, params: PyTree) -> None:
         """Take the model as it is after `step`, if that can be afforded now.
@@ -50,8 +56,12 @@ class Album:
         Raises:
             OutputError: the journal cannot be written.
         """
-        # Twice: what it takes to show the end is kept back.
-        if self._watcher.affords(2 * self._price_s):
+        if self.last_step is not None and step < self.last_step + self._apart:
+            return
+        # The median: on a busy machine now and then one takes many times as long. What
+        # the dearest took is kept back for the end.
+        known = self._prices_s or [0.0]
+        if self._watcher.affords(statistics.median(known) + max(known)):
             self.take(step, params)
 
     def take(self, step: int, params: PyTree) -> None:
@@ -69,5 +79,5 @@ class Album:
             for name, columns in self._show(params).items():
                 values = {key: np.asarray(value) for key, value in columns.items()}
                 self._journal.write(step, values, stream=name)
-        self._price_s = perf_counter() - entered
+        self._prices_s.append(perf_counter() - entered)
         self.last_step = step

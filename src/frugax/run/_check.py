@@ -144,10 +144,8 @@ def evaluation(task: Task, model: PyTree) -> dict[str, float]:
 
 def _is_real(value: Any) -> bool:
     if isinstance(value, jax.Array | np.ndarray | np.generic):
-        kind = value.dtype
-        return kind == bool or any(
-            jnp.issubdtype(kind, real) for real in (np.integer, np.floating)
-        )
+        real = (np.bool_, np.integer, np.floating)
+        return any(jnp.issubdtype(value.dtype, kind) for kind in real)
     return isinstance(value, int | float)
 
 

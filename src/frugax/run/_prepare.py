@@ -164,6 +164,8 @@ def _compiled_show(
 
     names = check_show(show, arrays)
     compiled = jax.jit(show).lower(arrays).compile()
+    # The first call is slow, and what one costs decides how often there is another.
+    jax.block_until_ready(compiled(arrays))
 
     def in_order(params: PyTree) -> Streams:
         given = compiled(params)

@@ -33,6 +33,9 @@ from ._stopwatch import Stopwatch
 # stops that much earlier. 10%, at least two seconds, never more than half.
 _RESERVE_SHARE, _RESERVE_SECONDS = 0.1, 2.0
 
+# A task's frames are taken about so often at most; the report draws half of them.
+_MOST_SHOWN = 24
+
 # What `fit` calls its seconds, and what the report does.
 _PARTS = {
     "compile_s": "planning and compiling",
@@ -137,7 +140,10 @@ def _train(
     observer.stage("training")
     overhead = config.budgets.overhead or OverheadBudget(share=0.01)
     watcher = watch.Watcher(journal, overhead)
-    album = None if ready.show is None else Album(ready.show, watcher, journal)
+    album = None
+    if ready.show is not None:
+        apart = max(1, config.train.steps // _MOST_SHOWN)
+        album = Album(ready.show, watcher, journal, apart=apart)
     shown = 0.0
 
     def show(done: int) -> None:

@@ -181,7 +181,7 @@ def jax_save_step_visualization(
     Args:
         before_state: a grid `(rows, columns)`, or an object or mapping with
             `working_grid` and, if it has them, `working_grid_mask` and `step_count`.
-        action: a tree of arrays; what it holds is written beside the grids.
+        action: a tree of arrays or text; what it holds is written beside the grids.
         after_state: as `before_state`.
         output_dir: where the files go; made if need be.
         step_label: the title, before the step's number.
@@ -195,12 +195,14 @@ def jax_save_step_visualization(
         ("step", step_of(after_state)),
     ):
         values |= {} if found is None else {name: found}
-    values |= action_of(action)
+    parts = action_of(action)
+    values |= {name: part for name, part in parts.items() if _is_number(part)}
+    text = {name: np.asarray(p) for name, p in parts.items() if not _is_number(p)}
     fields, folder = tuple(values), Path(output_dir)
     made = iter(range(10**9))
 
     def save(arrays: Sequence[np.ndarray]) -> None:
-        named = dict(zip(fields, arrays, strict=True))
+        named = dict(zip(fields, arrays, strict=True)) | text
         save_step(named, folder, made, label=step_label, options=options)
 
     _emit(save, values, name="save_step_visualization", kind="frame", stream="steps")
@@ -271,6 +273,10 @@ def _emit(
     )
     tree = jax.tree.structure(arrays)
     emit(Probe(call.stream, kind or "call", call, tree, call.fields), *arrays)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float)
 
 
 def _as_data(value: Any) -> jax.Array:

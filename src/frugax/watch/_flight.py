@@ -168,6 +168,7 @@ def _columns(values: Any) -> dict[str, np.ndarray]:
     """A tree of arrays by the names of its places; on the host."""
     fetch = getattr(values, "fetch", None)
     tree = fetch() if fetch is not None else values
+    tree = dict(tree) if isinstance(tree, Mapping) else tree
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     named = [
         (jax.tree_util.keystr(p, simple=True, separator="/"), v) for p, v in leaves

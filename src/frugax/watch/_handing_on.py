@@ -96,6 +96,16 @@ class HandingOn:
         """The step whose numbers wait for more numbers of the same step."""
         return None if self._held is None else self._held.step
 
+    @property
+    def notes(self) -> int:
+        """How many records that were handed over from inside wait for the journal."""
+        return len(self._inbox)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of the room for these is taken."""
+        return 2 * self._inbox.bytes > self._inbox.most_bytes
+
     def count(self, stream: str) -> int:
         """The step of the next note of a stream: 0, 1, 2..."""
         with self._inbox_lock:

@@ -26,6 +26,7 @@ _INTERRUPTS = Interrupts()
 # A name made anew in each call must not fill the memory.
 _MOST_PACES = 1000
 _WAIT_S = 10.0
+_REST_S = 30.0  # after a call that did not end
 
 
 class Pace:
@@ -33,7 +34,7 @@ class Pace:
 
     def __init__(self, most_avg_s: float | None) -> None:
         self.gate = None if most_avg_s is None else Gate(most_avg_s)
-        self._breaker = Breaker(failures=1)
+        self._breaker = Breaker(failures=1, rest_s=_REST_S)
 
     def is_due(self) -> bool:
         """Whether this call may run."""

@@ -9,7 +9,7 @@ None has an effect: they keep JAX's fast calls and are found in the compile cach
 import functools
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -20,6 +20,7 @@ from ._variants import BARE, LOUD, QUIET, Variants
 from .probes import Partly, Probe, hand_over
 
 
+@runtime_checkable
 class Taker(Protocol):
     """Whoever takes the records of a watched function; `Watcher` is one.
 
@@ -45,6 +46,7 @@ class Taker(Protocol):
         ...
 
 
+@runtime_checkable
 class Watched(Protocol):
     """A jitted function that is watched; call it as the function itself."""
 
@@ -70,7 +72,8 @@ def jit(
 ) -> Any:
     """Compile a function; what it records goes to a watcher.
 
-    Its results are those of `jax.jit(fn)`, to the last bit. Levels, rates and strides
+    Its results are made by the operations of `jax.jit(fn)`; `prove` compares the bits.
+    Levels, rates and strides
     change nothing that is compiled.
 
     Inside of another `jit`, `grad` or `vmap` its records go to the `watch.jit` around
@@ -164,10 +167,11 @@ def _watched(
         left = 0
 
     variants.on_new = forget
-    call.lower = variants.lower
-    call.probes = types.MappingProxyType(variants.probes)
-    call.variants = lambda: variants
-    return call
+    told: Any = call
+    told.lower = variants.lower
+    told.probes = types.MappingProxyType(variants.probes)
+    told.variants = lambda: variants
+    return told
 
 
 def _wanted(taker: Taker, step: int) -> int:
@@ -183,13 +187,13 @@ class _Nobody:
     def __init__(self, probes: Mapping[str, Probe]) -> None:
         self._called = any(probe.handler is not None for probe in probes.values())
 
-    def due(self, _: int) -> int:
+    def due(self, step: int) -> int:
         return LOUD if self._called else BARE
 
     def wants_frames(self) -> bool:
         return self._called
 
-    def take(self, _: int, probes: Mapping[str, Probe], records: Any) -> None:
+    def take(self, step: int, probes: Mapping[str, Probe], records: Any) -> None:
         for name, probe in probes.items():
             if probe.handler is not None:
                 for value in _each(records[name], records.rounds[name]):

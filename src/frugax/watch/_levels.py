@@ -16,15 +16,16 @@ _EVERY: dict[Level, int] = {
 }
 
 
-def check_level(level: Level) -> Level:
+def check_level(level: str) -> Level:
     """The level, if there is such a one.
 
     Raises:
         ValueError: there is none of this name.
     """
-    if level not in _EVERY:
-        raise ValueError(f"level must be one of {', '.join(_EVERY)}, got {level!r}.")
-    return level
+    for known in _EVERY:
+        if level == known:
+            return known
+    raise ValueError(f"level must be one of {', '.join(_EVERY)}, got {level!r}.")
 
 
 def every_of(level: Level) -> int:

@@ -37,11 +37,11 @@ class Taken:
         records: Any = self.records
         self.records = None
         fetch = getattr(records, "fetch", None)
-        values: Mapping[str, Any]
-        if fetch is not None:
-            values = fetch()
-        else:
+        values: dict[str, Any]
+        if fetch is None:
             values = {name: jax.device_get(records[name]) for name in self.probes}
+        else:
+            values = fetch()
         axes = getattr(records, "axes", {})
         return rows_of(self.step, self.probes, values, axes)
 
@@ -59,9 +59,10 @@ def arrays_of(entry: Entry) -> Any:
     """What must be waited for before an entry is read."""
     if not isinstance(entry, Taken):
         return entry[1]
-    # What knows how to fetch itself waits for itself.
-    lazy = entry.records is None or hasattr(entry.records, "fetch")
-    return () if lazy else dict(entry.records)
+    records: Any = entry.records
+    if records is None:
+        return ()
+    return records if hasattr(records, "fetch") else dict(records)
 
 
 def is_ready(entry: Entry) -> bool:

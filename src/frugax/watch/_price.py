@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,13 +19,16 @@ from frugax.budget import (
     table,
 )
 
-from ._jit import Watched
-from ._turns import check_seconds, take_turns
+from ._turns import Turns, check_seconds, copied, take_turns
 from ._variants import Variants
 from .probes import Probe
 
 # Whose turn it is first: what may never be left out, then numbers, then frames.
 _RANK = {"summary": 0, "call": 0, "scalar": 1, "frame": 2}
+# Records are read many at a time, when the budget can pay, not after each call.
+_READ = 32
+# What comes less often than that does not come.
+_MOST_SELDOM = 10**6
 _BARE = " "  # no probe has this name for itself: `price` numbers them
 
 
@@ -105,7 +108,7 @@ class WatchPrices(JsonPlan):
 
 
 def price(
-    fn: Watched | Callable[..., Any],
+    fn: Callable[..., Any],
     *args: Any,
     budget: OverheadBudget | None = None,
     seconds: float = 5.0,
@@ -115,10 +118,11 @@ def price(
 ) -> WatchPrices:
     """Measure what each probe of a function costs, and pay for what the budget can.
 
-    For each probe a program with it alone is compiled; these, the bare one and the
-    reading on the host are timed in turns. Summaries come first, then numbers, then
-    frames; among equals the cheap ones. A number or a frame that does not fit in every
-    step is paid for less often, of half of what is left.
+    For each probe a program with it alone is compiled; these and the bare one are timed
+    in turns. To what such a program takes longer, the reading of its records is added.
+    Summaries are paid for first, then numbers, then frames; among equals the cheap
+    ones. A number or a frame that does not fit in every step is paid for less often, of
+    half of what is left.
 
     Args:
         fn: from `watch.jit`, or a function that could be.
@@ -146,50 +150,68 @@ def price(
     programs: dict[str, Callable[..., Any]] = {_BARE: variants.bare}
     alone = [variants.alone(probe) for probe in probes]
     for i, program in enumerate(alone):
-        programs[f"{i}"] = _read(program)
-    measured = take_turns(
-        programs,
-        args,
-        seconds=seconds,
-        chunk_s=chunk_s,
-        donates=variants.donates,
-        clock=clock,
-    )
+        programs[f"{i}"] = program
+
+    def timed(programs: Mapping[str, Callable[..., Any]], seconds: float) -> Turns:
+        return take_turns(
+            programs,
+            args,
+            seconds=seconds,
+            chunk_s=chunk_s,
+            donates=variants.donates,
+            clock=clock,
+        )
+
+    measured = timed(programs, seconds)
     step = float(np.median(measured.seconds[_BARE]))
     found = []
     for i, probe in enumerate(probes):
         added = measured.added(f"{i}", _BARE)
-        back = None
-        as_callback = variants.called(probe)
-        # In `watch.scan` it leaves as an output whoever collects: there is none.
-        if callbacks and as_callback.trace(*args).jaxpr.effects:
-            called = {_BARE: variants.bare, "called": as_callback}
-            turns = take_turns(
-                called,
-                args,
-                seconds=min(seconds, 1.0),
-                chunk_s=chunk_s,
-                donates=variants.donates,
-                clock=clock,
-            )
-            back = max(turns.added("called", _BARE).middle, 0.0)
+        back = _as_callback(variants, probe, args, timed) if callbacks else None
         _, shapes = alone[i].eval_shape(*args)
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-        found.append((probe, max(added.middle, 0.0), added.noise, size, back))
+        reading = _reading_s(alone[i], args, clock, donates=variants.donates)
+        cost = max(added.middle, 0.0) + reading
+        found.append((probe, cost, added.noise, size, back))
     return WatchPrices(
         budget=budget, step_seconds=step, probes=_paid(found, budget.share * step, step)
     )
 
 
-def _read(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, and its records read to the host."""
+def _as_callback(
+    variants: Variants, probe: Probe, args: Sequence[Any], timed: Callable[..., Turns]
+) -> float | None:
+    """Seconds that a probe adds to a call if it is a callback; None: it is none."""
+    called = variants.called(probe)
+    # In `watch.scan` it leaves as an output whoever collects: there is no callback.
+    if not called.trace(*args).jaxpr.effects:
+        return None
+    try:
+        turns = timed({_BARE: variants.bare, "called": called}, 1.0)
+    except jax.errors.JaxRuntimeError:
+        # XLA:CPU cannot compile every program with a callback: in JAX 0.10.2 it fails
+        # for tanh(x @ w), called back with and returned.
+        return None
+    return max(turns.added("called", _BARE).middle, 0.0)
 
-    def run(*args: Any) -> Any:
-        out, records = program(*args)
+
+def _reading_s(
+    program: Callable[..., Any],
+    args: Sequence[Any],
+    clock: Callable[[], float],
+    *,
+    donates: bool,
+) -> float:
+    """Seconds to read the records of one call, once the device has made them."""
+    made = []
+    for _ in range(_READ):
+        given = copied(args) if donates else args
+        made.append(program(*given)[1])
+    jax.block_until_ready(made)
+    started = clock()
+    for records in made:
         records.fetch()
-        return out
-
-    return run
+    return (clock() - started) / _READ
 
 
 def _paid(
@@ -205,7 +227,7 @@ def _paid(
         left = max(limit - spent, 0.0)
         if cost <= left:
             every = 1
-        elif _RANK[probe.kind] == 0 or left <= 0:
+        elif _RANK[probe.kind] == 0 or left / 2 * _MOST_SELDOM < cost:
             every = 0  # a summary that is not of every step would be lost
         else:
             every = math.ceil(cost / (left / 2))

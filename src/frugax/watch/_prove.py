@@ -16,7 +16,6 @@ from frugax.budget import (
     format_share,
 )
 
-from ._jit import Watched
 from ._turns import check_seconds, take_turns
 
 # Two runs of the same program may differ by no more: else the machine is too restless
@@ -25,7 +24,7 @@ _MOST_RESTLESS = 0.005
 
 
 def prove(
-    watched: Watched,
+    watched: Callable[..., Any],
     *args: Any,
     seconds: float = 20.0,
     budget: OverheadBudget | None = None,

@@ -73,7 +73,10 @@ def save_step(
     before, after, mask = rest.pop("before"), rest.pop("after"), rest.pop("mask", None)
     step = rest.pop("step", None)
     number = next(numbers) if step is None else int(np.ravel(step)[0])
-    action = {name.removeprefix("action").strip("."): v for name, v in rest.items()}
+    action = {
+        name.removeprefix("action").strip("."): v.item() if v.dtype.kind == "U" else v
+        for name, v in rest.items()
+    }
     title = f"{label} {number}"
     svg = step_svg(before, action, after, mask=mask, title=title, **options)
     write_whole(folder / f"step_{number:03d}.svg", svg)
@@ -96,7 +99,7 @@ def step_of(state: Any) -> Any:
 
 
 def action_of(action: Any) -> dict[str, Any]:
-    """The arrays of an action, by name."""
+    """The leaves of an action, by name."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(action)
     return {
         f"action.{jax.tree_util.keystr(path, simple=True, separator='.')}".rstrip(

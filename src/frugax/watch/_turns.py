@@ -85,7 +85,7 @@ def take_turns(
             outside of the time.
         clock: seconds, rising.
     """
-    several = lambda n: [_copied(args) if donates else tuple(args) for _ in range(n)]
+    several = lambda n: [copied(args) if donates else tuple(args) for _ in range(n)]
 
     def turn(program: Callable[..., Any], calls: int) -> float:
         given = several(calls)
@@ -113,7 +113,8 @@ def take_turns(
     return Turns({name: np.asarray(s) for name, s in found.items()}, calls)
 
 
-def _copied(args: Sequence[Any]) -> tuple[Any, ...]:
+def copied(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The same arguments in arrays of their own, ready."""
     copy = lambda x: jnp.array(x) if isinstance(x, jax.Array) else x
     return tuple(jax.block_until_ready(jax.tree.map(copy, tuple(args))))
 

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .probes import Kind, Probe, Records, Traced, pack, trace_watched
+from .probes import Probe, Records, Traced, pack, trace_watched
 
 # What is given at each level.
 BARE, QUIET, LOUD = 0, 1, 2
 # Never left out: summaries may not be lost, and a call is what the user asked for.
-_ALWAYS: frozenset[Kind] = frozenset({"summary", "call"})
-_KEEP: tuple[frozenset[Kind], ...] = (
+_ALWAYS: frozenset[str] = frozenset({"summary", "call"})
+_KEEP: tuple[frozenset[str], ...] = (
     _ALWAYS,
     _ALWAYS | {"scalar"},
     _ALWAYS | {"scalar", "frame"},
@@ -232,5 +232,6 @@ class Variants:
                 return program  # JAX then goes by numbers alone, here as well
             first = inspect.Parameter("stride_", inspect.Parameter.POSITIONAL_ONLY)
             parameters = [first, *signature.parameters.values()]
-            program.__signature__ = signature.replace(parameters=parameters)
+            named: Any = program
+            named.__signature__ = signature.replace(parameters=parameters)
         return program

@@ -10,6 +10,7 @@ much.
 
 import contextlib
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ _STATUS_S = 1.0
 # What programs give may hold so much memory while it waits.
 _MOST_PENDING_BYTES = 256 * 2**20
 _MOST_STRIDE = 1024
+# For so long a callback waits to write its summaries where room for them is short.
+_HURRY_S = 1.0
 
 
 class Watcher:
@@ -84,7 +87,7 @@ class Watcher:
         plan: WatchPlan | None = None,
         clock: Callable[[], float] = time.perf_counter,
         most_pending: int = 4096,
-        level: Level = "standard",
+        level: str = "standard",
         sinks: Sequence[Sink] = (),
         frames_per_s: float = 30.0,
         most_queue_bytes: int = 8 * 2**20,
@@ -156,6 +159,8 @@ class Watcher:
         self._steps_kept = 0
         self._booked = 0, 0  # of these two, what the ledger has
         self._latest: dict[str, np.ndarray] = {}
+        # Only one thread writes the journal at a time; `note` never waits for it.
+        self._writing = threading.Lock()
         at_exit(self)
 
     @property
@@ -164,9 +169,9 @@ class Watcher:
         return self._level
 
     @level.setter
-    def level(self, level: Level) -> None:
+    def level(self, level: str) -> None:
         self._level: Level = check_level(level)
-        self._every = every_of(level)
+        self._every = every_of(self._level)
 
     @property
     def latest(self) -> dict[str, float]:
@@ -273,7 +278,24 @@ class Watcher:
                 self._handing.leave_out(kind)
                 return
             self._next_frame = now + self._frame_s
+        if self._start is None:
+            self._start = self._clock()
         self._handing.note(kind, stream, step, values)
+        # Whoever only calls back from inside never comes by to collect.
+        if self._handing.notes < RECORDS_PER_BLOCK:
+            return
+        # Whoever writes may itself wait for the program that waits here: so only if
+        # summaries would be lost, and not for long.
+        hurry = kind == "summary" and self._handing.is_half_full
+        if self._writing.acquire(timeout=_HURRY_S if hurry else 0.0):
+            entered = self._clock()
+            try:
+                self._handing.write_notes()
+            except (OutputError, ValueError) as e:
+                self._handing.note_failure(e)
+            finally:
+                self._inside += self._clock() - entered
+                self._writing.release()
 
     def due(self, step: int) -> int:
         """What a program should give at this step.
@@ -329,12 +351,19 @@ class Watcher:
         """
         self._refuse_closed()
         for entry in self._pending:
-            jax.block_until_ready(arrays_of(entry))
+            try:
+                jax.block_until_ready(arrays_of(entry))
+            except Exception:
+                # A program failed. What `record` was given is its caller's affair,
+                # what `take` was given is counted when it is read.
+                if not isinstance(entry, Taken):
+                    raise
         with self.spending():
             self._handing.failure = None
             self._drain_all_but(0)
-            self._handing.write_notes()
-            self._handing.let_go()
+            with self._writing:
+                self._handing.write_notes()
+                self._handing.let_go()
             if self._handing.failure is not None and self._pending:
                 raise self._handing.failure
 
@@ -351,9 +380,10 @@ class Watcher:
         """
         self.collect()
         with self.spending():
-            self._say_status(always=True)
-            if self._journal is not None:
-                self._journal.flush()
+            with self._writing:
+                self._say_status(always=True)
+                if self._journal is not None:
+                    self._journal.flush()
             self._handing.flush(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -528,6 +558,10 @@ class Watcher:
             OutputError: the journal cannot be written; the rest still waits.
             ValueError: the journal refuses one of them, which is dropped.
         """
+        with self._writing:
+            return self._drain_alone(count)
+
+    def _drain_alone(self, count: int) -> bool:
         entered = self._clock()
         oldest = list(itertools.islice(self._pending, count))
         if jax.default_backend() != "cpu":  # so that the transfers overlap

@@ -83,10 +83,9 @@ def test_remat_and_grad_deliver_and_a_probe_is_told_by_its_handler(got):
         record("x", x)
         return x * x
 
-    assert jax.grad(jax.checkpoint(fn))(3.0) == 6
+    assert jax.jit(jax.grad(jax.checkpoint(fn)))(3.0) == 6
     jax.effects_barrier()
-    # JAX runs effects of what it does again again; `collect` does not.
-    assert [name for name, _ in got] == ["x", "x"]
+    assert {name for name, _ in got} == {"x"}
     make = lambda handler: probes.Probe.of("x", "call", handler, 1.0)
     assert make(print) == make(print) != make(repr)
     assert len({make(print), make(print), make(repr)}) == 2

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from frugax.watch.journal import Follower, Journal, read
+from frugax.watch.journal import Appended, Follower, Journal, read
 from frugax.watch.serve._frames import Frames
 from frugax.watch.serve._history import Cursor, History
 from watched_pages import Page, write_random
@@ -163,6 +163,7 @@ def test_frames_beyond_the_cap_give_way_and_a_rewind_takes_them_back(tmp_path):
         journal.write_many(np.arange(300), {"p": pictures}, stream="s")
     frames = Frames(most_bytes=40_000)  # each block has 64 x 256 bytes
     for change in Follower(path).more():
+        assert isinstance(change, Appended)
         frames.append(change.steps, change.columns["p"])
     assert len(frames) == 300
     assert 0 < frames.first < 300

@@ -128,3 +128,9 @@ def test_where_there_is_no_run_is_said(tmp_path):
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ConfigError, match="no journal"):
         Watched(tmp_path / "text")
+
+
+def test_a_closed_journal_without_a_receipt_is_an_end_and_no_death(folder):
+    with Journal.append_to(folder / "journal"):
+        pass
+    assert _state(folder, later=600)["alive"]["state"] == "closed"

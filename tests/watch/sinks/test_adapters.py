@@ -1,5 +1,6 @@
 """Each adapter writes what its own package reads back, offline, and leaves no trace."""
 
+import importlib.util
 import os
 import socket
 import struct
@@ -62,16 +63,16 @@ def given_all(sink):
 
 
 def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboardX")
-    from tensorboardX.proto.event_pb2 import Event as Proto  # pyright: ignore
-    from tensorboardX.record_writer import masked_crc32c
-
+    if importlib.util.find_spec("tensorboardX") is None:
+        pytest.skip("no tensorboardX here")
     threads = threading.active_count()
     given_all(TensorBoard(tmp_path))
     TensorBoard(tmp_path).close()  # within the same second
     assert threading.active_count() == threads
     files = list(tmp_path.iterdir())
     assert len(files) == 2
+    proto = pytest.importorskip("tensorboardX.proto.event_pb2").Event
+    masked_crc32c = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
     data = max((f.read_bytes() for f in files), key=len)
     at, found = 0, []
     while at < len(data):
@@ -80,7 +81,7 @@ def test_tensorboard(tmp_path):
         checks = [data[at + 8 : at + 12], data[at + 12 + size : at + 16 + size]]
         want = [masked_crc32c(data[at : at + 8]), masked_crc32c(body)]
         assert checks == [struct.pack("<I", c) for c in want]
-        found.append(Proto.FromString(body))
+        found.append(proto.FromString(body))
         at += 16 + size
     assert found[0].file_version == "brain.Event:2"
     scalars = {
@@ -124,8 +125,7 @@ def test_rerun(tmp_path):
 
 def wandb_records(path):
     """The records of a `.wandb` file: LevelDB's log format behind seven bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    record = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
     data = path.read_bytes()
     assert data[:4] == b":W&B"
     at, parts = 7, []
@@ -138,7 +138,7 @@ def wandb_records(path):
         parts.append(data[at + 7 : at + 7 + size])
         at += 7 + size
         if kind in {1, 4}:  # whole, or the last part
-            yield Record.FromString(b"".join(parts))
+            yield record.FromString(b"".join(parts))
             parts = []
 
 
@@ -166,9 +166,7 @@ def test_wandb(tmp_path):
 
 
 def test_mlflow(tmp_path):
-    pytest.importorskip("mlflow")
-    import mlflow
-
+    mlflow = pytest.importorskip("mlflow")
     address = mlflow.get_tracking_uri()
     given_all(MLflow(tmp_path / "runs", run="r", params={"seed": 3}))
     given_all(MLflow(tmp_path / "runs"))

@@ -84,7 +84,7 @@ def test_a_record_gives_every_array_a_picture_and_the_mask_to_those_it_fits():
             "grid": np.ones((2, 2), int),
             "other": np.ones((3, 3), int),
             "mask": np.array([[True, False], [True, True]]),
-            "reward": np.float32(1),
+            "reward": np.array(1.0),
         }
     )
     assert list(found) == ["grid", "other"]

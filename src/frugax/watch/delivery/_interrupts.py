@@ -1,21 +1,24 @@
 """Ctrl-C while a program waits for a callback: kept until the program is through."""
 
 import signal
+import sys
 import threading
 import time
 from types import TracebackType
 
 # Between two looks whether the main thread has left the program's callbacks.
 _LOOK_S = 0.005
+# A loop may be inside JAX nearly all the time: then this is the price of stopping it.
+_LONGEST_S = 2.0
 
 
 class Interrupts:
     """A block that Ctrl-C does not break off; it comes again when the block is left.
 
     An exception that leaves a callback makes JAX end the whole program with an
-    internal error. The first Ctrl-C inside the block is kept and sent again as soon as
-    the main thread is outside; a second one leaves the block at once, as usual. Ctrl-C
-    while XLA itself computes is not seen here.
+    internal error. The first Ctrl-C inside the block is kept and sent again when the
+    main thread has left JAX, or after two seconds; a second one leaves the block at
+    once, as usual. Ctrl-C while XLA itself computes is not seen here.
     """
 
     def __init__(self) -> None:
@@ -51,7 +54,8 @@ class Interrupts:
         return True
 
     def _send_later(self) -> None:
-        while self._depth:
+        until = time.monotonic() + _LONGEST_S
+        while self._depth or (_is_in_jax() and time.monotonic() < until):
             time.sleep(_LOOK_S)
         if self._kept:
             self._sent = True
@@ -64,6 +68,16 @@ def _interrupt_main() -> None:
         signal.pthread_kill(main, signal.SIGINT)  # wakes it from waiting, too
     else:
         signal.raise_signal(signal.SIGINT)
+
+
+def _is_in_jax() -> bool:
+    """Whether the main thread is in a call of JAX, such as one that waits for us."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in {"jax", "jaxlib"}:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_main() -> bool:

@@ -25,8 +25,11 @@ def collect(
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """The same function, with what it records as a second output.
 
-    What `fn` gives is the same to the last bit, and the program has no effect: nothing
-    calls back. In a `scan`, records are stacked; of a `while` loop there are the `Last`
+    What `fn` gives is made by the same operations, and the program has no effect:
+    nothing calls back. With more outputs XLA may fuse the operations otherwise; then
+    last bits may differ.
+
+    In a `scan`, records are stacked; of a `while` loop there are the `Last`
     ones; in a branch they are `Partly` there; in a `shard_map` there is a row for each
     device. What `jax.checkpoint` does a second time is not recorded a second time.
 

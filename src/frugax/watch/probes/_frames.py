@@ -16,12 +16,11 @@ from frugax.jaxprs import (
     JaxprEqn,
     Literal,
     Var,
-    closed,
     jaxpr_as_fun,
+    shape_of,
+    trace,
     variables,
 )
-
-from ._strip import opened
 
 
 def run_gated(
@@ -41,15 +40,15 @@ def run_gated(
     Returns:
         Both results of `fn`.
     """
-    traced, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-    whole = closed(traced)
-    program = opened(whole)
-    always, sometimes = shapes
-    count = len(jax.tree.leaves(always))
-    wanted, gated = program.outvars[:count], program.outvars[count:]
+    # Calls are opened: what only frames need may be inside of one.
+    graph = trace(fn, args)
+    always, sometimes = jax.tree.unflatten(graph.out_tree, graph.outputs)
+    wanted, gated = jax.tree.leaves(always), jax.tree.leaves(sometimes)
+    program, count = graph.jaxpr, len(wanted)
+    values = [*graph.const_values, *jax.tree.leaves(args)]
     first, second = _parted(program, wanted)
     made = {v for e in first for v in e.outvars}
-    inputs = [*program.constvars, *program.invars]
+    inputs = list(graph.inputs)
     reads = dict.fromkeys(v for e in second for v in variables(e.invars))
     reads |= dict.fromkeys(variables(gated))
     after = {v for e in second for v in e.outvars}
@@ -57,22 +56,20 @@ def run_gated(
     passed = [v for v in needed if v in made]
 
     part = _function(program, first, inputs, [*wanted, *passed])
-    outs = part(*whole.consts, *jax.tree.leaves(args))
-    env: dict[Var, Any] = dict(
-        zip(inputs, [*whole.consts, *jax.tree.leaves(args)], strict=True)
-    )
+    outs = part(*values)
+    env: dict[Var, Any] = dict(zip(inputs, values, strict=True))
     env |= zip(passed, outs[count:], strict=True)
     tree = jax.tree.structure(sometimes)
     known = [v for v in gated if not isinstance(v, Literal)]
     make = _function(program, second, needed, known)
 
     def run(*given: Any) -> Any:
-        values = iter(make(*given))
-        flat = [v.val if isinstance(v, Literal) else next(values) for v in gated]
+        made = iter(make(*given))
+        flat = [v.val if isinstance(v, Literal) else next(made) for v in gated]
         return jax.tree.unflatten(tree, flat)
 
     def leave(*_: Any) -> Any:
-        return otherwise(sometimes)
+        return otherwise(jax.tree.map(shape_of, sometimes))
 
     seldom = lax.cond(due, run, leave, *(env[v] for v in needed))
     return jax.tree.unflatten(jax.tree.structure(always), outs[:count]), seldom

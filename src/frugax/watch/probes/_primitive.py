@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import ShapedArray
 from jax.interpreters import ad, batching, mlir
 
 from frugax.jaxprs import Primitive, debug_effect
@@ -157,6 +158,6 @@ def _one() -> jax.Array:
     return jnp.ones((), jnp.uint32)
 
 
-stride_p.def_abstract_eval(lambda: jax.core.ShapedArray((), jnp.uint32))
+stride_p.def_abstract_eval(lambda: ShapedArray((), jnp.uint32))
 stride_p.def_impl(_one)
 mlir.register_lowering(stride_p, mlir.lower_fun(_one, multiple_results=False))

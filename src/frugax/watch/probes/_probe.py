@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import PyTreeDef, keystr, tree_flatten_with_path
+from jax.tree_util import keystr, tree_flatten_with_path
 
 Kind: TypeAlias = Literal["scalar", "summary", "frame", "call"]
 KINDS: frozenset[Kind] = frozenset({"scalar", "summary", "frame", "call"})
@@ -29,7 +30,7 @@ class Probe:
     name: str
     kind: Kind
     handler: Callable[..., Any] | None
-    tree: PyTreeDef
+    tree: Any  # a PyTreeDef: pyright does not know that class
     fields: tuple[str, ...]
 
     @classmethod
@@ -96,6 +97,6 @@ def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> Non
 
 
 def _is_number(dtype: Any) -> bool:
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # random keys
+    if jnp.issubdtype(dtype, jax.dtypes.extended):  # random keys
         return False
-    return jax.dtypes.issubdtype(dtype, np.number) or dtype == np.bool_
+    return jnp.issubdtype(dtype, np.number) or dtype == np.bool_

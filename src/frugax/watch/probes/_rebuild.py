@@ -21,10 +21,12 @@ from frugax.jaxprs import (
     closed,
     jaxpr_as_fun,
     scan_split,
+    shape_of,
     variables,
     varying_axes,
 )
 
+from ._bundle import Bundle
 from ._primitive import ALWAYS, PRESENT, split, stride_p, watch_p
 from ._slots import (
     CALLS,
@@ -193,13 +195,14 @@ class Rebuild:
     def _scan(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         params = eqn.params
         held, carried = scan_split(eqn)
+        bundle = Bundle()
 
         def one(carry: list[Any], x: list[Any]) -> Any:
             outs, taken = self.run(params["jaxpr"], [*args[:held], *carry, *x])
-            return outs[:carried], (outs[carried:], taken)
+            return outs[:carried], (outs[carried:], bundle.pack(taken))
 
         options = {k: params[k] for k in ("_split_transpose",) if params.get(k)}
-        carry, (ys, taken) = lax.scan(
+        carry, (ys, packed) = lax.scan(
             one,
             args[held : held + carried],
             args[held + carried :],
@@ -208,7 +211,7 @@ class Rebuild:
             unroll=params["unroll"],
             **options,
         )
-        return [*carry, *ys], taken
+        return [*carry, *ys], bundle.unpack(packed)
 
     def _while(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         params = eqn.params
@@ -217,7 +220,7 @@ class Rebuild:
         of_cond, of_body = args[:in_cond], args[in_cond : in_cond + in_body]
         asking, doing = self.slots(asked), self.slots(done)
         # Under `vmap` each lane ends by itself; JAX has that in the operation.
-        lanes = opened(asked).outvars[0].aval.shape
+        lanes = shape_of(opened(asked).outvars[0]).shape
 
         def go_on(state: list[Any]) -> tuple[Any, list[Taken]]:
             (more,), taken = self.run(asked, [*of_cond, *state])

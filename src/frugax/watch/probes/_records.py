@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ._bundle import is_small
 from ._made import Made, by_name, value_of
 from ._probe import Probe
 
@@ -165,11 +166,10 @@ def pack(all_made: Sequence[Made]) -> Records:
 
 
 def _is_packable(value: jax.Array) -> bool:
-    if value.size > _MOST_PACKED or jnp.issubdtype(value.dtype, np.complexfloating):
+    if jnp.issubdtype(value.dtype, np.complexfloating):
         return False
     # What is spread over devices would have to be brought together first.
-    spec = getattr(getattr(jax.typeof(value), "sharding", None), "spec", ())
-    return all(part is None for part in spec)
+    return is_small(value, _MOST_PACKED)
 
 
 def _word_type(dtype: Any) -> Any:

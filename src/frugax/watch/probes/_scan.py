@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ._bundle import Bundle
 from ._collect import Traced, trace_watched
 from ._frames import run_gated
 from ._made import Made, by_name, value_of
@@ -86,17 +87,18 @@ def scan(
     traced = trace_watched(step, (init, example), {})
     numbers = _without_frames(traced).slots()
     frames = _only_frames(traced).slots()
+    bundle = Bundle()
 
     def light(carry: Any, x: Any) -> Any:
         here = _without_frames(trace_watched(step, (carry, x), {}))
         (carry, y), made = here.run()
-        return carry, (y, _taken(made))
+        return carry, (y, bundle.pack(_taken(made)))
 
     if not frames:
-        carry, (ys, taken) = lax.scan(
+        carry, (ys, packed) = lax.scan(
             light, init, xs, n, reverse=reverse, unroll=unroll
         )
-        return _given(carry, ys, _made(numbers, taken))
+        return _given(carry, ys, _made(numbers, bundle.unpack(packed)))
 
     every = n if every is None else every
     blocks = n // max(every, 1)
@@ -112,7 +114,8 @@ def scan(
             light, carry, many, every - 1, reverse=reverse, unroll=unroll
         )
         due = (gap > 0) & (number % jnp.maximum(gap, 1) == 0)
-        (carry, one), made = _full(step, carry, last, due, frames, rings)
+        (carry, (y, taken)), made = _full(step, carry, last, due, frames, rings)
+        one = y, bundle.pack(taken)
         join = lambda a, b: jnp.concatenate([b[None], a] if reverse else [a, b[None]])
         outs = jax.tree.map(join, front, one)
         return (carry, made if ring else []), (outs, [] if ring else made)
@@ -130,7 +133,8 @@ def scan(
         )
         joined = lambda a, b: jnp.concatenate([b, a] if reverse else [a, b])
         outs = jax.tree.map(joined, outs, more)
-    ys, taken = outs
+    ys, packed = outs
+    taken = bundle.unpack(packed)
     meaning = COUNT if ring else PRESENT
     seldom = [
         Made(
@@ -263,14 +267,16 @@ def _stride(stride: Any) -> jax.Array:
     """
     if stride is None:
         return ambient_stride()
-    known = isinstance(stride, int) and not isinstance(stride, bool)
-    if known and not 0 <= stride < 2**32:
-        raise ValueError(f"stride must be >= 0, got {stride}.")
-    dtype = getattr(stride, "dtype", None)
+    if isinstance(stride, int) and not isinstance(stride, bool):
+        if not 0 <= stride < 2**32:
+            raise ValueError(f"stride must be in 0 .. 2**32 - 1, got {stride}.")
+        return jnp.asarray(stride, jnp.uint32)
+    given: Any = stride  # so that the checker forgets what it was not
+    dtype = getattr(given, "dtype", None)
     whole = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
-    if not known and (not whole or stride.shape != ()):
+    if not whole or given.shape != ():
         raise ValueError(f"stride must be one whole number, got {stride!r}.")
-    return jnp.asarray(stride, jnp.uint32) if known else stride.astype(jnp.uint32)
+    return jnp.asarray(given).astype(jnp.uint32)
 
 
 def _length(xs: Any, length: int | None) -> int:

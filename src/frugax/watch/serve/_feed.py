@@ -55,6 +55,12 @@ class Feed:
 
     async def run(self) -> None:
         """Read on until `stop`."""
+        try:
+            await self._read_on()
+        finally:
+            self.stop()  # a reader that failed must not look like a run that is quiet
+
+    async def _read_on(self) -> None:
         while not self._stopped:
             news, more = await asyncio.to_thread(self.watched.look)
             state = await asyncio.to_thread(self._write_state)

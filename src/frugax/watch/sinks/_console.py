@@ -3,11 +3,16 @@
 Numbers where there is no colour: a pipe, `NO_COLOR`, a dumb terminal.
 """
 
+import dataclasses
+import functools
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
@@ -19,6 +24,32 @@ _SHADES = " .:-=+*#%@"
 # Taller than this, and cells of a line each would scroll away what stands above.
 _MOST_LINES = 32
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+_DIM = Style(dim=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cells:
+    """Lines for rich, ready as they are: as `Text`, a large grid takes far longer.
+
+    Attributes:
+        lines: each a list of (text, style).
+    """
+
+    lines: list[list[Segment]]
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Segment]:
+        for line in self.lines:
+            yield from line
+            yield Segment.line()
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        wide = max(sum(len(part.text) for part in line) for line in self.lines)
+        return Measurement(wide, wide)
 
 
 def log_grid_to_console(
@@ -52,14 +83,14 @@ def log_grid_to_console(
     shown = picture(grid, mask)
     known = check_palette(palette)
     out = Console() if console is None else console
-    text = grid_text(shown, out, palette=known, numbers=show_numbers)
+    cells = grid_cells(shown, out, palette=known, numbers=show_numbers)
     if title:
         out.print(Text(printable(title), style="bold"), soft_wrap=True)
-    out.print(text, soft_wrap=True)
+    out.print(cells)
     out.print(Text(shown.described(), style="dim"), soft_wrap=True)
 
 
-def grid_text(
+def grid_cells(
     shown: Picture,
     console: Console,
     *,
@@ -67,7 +98,7 @@ def grid_text(
     numbers: bool = False,
     width: int | None = None,
     lines: int = _MOST_LINES,
-) -> Text:
+) -> Cells:
     """A picture as lines of text for this console.
 
     Args:
@@ -90,7 +121,7 @@ def grid_text(
         drawn = _cells(shown, width, palette, numbers=numbers, plain=plain)
     else:
         drawn = _half_blocks(shown, width, palette)
-    return Text("\n").join(drawn)
+    return Cells(drawn)
 
 
 def printable(text: str) -> str:
@@ -108,42 +139,42 @@ def _can_show(console: Console, text: str) -> bool:
 
 def _cells(
     shown: Picture, width: int, palette: Palette, *, numbers: bool, plain: bool
-) -> list[Text]:
+) -> list[list[Segment]]:
     """Two characters of background for each cell, which makes it about square."""
     colours = shown.colours(palette)
     light = colours @ np.array([0.2126, 0.7152, 0.0722]) > 140
     count, rest = _fitting(shown.columns, 2, width)
     pad = "." if plain else "·"
-    lines: list[Text] = []
+    lines: list[list[Segment]] = []
     for r in range(shown.rows):
-        line = Text()
+        line: list[Segment] = []
         for c in range(count):
             if not shown.known[r, c]:
-                line.append(pad * 2, Style(dim=True))
+                line.append(Segment(pad * 2, _DIM))
                 continue
             said = shown.said(r, c).rjust(2) if numbers else "  "
             ink = "black" if light[r, c] else "white"
-            line.append(said, Style(color=ink, bgcolor=_hex(colours[r, c])))
+            line.append(Segment(said, _style(ink, _hex(colours[r, c]))))
         lines.append(line)
     return lines + _cut(rest, "columns")
 
 
-def _half_blocks(shown: Picture, width: int, palette: Palette) -> list[Text]:
+def _half_blocks(shown: Picture, width: int, palette: Palette) -> list[list[Segment]]:
     """Two rows in a line: the upper half of a character is ink, the lower is paper."""
     colours = shown.colours(palette)
     count, rest = _fitting(shown.columns, 1, width)
-    lines: list[Text] = []
+    lines: list[list[Segment]] = []
     for r in range(0, shown.rows, 2):
-        line = Text()
+        line: list[Segment] = []
         for c in range(count):
             upper = _hex(colours[r, c])
             lower = _hex(colours[r + 1, c]) if r + 1 < shown.rows else None
-            line.append("▀", Style(color=upper, bgcolor=lower))
+            line.append(Segment("▀", _style(upper, lower)))
         lines.append(line)
     return lines + _cut(rest, "columns")
 
 
-def _without_colour(shown: Picture, width: int, *, plain: bool) -> list[Text]:
+def _without_colour(shown: Picture, width: int, *, plain: bool) -> list[list[Segment]]:
     between = " " if 2 * shown.columns - 1 <= width else ""
     count, rest = _fitting(shown.columns, 1 + len(between), width + len(between))
     pad = "." if plain else "·"
@@ -156,7 +187,7 @@ def _without_colour(shown: Picture, width: int, *, plain: bool) -> list[Text]:
         luma = shown.codes @ np.array([0.2126, 0.7152, 0.0722])
         signs = shades[(luma * (len(shades) - 1) // 255).astype(int)]
     signs = np.where(shown.known, signs, pad)
-    return [Text(between.join(row[:count])) for row in signs.tolist()] + _cut(
+    return [[Segment(between.join(row[:count]))] for row in signs.tolist()] + _cut(
         rest, "columns"
     )
 
@@ -167,8 +198,14 @@ def _fitting(columns: int, each: int, width: int) -> tuple[int, int]:
     return count, columns - count
 
 
-def _cut(rest: int, what: str) -> list[Text]:
-    return [Text(f"... {rest} more {what}", style="dim")] if rest else []
+def _cut(rest: int, what: str) -> list[list[Segment]]:
+    return [[Segment(f"... {rest} more {what}", _DIM)]] if rest else []
+
+
+# As many pairs as any grid of ten colours has, and a few frames of other pictures.
+@functools.lru_cache(maxsize=4096)
+def _style(ink: str, paper: str | None) -> Style:
+    return Style(color=ink, bgcolor=paper)
 
 
 def _hex(colour: np.ndarray) -> str:

@@ -76,6 +76,7 @@ i.s2 { background:var(--s2) } i.s3 { background:var(--s3) }
 .readout { margin-left:auto; font-variant-numeric:tabular-nums; }
 html:not(.scripted) .needs-script { display:none; }
 @media (max-width: 480px) { main { padding:20px 10px 48px; } section { padding:14px; }
- .tiles { grid-template-columns:1fr 1fr; } .keys { display:none; } }
+ .tiles { grid-template-columns:1fr 1fr; } .keys { display:none; }
+ .chart text { font-size:13px; } }
 @media print { .needs-script.options, .controls { display:none; } }
 """

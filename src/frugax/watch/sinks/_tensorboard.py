@@ -13,7 +13,7 @@ from frugax.errors import OutputError
 from frugax.files import make_folder, why_not_written
 
 from ._event import Event
-from ._extras import need
+from ._extras import environment, need
 from ._numbers import numbers, tag
 from ._palettes import Palette, check_palette
 from ._picture import pictures
@@ -21,6 +21,8 @@ from ._png import picture_png
 
 # Two sinks may begin within one second, and the format's file names count seconds.
 _BEGUN = itertools.count()
+# tensorboardX sets this while it is imported, and leaves it.
+_ENVIRONMENT = {"CRC32C_SW_MODE": "auto"}
 
 
 class TensorBoard:
@@ -48,9 +50,10 @@ class TensorBoard:
         """
         self._palette: Palette = check_palette(palette)
         how = {"package": "tensorboardX", "extra": "tensorboard"}
-        self._summaries = need("tensorboardX.proto.summary_pb2", **how)
-        self._events = need("tensorboardX.proto.event_pb2", **how)
-        files = need("tensorboardX.event_file_writer", **how)
+        with environment(_ENVIRONMENT):
+            self._summaries = need("tensorboardX.proto.summary_pb2", **how)
+            self._events = need("tensorboardX.proto.event_pb2", **how)
+            files = need("tensorboardX.event_file_writer", **how)
         self._folder = make_folder(folder)
         try:
             self._writer = files.EventsWriter(

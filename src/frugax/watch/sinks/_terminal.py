@@ -14,7 +14,7 @@ from rich.text import Text
 
 from frugax.budget import Receipt, format_share
 
-from ._console import grid_text, printable
+from ._console import grid_cells, printable
 from ._event import Event
 from ._numbers import STATUS_STREAM, dropped, numbers, tag
 from ._palettes import Palette, check_palette
@@ -206,16 +206,16 @@ class Terminal:
         grids: list[RenderableType] = []
         for step, name, shown in self._pictures():
             small = shown.thinned(max(2 * (room - 3), 4))
-            text = grid_text(
+            cells = grid_cells(
                 small,
                 self._console,
                 palette=self._palette,
                 width=self._console.width - 4,
                 lines=room - 3,
             )
-            if text.plain.count("\n") + 3 <= room:
+            if len(cells.lines) + 2 <= room:
                 said = Text(f"{printable(name)}, step {step}", style="dim")
-                grids.append(Group(said, text))
+                grids.append(Group(said, cells))
         if grids:
             parts.append(Columns(grids, padding=(0, 3)))
         return Panel(

@@ -29,6 +29,7 @@ class WandB:
 
     name = "wandb"
     _open: ClassVar[int] = 0
+    _ours: ClassVar[bool] = False  # whether W&B's process was started by a sink
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class WandB:
             raise ValueError(f"mode must be 'offline' or 'online', got {mode!r}.")
         self._palette: Palette = check_palette(palette)
         need("PIL", package="pillow", extra="wandb")
-        self._first = "WANDB_SERVICE" not in os.environ
+        WandB._ours = WandB._ours or "WANDB_SERVICE" not in os.environ
         with environment(_ENVIRONMENT):
             self._wandb = need("wandb", package="wandb", extra="wandb")
             self._run = self._begin(
@@ -121,5 +122,6 @@ class WandB:
         self._closed = True
         self._run.finish()
         WandB._open -= 1
-        if self._first and not WandB._open and self._wandb.run is None:
+        if WandB._ours and not WandB._open and self._wandb.run is None:
+            WandB._ours = False
             self._wandb.teardown()

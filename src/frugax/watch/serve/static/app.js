@@ -1,6 +1,6 @@
 // The page: listens to the server's events and hands them on.
 import { Alive, duration, put } from "./alive.js";
-import { Board, STEP_SECONDS, bytes, format, number } from "./charts.js";
+import { Board, STEP_SECONDS, bytes, family, format, number } from "./charts.js";
 import { Frames } from "./frames.js";
 import { Tables, isTable, losses, meter, showFacts } from "./tables.js";
 
@@ -31,7 +31,10 @@ function listen() {
     const delta = JSON.parse(event.data);
     cursor = delta.cursor;
     alive.hear();
-    if (delta.reset || Object.keys(delta.cut).length) tables.clear();
+    if (delta.reset || Object.keys(delta.cut).length) {
+      tables.clear();
+      frames.forget(delta.reset);
+    }
     board.take(delta);
     if (delta.reset) factsShown = "";
     if (state) told(state);
@@ -100,7 +103,7 @@ function limits(facts) {
   const watch = state.streams.watch?.latest ?? {};
   board.limits = {};
   const share = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name))?.limit;
-  if (watch.overhead_limit ?? share) board.limits["watch/overhead"] = watch.overhead_limit ?? share;
+  if (watch.budget ?? share) board.limits["watch/overhead"] = watch.budget ?? share;
   for (const name of ["host", "device"]) {
     const limit = watch[name + "_limit_bytes"] ?? (name === "device" ? of("bytes") : undefined);
     if (limit) board.limits[`watch/${name}_bytes`] = limit;
@@ -113,7 +116,8 @@ function tiles(main) {
   const add = (name, value, note = "", bar = null) => list.push([name, value, note, bar]);
   const has = main.records > 0;
   add("step", has ? number(main.last) : null, facts.steps ? `of ${number(facts.steps)}${has ? `, ${Math.floor((100 * main.last) / facts.steps)} %` : ""}` : has ? `${number(main.records)} recorded` : "");
-  const shown = main.columns.filter((c) => c !== "seconds").sort((a, b) => score(b) - score(a)).slice(0, 2);
+  const ranked = main.columns.filter((c) => c !== "seconds").sort((a, b) => score(b) - score(a));
+  const shown = ranked.filter((c, i) => ranked.findIndex((d) => family(d) === family(c)) === i).slice(0, 2);
   for (const column of shown) {
     const series = board.store.get("")?.get(column);
     const low = series ? extreme(series.y, /acc|reward|score/.test(column)) : null;
@@ -125,7 +129,7 @@ function tiles(main) {
   const watch = streams.watch?.latest ?? {};
   const spend = facts.budgets.find((b) => b.unit === "share" && /watching/.test(b.name));
   const overhead = watch.overhead ?? spend?.measured ?? null;
-  const limit = watch.overhead_limit ?? spend?.limit ?? null;
+  const limit = watch.budget ?? spend?.limit ?? null;
   add("watching takes", overhead === null ? null : percent(overhead), limit === null ? "no budget stated" : `of at most ${percent(limit)}`, overhead === null || !limit ? null : overhead / limit);
   const memory = facts.memory;
   const used = watch.device_bytes ?? watch.host_bytes ?? memory?.planned_bytes ?? null;

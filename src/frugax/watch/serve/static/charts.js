@@ -5,6 +5,7 @@ import { duration } from "./alive.js";
 const MOST_POINTS = 10000;
 const THINNED_POINTS = 5000;
 export const STEP_SECONDS = "seconds per step";
+const BINARY = Array.from({ length: 60 }, (_, i) => 2 ** i); // round steps of bytes
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export function number(value, digits = 4) {
@@ -91,7 +92,7 @@ class Chart {
   #log = false;
   #seen = false;
   #window = null;
-  #said = 0;
+  #due = null;
 
   constructor(board, stream, name) {
     this.board = board;
@@ -185,7 +186,7 @@ class Chart {
       scales: { x: { time: false, range: (u, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: this.#log ? { distr: 3 } : { range: nice } },
       axes: [
         { ...axis, size: 30, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
-        { ...axis, size: wide, values: (u, ticks) => ticks.map((t) => (t === null ? "" : format(this.name, t))) },
+        { ...axis, size: wide, incrs: /_bytes$/.test(this.name) ? BINARY : undefined, values: (u, ticks) => ticks.map((t) => (t === null ? "" : format(this.name, t))) },
       ],
       series: [{}, ...names.map((label, i) => ({
         label,
@@ -261,10 +262,11 @@ class Chart {
       parts.push(strong);
     });
     this.read.replaceChildren(...parts);
-    const now = performance.now();
-    if (there || now - this.#said < 3000) return;
-    this.#said = now;
-    this.place.setAttribute("aria-label", [...this.lines].map(([label, line]) => this.#words(label, line)).join("; "));
+    // For screen readers; not at each new point.
+    if (there || this.#due !== null) return;
+    const tell = () => this.place.setAttribute("aria-label", [...this.lines].map(([label, line]) => this.#words(label, line)).join("; "));
+    if (this.place.getAttribute("aria-label") === this.title) tell();
+    this.#due = setTimeout(() => { this.#due = null; tell(); }, 3000);
   }
 
   #words(label, { series }) {

@@ -59,6 +59,16 @@ export class Frames {
     else if (any) this.#fit();
   }
 
+  /** What was held may be void: the run was rewound, or it is another one. */
+  forget(all) {
+    this.#cache.clear();
+    this.#shown = null;
+    if (!all) return;
+    this.#known.clear();
+    this.#picked = "";
+    find("frames-pick").replaceChildren();
+  }
+
   #pick(key) {
     this.#picked = key;
     this.#number = -1;

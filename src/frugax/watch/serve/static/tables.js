@@ -23,6 +23,7 @@ class Rows {
   #oldest = null;
   #count = 0;
   #busy = false;
+  #latest = null;
 
   constructor(stream, title) {
     this.stream = stream;
@@ -44,7 +45,9 @@ class Rows {
     this.body.replaceChildren();
   }
 
-  async told({ records, columns }) {
+  async told(about) {
+    const { records } = about;
+    this.#latest = about;
     this.count.textContent = `${records.toLocaleString("en")} in all`;
     if (records < this.#count) this.clear();
     if (this.#busy || records === this.#count) return;
@@ -64,6 +67,7 @@ class Rows {
     } finally {
       this.#busy = false;
     }
+    if (this.#latest.records !== records) this.told(this.#latest); // it grew meanwhile
   }
 
   async #more() {

@@ -1,0 +1,194 @@
+"""A scan that gives its records back: numbers of every step, frames once in a block."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from frugax.jaxprs import without_dead_code
+from frugax.watch import probes
+from frugax.watch.probes import Last, Partly, collect, frame, record
+
+XS = jnp.linspace(0, 1, 40).reshape(10, 4)
+START = jnp.zeros(4)
+
+
+def step(h, x):
+    h = jnp.tanh(h + x)
+    record("norm", jnp.linalg.norm(h))
+    frame("outer", jnp.outer(h, h))
+    return h, h[0]
+
+
+def bare(h, x):
+    h = jnp.tanh(h + x)
+    return h, h[0]
+
+
+def states(reverse):
+    """The state after each step, in the order of the steps."""
+    found, h = [], START
+    for x in XS[::-1] if reverse else XS:
+        h, _ = bare(h, x)
+        found.append(h)
+    return found
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("every", [None, 1, 3, 5, 10, 11])
+def test_results_are_those_of_lax_scan_and_frames_come_once_in_a_block(every, reverse):
+    run = lambda h: probes.scan(step, h, XS, every=every, reverse=reverse)
+    assert not jax.make_jaxpr(run)(START).effects
+    (h, ys), records = jax.jit(run)(START)
+    plain = jax.jit(lambda h: lax.scan(bare, h, XS, reverse=reverse))
+    for a, b in zip((h, ys), plain(START), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    made = states(reverse)
+    in_place = lambda xs: np.stack(xs[::-1] if reverse else xs)
+    norms = in_place([jnp.linalg.norm(h) for h in made])
+    # 1e-6: the same sums in float32, perhaps in another order.
+    np.testing.assert_allclose(records["norm"], norms, rtol=1e-6)
+    size = 10 if every is None else every
+    due = [jnp.outer(h, h) for h in made[size - 1 :: size]]
+    outer = records["outer"]
+    assert isinstance(outer, Partly)
+    assert outer.present.tolist() == [True] * len(due)
+    assert outer.values.shape == (len(due), 4, 4)
+    if due:
+        np.testing.assert_allclose(outer.values, in_place(due), rtol=1e-6)
+
+
+def test_a_scan_without_frames_is_one_scan_with_one_more_result():
+    def fn(h, x):
+        record("norm", jnp.linalg.norm(h))
+        return bare(h, x)
+
+    traced = jax.make_jaxpr(lambda h: probes.scan(fn, h, XS, every=3))(START)
+    assert str(traced).count("scan[") == 1
+
+
+def test_frames_are_in_the_last_step_of_a_block_alone():
+    traced = jax.make_jaxpr(lambda h: probes.scan(step, h, XS, every=5)[1])(START)
+    live, _ = without_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    (outer,) = [e for e in live.eqns if e.primitive.name == "scan"]
+    (inner,) = [e for e in outer.params["jaxpr"].eqns if e.primitive.name == "scan"]
+    assert inner.params["length"] == 4
+    assert "4,4]" not in str(inner)
+    assert "4,4]" in str(outer.params["jaxpr"])
+
+
+def test_the_stride_changes_without_a_compilation():
+    run = lambda h, s: probes.scan(step, h, XS, every=2, stride=s)[1]["outer"]
+    fn: Any = jax.jit(run)
+    many = [int(fn(START, jnp.uint32(s)).present.sum()) for s in range(4)]
+    assert many == [0, 5, 3, 2]
+    assert fn._cache_size() == 1
+    assert not fn(START, jnp.uint32(0)).values.any()
+
+
+def test_a_frame_that_is_not_due_is_not_worked_out():
+    def dear(h, _):
+        frame("dear", jnp.sort(h))
+        return h + 1, None
+
+    run = lambda h, s: probes.scan(dear, h, length=6, stride=s, every=1)[1]["dear"]
+    out = run(START, 3)
+    assert out.present.tolist() == [True, False, False] * 2
+    assert out.values[3].tolist() == [3.0] * 4
+    traced = jax.make_jaxpr(run)(START, jnp.uint32(1))
+    live, _ = without_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    (outer,) = [e for e in live.eqns if e.primitive.name == "scan"]
+    body = outer.params["jaxpr"].eqns
+    (gate,) = [e for e in body if e.primitive.name == "cond"]
+    sorts = ["sort[" in str(e) for e in body]
+    assert sorts == [e is gate for e in body]  # behind the gate and nowhere else
+
+
+def test_a_ring_keeps_the_last_frames_and_counts_those_overwritten():
+    run = jax.jit(lambda h, s: probes.scan(step, h, XS, every=2, ring=3, stride=s)[1])
+    ring = run(START, 1)["outer"]
+    assert isinstance(ring, Last)
+    assert ring.count == 5  # two overwritten
+    made = [jnp.outer(h, h) for h in states(False)[1::2]]
+    rows = [made[3], made[4], made[2]]  # the newest at (5 - 1) % 3
+    np.testing.assert_allclose(ring.values, jnp.stack(rows), rtol=1e-6)
+    assert run(START, 2)["outer"].count == 3
+    none = run(START, 0)["outer"]
+    assert none.count == 0
+    assert not none.values.any()
+
+
+def test_gates_and_lanes_inside_of_frames():
+    def fn(h, x):
+        frame("gated", h, when=x[0] > 0.5)
+        frame("lanes", h * 2, lanes=2)
+        return bare(h, x)
+
+    run = lambda h: probes.scan(fn, h, XS, every=2)[1]
+    records = run(START)
+    odd = np.asarray(XS[1::2, 0] > 0.5)
+    assert records["gated"].present.tolist() == odd.tolist()
+    records = jax.vmap(run)(jnp.zeros((3, 4)))
+    assert records["gated"].values.shape == (3, 5, 4)
+    assert records["lanes"].values.shape == (3, 5, 4)  # a program of its own: all lanes
+
+
+def test_under_vmap_the_gate_of_frames_stays_a_gate():
+    run = jax.vmap(lambda h: probes.scan(step, h, XS, every=5)[1])
+    assert str(jax.make_jaxpr(run)(jnp.zeros((3, 4)))).count("cond[") == 1
+
+
+def test_whoever_collects_around_it_is_given_the_records():
+    unused = lambda h: probes.scan(step, h, XS, every=5)[0][0]
+    assert not jax.make_jaxpr(unused)(START).effects
+    out, records = jax.jit(collect(unused))(START)
+    assert records["norm"].shape == (10,)
+    assert records["outer"].values.shape == (2, 4, 4)
+    np.testing.assert_array_equal(out, lax.scan(bare, START, XS)[0])
+
+    gradient = jax.grad(lambda h: unused(h).sum())
+    out, records = jax.jit(collect(gradient))(START)
+    assert records["norm"].shape == (10,)
+    expected = jax.grad(lambda h: lax.scan(bare, h, XS)[0].sum())(START)
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+    again = jax.grad(lambda h: jax.checkpoint(unused)(h).sum())
+    _, records = jax.jit(collect(again))(START)
+    assert sorted(records) == ["norm", "outer"]
+
+    twice = lambda h: probes.scan(lambda h, _: (unused(h), None), h, length=3)
+    _, records = twice(START)
+    assert records["norm"].shape == (3, 10)
+
+
+def test_numbers_and_weak_types_are_taken_as_by_lax_scan():
+    def fn(x, _):
+        record("x", x)
+        frame("f", x[None])
+        return x * jnp.float32(2), x
+
+    (x, ys), records = probes.scan(fn, 1.0, length=5, every=2)
+    assert x == 32.0
+    assert ys.tolist() == records["x"].tolist() == [1, 2, 4, 8, 16]
+    assert records["f"].values.ravel().tolist() == [2, 8]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"every": 0}, "every"),
+        ({"every": True}, "every"),
+        ({"ring": -1}, "ring"),
+        ({"stride": -1}, "stride"),
+        ({"stride": 0.5}, "stride"),
+        ({"length": 3}, "length"),
+    ],
+)
+def test_what_cannot_be_scanned_is_told_what_to_do(given, match):
+    with pytest.raises(ValueError, match=match):
+        probes.scan(step, START, XS, **given)
+    with pytest.raises(ValueError, match="no length"):
+        probes.scan(step, START)

@@ -1,0 +1,140 @@
+"""An export holds what the journal holds, and never replaces what it should not."""
+
+import csv
+import json
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from forked import frugax
+from frugax import watch
+from frugax.errors import MissingExtraError, OutputError
+from frugax.watch.journal import export
+from frugax.watch.journal._export import Format
+
+GRIDS = np.arange(150 * 4).reshape(150, 2, 2).astype(np.int8)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with watch.Journal.create(tmp_path / "run" / "journal", {"seed": 1}) as made:
+        for i in range(100):
+            made.write(i, {"loss": np.float32(i / 3)} | ({"acc": i} if i % 2 else {}))
+        low = np.arange(150, dtype=np.float32).astype(ml_dtypes.bfloat16)[:, None]
+        steps = range(0, 1500, 10)
+        made.write_many(steps, {"grid": GRIDS, "low": low}, stream="../grid")
+    return tmp_path / "run" / "journal"
+
+
+def test_npz(journal, tmp_path):
+    told = []
+    done = export(journal, tmp_path / "a.npz", progress=lambda *n: told.append(n))
+    assert done.records == {"": 100, "../grid": 150}
+    assert (done.lost, done.closed) == ((), True)
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
+        assert list(file["steps"]) == list(range(100))
+        assert file["loss"].dtype == np.float32
+        np.testing.assert_array_equal(file["loss"], watch.read(journal)["loss"])
+        assert list(file["acc@steps"]) == list(range(1, 100, 2))
+        assert list(file["../grid/steps"]) == list(range(0, 1500, 10))
+        np.testing.assert_array_equal(file["../grid/grid"], GRIDS)
+        assert list(file["../grid/low"][:, 0]) == list(range(150))
+        assert json.loads(file["journal.json"])["meta"] == {"seed": 1}
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_csv_has_a_file_for_each_stream(journal, tmp_path):
+    done = export(journal, tmp_path / "out" / "a.csv", "csv")
+    assert [p.name for p in done.paths] == ["a.csv", "a...%2Fgrid.csv"]
+    assert {p.parent for p in done.paths} == {tmp_path / "out"}
+    main, grids = (list(csv.reader(p.read_text().splitlines())) for p in done.paths)
+    assert main[:3] == [["step", "loss", "acc"], ["0", "0.0", ""], main[2]]
+    assert np.float32(main[2][1]) == np.float32(1 / 3)
+    assert main[2][2] == "1"
+    cells = [f"grid[{i} {j}]" for i in (0, 1) for j in (0, 1)]
+    assert grids[0] == ["step", *cells, "low[0]"]
+    assert grids[2] == ["10", "4", "5", "6", "7", "1.0"]
+    assert len(grids) == 151
+    with watch.Journal.create(tmp_path / "wide", {}) as wide:
+        wide.write(0, {"x": np.zeros(10_001)}, stream="s")
+    with pytest.raises(ValueError, match="10,001 columns"):
+        export(tmp_path / "wide", tmp_path / "b.csv", "csv")
+
+
+def test_zarr(journal, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    export(journal, tmp_path / "a.zarr", "zarr")
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="r")
+    np.testing.assert_array_equal(group["loss"][:], watch.read(journal)["loss"])
+    np.testing.assert_array_equal(group["..%2Fgrid"]["grid"][:], GRIDS)
+    assert group["..%2Fgrid"].attrs["stream"] == "../grid"
+    assert group.attrs["journal"]["meta"] == {"seed": 1}
+    with pytest.raises(OutputError, match="it exists"):
+        export(journal, tmp_path / "a.zarr", "zarr")
+    export(journal, tmp_path / "a.zarr", "zarr", overwrite=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zarr", "run"]
+
+
+def test_zarr_that_is_not_installed_is_named(journal, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(MissingExtraError, match="pip install zarr"):
+        export(journal, tmp_path / "a.zarr", "zarr")
+
+
+def test_nothing_is_overwritten_unasked(journal, tmp_path):
+    formats: tuple[Format, ...] = ("npz", "csv")
+    for format in formats:
+        name = f"a.{format}"
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(OutputError, match="it exists"):
+            export(journal, tmp_path / name, format)
+        assert (tmp_path / name).read_text() == "mine"
+        export(journal, tmp_path / name, format, overwrite=True)
+        assert (tmp_path / name).read_bytes() != b"mine"
+    (tmp_path / "folder").mkdir()
+    folders: tuple[Format, ...] = ("npz", "zarr")
+    for format in folders:
+        if format == "zarr":
+            pytest.importorskip("zarr")
+        with pytest.raises(OutputError, match="folder stands there"):
+            export(journal, tmp_path / "folder", format, overwrite=True)
+    with watch.Journal.create(tmp_path / "twice", {}) as twice:
+        twice.write(0, {"a/steps": 1})
+        twice.write(0, {"x": 1}, stream="a")
+    with pytest.raises(ValueError, match="called 'a/steps'"):
+        export(tmp_path / "twice", tmp_path / "b.npz")
+
+
+def test_what_was_lost_is_in_the_export_too(journal, tmp_path):
+    data = bytearray(journal.read_bytes())
+    data[len(data) // 2] ^= 1
+    journal.write_bytes(data)
+    done = export(journal, tmp_path / "a.npz")
+    assert len(done.lost) == 1
+    with np.load(tmp_path / "a.npz") as file:
+        assert len(json.loads(file["journal.json"])["lost"]) == 1
+
+
+def test_the_command(journal, tmp_path):
+    run = journal.parent
+    ran = frugax("watch", "export", run, "--to", tmp_path / "a.npz")
+    assert ran.returncode == 0, ran.stderr
+    assert "100 records, 150 records of ../grid" in ran.stdout
+    again = frugax("watch", "export", journal, "--to", tmp_path / "a.npz")
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    assert frugax(*again_forced(journal, tmp_path)).returncode == 0
+    unnamed = frugax("watch", "export", run, "--to", tmp_path / "a")
+    assert unnamed.returncode == 2
+    assert "--format" in unnamed.stderr
+    nothing = frugax("watch", "export", tmp_path / "none", "--to", tmp_path / "b.npz")
+    assert nothing.returncode == 2
+    assert "no journal" in nothing.stderr
+    assert "watch" in frugax("--help").stdout
+
+
+def again_forced(journal, folder):
+    return "watch", "export", journal, "--to", folder / "a.npz", "--force"

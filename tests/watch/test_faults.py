@@ -1,0 +1,304 @@
+"""Whatever callbacks, sinks and disks do, the program ends with the same result.
+
+A few hundred faults are injected; `make thorough` injects 10,000.
+"""
+
+import contextlib
+import resource
+import threading
+import time
+import tracemalloc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import OverheadBudget, watch
+from frugax.watch import _host_call
+from frugax.watch.delivery import KINDS, Outlet, Runner, charge
+from frugax.watch.probes import Probe
+from frugax.watch.sinks import Event
+
+FAULTS = ("error", "exit", "interrupt", "disk", "memory", "slow", "hang", "none")
+_HANG_S = 0.02
+
+
+class Faults:
+    """Does something else wrong at each call, as a seed says, and counts it."""
+
+    def __init__(self, seed=0, *, hang_s=_HANG_S):
+        self.rng = np.random.default_rng(seed)
+        self.done: dict[str, int] = dict.fromkeys(FAULTS, 0)
+        self.hang_s = hang_s
+
+    def __call__(self, *_):
+        # Hanging takes time: one in forty.
+        odds = np.array([6, 6, 6, 6, 6, 3, 1, 6])
+        fault = str(self.rng.choice(FAULTS, p=odds / odds.sum()))
+        self.done[fault] += 1
+        match fault:
+            case "error":
+                raise ValueError("injected")
+            case "exit":
+                raise SystemExit(1)
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "disk":
+                raise OSError(28, "No space left on device")
+            case "memory":
+                raise MemoryError
+            case "slow":
+                time.sleep(0.001)
+            case "hang":
+                time.sleep(3 * self.hang_s)
+
+    @property
+    def count(self):
+        return sum(self.done.values()) - self.done["none"]
+
+
+def program(x, watched=lambda x: None):
+    """A loop whose result shows any change in a single bit."""
+
+    def body(carry, i):
+        carry = jnp.tanh(carry @ carry.T / 8 + 0.1 * i) + jnp.roll(carry, 1)
+        watched(carry)
+        return carry, carry.sum()
+
+    return jax.lax.scan(body, x, jnp.arange(50, dtype=jnp.float32))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Callbacks that hang do not rest: each of many faults is to be met."""
+    watch.reset_callback_performance_stats()
+    paces = _host_call._Paces()
+    monkeypatch.setattr(_host_call, "_REST_S", 0.0)
+    monkeypatch.setattr("frugax.watch._callbacks.PACES", paces)
+    monkeypatch.setattr(_host_call, "_RUNNER", Runner(most_hung=10**6))
+
+
+@pytest.mark.parametrize(
+    "most", [300, pytest.param(10_000, marks=pytest.mark.thorough)]
+)
+def test_callbacks_that_fail_never_end_a_program_nor_change_a_bit(impatient, most):
+    faults = Faults(hang_s=0.01)
+
+    def watched(x):
+        watch.jax_debug_callback(faults, x, callback_name="faults", wait_s=0.01)
+
+    x = jnp.linspace(-1, 1, 64, dtype=jnp.float32).reshape(8, 8)
+    expected = jax.jit(program)(x)
+    run = jax.jit(lambda x: program(x, watched))
+    while faults.count < most:
+        result = run(x)
+        jax.tree.map(np.testing.assert_array_equal, result, expected)
+    jax.effects_barrier()
+    stats = watch.get_callback_performance_stats()["faults"]
+    raised = faults.count - faults.done["slow"] - faults.done["hang"]
+    assert stats["error_count"] >= raised > 0
+    assert stats["hung_calls"] >= faults.done["hang"] > 0
+
+
+class FaultySink:
+    """A sink that fails as `Faults` says, before or after it took the records."""
+
+    name = "faulty"
+
+    def __init__(self, seed):
+        self.faults = Faults(seed)
+        self.got = []
+
+    def write(self, events):
+        self.faults()
+        self.got += [(e.kind, e.stream, e.step) for e in events]
+
+    def close(self):
+        self.faults()
+
+
+def probe(name: str, kind: Any, example: Any):
+    return Probe.of(name, kind, None, example)
+
+
+@pytest.mark.parametrize(
+    "most", [200, pytest.param(10_000, marks=pytest.mark.thorough)]
+)
+def test_sinks_that_fail_cost_the_program_and_the_journal_nothing(tmp_path, most):
+    probes = {
+        "norm": probe("norm", "scalar", 1.0),
+        "grid": probe("grid", "frame", 1.0),
+        "end": probe("end", "summary", 1.0),
+    }
+    sinks = [FaultySink(seed) for seed in range(3)]
+    step = jax.jit(lambda x: (jnp.tanh(x @ x.T / 8) + jnp.roll(x, 1), jnp.sum(x)))
+    x = start = jnp.linspace(-1, 1, 64, dtype=jnp.float32).reshape(8, 8)
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(
+            journal, OverheadBudget("100%"), level="full", sinks=sinks
+        )
+        outlets = watcher._handing._outlets
+        for outlet in outlets:
+            outlet._hang_s, outlet._most_hung = _HANG_S, 10**6
+            outlet._breaker._rest_s = 0.0
+        n = 0
+        while sum(sink.faults.count for sink in sinks) < most:
+            x, total = step(x)
+            given = {"norm": total, "grid": x, "end": total}
+            watcher.take(n, probes, given)
+            n += 1
+            if n % 10 == 0:  # so that writes are many, not few and long
+                time.sleep(0.001)
+        watcher.finish()
+        with contextlib.suppress(Exception):
+            watcher.close()
+    for _ in range(n):
+        start, _ = step(start)
+    np.testing.assert_array_equal(x, start)
+    back = watch.read(tmp_path / "a", strict=True)
+    assert len(back) == len(back.streams["grid"]) == len(back.streams["end"]) == n
+    for kind in KINDS:
+        assert watcher.losses.tally(kind).lost == 0
+    # Each sink's own ledger accounts for every record, after the late ones have ended.
+    end = time.monotonic() + 10
+    while any(outlet._given_up for outlet in outlets) and time.monotonic() < end:
+        time.sleep(0.01)
+    for outlet, sink in zip(outlets, sinks, strict=True):
+        for kind, tally in outlet.losses.tallies.items():
+            assert tally.waiting == 0, (kind, tally)
+        kept = outlet.losses.tally("frame").kept
+        assert kept == sum(got[0] == "frame" for got in sink.got)
+
+
+def test_a_full_disk_never_reaches_the_program_and_what_is_lost_is_said(tmp_path):
+    path = tmp_path / "a"
+    probes = {
+        "end": probe("end", "summary", np.zeros(8)),
+        "grid": probe("grid", "frame", np.zeros(64)),
+    }
+    rng = np.random.default_rng(0)  # noise does not pack
+    ends, grids = rng.random((400, 8)), rng.random((400, 64))
+    journal = watch.Journal.create(path, {})
+    watcher = watch.Watcher(
+        journal, OverheadBudget("100%"), level="full", most_pending=50
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        for i in range(400):
+            watcher.take(i, probes, {"end": ends[i], "grid": grids[i]})
+            assert watcher.pending <= 50
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "could not be written" in watcher.report().spends[0].source
+    watcher.finish()
+    journal.close()
+    back = watch.read(path, strict=True).streams
+    tallies = watcher.losses.tallies
+    for tally, stream, values in (
+        (tallies["summary"], "end", ends),
+        (tallies["frame"], "grid", grids),
+    ):
+        assert tally.given == 400 == tally.kept + tally.lost
+        assert tally.kept == len(back[stream]) > 0
+        assert tally.dropped["queue full"] > 0
+        for row in back[stream][stream]:  # and none of it is wrong
+            assert (values == row).all(axis=1).any()
+
+
+def test_an_oversize_record_is_refused_at_once_and_said():
+    class Count:
+        name = "count"
+        got = 0
+
+        def write(self, events):
+            self.got += len(events)
+
+        def close(self):
+            pass
+
+    outlet = Outlet(sink := Count(), most_bytes=1 << 20)
+    huge = np.zeros(1 << 24, np.uint8)
+    tracemalloc.start()
+    for step in range(200):
+        outlet.put([Event("frame", "s", step, {"x": huge})])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert outlet.close()
+    assert sink.got == 0
+    assert dict(outlet.losses.tally("frame").dropped) == {"too large": 200}
+
+
+@pytest.mark.parametrize(
+    "many", [20_000, pytest.param(1_000_000, marks=pytest.mark.thorough)]
+)
+def test_no_summary_is_lost_and_each_is_the_right_one(tmp_path, many):
+    each = 1000
+    probes = {"end": probe("end", "summary", 1)}
+
+    class Records(dict):
+        def __init__(self, values, axes):
+            super().__init__(values)
+            self.axes = axes
+
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
+        for i in range(many // each):
+            numbers = jnp.arange(i * each, (i + 1) * each)
+            watcher.take(i, probes, Records({"end": numbers}, {"end": ("steps",)}))
+        watcher.finish()
+        tally = watcher.losses.tally("summary")
+        assert (tally.given, tally.kept, tally.lost) == (many, many, 0)
+    ends = watch.read(tmp_path / "a", strict=True).streams["end"]
+    np.testing.assert_array_equal(ends["end"], np.arange(many))
+    np.testing.assert_array_equal(ends.steps, np.arange(many))
+
+
+@pytest.mark.parametrize(
+    "seconds", [0.5, pytest.param(60.0, marks=pytest.mark.thorough)]
+)
+def test_while_a_sink_hangs_memory_stays_within_its_cap(tmp_path, seconds):
+    gate = threading.Event()
+
+    class Hung:
+        name = "hung"
+
+        def write(self, events):
+            gate.wait()
+
+        def close(self):
+            gate.wait()
+
+    cap = 4 << 20
+    probes = {"grid": probe("grid", "frame", 1.0), "end": probe("end", "summary", 1.0)}
+    grid, end = np.zeros((128, 128), np.float32), np.float32(1)
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(
+            journal,
+            OverheadBudget("100%"),
+            level="full",
+            sinks=[Hung()],
+            most_queue_bytes=cap,
+        )
+        (outlet,) = watcher._handing._outlets
+        outlet._hang_s, outlet._breaker._rest_s = 0.05, 0.0
+        try:
+            n, until = 0, time.monotonic() + seconds
+            while time.monotonic() < until or n < 400:
+                watcher.take(n, probes, {"grid": grid, "end": end})
+                n += 1
+                if n % 20 == 0:
+                    watcher.collect()
+                assert outlet.waiting_bytes <= cap
+            held = [item for worker in outlet._given_up for item in worker.taken]
+            held += [i for waits in outlet._queue._waiting.values() for i in waits]
+            assert sum(charge(item.event) for item in held) <= cap
+            assert 0 < outlet.report().hung <= 4
+        finally:
+            gate.set()
+        watcher.close()
+    back = watch.read(tmp_path / "a", strict=True)
+    assert len(back.streams["end"]) == len(back.streams["grid"]) == n

@@ -1,0 +1,305 @@
+"""A watched function: its records leave as outputs, and nothing compiles twice."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax.watch import probes
+from frugax.watch._jit import jit
+from frugax.watch.probes import collect, frame, record, summarise
+
+X = jnp.arange(4.0)
+
+
+class Taker:
+    """Takes what it is given; says what it was told to say."""
+
+    def __init__(self, level=1, idle=0, stride=1):
+        self.level, self.stride = level, stride
+        self.free = idle
+        self.got = []
+
+    def due(self, step):
+        return self.level
+
+    def idle(self, step):
+        return self.free
+
+    def wants_frames(self):
+        return self.level == 2
+
+    def take(self, step, probes, records):
+        assert list(probes) == list(records)
+        self.got.append((step, records))
+
+
+class Compiles:
+    """How many programs XLA has compiled since it was entered."""
+
+    def __enter__(self):
+        self.count = 0
+        self.on = True
+
+        def heard(event, *_, **__):
+            if self.on and event.endswith("backend_compile_duration"):
+                self.count += 1
+
+        jax.monitoring.register_event_duration_secs_listener(heard)
+        return self
+
+    def __exit__(self, *_):
+        self.on = False
+
+
+def fn(x):
+    record("sum", x.sum())
+    frame("whole", x)
+
+    def step(x, _):
+        record("inside", x[1])
+        frame("square", x * x)
+        return jnp.tanh(x) * 2, None
+
+    (x, _), _ = probes.scan(step, x, length=6, every=2)
+    return x
+
+
+def unwatched(x):
+    return jax.lax.scan(lambda x, _: (jnp.tanh(x) * 2, None), x, None, length=6)[0]
+
+
+def test_results_are_the_functions_own_and_records_go_to_the_watcher():
+    taker = Taker()
+    watched = jit(fn, watcher=taker)
+    for _ in range(3):
+        np.testing.assert_array_equal(watched(X), jax.jit(unwatched)(X))
+    assert [step for step, _ in taker.got] == [0, 1, 2]
+    _, records = taker.got[-1]
+    assert sorted(records) == ["inside", "sum"]
+    assert records["sum"] == 6.0
+    assert records["inside"].shape == (6,)
+    assert records.rounds == {"sum": 0, "inside": 1}
+    assert len(records.arrays) == 0  # all in one array
+    assert sorted(watched.probes) == ["inside", "square", "sum", "whole"]
+
+
+def test_levels_rates_and_strides_compile_nothing_after_the_first_call():
+    taker = Taker()
+    watched = jit(fn, watcher=taker)
+    watched(X)
+    with Compiles() as compiles:
+        for taker.level in (0, 1, 2, 0, 2, 1):
+            for taker.stride in (1, 2, 0):
+                for taker.free in (0, 2):
+                    watched(X)
+        assert compiles.count == 0
+        jax.jit(lambda x: x * 5 + 1)(X)
+        assert compiles.count == 1  # the counter counts
+    kinds = [sorted(records) for _, records in taker.got]
+    loud = ["inside", "square", "sum", "whole"]
+    assert ["inside", "sum"] in kinds
+    assert loud in kinds
+    present = [r["square"].present.tolist() for _, r in taker.got if sorted(r) == loud]
+    assert present[0] == [True] * 3
+    assert present[2] == [True, False, True]
+    assert present[4] == [False] * 3
+
+
+def test_no_program_has_an_effect_and_the_bare_one_is_as_if_never_watched():
+    watched = jit(fn, watcher=Taker())
+    assert jax.make_jaxpr(jax.vmap(fn))(X[None]).effects
+    text = watched.lower(X).as_text()
+    assert "callback" not in text
+    bare = watched.variants().bare.lower(X)
+    assert "callback" not in bare.as_text()
+    assert "4x4" not in text
+    for compiled in (bare.compile(), watched.lower(X).compile()):
+        assert "conditional" not in compiled.as_text()  # no frame is left, nor its gate
+
+
+def test_nothing_due_runs_the_bare_program_and_steps_are_counted():
+    taker = Taker(level=0, idle=3)
+    watched = jit(fn, watcher=taker)
+    for _ in range(9):
+        watched(X)
+    assert taker.got == []
+    taker.level = 1
+    for _ in range(4):
+        watched(X)
+    # Asked at 0 (new: no rest is granted), 1, 5 and 9.
+    assert [step for step, _ in taker.got] == [9, 10, 11, 12]
+
+
+def test_summaries_are_in_every_call_whatever_the_level():
+    def fn(x):
+        summarise("episode", {"reward": x.sum(), "steps": x[0]})
+        record("number", x[1])
+        return x
+
+    taker = Taker(level=0, idle=100)
+    watched = jit(fn, watcher=taker)
+    for _ in range(5):
+        watched(X)
+    assert [step for step, _ in taker.got] == list(range(5))
+    assert [list(r) for _, r in taker.got] == [["episode"]] * 5
+    assert taker.got[0][1]["episode"] == {"reward": 6.0, "steps": 0.0}
+
+
+def test_the_function_is_traced_once_for_all_its_programs():
+    traces = []
+
+    def fn(x):
+        traces.append(1)
+        record("a", x[0])
+        frame("b", x)
+        return x
+
+    taker = Taker()
+    watched = jit(fn, watcher=taker)
+    for taker.level in (0, 1, 2):
+        watched(X)
+    assert len(traces) == 1
+    watched(jnp.ones(5))
+    assert len(traces) == 2
+
+
+def test_options_of_jit_are_passed_on():
+    taker = Taker()
+
+    def power(x, n, *, scale):
+        record("first", x[0])
+        frame("all", x)
+        return x**n * scale
+
+    options = {"static_argnums": 1, "donate_argnums": (0,), "static_argnames": "scale"}
+    watched = jit(power, watcher=taker, **options)
+    for taker.level in (0, 1, 2, 2):
+        x = jnp.arange(4.0)
+        np.testing.assert_array_equal(watched(x, 2, scale=3), 3 * jnp.arange(4.0) ** 2)
+        assert x.is_deleted()
+    assert watched.variants().sizes()["loud"] == 1
+
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+    placed = jit(fn, watcher=taker, in_shardings=device, out_shardings=device)
+    for taker.level in (0, 1, 2):
+        assert placed(X).sharding == device
+
+    @jit(watcher=taker)
+    def decorated(x):
+        record("d", x[0])
+        return x
+
+    assert decorated.__name__ == "decorated"
+    taker.level = 1
+    decorated(X)
+    assert list(taker.got[-1][1]) == ["d"]
+
+
+def test_inside_of_another_program_the_records_go_to_who_collects_around():
+    taker = Taker()
+    watched = jit(fn, watcher=taker)
+    out, records = jax.jit(collect(lambda x: watched(x) + 1))(X)
+    np.testing.assert_array_equal(out, jax.jit(unwatched)(X) + 1)
+    assert sorted(records) == ["inside", "square", "sum", "whole"]
+    jax.grad(lambda x: watched(x).sum())(X)
+    jax.vmap(watched)(jnp.ones((2, 4)))
+    assert not jax.make_jaxpr(watched)(X).effects
+    assert taker.got == []
+
+
+def test_without_a_watcher_handlers_are_called_and_nothing_is_kept():
+    seen = []
+    probe = probes.Probe.of("call", "call", lambda x: None, X)
+
+    def fn(x):
+        def step(x, t):
+            probes.emit(probe, x, when=t != 1)
+            return x + 1, None
+
+        return jax.lax.scan(step, x, jnp.arange(3))[0]
+
+    before = probes.on_delivery(lambda probe, value: seen.append(value.values.tolist()))
+    try:
+        jit(fn)(jnp.zeros(4))
+    finally:
+        probes.on_delivery(before)
+    assert seen == [[0.0] * 4, [2.0] * 4]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32"]
+)
+def test_small_values_of_every_type_come_back_from_one_array(dtype):
+    values = jnp.array([0, 1, 3], dtype)
+    packed = jax.jit(
+        lambda x: probes.pack(probes.trace_watched(_record_all, (x,), {}).run()[1])
+    )(values)
+    assert packed.arrays == []
+    got = packed.fetch()
+    assert got["one"].dtype == got["many"].dtype == values.dtype
+    np.testing.assert_array_equal(got["many"], np.asarray(values))
+    np.testing.assert_array_equal(got["one"], np.asarray(values)[1])
+    assert packed.is_ready() in (True, False)
+    assert packed.nbytes == 16
+    with pytest.raises(KeyError):
+        packed["other"]
+
+
+def _record_all(x):
+    record("one", x[1])
+    summarise("many", x)
+    return x
+
+
+_CACHED = """
+    import jax, jax.monitoring, jax.numpy as jnp
+    from frugax.watch._jit import jit
+    from frugax.watch.probes import record, frame
+    events = []
+    jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+    class Taker:
+        level = 2
+        def due(self, step): return self.level
+        def wants_frames(self): return self.level == 2
+        def take(self, step, probes, records): pass
+    def f(x):
+        record("sum", x.sum())
+        frame("x", x)
+        return jnp.tanh(x @ x)
+    f = jit(f, watcher=Taker())
+    x = jnp.ones((8, 8))
+    before = len(events)
+    for level in (0, 1, 2):
+        Taker.level = level
+        f(x)
+    hits = sum(e.endswith("cache_hits") for e in events[before:])
+    misses = sum(e.endswith("cache_misses") for e in events[before:])
+    print(hits, misses)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_finds_the_programs_in_the_compile_cache(tmp_path):
+    def run():
+        env = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+            "JAX_PLATFORMS": "cpu",
+        }
+        command = [sys.executable, "-c", textwrap.dedent(_CACHED)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return tuple(map(int, done.stdout.split()))
+
+    hits, misses = run()
+    assert hits == 0
+    assert misses >= 3
+    assert run() == (misses, 0)
