@@ -1,9 +1,11 @@
 """JSON both ways, for plans that are dataclasses of plain data."""
 
 import json
-from typing import Self
+from typing import TypeVar
 
 from ._plain import from_plain, to_plain
+
+P = TypeVar("P")
 
 
 class JsonPlan:
@@ -16,7 +18,7 @@ class JsonPlan:
         return json.dumps(to_plain(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls: type[P], text: str) -> P:
         """The plan that `to_json` wrote.
 
         Args:
