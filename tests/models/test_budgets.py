@@ -100,10 +100,14 @@ def spread(outputs, inputs):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, pytest.param(0.25, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
-    "share", [0.5, pytest.param(0.25, marks=pytest.mark.thorough)]
+    "net",
+    [
+        pytest.param(net, id=name, marks=[pytest.mark.thorough] * (name == "encoder"))
+        for name, net in NETS.items()
+    ],
 )
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_gradients_fit_and_are_those_without_a_budget(net, share):
     plain = net.compile()
     args = numbers(net, plain)
@@ -312,7 +316,7 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
 
 
 # The XLA of JAX 0.12 needs less: what is too little here is enough there.
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_too_little_says_what_would_do():
     with pytest.raises(InfeasibleBudgetError) as caught:
         MLP.compile(MemoryBudget("4KiB"))

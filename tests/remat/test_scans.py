@@ -174,8 +174,15 @@ def ways_of(body):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", [rnn, stacked_layers, backwards_with_results, dropout_from_keys]
+    "model",
+    [
+        rnn,
+        dropout_from_keys,
+        pytest.param(stacked_layers, marks=pytest.mark.thorough),
+        pytest.param(backwards_with_results, marks=pytest.mark.thorough),
+    ],
 )
 def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
     loss, args = model()
@@ -351,7 +358,7 @@ def test_what_a_plan_says_it_does_again_is_what_is_traced():
             assert off < 0.02 * plain + 0.1 * level.flops, str(level.insides)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
     # Width 32: elementwise operations weigh more than in any model that is used, where
     # benchmarks/remat.py measures 0.7 %.

@@ -120,7 +120,9 @@ def test_a_run_whose_time_is_used_up_is_finished_with_what_it_has(home):
 
 
 def test_time_for_not_even_one_step_is_said_for_the_whole_run(home):
-    done = frugax("run", "slow.yaml", "--runs", "none", "--set", "budgets.time=100ms", cwd=home)
+    done = frugax(
+        "run", "slow.yaml", "--runs", "none", "--set", "budgets.time=100ms", cwd=home
+    )
     assert done.returncode == 2, done.stdout + done.stderr
     assert "budgets.time: this run" in done.stderr
     assert "but the budget is 0.1 (" in done.stderr
