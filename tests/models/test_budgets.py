@@ -104,7 +104,9 @@ def spread(outputs, inputs):
 @pytest.mark.parametrize(
     "net",
     [
-        pytest.param(net, id=name, marks=[pytest.mark.thorough] * (name == "encoder"))
+        pytest.param(
+            net, id=name, marks=[pytest.mark.thorough] * (name in ("encoder", "conv"))
+        )
         for name, net in NETS.items()
     ],
 )
@@ -138,7 +140,10 @@ def test_without_a_budget_nothing_is_there_that_could_cost():
     assert type(MLP.compile()) is Compiled
 
 
-@pytest.mark.parametrize("loss", [squares, spread])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loss", [squares, pytest.param(spread, marks=pytest.mark.thorough)]
+)
 def test_a_loss_is_planned_when_it_is_first_asked_for(loss):
     plain = MLP.compile()
     params, data, _ = numbers(MLP, plain)
@@ -177,6 +182,7 @@ def test_gradients_of_some_outputs_have_a_plan_of_their_own():
         compiled.evaluate(params, data, {"later": pulled["late"]})
 
 
+@pytest.mark.slow
 def test_random_draws_and_state_are_as_without_a_budget():
     layers = [models.Linear(32), models.BatchNorm(), models.Relu(), models.Dropout(0.5)]
     net = Net(models.Model(*layers * 3, models.Linear(4)), (128, 16))
@@ -194,6 +200,7 @@ def test_random_draws_and_state_are_as_without_a_budget():
     assert far(made, wanted) < 1e-5
 
 
+@pytest.mark.slow
 def test_it_works_inside_a_jit_of_ones_own():
     plain, compiled = MLP.compile(), MLP.compile(MemoryBudget("96KiB"))
     assert compiled.plan.recompute.segments
