@@ -102,5 +102,5 @@ def tell(error: BaseException, mode: Mode, budgets: str) -> None:
         f"the training step could not be compiled as it is: {described(error)}. It "
         f"runs {mode}. {budgets} To have it compiled, {hint(error)}.",
         FallbackWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
