@@ -16,7 +16,7 @@ test:
 
 thorough:
 	@scripts/setup dev
-	.venv/bin/python -m pytest -q -n 2 -m thorough tests
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -q -n 2 -m thorough tests
 
 setup:
 	@scripts/setup dev

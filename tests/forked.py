@@ -20,7 +20,9 @@ def _server() -> Any:
     context = multiprocessing.get_context("forkserver")
     # How wide a text may be is read where a module is imported.
     os.environ["COLUMNS"] = "100"
-    context.set_forkserver_preload(["forked", "frugax.cli", "frugax.run", "orbax.checkpoint"])
+    context.set_forkserver_preload(
+        ["forked", "frugax.cli", "frugax.run", "orbax.checkpoint"]
+    )
     return context
 
 

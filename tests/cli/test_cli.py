@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from forked import frugax
 from safetensors.numpy import save_file
+
+from forked import frugax
 
 COMMANDS = ["run", "plan", "compress", "decompress", "verify", "doctor"]
 

@@ -112,14 +112,7 @@ ROOMS = {
     "models, dtypes": Room(_dtypes, enough=4000, too_little=10),
     "causal": Room(_causal, enough=5.0, too_little=1.0, below=_LESS),
 }
-# Every limit that models tries is some seconds of compilations.
-every_room = pytest.mark.parametrize(
-    "room",
-    [
-        pytest.param(room, id=name, marks=[pytest.mark.slow] * (name == "models"))
-        for name, room in ROOMS.items()
-    ],
-)
+every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 
 
 @every_room
@@ -148,7 +141,14 @@ def test_what_is_predicted_is_within_the_limit(room):
     assert 0 <= room.plan(room.enough).predicted <= room.enough
 
 
-@every_room
+# Every limit that models tries is some seconds of compilations.
+@pytest.mark.parametrize(
+    "room",
+    [
+        pytest.param(room, id=name, marks=[pytest.mark.thorough] * (name == "models"))
+        for name, room in ROOMS.items()
+    ],
+)
 def test_at_needed_planning_succeeds_and_below_it_raises(room):
     with pytest.raises(InfeasibleBudgetError) as caught:
         room.plan(room.too_little)

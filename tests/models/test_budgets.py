@@ -100,10 +100,16 @@ def spread(outputs, inputs):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, pytest.param(0.25, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
-    "share", [0.5, pytest.param(0.25, marks=pytest.mark.thorough)]
+    "net",
+    [
+        pytest.param(
+            net, id=name, marks=[pytest.mark.thorough] * (name in ("encoder", "conv"))
+        )
+        for name, net in NETS.items()
+    ],
 )
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_gradients_fit_and_are_those_without_a_budget(net, share):
     plain = net.compile()
     args = numbers(net, plain)
@@ -134,7 +140,10 @@ def test_without_a_budget_nothing_is_there_that_could_cost():
     assert type(MLP.compile()) is Compiled
 
 
-@pytest.mark.parametrize("loss", [squares, spread])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loss", [squares, pytest.param(spread, marks=pytest.mark.thorough)]
+)
 def test_a_loss_is_planned_when_it_is_first_asked_for(loss):
     plain = MLP.compile()
     params, data, _ = numbers(MLP, plain)
@@ -173,6 +182,7 @@ def test_gradients_of_some_outputs_have_a_plan_of_their_own():
         compiled.evaluate(params, data, {"later": pulled["late"]})
 
 
+@pytest.mark.slow
 def test_random_draws_and_state_are_as_without_a_budget():
     layers = [models.Linear(32), models.BatchNorm(), models.Relu(), models.Dropout(0.5)]
     net = Net(models.Model(*layers * 3, models.Linear(4)), (128, 16))
@@ -190,6 +200,7 @@ def test_random_draws_and_state_are_as_without_a_budget():
     assert far(made, wanted) < 1e-5
 
 
+@pytest.mark.slow
 def test_it_works_inside_a_jit_of_ones_own():
     plain, compiled = MLP.compile(), MLP.compile(MemoryBudget("96KiB"))
     assert compiled.plan.recompute.segments
@@ -312,7 +323,7 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
 
 
 # The XLA of JAX 0.12 needs less: what is too little here is enough there.
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_too_little_says_what_would_do():
     with pytest.raises(InfeasibleBudgetError) as caught:
         MLP.compile(MemoryBudget("4KiB"))

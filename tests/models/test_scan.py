@@ -115,7 +115,9 @@ def test_flat_and_stacked_are_inverse(to):
 
 def test_weights_of_single_blocks_are_told_how_they_are_put_together():
     looped, _, _, flat = both(chain(3))
-    with pytest.raises(ValueError, match=r"each block's own, and stacked\(params\) puts"):
+    with pytest.raises(
+        ValueError, match=r"each block's own, and stacked\(params\) puts"
+    ):
         looped.evaluate(flat, {"x": X})
 
 

@@ -204,6 +204,12 @@ WRONG = [
         r"layer 'error'.*\[2, 3\], target float32\[2, 1\].*does not broadcast",
     ),
     (
+        "a length with some zeros too many",
+        lambda _: compile(Model(Linear(10**13, name="wide"))),
+        ShapeError,
+        r"layer 'wide'.*shape \(10000000000000, 3\) would hold 3.0e\+13 numbers",
+    ),
+    (
         "a missing parameter",
         lambda _: run(without=["decoder.weight"]),
         ValueError,

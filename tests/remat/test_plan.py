@@ -128,8 +128,13 @@ def loose_promotion():
         yield
 
 
+KINDS = pytest.mark.parametrize(
+    "kind", ["temp", pytest.param("total", marks=pytest.mark.thorough)]
+)
+
+
 @pytest.mark.usefixtures("loose_promotion")
-@pytest.mark.parametrize("kind", ["temp", "total"])
+@KINDS
 def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
     loss, params, x = residual_mlp(batch=512)
     adam = optax.adam(1e-3)
@@ -155,7 +160,7 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
     assert report.spends[0].measured == plan.predicted
 
 
-@pytest.mark.parametrize("kind", ["temp", "total"])
+@KINDS
 @pytest.mark.slow
 def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind):
     loss, params, x = residual_mlp(depth=3, width=32, batch=128)
@@ -260,7 +265,7 @@ def transformer_block():
     return loss, ([block] * 3, jax.random.normal(KEY, (8, 64, 64)))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_transformer_keeps_its_products():
     loss, args = transformer_block()
     # Three blocks: what the last one holds while it is turned is much of the whole.

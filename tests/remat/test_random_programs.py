@@ -143,19 +143,19 @@ def assert_same(got: Any, want: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [("float32", 0, 8), ("float64", 1000, 6)]
+    [("float32", 0, 5), ("float64", 1000, 5)]
     + [
         pytest.param(kind, first, count, marks=pytest.mark.thorough)
         for kind, first, count in [
-            *[("float32", s, 20) for s in range(8, 140, 20)],
-            *[("float64", s, 20) for s in range(1006, 1040, 20)],
+            *[("float32", s, 20) for s in range(5, 140, 20)],
+            *[("float64", s, 20) for s in range(1005, 1040, 20)],
             ("bfloat16", 2000, 10),
             ("float16", 3000, 10),
         ]
     ],
 )
 def test_gradients_are_those_of_jax(kind, first, count):
-    """More than 200 programs by `make thorough`, 14 by each `make test`."""
+    """More than 200 programs by `make thorough`, 10 by each `make test`."""
     with jax.enable_x64(kind == "float64"):
         for seed in range(first, first + count):
             case = random_case(seed, kind)
@@ -169,6 +169,17 @@ def test_gradients_are_those_of_jax(kind, first, count):
                 raise
 
 
+@pytest.fixture
+def as_users_compile():
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    jax.config.update(name, False)
+    yield
+    jax.config.update(name, before)
+
+
+# Without LLVM's optimisations sums are rounded otherwise than is allowed for here.
+@pytest.mark.usefixtures("as_users_compile")
 def test_compiled_programs_agree_as_well():
     cases = [random_case(seed, "float32") for seed in range(4000, 4006)]
     steps = [planned(case, seed)[0] for seed, case in enumerate(cases)]

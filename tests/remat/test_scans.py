@@ -132,6 +132,8 @@ def transformer(layers=48, width=32):
     return loss, (weights, jax.random.normal(KEY, (4, 32, width)))
 
 
+# By `make test` those that compile quickly; all by `make thorough`.
+QUICK = (rnn, stacked_layers, dropout_from_keys)
 MODELS = [
     rnn,
     stacked_layers,
@@ -141,6 +143,14 @@ MODELS = [
     among_other_operations,
     rnn_inside_layers,
 ]
+every_model = pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=[pytest.mark.thorough] * (model not in QUICK))
+        for model in MODELS
+    ],
+    ids=lambda m: m.__name__,
+)
 
 
 def body_of(model):
@@ -174,8 +184,15 @@ def ways_of(body):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", [rnn, stacked_layers, backwards_with_results, dropout_from_keys]
+    "model",
+    [
+        rnn,
+        dropout_from_keys,
+        pytest.param(stacked_layers, marks=pytest.mark.thorough),
+        pytest.param(backwards_with_results, marks=pytest.mark.thorough),
+    ],
 )
 def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
     loss, args = model()
@@ -214,7 +231,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
         assert_same(got, want)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+@every_model
 @pytest.mark.slow
 def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
     loss, args = model()
@@ -237,11 +254,16 @@ def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
         # What XLA needs differs with its version: prime 0.35 of the plain bytes with
         # JAX 0.10.2 and 0.52 with 0.12.0.1, so the shares leave room.
         (stacked_layers, 0.15),
-        (backwards_with_results, 0.45),
-        (prime, 0.55),
         (dropout_from_keys, 0.5),
-        (among_other_operations, 0.65),
-        (rnn_inside_layers, 0.7),
+        *(
+            pytest.param(model, share, marks=pytest.mark.thorough)
+            for model, share in [
+                (backwards_with_results, 0.45),
+                (prime, 0.55),
+                (among_other_operations, 0.65),
+                (rnn_inside_layers, 0.7),
+            ]
+        ),
     ],
 )
 def test_a_budget_is_met_as_xla_measures_it(model, share):
@@ -338,7 +360,7 @@ def test_results_that_are_kept_lie_between_all_and_nothing():
     assert 0 < part - plain < 0.03 * plain
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_a_plan_says_it_does_again_is_what_is_traced():
     """For each choice for the rounds, the model counts what the program then holds."""
     for model in (rnn, stacked_layers, dropout_from_keys, rnn_inside_layers):
@@ -351,7 +373,7 @@ def test_what_a_plan_says_it_does_again_is_what_is_traced():
             assert off < 0.02 * plain + 0.1 * level.flops, str(level.insides)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
     # Width 32: elementwise operations weigh more than in any model that is used, where
     # benchmarks/remat.py measures 0.7 %.
@@ -375,6 +397,7 @@ def long_rnn():
     return loss, args, plain_bytes(loss, args)
 
 
+@pytest.mark.thorough
 def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
     loss, args, plain = long_rnn
     # A twentieth with JAX 0.10.2. With 0.12.0.1 they need two thirds of what they did
@@ -385,6 +408,7 @@ def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
     assert plan.extra_share <= 0.4
 
 
+@pytest.mark.thorough
 def test_a_budget_between_two_chunks_is_used(long_rnn):
     loss, args, plain = long_rnn
     plan = remat.plan(loss, args, MemoryBudget(limit_bytes=plain // 2))
@@ -465,7 +489,7 @@ def test_scans_are_taken_up_one_after_the_other():
     assert flops == sorted(set(flops))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+@every_model
 def test_each_rung_needs_less_than_the_last_and_costs_more(model):
     plain, *rungs = ladder(body_of(model))
     assert (plain.insides, plain.flops) == ((), 0)
@@ -515,7 +539,7 @@ def test_needed_is_exact_with_scans_too():
     assert plan.predicted <= needed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_needed_does_not_depend_on_the_limit_with_scans_either():
     loss, args = backwards_with_results()
     plain = plain_bytes(loss, args)

@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from forked import Command, frugax
 
+from forked import Command, frugax
 from frugax import watch
 
 TASK = """

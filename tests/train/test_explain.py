@@ -1,8 +1,10 @@
 """Every cause of a compile is named, by `explained` and by a training step."""
 
+import functools
 import itertools
 import types
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -267,3 +269,25 @@ def test_a_step_names_settings_and_needs_no_program_for_arrays_put_on_purpose():
     assert told == ("matmul precision: None -> float32",)
     put = {"x": jax.device_put(X, jax.devices()[0])}
     assert step_change({"x": X}, put) == ()
+
+
+class Doubling:
+    def __call__(self, x):
+        return x * 2.0
+
+
+@pytest.mark.parametrize(
+    "function", [functools.partial(lambda y, x: y * x, 3.0), Doubling()]
+)
+def test_partial_functions_and_objects_are_counted(function):
+    watched = train.explained(jax.jit(function), compile_budget=2)
+    for n in (3, 3, 4):
+        watched(jnp.ones(n))
+    assert [c.kinds for c in watched.compiles] == [("first",), ("shape",)]
+    with pytest.raises(BudgetExceededError, match=r"\[4\] -> float32\[5\]"):
+        watched(jnp.ones(5))
+
+
+def test_what_jax_has_not_jitted_is_refused():
+    with pytest.raises(TypeError, match=r"from jax\.jit, got [\s\S]*for equinox or flax"):
+        train.explained(eqx.filter_jit(Doubling()))

@@ -151,9 +151,8 @@ def test_a_static_value_reaches_the_loss_as_it_is():
         ({"compile_budget": 0}, "compile_budget must be >= 1, got 0"),
     ],
 )
-def test_bad_options_are_named(options, words, monkeypatch):
-    from frugax.train import _step
-
-    make = getattr(_step.make_train_step, "__wrapped__", _step.make_train_step)
+def test_bad_options_are_named(options, words):
+    # Without the type checks of the tests, which would come first.
+    make = getattr(train.make_train_step, "__wrapped__", train.make_train_step)
     with pytest.raises(ValueError, match=words):
         make(loss, optax.adam(1e-2), **options)

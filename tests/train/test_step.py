@@ -1,3 +1,4 @@
+import concurrent.futures
 import subprocess
 import sys
 
@@ -334,3 +335,13 @@ def test_callers_that_check_no_types_are_checked_all_the_same():
         "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got '1MiB'.",
         *2 * ["budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."],
     ]
+
+
+def test_threads_share_one_program():
+    step = make_train_step(mlp_loss, optax.sgd(0.1), compile_budget=1, donate=False)
+    state, batch = step.init(mlp_params()), mlp_batch(8)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        results = [threads.submit(step, state, batch) for _ in range(4)]
+        losses = {float(r.result()[1]["loss"]) for r in results}
+    assert len(losses) == 1
+    assert step.compiles == 1

@@ -194,6 +194,17 @@ class Checkpoints:
                 )
         return _from_numpy(_read_arrays(place), like), body["extra"]
 
+    def extra_of(self, step: int) -> dict[str, Any]:
+        """The `extra` that was saved with a step; empty where there is none.
+
+        Args:
+            step: which one.
+        """
+        place = self._place(step)
+        if step not in self.steps() or self._unsound(step):
+            return {}
+        return _read_manifest(place)["extra"]
+
     def _ours(self) -> list[Path]:
         if not self.folder.is_dir():
             return []

@@ -63,6 +63,8 @@ class Explained(Generic[P, R]):
         self._inside: Any = getattr(function, "__wrapped__", function)
         self._parameters = inspect.signature(self._inside)
         self._static = jaxprs.static_names(function)
+        # JAX names a partial function by what is inside, and other objects not at all.
+        self._name: str = getattr(function, "__name__", "")
         self._seen: set[Hashable] = set()
         self._past = past_of(self._inside)
         self.__name__ = self._past.name
@@ -93,7 +95,7 @@ class Explained(Generic[P, R]):
             result = self._function(*args, **kwargs)
         self._seen.add(key)
         self._past.add(signature, self._inside, place)
-        spent = ledger.functions.get(self._past.name)
+        spent = ledger.functions.get(self._name)
         if spent is not None and spent.compiles:
             kinds: list[Kind] = [c.kind for c in changes] or ["first"]
             self.compiles.append(
@@ -176,8 +178,11 @@ def explained(
         >>> [c.cause for c in double.compiles]
         ['the first call', 'x: float32[3] -> float32[4]']
     """
-    if not (callable(function) and hasattr(function, "lower")):
-        raise TypeError(f"function must come from jax.jit, got {function!r:.99}.")
+    if not isinstance(function, jax.stages.Wrapped):
+        raise TypeError(
+            f"function must come from jax.jit, got {function!r:.99}; for equinox or "
+            "flax, jit a function of their arrays."
+        )
     if compile_budget is not None and compile_budget < 1:
         raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
     return Explained(function, compile_budget=compile_budget)

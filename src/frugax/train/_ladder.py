@@ -54,9 +54,14 @@ class FallbackWarning(UserWarning):
     """A step could not be compiled as it is and runs in another way."""
 
 
+def is_tracing(error: BaseException) -> bool:
+    """Whether this is one of the errors that only JAX raises, and only when tracing."""
+    return isinstance(error, _TRACE_ERRORS)
+
+
 def is_trace_failure(error: BaseException) -> bool:
     """Whether JAX could not trace the user's function, though it may run as it is."""
-    if isinstance(error, _TRACE_ERRORS):
+    if is_tracing(error):
         return True
     said = str(error)
     return isinstance(error, (TypeError, ValueError)) and any(
@@ -77,6 +82,12 @@ def where(error: BaseException) -> str:
     return "the loss"
 
 
+def described(error: BaseException) -> str:
+    """Class, place and first line of an error."""
+    said = str(error).strip().splitlines() or ["no message"]
+    return f"{type(error).__name__} at {where(error)}: {said[0]:.200}"
+
+
 def hint(error: BaseException) -> str:
     """How to write it so that it can be compiled."""
     for kind in type(error).__mro__:
@@ -87,11 +98,9 @@ def hint(error: BaseException) -> str:
 
 def tell(error: BaseException, mode: Mode, budgets: str) -> None:
     """Warn, once for a step, what happened and what still holds."""
-    said = str(error).strip().splitlines()
     warnings.warn(
-        f"the training step could not be compiled as it is: {type(error).__name__} at "
-        f"{where(error)} ({(said or ['no message'])[0]:.120}). It runs {mode}. "
-        f"{budgets} To have it compiled, {hint(error)}.",
+        f"the training step could not be compiled as it is: {described(error)}. It "
+        f"runs {mode}. {budgets} To have it compiled, {hint(error)}.",
         FallbackWarning,
-        stacklevel=5,
+        stacklevel=6,
     )

@@ -116,6 +116,7 @@ def _noting(show: _Hook) -> _Hook:
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         show(kind, error, trace)
+        _flush()  # at the door it is too late: Python 3.12 starts no thread there
         _door.code = _EXIT_ERROR
         if isinstance(error, KeyboardInterrupt):
             _door.code = _EXIT_INTERRUPTED

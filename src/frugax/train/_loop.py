@@ -48,6 +48,9 @@ class Evaluation:
     values: Mapping[str, float]
 
 
+_EVALUATIONS = "evaluations"  # what a checkpoint calls those that were judged
+
+
 class Loop:
     """One run of `fit`, which documents the arguments.
 
@@ -95,6 +98,11 @@ class Loop:
         self._before_save = before_save
         self._start = self.at
         self._pace = Pace()
+        # What early stopping goes by: also evaluations from before an interruption.
+        self._judged: list[Evaluation] = []
+        if early_stop is not None and checkpoints is not None:
+            told = checkpoints.extra_of(self.at).get(_EVALUATIONS, ())
+            self._judged = [Evaluation(**evaluation) for evaluation in told]
         self._running: list[jax.Array] = []  # losses of steps not yet waited for
         # What one evaluation and one checkpoint took, the last time.
         self._evaluate_s = self._save_s = 0.0
@@ -121,6 +129,8 @@ class Loop:
         return because
 
     def _take_steps(self, asked: threading.Event) -> StoppedBecause:
+        if self._has_stopped_early():
+            return "early"
         while self.at < self._until:
             left_s = self._seconds_left()
             self._make_plan(left_s)
@@ -137,13 +147,18 @@ class Loop:
                 return because
             if _due(self.at, self._evaluate_every):
                 self._evaluate_state()
-                if self._early_stop is not None and self._early_stop.is_due(
-                    self.history
-                ):
+                if self._has_stopped_early():
                     return "early"
             if _due(self.at, self._save_every):
                 self._save_state()
         return "steps"
+
+    def _has_stopped_early(self) -> bool:
+        return (
+            self._early_stop is not None
+            and bool(self._judged)
+            and self._early_stop.is_due(self._judged)
+        )
 
     def _take(self, steps: int, asked: threading.Event) -> StoppedBecause | None:
         """Take so many steps, then wait for them."""
@@ -221,6 +236,10 @@ class Loop:
             values = {k: float(v) for k, v in self._evaluate(self.state).items()}
         self._evaluate_s = self.clock.lap("eval_s")
         self.history.append(Evaluation(self.at, self.clock.elapsed, values))
+        # Those at the start of a run that goes on, or at an end, would count twice.
+        new = not self._judged or self._judged[-1].step < self.at
+        if new and _due(self.at, self._evaluate_every):
+            self._judged.append(self.history[-1])
 
     def _save_state(self) -> None:
         if self._checkpoints is None or self._is_saved(self._checkpoints):
@@ -242,7 +261,9 @@ class Loop:
                 )
         if self._before_save is not None:
             self._before_save()
-        checkpoints.save(self.state)
+        told = [dataclasses.asdict(evaluation) for evaluation in self._judged]
+        stops = self._early_stop is not None
+        checkpoints.save(self.state, extra={_EVALUATIONS: told} if stops else None)
 
     def _during(self, kind: str) -> contextlib.AbstractContextManager[None]:
         dog = self._watchdog

@@ -17,13 +17,22 @@ from frugax.errors import BudgetExceededError
 from frugax.typing import PyTree
 
 from ._build import Builder, Metrics, Recipe, refuse_changing_state
-from ._ladder import Mode, hint, is_compiler_failure, is_trace_failure, tell, where
+from ._ladder import (
+    Mode,
+    described,
+    hint,
+    is_compiler_failure,
+    is_trace_failure,
+    is_tracing,
+    tell,
+)
 from ._layout import Layout
 from ._promote import Split, has_python_leaves, split
 from ._signature import Signature
 from ._state import TrainState
 from ._static import Frozen
 
+_LAST: Mode = "eager without any jit"
 _Run: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
 
 
@@ -170,28 +179,28 @@ class Programs:
             needs = f"run {self.recipe.layout}"
         if needs is not None:
             raise TypeError(
-                f"the step cannot be compiled ({type(failure).__name__} at "
-                f"{where(failure)}), and only a compiled step can {needs}, so it was "
-                f"not run. {hint(failure).capitalize()}."
+                f"the step cannot be compiled ({described(failure)}), and only a "
+                f"compiled step can {needs}, so it was not run. "
+                f"{hint(failure).capitalize()}."
             ) from failure
         builder = Builder(self.recipe, None)
         modes: tuple[tuple[Mode, Any], ...] = (
             ("eager", contextlib.nullcontext),
-            ("eager without any jit", jax.disable_jit),
+            (_LAST, jax.disable_jit),
         )
         for mode, context in modes:
             run = builder.eager(context)
             try:
                 run(state, batch)
             except Exception as e:
-                if not is_trace_failure(e):
+                # Without any jit, what only looks like JAX's is the user's own.
+                if not (is_tracing(e) if mode == _LAST else is_trace_failure(e)):
                     raise
                 continue
             self._tell(failure, mode)
             return Variant(signature, mode, self._for_shapes(run, signature))
         raise TypeError(
-            f"the step can be run neither compiled nor eagerly: "
-            f"{type(failure).__name__} at {where(failure)}. "
+            f"the step can be run neither compiled nor eagerly: {described(failure)}. "
             f"{hint(failure).capitalize()}."
         ) from failure
 

@@ -7,6 +7,7 @@ the leaf that changed before anything is compiled.
 
 import contextlib
 import dataclasses
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -72,6 +73,7 @@ class TrainStep:
             recipe, memory=memory, compile_limit=compile_budget, fallback=fallback
         )
         self._on_excess: OnExcess = on_excess
+        self._preparing = threading.RLock()
         self._variants: dict[Signature, Variant] = {}
         self._current: Variant | None = None
         self._causes: list[str] = []
@@ -158,6 +160,10 @@ class TrainStep:
                 type of its own state, or the loss cannot be traced and no way round
                 is left.
         """
+        with self._preparing:  # or two threads compile the same, beyond the budget
+            self._prepare(state, batch)
+
+    def _prepare(self, state: TrainState, batch: PyTree) -> None:
         self._programs.look_for_text(batch)
         signature = self._programs.signature(state, batch)
         if signature not in self._variants:
@@ -313,7 +319,7 @@ class TrainStep:
         if self._on_excess == "raise":
             raise error
         if self._on_excess == "warn":
-            warnings.warn(str(error), FallbackWarning, stacklevel=4)
+            warnings.warn(str(error), FallbackWarning, stacklevel=5)
             return None
         return error
 

@@ -242,7 +242,8 @@ def frugax(*arguments):
     ("options", "lines"), [((), ["0", "1"]), (("--label",), ["[0] 0", "[1] 1"])]
 )
 def test_the_command_says_what_it_does(options, lines):
-    say = "import os; print(os.environ['FRUGAX_PROCESS'])"
+    # One write a line: unbuffered, print makes two, and two processes mix them.
+    say = "import os; os.write(1, os.environb[b'FRUGAX_PROCESS'] + b'\\n')"
     done = frugax("launch", "-n", "2", *options, "--", sys.executable, "-c", say)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == lines

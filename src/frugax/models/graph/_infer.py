@@ -5,6 +5,7 @@ on its meta device); here is the walk, and the error that names the layer.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from ._fits import what_fits
 from ._graph import Graph, Node, Repeat, Spec, Step, join
 from ._primitive import Primitive
 from ._weights import Weight
+
+_MOST_NUMBERS = 2**40  # a weight of 4 TiB: to draw it would end the process
 
 Attributes = tuple[tuple[str, Any], ...]
 # From an op, its tensors (specs, or constants as they are; None where left out) and its
@@ -169,8 +172,14 @@ class _Walk:
         """Note a weight; the layer that owns it says how it starts.
 
         Raises:
-            ShapeError: another layer needs it in another shape.
+            ShapeError: another layer needs it in another shape, or no memory holds it.
         """
+        if math.prod(weight.shape) > _MOST_NUMBERS:
+            raise ShapeError(
+                f"{node.title}: its weight {key!r} of shape {weight.shape} would hold "
+                f"{math.prod(weight.shape):.1e} numbers, more than any memory does; is "
+                "one of its lengths mistyped?"
+            )
         before = self.specs.get(key)
         if key in self.graph.constants:
             before = self.rules.describe(self.graph.constants[key])
