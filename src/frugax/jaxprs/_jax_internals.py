@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src.core import trace_state_clean
+from jax._src.core import trace_state_clean  # noqa: PLC2701 - no public name has it
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
