@@ -13,6 +13,8 @@ import frugax as fx
 from frugax import SizeBudget, compress, trees
 from frugax.errors import InfeasibleBudgetError
 
+pytestmark = pytest.mark.slow
+
 SIZES = [{"ratio": r} for r in (2, 3, 4, 6, 8, 10, 12, 40)]
 SIZES += [{"bits_per_weight": b} for b in (2.5, 4.25, 9)] + [{"bytes": "50KiB"}]
 

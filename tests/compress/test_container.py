@@ -14,6 +14,8 @@ from frugax import SizeBudget, compress, trees
 from frugax.compress import CompressedFile
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
+pytestmark = pytest.mark.slow
+
 DAMAGE = (CorruptFileError, UnsupportedFileError)
 # Written once for each version of the format, never again, by
 # `GOLDEN.write_bytes(compress.compress(golden_weights(), SizeBudget(max_abs=0.01)))`.

@@ -104,9 +104,7 @@ def spread(outputs, inputs):
 @pytest.mark.parametrize(
     "net",
     [
-        pytest.param(
-            net, id=name, marks=[pytest.mark.thorough] * (name in ("encoder", "conv"))
-        )
+        pytest.param(net, id=name, marks=[pytest.mark.thorough] * (name != "mlp"))
         for name, net in NETS.items()
     ],
 )

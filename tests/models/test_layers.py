@@ -103,6 +103,8 @@ from frugax.models.layers import (
 from frugax.models.layers._weightless import Weightless
 from frugax.models.ops import OPS, REQUIRED
 
+pytestmark = pytest.mark.slow
+
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     drawn = np.random.default_rng([seed, *shape]).normal(size=shape)

@@ -117,7 +117,7 @@ def nnx_mlp() -> Model:
         (equinox_mlp, 0.8),
         pytest.param(equinox_convolutions, 0.75, marks=pytest.mark.thorough),
         pytest.param(equinox_attention, 0.55, marks=pytest.mark.thorough),
-        (linen_with_dropout, 0.5),
+        pytest.param(linen_with_dropout, 0.5, marks=pytest.mark.thorough),
         (nnx_mlp, 0.5),
     ],
 )

@@ -23,6 +23,8 @@ from frugax.remat._plan import Segment
 
 from .random_programs import Case, random_case
 
+pytestmark = pytest.mark.slow
+
 GATES: tuple[Gate, ...] = ("cond", "select", "barrier")
 # f32 and f64: what the issue asks for, of the largest number of each array: sums of
 # cotangents are done in another order. Few bits: as many roundings by half a unit in

@@ -13,6 +13,8 @@ from frugax import watch
 TASK = """
 import time
 import jax, jax.numpy as jnp, numpy as np
+
+pytestmark = pytest.mark.slow
 def task(pause=0.0):
     def init(key):
         a, b = jax.random.split(key)

@@ -15,6 +15,8 @@ from frugax.budget import MemoryBudget, Verdict
 from frugax.errors import ConfigError
 from frugax.run import RunFolder, load_config, run
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"layers": 2, "width": 32, "heads": 2, "context": 32, "batch": 8}
 
@@ -97,7 +99,7 @@ def test_a_fresh_model_knows_nothing(lm, task):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_budget_is_kept_and_the_loss_stays_the_same(task):
     optimizer = optax.adam(2e-3)
 
