@@ -171,15 +171,6 @@ def test_gradients_are_those_of_jax(kind, first, count):
                 raise
 
 
-@pytest.fixture
-def as_users_compile():
-    name = "jax_disable_most_optimizations"
-    before = jax.config.values[name]
-    jax.config.update(name, False)
-    yield
-    jax.config.update(name, before)
-
-
 # Without LLVM's optimisations sums are rounded otherwise than is allowed for here.
 @pytest.mark.usefixtures("as_users_compile")
 def test_compiled_programs_agree_as_well():

@@ -37,6 +37,7 @@ def states(reverse):
     return found
 
 
+@pytest.mark.usefixtures("as_users_compile")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("every", [None, 1, 3, 5, 10, 11])
 def test_results_are_those_of_lax_scan_and_frames_come_once_in_a_block(every, reverse):
