@@ -189,7 +189,7 @@ def ways_of(body):
     "model",
     [
         rnn,
-        dropout_from_keys,
+        pytest.param(dropout_from_keys, marks=pytest.mark.thorough),
         pytest.param(stacked_layers, marks=pytest.mark.thorough),
         pytest.param(backwards_with_results, marks=pytest.mark.thorough),
     ],

@@ -208,6 +208,7 @@ def test_a_hung_sink_never_holds_more_than_its_cap(gate):
         assert tally.given == tally.kept + tally.lost + tally.waiting
 
 
+@pytest.mark.thorough
 def test_many_small_records_take_no_more_than_they_are_counted_as(gate):
     outlet = Outlet(sink := Sink(gate.wait), most_bytes=4 << 20)
     outlet.put([event(step=-1)])

@@ -21,6 +21,8 @@ from frugax.watch.delivery import KINDS, Outlet, Runner, charge
 from frugax.watch.probes import Probe
 from frugax.watch.sinks import Event
 
+pytestmark = pytest.mark.slow
+
 FAULTS = ("error", "exit", "interrupt", "disk", "memory", "slow", "hang", "none")
 _HANG_S = 0.02
 
@@ -81,7 +83,7 @@ def impatient(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "most", [300, pytest.param(10_000, marks=pytest.mark.thorough)]
+    "most", [100, pytest.param(10_000, marks=pytest.mark.thorough)]
 )
 def test_callbacks_that_fail_never_end_a_program_nor_change_a_bit(impatient, most):
     faults = Faults(hang_s=0.01)
@@ -123,9 +125,7 @@ def probe(name: str, kind: Any, example: Any):
     return Probe.of(name, kind, None, example)
 
 
-@pytest.mark.parametrize(
-    "most", [200, pytest.param(10_000, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("most", [60, pytest.param(10_000, marks=pytest.mark.thorough)])
 def test_sinks_that_fail_cost_the_program_and_the_journal_nothing(tmp_path, most):
     probes = {
         "norm": probe("norm", "scalar", 1.0),

@@ -316,7 +316,8 @@ def corrupted(rng, data):
             return data[:at] + bytes(length) + data[at + length :]
 
 
-def test_two_thousand_accidents_never_give_wrong_data(tmp_path):
+@pytest.mark.parametrize("many", [300, pytest.param(2000, marks=pytest.mark.thorough)])
+def test_accidents_never_give_wrong_data(tmp_path, many):
     whole = tmp_path / "whole"
     journal = watch.Journal.create(whole, {"seed": 1})
     rng = np.random.default_rng(0)
@@ -329,7 +330,7 @@ def test_two_thousand_accidents_never_give_wrong_data(tmp_path):
     journal.close()
     data, path = whole.read_bytes(), tmp_path / "a"
     refused = declared = 0
-    for _ in range(2000):
+    for _ in range(many):
         damaged = corrupted(rng, data)
         path.write_bytes(damaged)
         try:
@@ -344,8 +345,8 @@ def test_two_thousand_accidents_never_give_wrong_data(tmp_path):
             declared += 1
             with pytest.raises(CorruptFileError):
                 watch.read(path, strict=True)
-    assert refused > 5
-    assert declared > 1000
+    assert refused > many / 400
+    assert declared > many / 2
 
 
 def test_nothing_can_be_written_to_a_closed_journal(tmp_path):

@@ -13,6 +13,8 @@ from frugax.watch._jit import jit
 from frugax.watch._prove import prove
 from frugax.watch.probes import record
 
+pytestmark = pytest.mark.slow
+
 X = jnp.ones(4)
 
 

@@ -54,7 +54,7 @@ def journal(tmp_path):
         yield made
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     share=st.floats(0.001, 0.5),
     step=st.floats(1e-4, 0.1),

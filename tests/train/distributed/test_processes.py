@@ -46,7 +46,7 @@ def start(folder, steps, *fault, processes=2, **options):
     return code, result.read_text().split() if result.exists() else None
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_that_lost_a_process_ends_as_one_that_did_not(tmp_path, alone):
     whole = tmp_path / "whole"
     whole.mkdir()

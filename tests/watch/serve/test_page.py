@@ -106,6 +106,7 @@ def test_what_the_run_writes_is_shown_without_a_reload(opened, folder):
     assert page.complaints == []
 
 
+@pytest.mark.thorough
 def test_it_goes_on_when_the_server_comes_back(browser, folder):
     server = Server(folder, "--port", 0)
     browser.complaints.clear()
@@ -127,6 +128,7 @@ def test_it_goes_on_when_the_server_comes_back(browser, folder):
         again.leave()
 
 
+@pytest.mark.thorough
 def test_a_stretch_that_is_dragged_over_is_shown_finer(opened):
     page, _ = opened
     box = page.run(
@@ -148,8 +150,22 @@ def test_a_stretch_that_is_dragged_over_is_shown_finer(opened):
     assert page.complaints == []
 
 
-@pytest.mark.parametrize("width", [390, 320, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "dark"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in [
+                (390, "light"),
+                (320, "light"),
+                (320, "dark"),
+                (1280, "light"),
+                (1280, "dark"),
+            ]
+        ),
+    ],
+)
 def test_it_fits_the_width_and_the_scheme(opened, width, scheme):
     page, _ = opened
     page.size(width, 800)
@@ -161,6 +177,7 @@ def test_it_fits_the_width_and_the_scheme(opened, width, scheme):
     assert page.complaints == []
 
 
+@pytest.mark.thorough
 def test_nothing_moves_by_itself_if_motion_is_not_wanted(opened):
     page, _ = opened
     page.run("document.querySelector('#alive').className = 'pill running'")

@@ -13,6 +13,8 @@ import pytest
 from frugax.errors import MissingExtraError
 from frugax.watch.sinks import Event, MLflow, Rerun, Sink, TensorBoard, WandB
 
+pytestmark = pytest.mark.slow
+
 GRID = np.array([[1, 2, 3], [4, 5, 6]])
 
 

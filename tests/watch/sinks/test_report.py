@@ -19,6 +19,8 @@ from frugax.watch.sinks._charts import line_chart, thinned
 from frugax.watch.sinks._gathered import Curve
 from frugax.watch.sinks._palettes import PALETTES, as_bytes
 
+pytestmark = pytest.mark.slow
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = "</script><img src=x onerror=alert(1)>"
 
