@@ -351,7 +351,13 @@ def batches_of(net, number, seed):
     return [{"input": jax.random.normal(k, net.shape)} for k in keys]
 
 
-@pytest.mark.parametrize("net", DTYPE_NETS.values(), ids=DTYPE_NETS)
+@pytest.mark.parametrize(
+    "net",
+    [
+        pytest.param(net, id=name, marks=[pytest.mark.thorough] * (name == "encoder"))
+        for name, net in DTYPE_NETS.items()
+    ],
+)
 def test_the_error_bound_holds_on_data_that_was_never_seen(net):
     compiled = net.compile()
     params = compiled.randomize_params(0)

@@ -71,7 +71,12 @@ def around_a_scan():
     return loss, (WS[0, 0], jax.random.normal(KEY, (60, 16, 32)), jnp.bool_(True))
 
 
-MODELS = [one_of_three, in_a_row, in_a_scan, around_a_scan]
+MODELS = [
+    one_of_three,
+    pytest.param(in_a_row, marks=pytest.mark.thorough),
+    in_a_scan,
+    around_a_scan,
+]
 
 
 def place_of(body, name):
@@ -203,7 +208,7 @@ def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
 @pytest.mark.parametrize(
     ("model", "share", "extra"),
     [
-        (in_a_row, 0.5, 0.3),
+        pytest.param(in_a_row, 0.5, 0.3, marks=pytest.mark.thorough),
         # Of a branch in a loop the products are kept: 1 of 3 elementwise flops again.
         (in_a_scan, 0.6, 0.05),
         (around_a_scan, 0.75, 0.7),

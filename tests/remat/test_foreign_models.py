@@ -114,7 +114,7 @@ def nnx_mlp() -> Model:
         # Six layers under vmap reach 0.71 with JAX 0.10.2: each product is transposed
         # behind, and XLA keeps both. Four convolutions reach 0.66: the gradient of one
         # holds about five arrays of its size.
-        (equinox_mlp, 0.8),
+        pytest.param(equinox_mlp, 0.8, marks=pytest.mark.thorough),
         pytest.param(equinox_convolutions, 0.75, marks=pytest.mark.thorough),
         pytest.param(equinox_attention, 0.55, marks=pytest.mark.thorough),
         pytest.param(linen_with_dropout, 0.5, marks=pytest.mark.thorough),

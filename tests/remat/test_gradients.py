@@ -281,7 +281,11 @@ def half_of(loss, args):
     [
         ("float64", 1e-12),
         ("bfloat16", 30 * float(jnp.finfo(jnp.bfloat16).eps)),
-        ("float16", 30 * float(jnp.finfo(jnp.float16).eps)),
+        pytest.param(
+            "float16",
+            30 * float(jnp.finfo(jnp.float16).eps),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_other_precisions_are_planned_too(dtype, tolerance):
