@@ -10,11 +10,11 @@ import pytest
 from forked import Command, frugax
 from frugax import watch
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 import time
 import jax, jax.numpy as jnp, numpy as np
-
-pytestmark = pytest.mark.slow
 def task(pause=0.0):
     def init(key):
         a, b = jax.random.split(key)
