@@ -172,7 +172,7 @@ def report_text(stats: dict[str, dict[str, float]], last_errors: dict[str, str])
 def callbacks_note(stats: dict[str, dict[str, float]]) -> str:
     """One sentence on programs that call back from inside; empty if none did.
 
-    The cost is what `benchmarks/watch.py` measures for a callback that does nothing.
+    The cost of a callback that does nothing was measured once, on a busy machine.
     """
     inside = {n: s["calls_from_inside"] for n, s in stats.items()}
     names = [name for name, calls in inside.items() if calls]

@@ -1,7 +1,7 @@
 """Many small values of a loop's step as few arrays.
 
 Each result of a step is written by an operation of its own: on CPU two norms of 512
-numbers made a step of 11 us 15% slower, and 3% as one array (`benchmarks/watch.py`).
+numbers made a step of 11 us 15% slower, and 3% as one array (once, on a busy machine).
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """The records of one call: arrays on the device until somebody wants to see them.
 
-Every output of a program costs its caller some 2 microseconds (`benchmarks/watch.py`).
+Every output of a program costs its caller some 2 microseconds (on a busy machine).
 So all small values leave in one array of 32-bit words, and are cut apart on the host.
 """
 
