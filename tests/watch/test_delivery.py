@@ -290,17 +290,38 @@ def test_an_interrupt_in_the_middle_of_put_leaves_the_count_right():
     assert [e.step for e in sink.got] == [0, 1, 2, 3]
 
 
-def test_where_no_thread_can_be_had_nothing_is_lost_without_a_word(monkeypatch):
+@pytest.fixture
+def no_threads(monkeypatch):
+    """As when Python 3.12 is ending: nothing starts any more."""
+
     def refuse(self):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    outlet = Outlet(Sink())
-    outlet.put([event()])
-    assert not outlet.flush(5.0)
-    assert not outlet.close(5.0)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_where_no_thread_can_be_had_flush_and_close_write_here():
+    outlet = Outlet(sink := Sink())
+    outlet.put([event(step=0), event(step=1)])
+    assert sink.got == []  # `put` never waits for a sink
     assert "can't start new thread" in outlet.report().last_error
-    assert dict(outlet.losses.tally("scalar").dropped) == {"closed": 1}
+    assert outlet.flush(5.0)
+    outlet.put([event(step=2)])
+    assert outlet.close(5.0)
+    assert [e.step for e in sink.got] == [0, 1, 2]
+    assert sink.closed == 1
+    assert outlet.waiting_bytes == 0
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_where_no_thread_can_be_had_a_sink_that_fails_is_still_booked():
+    outlet = Outlet(sink := Sink(*[raises(SystemExit(3))] * 9))
+    outlet.put([event()])
+    outlet.close(5.0)
+    assert dict(outlet.losses.tally("scalar").dropped) == {"sink failed": 1}
+    assert "SystemExit: 3" in outlet.report().last_error
+    assert sink.closed == 1
 
 
 @pytest.mark.parametrize(

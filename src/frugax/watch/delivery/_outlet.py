@@ -3,7 +3,8 @@
 `put` never waits and never raises for anything the sink does. A write that takes too
 long is given up: its thread is left to itself, its records count as lost and, while
 the thread holds them, against the cap. There is no thread that keeps watch: `put`,
-`flush`, `close` and `report` look at the clock.
+`flush`, `close` and `report` look at the clock. Where no thread can be had, as while
+Python 3.12 and later are ending, `flush` and `close` write in the caller's.
 """
 
 import dataclasses
@@ -123,6 +124,7 @@ class Outlet:
         self._most_hung = most_hung
         self._changed = threading.Condition()
         self._worker: _Worker | None = None
+        self._is_alone = False  # the last thread that was wanted could not be had
         self._given_up: list[_Worker] = []
         self._hung = 0
         self._failures = 0
@@ -182,8 +184,14 @@ class Outlet:
             self._breaker.wake()
             while len(self._queue) or (self._worker and self._worker.taken):
                 self._look()
-                if not self._ensure_worker() or self._breaker.wait_s > 0:
+                has_worker = self._ensure_worker()
+                if self._breaker.wait_s > 0:
                     return False
+                if not has_worker:
+                    if not self._is_alone:
+                        return False
+                    self._work_here()
+                    continue
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
@@ -210,7 +218,11 @@ class Outlet:
             while self._closing:
                 self._look()
                 left = deadline - time.monotonic()
-                if left <= 0 or not self._ensure_worker():
+                if not self._ensure_worker():
+                    if self._is_alone:
+                        self._work_here()
+                    break
+                if left <= 0:
                     break
                 self._changed.notify_all()
                 self._changed.wait(min(left, _LOOK_S))
@@ -264,29 +276,45 @@ class Outlet:
         except RuntimeError as e:  # no more threads, or the interpreter is ending
             self._last_error = error_text(e)
             self._worker = None
+            self._is_alone = True
             return False
+        self._is_alone = False
         return True
 
     def _work(self, me: _Worker) -> None:
         """What the thread does until it is given up or the outlet is closed."""
         while self._begin(me):
             closing = not me.taken
-            error: str | None = None
-            before = time.thread_time()
-            try:
-                if closing:
-                    self.sink.close()
-                else:
-                    self.sink.write([item.event for item in me.taken])
-            except BaseException as e:  # SystemExit and KeyboardInterrupt too
-                error = error_text(e)
-            cpu_s = time.thread_time() - before
-            with self._changed:
-                self._cpu_s += cpu_s
-                self._end(me, error, closing=closing)
-                self._changed.notify_all()
-                if me.given_up or closing:
-                    return
+            self._call(me)
+            if me.given_up or closing:
+                return
+
+    def _work_here(self) -> None:
+        """One call of the sink in this thread; something is there to be done."""
+        me = self._worker = _Worker(self._work, self.sink.name)
+        if self._begin(me):
+            self._call(me)
+        self._worker = None
+
+    def _call(self, me: _Worker) -> None:
+        """Write what was taken, or close the sink if nothing was, and book it."""
+        closing = not me.taken
+        error: str | None = None
+        before = time.thread_time()
+        try:
+            if closing:
+                self.sink.close()
+            else:
+                self.sink.write([item.event for item in me.taken])
+        # Whatever a sink raises, SystemExit too, is its own affair: it is booked and
+        # said in the receipt, and must end neither this thread nor the program.
+        except BaseException as e:
+            error = error_text(e)
+        cpu_s = time.thread_time() - before
+        with self._changed:
+            self._cpu_s += cpu_s
+            self._end(me, error, closing=closing)
+            self._changed.notify_all()
 
     def _begin(self, me: _Worker) -> bool:
         """Wait for something to do. False if this thread is not needed any more."""

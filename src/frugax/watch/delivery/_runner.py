@@ -109,7 +109,9 @@ def outcome_of(call: Callable[[], object]) -> Outcome:
     began = time.perf_counter()
     try:
         call()
-    except BaseException as e:  # SystemExit and KeyboardInterrupt too
+    # Whatever somebody's function raises, SystemExit too, is told to whoever asked for
+    # the call and must not end the program that is watched.
+    except BaseException as e:
         return Outcome("failed", time.perf_counter() - began, error_text(e))
     return Outcome("done", time.perf_counter() - began)
 
