@@ -256,7 +256,7 @@ def test_a_loop_over_a_free_length_is_walked_once(monkeypatch):
 # --- torch.compile ------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_compiled_model_gives_the_same(monkeypatch):
     with warnings.catch_warnings():
         # Equal also without a C++ compiler; torch warns about itself when imported.
