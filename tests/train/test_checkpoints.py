@@ -289,6 +289,7 @@ print(checkpoints.steps())
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_output_error_and_leaves_the_older_checkpoint(tmp_path):
     # What Python and JAX cache may not be cut off as well: others would read it.
     keep_nothing = {

@@ -1,6 +1,4 @@
 import concurrent.futures
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+import forked
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, Verdict
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
@@ -321,9 +320,7 @@ def test_callers_that_check_no_types_are_checked_all_the_same():
         "loss, sgd = lambda p, b: p * b, optax.sgd(0.1)\n"
         "step = train.make_train_step(loss, sgd)\n"
     ) + "".join(f"try: {call}\nexcept TypeError as e: print(e)\n" for call in calls)
-    out = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    out = forked.python(code).stdout
     optimizers, budgets = out.splitlines()[:3], out.splitlines()[3:]
     for said, got in zip(
         optimizers, ["0.001.", "<function adam", "0.001."], strict=True
