@@ -1,5 +1,7 @@
 """Precision, accumulation, clipping and static values: the same step, another way."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,3 +141,35 @@ def test_a_static_value_reaches_the_loss_as_it_is():
     traced = len(seen)
     step(state, BATCH)
     assert len(seen) == traced
+
+
+def noisy(params, batch):
+    noise = jax.random.normal(batch["key"], ())
+    return loss(params, batch)[0], {"noise": noise, "rate": batch["rate"]}
+
+
+@pytest.mark.parametrize("fallback", ["compiled", "eager"])
+def test_each_micro_batch_has_a_key_of_its_own_and_shares_numbers(fallback):
+    def of(params, batch):
+        if fallback == "eager" and batch["rate"] > 9:  # no tracer can say
+            raise AssertionError
+        return noisy(params, batch)
+
+    key, parts = jax.random.key(3), 4
+    step = train.make_train_step(of, optax.sgd(0.1), accum=parts)
+    batch = {**BATCH, "key": key, "rate": jnp.float32(0.5)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", train.FallbackWarning)
+        _, metrics = step(step.init(params()), batch)
+    assert step.info.mode == fallback
+    keys = [jax.random.fold_in(key, i) for i in range(parts)]
+    expected = np.mean([jax.random.normal(k, ()) for k in keys])
+    assert float(metrics["noise"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(metrics["rate"]) == 0.5
+
+
+def test_a_key_of_the_old_kind_is_told_from_rows():
+    step = train.make_train_step(noisy, optax.sgd(0.1), accum=2)
+    batch = {**BATCH, "key": jax.random.PRNGKey(0), "rate": 0.5}
+    with pytest.raises(ValueError, match=r"batch\['key'\] \(2,\).* of jax.random.key"):
+        step(step.init(params()), batch)

@@ -2,7 +2,7 @@
 
 A first call beside a second one says what compiling costs, not how much faster a
 program became. For that two programs must take turns, and the answer is a ratio with
-an interval.
+an interval. What "the guide" is docs/train.md says, under Static arguments.
 """
 
 import dataclasses

@@ -31,7 +31,7 @@ def is_users(filename: str) -> bool:
 
 def called_from() -> str:
     """File and line of the user's innermost frame, `file.py:12`."""
-    frame, _ = _users_frame()
+    frame, _ = _users_frame(sys._getframe())
     if frame is None:
         return "?"
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -39,13 +39,12 @@ def called_from() -> str:
 
 def warn_there(text: str, kind: type[Warning]) -> None:
     """Warn with the place of the user's innermost frame."""
-    _, above = _users_frame()
+    _, above = _users_frame(sys._getframe())
     warnings.warn(text, kind, stacklevel=above)
 
 
-def _users_frame() -> tuple[FrameType | None, int]:
-    """The user's innermost frame, and how far it lies above who asks, itself 1."""
-    frame = sys._getframe(1)
+def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """The innermost frame of the user, from this one on, and its number from 1."""
     above = 1
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame, above = frame.f_back, above + 1
