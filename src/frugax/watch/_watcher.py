@@ -23,6 +23,7 @@ import numpy as np
 from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
 from frugax.errors import OutputError
 
+from ._asleep import wake_all
 from ._entered import at_exit, enter, leave
 from ._flight import FlightRecorder
 from ._handing_on import HandingOn
@@ -172,6 +173,7 @@ class Watcher:
     def level(self, level: str) -> None:
         self._level: Level = check_level(level)
         self._every = every_of(self._level)
+        wake_all()
 
     @property
     def latest(self) -> dict[str, float]:
@@ -307,12 +309,15 @@ class Watcher:
             return 2 if self.wants_frames() else 1
         return 0 if self.flight is None else 1
 
-    def idle(self, step: int) -> int:
-        """For how many calls after a step at which nothing was due nothing will be."""
+    def idle(self, step: int) -> int | None:
+        """For how many calls after a step at which nothing was due nothing will be.
+
+        Returns:
+            None: until the level changes.
+        """
         if self.flight is not None:
             return 0
-        # Not for ever: the level may change.
-        return self._every - step % self._every - 1 if self._every else 100
+        return self._every - step % self._every - 1 if self._every else None
 
     def wants_frames(self) -> bool:
         """Whether the level asks for frames and the budget can pay for one now."""
