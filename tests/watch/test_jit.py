@@ -1,5 +1,6 @@
 """A watched function: its records leave as outputs, and nothing compiles twice."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax.watch import probes
+from frugax import OverheadBudget
+from frugax.watch import Watcher, probes
+from frugax.watch._asleep import wake_all
 from frugax.watch._jit import jit
 from frugax.watch.probes import collect, frame, record, summarise
 
@@ -29,7 +32,7 @@ class Taker:
     def due(self, step):
         return self.level
 
-    def idle(self, step):
+    def idle(self, step) -> int | None:
         return self.free
 
     def wants_frames(self):
@@ -135,6 +138,80 @@ def test_nothing_due_runs_the_bare_program_and_steps_are_counted():
         watched(X)
     # Asked at 0 (new: no rest is granted), 1, 5 and 9.
     assert [step for step, _ in taker.got] == [9, 10, 11, 12]
+
+
+class Asked(Taker):
+    """Says that nothing is due until something changes, and counts who asks."""
+
+    asked = 0
+
+    def due(self, step):
+        self.asked += 1
+        self.step = step
+        return self.level
+
+    def idle(self, step):
+        return None
+
+
+def test_while_nothing_is_due_nobody_is_asked_until_something_changes():
+    taker = Asked(level=0)
+    watched = jit(fn, watcher=taker)
+    for _ in range(5):
+        watched(X)
+    assert taker.asked == 2  # the first call is new: no rest is granted
+    wake_all()
+    watched(X)
+    watched(X)
+    assert (taker.asked, taker.step) == (3, 5)  # the calls were counted all the same
+    np.testing.assert_array_equal(watched(jnp.ones(4) * 2), unwatched(jnp.ones(4) * 2))
+    assert taker.asked == 3
+    watched(jnp.ones(7))  # a new program has to be compiled: the next call asks
+    watched(X)
+    assert taker.asked == 4
+
+
+def test_a_change_while_it_is_asked_is_not_overslept():
+    taker = Asked(level=0)
+    watched = jit(fn, watcher=taker)
+    watched(X)
+    taker.idle = lambda step: wake_all()
+    for _ in range(3):
+        watched(X)
+    assert taker.asked == 4
+
+
+def test_a_sleeping_function_is_woken_by_a_level_and_by_a_watcher_that_is_entered():
+    quiet = Watcher(None, OverheadBudget("50%"), level="minimal")
+    full = Watcher(None, OverheadBudget("50%"), level="full")
+    watched = jit(fn)
+    for _ in range(3):
+        watched(X)
+    with quiet:
+        for _ in range(3):
+            watched(X)
+        with full:
+            watched(X)
+        assert (quiet.recorded, full.recorded) == (0, 1)
+        watched(X)
+        watched(X)
+        quiet.level = "full"
+        watched(X)
+    watched(X)
+    assert (quiet.recorded, full.recorded) == (1, 1)
+
+
+def test_it_can_be_a_method():
+    class Net:
+        @jit(static_argnums=0)
+        def twice(self, x):
+            """Two of it."""
+            record("x", x[0])
+            return 2 * x
+
+    np.testing.assert_array_equal(Net().twice(X), 2 * X)
+    assert Net.twice.__doc__ == "Two of it."
+    assert list(inspect.signature(Net.twice).parameters) == ["self", "x"]
 
 
 def test_summaries_are_in_every_call_whatever_the_level():

@@ -9,6 +9,8 @@ import threading
 import weakref
 from typing import Any
 
+from ._asleep import wake_all
+
 _lock = threading.Lock()
 _entered: list[Any] = []
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -24,6 +26,7 @@ def enter(watcher: Any) -> None:
     """From now on it is the current one."""
     with _lock:
         _entered.append(watcher)
+    wake_all()
 
 
 def leave(watcher: Any) -> None:
@@ -32,7 +35,8 @@ def leave(watcher: Any) -> None:
         for place in reversed(range(len(_entered))):
             if _entered[place] is watcher:
                 del _entered[place]
-                return
+                break
+    wake_all()
 
 
 def at_exit(watcher: Any) -> None:

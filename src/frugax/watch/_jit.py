@@ -15,6 +15,7 @@ import jax
 
 from frugax.jaxprs import is_tracing
 
+from ._asleep import changes, sleep
 from ._entered import current
 from ._variants import BARE, LOUD, QUIET, Variants
 from .probes import Partly, Probe, hand_over
@@ -25,8 +26,9 @@ class Taker(Protocol):
     """Whoever takes the records of a watched function; `Watcher` is one.
 
     Optional: `due(step) -> int` says what is wanted of this step (0 nothing, 1 numbers,
-    2 frames as well); `idle(step) -> int`, asked when nothing is due, for how many more
-    calls there is no need to ask; `stride`, the stride of frames in `scan`.
+    2 frames as well); `idle(step) -> int | None`, asked when nothing is due, for how
+    many more calls there is no need to ask, None until a level or a watcher changes;
+    `stride`, the stride of frames in `scan`.
     """
 
     def take(
@@ -121,57 +123,72 @@ def jit(
 def _watched(
     fn: Callable[..., Any], variants: "Variants", watcher: Taker | None, *, ahead: bool
 ) -> Any:
-    # Local names and one function: what a call costs more than that of `jax.jit` is
-    # this function and nothing else while nothing is due.
+    # A call goes through two objects of the standard library, both written in C: one
+    # counts it and one says what to run. A Python function with `*args, **kwargs` in
+    # their place costs three times as much (`python -m benchmarks.watch --parts call`).
+    now: Any = functools.partial(fn)
+    call: Any = functools.lru_cache(maxsize=0)(now)  # keeps nothing, counts "misses"
     bare = variants.bare
     left = 0  # calls until the watcher is asked again
-    asked_at = granted = 0
+    inside = 0  # calls from another program, which are no steps
 
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal left
-        if left:
-            left -= 1
-            return bare(*args, **kwargs)
-        return ask(*args, **kwargs)
+    def run_from_now_on(program: Callable[..., Any]) -> None:
+        now.__setstate__((program, (), {}, None))
 
     def ask(*args: Any, **kwargs: Any) -> Any:
-        nonlocal left, asked_at, granted
+        nonlocal inside
         if is_tracing():
+            inside += 1
             return variants.hushed(*args, **kwargs)
+        seen = changes()
         taker = current() if watcher is None else watcher
         if not variants.known:
             variants.look(args, kwargs)
-        step = asked_at + granted
-        asked_at, granted = step + 1, 0
+        step = call.cache_info().misses - 1 - inside
         taker = _Nobody(variants.probes) if taker is None else taker
         level = variants.fitting(_wanted(taker, step))
         if level == BARE and not variants.always:
             out = bare(*args, **kwargs)
-            idle = getattr(taker, "idle", None)
-            left = granted = 0 if idle is None else max(int(idle(step)), 0)
+            rest(getattr(taker, "idle", None), step, seen)
         else:
             stride = getattr(taker, "stride", 1)
             out, records = variants.call(level, stride, args, kwargs)
             taker.take(step, records.probes, records)
         if variants.is_new:
-            left = granted = 0
+            wake()
             if ahead:
                 variants.compile(args, kwargs)
             variants.is_new = False
         return out
 
-    def forget() -> None:
-        nonlocal left, granted
-        granted -= left
-        left = 0
+    def rest(idle: Callable[[int], int | None] | None, step: int, seen: int) -> None:
+        nonlocal left
+        granted = 0 if idle is None else idle(step)
+        if granted is None:
+            run_from_now_on(bare)
+            if not sleep(wake, since=seen):
+                wake()
+        elif granted > 0:
+            left = int(granted)
+            run_from_now_on(count_down)
 
-    variants.on_new = forget
-    told: Any = call
-    told.lower = variants.lower
-    told.probes = types.MappingProxyType(variants.probes)
-    told.variants = lambda: variants
-    return told
+    def count_down(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            wake()
+        return bare(*args, **kwargs)
+
+    def wake() -> None:
+        run_from_now_on(ask)
+
+    wake()
+    variants.on_new = wake
+    functools.update_wrapper(call, fn)
+    call.lower = variants.lower
+    call.probes = types.MappingProxyType(variants.probes)
+    call.variants = lambda: variants
+    return call
 
 
 def _wanted(taker: Taker, step: int) -> int:
@@ -189,6 +206,9 @@ class _Nobody:
 
     def due(self, step: int) -> int:
         return LOUD if self._called else BARE
+
+    def idle(self, step: int) -> int | None:
+        return None  # a watcher that is entered later is a change
 
     def wants_frames(self) -> bool:
         return self._called

@@ -20,6 +20,7 @@ from frugax.budget import OverheadBudget, Receipt, check_budget
 from frugax.errors import OutputError
 
 from ._account import Account
+from ._asleep import wake_all
 from ._collecting import Collecting
 from ._draining import Draining
 from ._entered import at_exit, enter, leave
@@ -131,6 +132,7 @@ class Watcher:
     @level.setter
     def level(self, level: str) -> None:
         self._dial.turn(level)
+        wake_all()
 
     @property
     def stride(self) -> int:
@@ -282,13 +284,16 @@ class Watcher:
             return 2 if self.wants_frames() else 1
         return 0 if self._flight is None else 1
 
-    def idle(self, step: int) -> int:
-        """For how many calls after a step at which nothing was due nothing will be."""
+    def idle(self, step: int) -> int | None:
+        """For how many calls after a step at which nothing was due nothing will be.
+
+        Returns:
+            None: until the level changes.
+        """
         if self._flight is not None:
             return 0
         every = self._dial.every
-        # Not for ever: the level may change.
-        return every - step % every - 1 if every else 100
+        return every - step % every - 1 if every else None
 
     def wants_frames(self) -> bool:
         """Whether the level asks for frames and the budget can pay for one now."""

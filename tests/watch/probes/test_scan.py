@@ -193,3 +193,22 @@ def test_what_cannot_be_scanned_is_told_what_to_do(given, match):
         probes.scan(step, START, XS, **given)
     with pytest.raises(ValueError, match="no length"):
         probes.scan(step, START)
+
+
+@pytest.mark.parametrize("ring", [None, 2])
+def test_of_lanes_only_the_first_leave_for_whoever_collects_around(ring):
+    def run(x):
+        def step(x, _):
+            record("first", x[0], lanes=2)
+            frame("all", x * 2, lanes=3)
+            return x + 1, None
+
+        return probes.scan(step, x, length=4, every=2, ring=ring)[0][0]
+
+    xs = jnp.arange(10.0).reshape(5, 2)
+    out, records = collect(jax.vmap(run))(xs)
+    np.testing.assert_array_equal(out, xs + 4)
+    np.testing.assert_array_equal(records["first"], [[0, 1, 2, 3], [2, 3, 4, 5]])
+    values = records["all"].values
+    np.testing.assert_array_equal(values[:, 0], 2 * (xs[:3] + 1))
+    assert values.shape == (3, 2, 2)

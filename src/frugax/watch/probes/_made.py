@@ -48,6 +48,7 @@ class Made:
         values: of its fields, in their order.
         axes: what their first axes are, outermost first: `"steps"`, `"lanes"`,
             `"devices"`, `"ring"`; the user's own come after these.
+        lanes: the most lanes to keep under a `vmap` further out; None: all.
     """
 
     probe: Probe
@@ -55,6 +56,7 @@ class Made:
     mark: Any
     values: Sequence[Any]
     axes: tuple[str, ...] = ()
+    lanes: int | None = None
 
 
 def value_of(made: Made) -> Any:

@@ -143,6 +143,7 @@ def scan(
             mark,
             values,
             ("ring" if ring else "steps", *s.axes),
+            s.lanes,
         )
         for s, (mark, values) in zip(frames, rings if ring else made, strict=True)
     ]
@@ -228,6 +229,7 @@ def _given(
                 mark=m.mark,
                 meaning=m.meaning,
                 axes=m.axes,
+                lanes=m.lanes,
                 how=TIED,
                 tied=leaves[0],
             )
@@ -254,7 +256,7 @@ def _taken(made: Sequence[Made]) -> list[Taken]:
 def _made(slots: Sequence[Slot], taken: Sequence[Taken]) -> list[Made]:
     pairs = zip(slots, taken, strict=True)
     return [
-        Made(s.probe, s.meaning, mark, values, ("steps", *s.axes))
+        Made(s.probe, s.meaning, mark, values, ("steps", *s.axes), s.lanes)
         for s, (mark, values) in pairs
     ]
 

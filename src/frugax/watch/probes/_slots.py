@@ -39,6 +39,7 @@ class Slot:
         mark: its shape; () if there is none.
         values: shapes of the values.
         axes: what their first axes are, as in `_primitive`.
+        lanes: the most lanes to keep under a `vmap` further out; None: all.
     """
 
     probe: Probe
@@ -46,6 +47,7 @@ class Slot:
     mark: tuple[int, ...]
     values: tuple[jax.ShapeDtypeStruct, ...]
     axes: tuple[str, ...] = ()
+    lanes: int | None = None
 
     @property
     def mark_type(self) -> Any:
@@ -161,4 +163,5 @@ def _slot(eqn: JaxprEqn) -> Slot:
         () if mark is None else mark.aval.shape,
         tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in values),
         eqn.params["axes"],
+        eqn.params["lanes"],
     )

@@ -1,0 +1,334 @@
+"""What watching adds to a program's time, beside callbacks, and whether it recompiles.
+
+    python -m benchmarks.watch [--parts scan,frames,call,vmap,cache] [--seconds 60]
+
+Each part is merged into `benchmarks/results/watch.json` as soon as it is done; the
+tables printed are of all that is there. Programs take turns of some milliseconds in an
+order drawn anew for each round; what is kept is the ratio to the unwatched program of
+the same round, in processor time of all threads (the clock's time means nothing on a
+shared machine). "unwatched, again" is the same program compiled once more: as far as it
+is from 1, nothing can be told. "ops" counts the operations in a round of the compiled
+loop, which no neighbour changes; up to eight XLA runs in order on CPU, of more it runs
+what it can at once, which costs a round about a microsecond.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from benchmarks import watch_programs as programs
+from benchmarks.machine import made_with
+
+from frugax.budget import table
+from frugax.files import write_whole
+from frugax.watch._turns import take_turns  # noqa: PLC2701
+
+RESULTS = Path(__file__).parent / "results" / "watch.json"
+UNWATCHED, AGAIN = "unwatched", "unwatched, again"
+STEPS = 2000
+# About 12 us on the machine on which the bars were set; what they take is in the table.
+SCANNED = {"matrix": (programs.matrix_step, 480), "SGD": (programs.sgd_step, 64)}
+NUMBERS = ("held", "worked out")
+_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
+
+
+def timed(
+    runs: Mapping[str, Callable[[Any], Any]], state: Any, seconds: float, steps: int
+) -> dict[str, Any]:
+    """Each program beside `UNWATCHED`, by name."""
+    turns = take_turns(
+        runs, (state,), seconds=seconds, chunk_s=0.005, clock=time.process_time
+    )
+    found = {}
+    for name in runs:
+        ratio = turns.ratio(name, UNWATCHED)
+        added = turns.added(name, UNWATCHED).middle
+        found[name] = {
+            "us": float(np.median(turns.seconds[name])) / steps * 1e6,
+            "added_ns": added / steps * 1e9,
+            "ratio": ratio.middle,
+            "low": ratio.low,
+            "high": ratio.high,
+            "rounds": turns.rounds,
+        }
+    return found
+
+
+def operations(lowered: Any) -> int | None:
+    """How many operations are in a round of the innermost loop; None: there is none."""
+    text = lowered.compile().as_text()
+    bodies = {
+        name: re.findall(r"= (?:\([^=]*?\)|\S+) ([\w-]+)\(", body)
+        for name, body in re.findall(
+            r"^%([\w.-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S
+        )
+        if f"body=%{name}" in text
+    }
+    counts = [
+        sum(op not in _FREE for op in body)
+        for body in bodies.values()
+        if "while" not in body
+    ]
+    return max(counts, default=None)
+
+
+def scan(seconds: float) -> dict[str, Any]:
+    """Two numbers of every step of a scan, by step and by kind of number."""
+    found = {}
+    for name, (make, size) in SCANNED.items():
+        step, state = make(size)
+        for numbers in NUMBERS:
+            loop = functools.partial(programs.looped, step, numbers, STEPS)
+            quiet = programs.watched(loop(programs.recorded), 1)
+            runs: dict[str, Any] = {
+                UNWATCHED: jax.jit(loop(programs.unwatched)),
+                AGAIN: jax.jit(loop(programs.unwatched)),
+                "watch.jit": quiet,
+                "by hand, one more output": jax.jit(loop(programs.outputs)),
+            }
+            case = timed(runs, state, seconds / 4, STEPS)
+            for key, run in runs.items():
+                case[key]["ops"] = operations(run.lower(state))
+            if numbers == "held":
+                case |= _peers(loop, state)
+            found[f"{name}, {numbers}"] = case
+    return found
+
+
+def _peers(loop: Callable[..., Any], state: Any) -> dict[str, Any]:
+    """Callbacks are so much dearer that a few rounds tell."""
+    runs = {
+        UNWATCHED: jax.jit(loop(programs.unwatched)),
+        "jax.debug.callback": jax.jit(loop(programs.debugged)),
+        "io_callback": jax.jit(loop(programs.called)),
+        "callback behind a gate that stays shut": jax.jit(loop(programs.gated)),
+    }
+    found = timed(runs, state, 3.0, STEPS)
+    del found[UNWATCHED]
+    return found
+
+
+def frames(seconds: float) -> dict[str, Any]:
+    """The same with frames, one in a block of steps, of which 30 a second are made."""
+    found = {}
+    steps = 5000
+    for name, (make, size) in SCANNED.items():
+        step, state = make(size)
+        bare = programs.looped(step, "held", steps, programs.unwatched)
+        runs: dict[str, Any] = {UNWATCHED: jax.jit(bare), AGAIN: jax.jit(bare)}
+        for every in (2500, 100):
+            run = programs.looped(step, "held", steps, programs.recorded, every=every)
+            alone = programs.looped(
+                step, "held", steps, programs.unwatched, every=every
+            )
+            runs |= {
+                f"numbers, frames every {every} steps when 30/s ask": programs.paced(
+                    run
+                ),
+                f"numbers, a frame every {every} steps in each call": programs.watched(
+                    run, 2
+                ),
+                f"no number, a frame every {every} steps": programs.watched(alone, 2),
+            }
+        found[name] = timed(runs, state, seconds / 2, steps)
+    return found
+
+
+def call(seconds: float) -> dict[str, Any]:
+    """A Python loop of calls, of which nothing is due."""
+    found = {}
+    for name, size, calls in (("26 us", 720, 150), ("as small as can be", 4, 60)):
+        step, state = programs.matrix_step(size)
+        one = functools.partial(programs.single, step)
+        each = {
+            UNWATCHED: jax.jit(one(programs.unwatched)),
+            AGAIN: jax.jit(one(programs.unwatched)),
+            "watch.jit, nothing due": programs.idle(one(programs.recorded)),
+            "a Python function around jax.jit": programs.passed_on(
+                one(programs.unwatched)
+            ),
+            "callback behind a gate that stays shut": jax.jit(one(programs.gated)),
+        }
+        runs = {key: _repeated(run, calls) for key, run in each.items()}
+        for run in runs.values():  # `watch.jit` rests from its second call on
+            run(state)
+        found[name] = timed(runs, state, seconds / 2, calls)
+    return found
+
+
+def _repeated(run: Callable[[Any], Any], calls: int) -> Callable[[Any], Any]:
+    def repeated(state: Any) -> Any:
+        for _ in itertools.repeat(None, calls):
+            state = run(state)
+        return state
+
+    return repeated
+
+
+def vmap(seconds: float) -> dict[str, Any]:
+    """64 lanes of which four are watched, small and larger."""
+    found = {}
+    for size, numbers in itertools.product((4, 64), NUMBERS):
+        made = {
+            UNWATCHED: lambda _: None,
+            AGAIN: lambda _: None,
+            "watch.jit, 4 lanes": programs.four_recorded,
+        }
+        runs: dict[str, Any] = {}
+        state = None
+        for key, tell in made.items():
+            run, state = programs.lanes(size, tell, numbers, STEPS)
+            watched = key.startswith("watch")
+            runs[key] = programs.watched(run, 1) if watched else jax.jit(run)
+        found[f"{size} numbers a lane, {numbers}"] = timed(
+            runs, state, seconds / 4, STEPS
+        )
+    return found
+
+
+_PROCESS = """
+    import jax, jax.monitoring, jax.numpy as jnp
+    from frugax import watch
+    from frugax.watch.probes import record, frame, scan
+    events = []
+    jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name)
+    )
+    class Taker:
+        level, stride = 2, 1
+        def due(self, step): return self.level
+        def wants_frames(self): return self.level == 2
+        def take(self, step, probes, records): pass
+    def run(x):
+        def step(x, _):
+            record("sum", x.sum())
+            frame("x", x)
+            return jnp.tanh(x), None
+        return scan(step, x, length=20, every=5)[0][0]
+    taker = Taker()
+    run = watch.jit(run, watcher=taker)
+    x = jnp.ones((8, 8))
+    before = len(events)
+    run(x)
+    of = lambda kind: sum(e.endswith(kind) for e in events[before:])
+    hits, misses = of("cache_hits"), of("cache_misses")
+    compiled.clear()
+    for taker.level in (0, 1, 2, 1, 0):
+        for taker.stride in (1, 2, 0):
+            run(x)
+    again = sum(name.endswith("backend_compile_duration") for name in compiled)
+    print(hits, misses, again)
+"""
+
+
+def cache(_: float) -> dict[str, Any]:
+    """What a second process finds compiled, and what changing level and stride does."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_ENABLE_COMPILATION_CACHE": "true",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+            "JAX_PLATFORMS": "cpu",
+        }
+        command = [sys.executable, "-c", textwrap.dedent(_PROCESS)]
+        found = []
+        for _ in range(2):
+            done = subprocess.run(
+                command, env=env, capture_output=True, text=True, check=True
+            )
+            found.append([int(n) for n in done.stdout.split()])
+    keys = ("found in the cache", "compiled", "compiled when level or stride change")
+    return {
+        name: dict(zip(keys, numbers, strict=True))
+        for name, numbers in zip(("first process", "second"), found, strict=True)
+    }
+
+
+def cases_table(found: dict[str, Any]) -> str:
+    """The rows of every case; "ops" where they were counted."""
+    head = ["program", "one step", "added", "of unwatched", "95% interval", "ops"]
+    texts = []
+    for case, rows in found.items():
+        lines = [
+            [
+                name,
+                f"{row['us']:.2f} us",
+                "" if name == UNWATCHED else f"{row['added_ns']:+.0f} ns",
+                f"{row['ratio']:.3f}",
+                "" if name == UNWATCHED else f"{row['low']:.3f} to {row['high']:.3f}",
+                str(row.get("ops") or ""),
+            ]
+            for name, row in rows.items()
+        ]
+        texts.append(f"{case}\n{table(head, lines)}")
+    return "\n\n".join(texts)
+
+
+def cache_table(found: dict[str, Any]) -> str:
+    names = list(next(iter(found.values())))
+    rows = [[name, *map(str, row.values())] for name, row in found.items()]
+    return table(["programs", *names], rows)
+
+
+PARTS: dict[str, tuple[Callable[[float], Any], Callable[[Any], str]]] = {
+    "scan": (scan, cases_table),
+    "frames": (frames, cases_table),
+    "call": (call, cases_table),
+    "vmap": (vmap, cases_table),
+    "cache": (cache, cache_table),
+}
+
+
+def shown(record: dict[str, Any]) -> str:
+    """All tables, each with the command that made it and when."""
+    texts = [
+        f"## {part}: {record[part]['command']}, {record[part]['made_with']['date']}\n\n"
+        f"{show(record[part]['found'])}"
+        for part, (_, show) in PARTS.items()
+        if part in record
+    ]
+    return "\n\n".join(texts)
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("--parts", default=",".join(PARTS))
+    ask.add_argument("--seconds", type=float, default=60.0, help="of each part")
+    ask.add_argument("--out", type=Path, default=RESULTS)
+    given = ask.parse_args()
+    parts = given.parts.split(",")
+    unknown = set(parts) - set(PARTS)
+    if unknown:
+        ask.error(f"no such part: {', '.join(sorted(unknown))}.")
+    record = json.loads(given.out.read_text()) if given.out.exists() else {}
+    for part in (p for p in PARTS if p in parts):
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        record[part] = {
+            "command": shlex.join(["python", "-m", "benchmarks.watch", *sys.argv[1:]]),
+            "made_with": made_with(),
+            "found": PARTS[part][0](given.seconds),
+        }
+        given.out.parent.mkdir(exist_ok=True)
+        write_whole(given.out, json.dumps(record, indent=1) + "\n")
+    print(shown(record))
+
+
+if __name__ == "__main__":
+    main()
