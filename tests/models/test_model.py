@@ -1,15 +1,11 @@
 """Describing a model: every way to wire it, what it is called, and what is refused."""
 
 import dataclasses
-import operator
-import re
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-import frugax as ml
 from frugax.models import (
     Composite,
     Embedding,
@@ -21,159 +17,9 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import LAYERS, Constant, Layer, Normal, Result
+from frugax.models.graph import LAYERS, Constant, Normal, Result
 
-WRONG: Any = 3
-
-X = np.arange(6, dtype="float32").reshape(2, 3) - 2
-
-
-def compiled(model, **how):
-    how.setdefault("shapes", {})
-    return ml.compile(model, ml.JaxBackend(), **how)
-
-
-def evaluate(model, data=None, **how):
-    """What a model gives, as NumPy arrays."""
-    made = compiled(model, **how)
-    data = {"x": X} if data is None else data
-    data = {k: jax.numpy.asarray(v) for k, v in data.items()}
-    outputs = made.evaluate(made.randomize_params(0), data)
-    return {k: np.asarray(v) for k, v in outputs.items()}
-
-
-def x(shape=("batch", 3), **about):
-    return IOKey("x", shape=shape, **about)
-
-
-# --- operators ----------------------------------------------------------------------
-
-BOTH = [
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.floordiv,
-    operator.mod,
-    operator.lt,
-    operator.le,
-    operator.gt,
-    operator.ge,
-    operator.eq,
-    operator.ne,
-]
-
-
-@pytest.mark.parametrize("f", BOTH, ids=lambda f: f.__name__)
-def test_operators_on_either_side(f):
-    other = np.array([1, 2, 4], "float32")
-    model = Model.create(
-        left=f(x(), 2.0),
-        right=f(2.0, x() + 3.5),
-        array=f(x(), other),
-        before=f(other, x() + 3.5),
-        two=f(x(), x() + 1.5),
-    )
-    made = evaluate(model)
-    np.testing.assert_allclose(made["left"], f(X, 2), rtol=1e-6)
-    np.testing.assert_allclose(made["right"], f(2, X + 3.5), rtol=1e-6)
-    np.testing.assert_allclose(made["array"], f(X, other), rtol=1e-6)
-    np.testing.assert_allclose(made["before"], f(other, X + 3.5), rtol=1e-6)
-    np.testing.assert_allclose(made["two"], f(X, X + 1.5), rtol=1e-6)
-
-
-def test_other_operators():
-    m = np.array([[1, 2], [3, 4], [5, 6]], "float32")
-    y = x((2, 3))
-    positive = y + 3.0
-    made = evaluate(
-        Model.create(
-            power=positive**2,
-            rpower=2.0**positive,
-            matmul=y @ m,
-            rmatmul=m @ y,
-            negative=-y,
-            absolute=abs(y),
-            both=(y > 0) & (y < 2),
-            one_of=(y < 0) | (y > 2),
-            rand=True & (y > 0),
-            ror=False | (y > 0),
-            neither=~(y > 0),
-        )
-    )
-    want = {
-        "power": (X + 3) ** 2,
-        "rpower": 2 ** (X + 3),
-        "matmul": X @ m,
-        "rmatmul": m @ X,
-        "negative": -X,
-        "absolute": abs(X),
-        "both": (X > 0) & (X < 2),
-        "one_of": (X < 0) | (X > 2),
-        "rand": X > 0,
-        "ror": X > 0,
-        "neither": ~(X > 0),
-    }
-    assert set(made) == set(want)
-    for key, value in want.items():
-        np.testing.assert_allclose(made[key], value, rtol=1e-6, err_msg=key)
-
-
-def test_indexing_and_methods():
-    y = x((2, 3))
-    made = evaluate(
-        Model.create(
-            row=y[0],
-            last=y[..., -1],
-            part=y[:, 1:3],
-            new=y[:, None, ::2],
-            total=y.sum(),
-            sums=y.sum(0, keepdims=True),
-            means=y.mean(-1),
-            largest=y.max(axis=1),
-            least=y.min(),
-            flat=y.reshape(-1),
-            tall=y.reshape((3, 2)),
-            turned=y.transpose(),
-            same=y.transpose(0, 1),
-            whole=y.cast("int32"),
-        )
-    )
-    want = {
-        "row": X[0],
-        "last": X[..., -1],
-        "part": X[:, 1:3],
-        "new": X[:, None, ::2],
-        "total": X.sum(),
-        "sums": X.sum(0, keepdims=True),
-        "means": X.mean(-1),
-        "largest": X.max(1),
-        "least": X.min(),
-        "flat": X.reshape(-1),
-        "tall": X.reshape(3, 2),
-        "turned": X.T,
-        "same": X,
-        "whole": X.astype("int32"),
-    }
-    assert set(made) == set(want)
-    for key, value in want.items():
-        np.testing.assert_allclose(made[key], value, rtol=1e-6, err_msg=key)
-        assert made[key].shape == value.shape
-    assert made["whole"].dtype == np.int32
-
-
-def test_a_connection_is_no_value():
-    y = x()
-    with pytest.raises(TypeError, match="no value"):
-        bool(y == 3)
-    with pytest.raises(TypeError, match="iterated"):
-        list(y)
-    with pytest.raises(TypeError, match="integers, slices"):
-        y["first"]
-    assert len({y, x()}) == 2  # hashed by what they are
-
-
-# --- wiring -------------------------------------------------------------------------
+from .model_cases import X, compiled, evaluate, x
 
 
 def test_three_ways_to_say_the_same():
@@ -352,8 +198,6 @@ def test_equal_numbers_of_other_types_are_not_mixed_up():
     LAYERS.pop("Filled")
 
 
-# --- shared weights -----------------------------------------------------------------
-
 TOKENS = IOKey("tokens", shape=("batch", 5), dtype="int32")
 
 
@@ -402,9 +246,6 @@ def test_the_owner_of_a_shared_weight_may_come_later():
     assert made.weights["a.weight"].init == Normal((2 / 3) ** 0.5)  # the owner's
 
 
-# --- keys ---------------------------------------------------------------------------
-
-
 def test_constant_keys_fix_inputs_and_weights():
     model = Model.create(y=Linear(2, bias=False, name="a")(x()) + IOKey("shift"))
     weight = np.ones((2, 3))
@@ -443,137 +284,6 @@ def test_discarded_outputs_take_their_layers_along():
         compiled(model, discard_keys=["v"])
     with pytest.raises(ValueError, match="leaves no output"):
         compiled(model, discard_keys=["y", "z"])
-
-
-# --- what is refused ----------------------------------------------------------------
-
-
-def circle():
-    model = Model()
-    model |= Linear(2, name="a")(input="u", output="v")
-    model |= Linear(2, name="b")(input="v", output="u")
-    return compiled(model, shapes={})
-
-
-def extended_after_use():
-    inner = Model(Linear(2))
-    Model(inner)
-    inner += Relu()
-
-
-def extended_after_call():
-    inner = Model(Linear(2))
-    inner(x())
-    inner += Relu()
-
-
-def foreign():
-    other = Model()
-    other |= Linear(2)(input="x", output="y")
-    return Model.create(y=other["y"] + 1)
-
-
-def foreign_weight():
-    other = Linear(2, name="other")(x())
-    return compiled(Model.create(y=Linear(2, bias=False)(x(), weight=weight_of(other))))
-
-
-def named(*names):
-    model = Model()
-    for i, name in enumerate(names):
-        model |= Linear(2, name=name)(input="x", output=f"y{i}")
-    return model
-
-
-def lost_weight():
-    model = Model()
-    model |= Linear(2)(input="x", weight="b.weight", output="y")
-    return compiled(model, shapes={"x": (2, 3)})
-
-
-def lost_weight_in_a_layer():
-    model = Model()
-    model |= Linear(2, name="b")(input="x", output="h")
-    model |= Linear(2)(input="h", weight="b.wait", output="y")
-    return compiled(model, shapes={"x": (2, 3)})
-
-
-def twice():
-    model = Model()
-    model |= Linear(2)(input="x", output="y")
-    model |= Linear(2)(input="x", output="y")
-
-
-def nowhere():
-    model = Model()
-    model |= Linear(2, name="a")(input="x")
-    model |= Linear(2, name="b")(input="x", output="y")
-    return model.outputs
-
-
-def random_key_taken():
-    y = op("dropout")(x()) + IOKey("key", shape=("batch", 3))
-    return compiled(Model.create(y=y))
-
-
-REFUSED = [
-    (circle, ValueError, "circle: a -> b -> a|circle: b -> a -> b"),
-    (extended_after_use, ValueError, "cannot be extended"),
-    (extended_after_call, ValueError, "cannot be extended"),
-    (foreign, ValueError, "belongs to another model"),
-    (foreign_weight, ValueError, "not part of the same model"),
-    (lambda: named("a", "a"), ValueError, "two layers are called 'a'"),
-    (lambda: named("a.b"), ValueError, "letters, digits"),
-    (lost_weight, ValueError, "a layer 'b', but there are only the layers linear_0"),
-    (lost_weight_in_a_layer, ValueError, "shares the weight 'b.wait', but no layer"),
-    (twice, ValueError, "two results are called 'y'"),
-    (nowhere, ValueError, "nobody reads what layer 'a' gives"),
-    (random_key_taken, ValueError, "cannot be the random key"),
-    (lambda: compiled(Model()), ValueError, "no layers"),
-    (lambda: Model.create(), TypeError, "needs an output"),
-    (lambda: Model.create(y=WRONG), TypeError, "'y' must be a connection"),
-    (lambda: Model(WRONG), TypeError, "a model takes layers"),
-    (lambda: Linear(2)(x(), x()), TypeError, "takes 1 inputs"),
-    (lambda: Linear(2)(x(), input=x()), ValueError, "'input' is wired twice"),
-    (lambda: Linear(2)(wrong=x()), ValueError, "no port 'wrong'"),
-    (lambda: Linear(2)(x(), output=3), TypeError, "takes a name"),
-    (lambda: Linear(2)(x(), output="a.b"), ValueError, "names with a dot"),
-    (lambda: Linear(2)(Linear(2)), TypeError, "is given connections"),
-    (lambda: x() + object(), TypeError, "is given connections"),
-    (lambda: x() + np.array(["a"]), TypeError, "is given connections"),
-    (lambda: IOKey(WRONG), TypeError, "must be text"),
-    (lambda: IOKey("a/b"), ValueError, "without '/'"),
-    (lambda: IOKey(""), ValueError, "IOKey.name"),
-    (lambda: IOKey("a", shape="batch"), TypeError, "must be a sequence"),
-    (lambda: weight_of(x()), TypeError, "weight_of takes what a layer gave"),
-    (lambda: op("gelu", approx=True), ValueError, "no attribute 'approx'"),
-    (lambda: op("reshape"), TypeError, "needs the attribute 'shape'"),
-    (lambda: op("sum", axis=np.ones(2)), TypeError, "Arrays are inputs"),
-    (lambda: compiled(Linear(2)(input="x")), TypeError, "wired already"),
-    (lambda: compiled(WRONG), TypeError, "takes a model or a layer"),
-    (lambda: compiled(Layer()), TypeError, "made of layers"),
-    (lambda: compiled(op("nothing")(x())), TypeError, "takes a model or a layer"),
-    (
-        lambda: compiled(Model.create(y=op("nothing")(x()))),
-        ValueError,
-        "no op 'nothing'",
-    ),
-    (lambda: compiled(Linear(2)), ValueError, "shape of 'input'.* is not known"),
-    (lambda: compiled(Linear(2), scan_from=1), ValueError, "at least 2"),
-]
-
-
-@pytest.mark.parametrize(("make", "error", "words"), REFUSED)
-def test_what_is_wrong_is_said_in_one_line(make, error, words):
-    with pytest.raises(error) as caught:
-        make()
-    said = str(caught.value)
-    if not said.startswith("Type-check error"):  # the tests' own checks came first
-        assert re.search(words, said)
-        assert "\n" not in said
-
-
-# --- how it looks -------------------------------------------------------------------
 
 
 def test_a_model_shows_its_layers():

@@ -1,0 +1,274 @@
+"""Layers in rows, in networks, with random numbers and with shared weights."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax.errors import ShapeError
+from frugax.models import IOKey, JaxBackend, Layer, Model, compile, weight_of
+from frugax.models.graph import Repeat
+from frugax.models.layers import (
+    L1,
+    L2,
+    MLP,
+    Conv2D,
+    ConvNet,
+    CrossEntropy,
+    Dropout,
+    Gelu,
+    GlobalAvgPool,
+    LayerNorm,
+    Linear,
+    Relu,
+    Residual,
+    ResidualMLP,
+    Sequential,
+    TransformerBlock,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerLM,
+    UNet,
+)
+
+from .layer_cases import arrays, close, labels, numbers, run
+
+pytestmark = pytest.mark.slow
+
+
+def test_dropout_keeps_its_share_and_the_mean():
+    x = np.ones((100, 100), "float32")
+    output = np.asarray(run(Dropout(0.3), input=x)["output"])
+    assert set(np.unique(output)) == {0.0, np.float32(1 / 0.7)}
+    # Four standard errors of a share of 10,000 draws.
+    assert abs((output == 0).mean() - 0.3) < 4 * (0.3 * 0.7 / 1e4) ** 0.5
+
+
+def test_the_same_key_gives_the_same_numbers():
+    x = numbers(6, 40)
+    one, again, other = (run(Dropout(), input=x, seed=s)["output"] for s in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+
+
+def test_inference_leaves_dropout_out():
+    x = numbers(6, 8)
+    model = Sequential([Linear(8), Dropout(0.9)])
+    compiled = compile(model, JaxBackend(), shapes={"input": x.shape}, inference=True)
+    assert compiled.data_keys == {"input"}
+    params = compiled.randomize_params(0)
+    got = compiled.evaluate(params, {"input": jnp.asarray(x)})["output"]
+    bare = Sequential([Linear(8)])
+    np.testing.assert_array_equal(got, run(bare, params, input=x)["output"])
+
+
+def test_each_place_draws_its_own_numbers():
+    x = IOKey("x")
+    model = Model.create(one=Dropout()(x), other=Dropout()(x))
+    got = run(model, x=np.ones((6, 40), "float32"))
+    assert (got["one"] != got["other"]).any()
+
+
+@pytest.mark.parametrize("scan_from", [None, 4])
+def test_each_block_of_a_loop_draws_its_own_numbers(scan_from: int | None):
+    # x + dropout(x) doubles with what it keeps: the product of all blocks' draws. If
+    # all four drew the same, it would be 1 or 3^4 everywhere.
+    model = Model()
+    for _ in range(4):
+        model += Residual(Sequential([Dropout(0.5)]))
+    x = np.ones((6, 40), "float32")
+    output = np.asarray(run(model, input=x, scan_from=scan_from)["output"])
+    assert set(np.unique(output)) == {1.0, 3.0, 9.0, 27.0, 81.0}
+
+
+def test_two_loops_draw_different_numbers():
+    x = IOKey("x")
+    found = []
+    for _ in range(2):
+        y = x
+        for _ in range(4):
+            y = Residual(Sequential([Dropout(0.5)]))(y)
+        found.append(y)
+    model = Model.create(one=found[0], other=found[1])
+    got = run(model, scan_from=4, x=np.ones((6, 40), "float32"))
+    assert (got["one"] != got["other"]).any()
+
+
+STACKS = [
+    ResidualMLP(width=6, depth=2, classes=3),
+    TransformerLM(
+        7, TransformerBlock(8, 2, norm="rms", gated=True), 2, positions="rotary"
+    ),
+    TransformerEncoder(TransformerBlock(8, 2), depth=2),
+    TransformerDecoder(TransformerBlock(8, 2), depth=2),
+]
+
+
+def stack_inputs(layer: Layer) -> dict[str, np.ndarray]:
+    if isinstance(layer, TransformerLM):
+        return {"input": labels(2, 5, below=7)}
+    inputs = {"input": numbers(2, 5, 8)}
+    if isinstance(layer, TransformerDecoder):
+        inputs["memory"] = numbers(2, 3, 8, seed=1)
+    return inputs
+
+
+@pytest.mark.parametrize("layer", STACKS, ids=lambda layer: type(layer).__name__)
+def test_eight_blocks_are_one_loop_and_seven_are_not(layer: Any):
+    shapes = {k: x.shape for k, x in stack_inputs(layer).items()}
+    for depth, loops in ((7, 0), (8, 1)):
+        deep = dataclasses.replace(layer, depth=depth)
+        graph = compile(deep, JaxBackend(), shapes=shapes).graph
+        assert sum(isinstance(node, Repeat) for node in graph.nodes) == loops
+
+
+# An encoder's loop is that of a decoder without the memory.
+@pytest.mark.parametrize(
+    "layer", [STACKS[0], STACKS[1], STACKS[3]], ids=lambda layer: type(layer).__name__
+)
+def test_a_loop_gives_the_numbers_of_its_blocks(layer: Any):
+    inputs = stack_inputs(layer)
+    shapes = {k: x.shape for k, x in inputs.items()}
+    loop = compile(layer, JaxBackend(), shapes=shapes, scan_from=2)
+    row = compile(layer, JaxBackend(), shapes=shapes, scan_from=None)
+    params = loop.randomize_params(0)
+    stacked = [k for k in params if k.startswith("block_*.")]
+    apart = {k: v for k, v in params.items() if k not in stacked}
+    for key in stacked:
+        for i in range(2):
+            apart[key.replace("*", str(i))] = params[key][i]
+    assert set(apart) == row.param_keys
+    total = lambda outputs: jnp.sum(outputs["output"] ** 2)
+    data = arrays(inputs)
+    one, gradients = loop.value_and_grad(params, data, total)
+    other, gradients_apart = row.value_and_grad(apart, data, total)
+    close(one, other, 1e-4)
+    for key in stacked:
+        each = [gradients_apart[key.replace("*", str(i))] for i in range(2)]
+        np.testing.assert_allclose(gradients[key], np.stack(each), rtol=2e-3, atol=2e-4)
+
+
+def test_networks_are_the_layers_they_say():
+    by_hand = {
+        ConvNet([4, 6], 3): [
+            *(Conv2D(4), Relu(), Conv2D(6, stride=2), Relu()),
+            *(GlobalAvgPool(), Linear(3)),
+        ],
+        ResidualMLP(5, 1, 3, hidden=7): [
+            Linear(5, name="first"),
+            Residual(
+                Sequential(
+                    [
+                        LayerNorm(name="norm"),
+                        Linear(7, name="up"),
+                        Gelu(),
+                        Linear(5, name="down"),
+                    ],
+                    name="inside",
+                ),
+                name="block_0",
+            ),
+            LayerNorm(name="norm"),
+            Linear(3, name="last"),
+        ],
+    }
+    for net, parts in by_hand.items():
+        x = numbers(2, 6, 6, 5)
+        compiled = compile(net, JaxBackend(), shapes={"input": x.shape})
+        params = {
+            key: jnp.asarray(numbers(*compiled.shapes[key], seed=i))
+            for i, key in enumerate(sorted(compiled.param_keys))
+        }
+        renamed = {
+            k.replace("block_0.", "block_0.inside."): v for k, v in params.items()
+        }
+        wanted = run(Sequential(parts), renamed, input=x)["output"]
+        close(run(net, params, input=x)["output"], wanted)
+
+
+def test_a_unet_hands_each_size_across():
+    # Without its lower levels a pixel would see no further than its convolutions: two
+    # by two of 3 x 3 reach 4 pixels, and with one level below it is all 8.
+    net = UNet([2, 3], classes=1, norm="none")
+    x = numbers(1, 12, 12, 1)
+    compiled = compile(net, JaxBackend(), shapes={"input": x.shape})
+    params = {k: jnp.ones_like(v) for k, v in compiled.randomize_params(0).items()}
+    other = x.copy()
+    other[0, 0, 0] += 1
+    one, two = (
+        np.asarray(run(net, params, input=abs(v))["output"]) for v in (x, other)
+    )
+    rows = np.flatnonzero((one != two).any(axis=(0, 2, 3)))
+    assert rows.max() > 4
+    cut = params | {"up_0.up.weight": 0 * params["up_0.up.weight"]}
+    one, two = (np.asarray(run(net, cut, input=abs(v))["output"]) for v in (x, other))
+    rows = np.flatnonzero((one != two).any(axis=(0, 2, 3)))
+    assert rows.max() == 4
+
+
+def test_the_last_layer_of_a_language_model_reads_the_vectors_of_tokens():
+    block = TransformerBlock(8, 2)
+    tied = TransformerLM(7, block, 1, length=5)
+    untied = dataclasses.replace(tied, tied=False)
+    x = labels(2, 5, below=7)
+    shapes = {"input": x.shape}
+    one, two = (compile(m, JaxBackend(), shapes=shapes) for m in (tied, untied))
+    assert two.param_keys - one.param_keys == {"head.weight"}
+    params = one.randomize_params(0)
+    apart = {**params, "head.weight": params["tokens.weight"]}
+    total = lambda outputs: jnp.sum(outputs["output"] ** 2)
+    value, gradients = one.value_and_grad(params, arrays({"input": x}), total)
+    same, both = two.value_and_grad(apart, arrays({"input": x}), total)
+    close(value, same)
+    close(gradients["tokens.weight"], both["tokens.weight"] + both["head.weight"], 1e-4)
+
+
+def test_penalties_of_weights():
+    output = Linear(2, name="l")(IOKey("x", shape=("batch", 3)))
+    weight = weight_of(output)
+    model = Model.create(l1=L1(0.1)(weight), l2=L2(0.5)(weight), output=output)
+    w = numbers(2, 3)
+    got = run(model, {"l.weight": w, "l.bias": numbers(2)}, x=numbers(4, 3))
+    close(got["l1"], 0.1 * np.abs(w).sum())
+    close(got["l2"], 0.5 * (w**2).sum())
+
+
+def test_a_dotted_name_reaches_a_weight_inside():
+    output = MLP(3, [4], 2, name="m")(IOKey("x", shape=("batch", 3)))
+    model = Model.create(l2=L2(1.0)(weight_of(output, "linear_0.weight")), out=output)
+    compiled = compile(model, JaxBackend())
+    params = compiled.randomize_params(0)
+    got = compiled.evaluate(params, {"x": jnp.ones((5, 3))})["l2"]
+    close(got, np.sum(np.asarray(params["m.linear_0.weight"]) ** 2))
+
+
+def test_a_weight_of_another_model_cannot_be_shared():
+    elsewhere = Linear(3)(IOKey("x", shape=("batch", 4)))
+    used = Linear(3)(IOKey("y", shape=("batch", 4)), weight=weight_of(elsewhere))
+    with pytest.raises(ValueError, match="not part of the same model"):
+        compile(Model.create(output=used), JaxBackend())
+
+
+def test_a_shared_weight_must_suit_both():
+    first = Linear(3)(IOKey("x", shape=("batch", 4)))
+    second = Linear(5)(IOKey("y", shape=("batch", 4)), weight=weight_of(first))
+    with pytest.raises(ShapeError, match=r"\(5, 4\)"):
+        compile(Model.create(output=first, other=second), JaxBackend())
+
+
+def test_ports_may_be_wired_in_any_order():
+    target = IOKey("t", shape=(5,), dtype="int32")
+    loss = CrossEntropy()(target=target, input=IOKey("x", shape=(5, 4)))
+    x, t = numbers(5, 4), labels(5, below=4)
+    got = run(Model.create(loss=loss), x=x, t=t)["loss"]
+    log = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    close(got, -log[np.arange(5), t].mean())
+
+
+def test_names_of_inner_layers_are_kept_apart():
+    one, other = Residual(Linear(4, name="a")), Residual(Linear(4, name="b"))
+    shapes = {"input": (2, 4)}
+    keys = [compile(m, JaxBackend(), shapes=shapes).param_keys for m in (one, other)]
+    assert keys == [{"a.weight", "a.bias"}, {"b.weight", "b.bias"}]

@@ -1,0 +1,162 @@
+"""Losses with scans, and what their plans may do."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax.remat._body import read_body
+from frugax.remat._rewrite import bodies_of
+
+KEY = jax.random.key(0)
+
+
+W = jax.random.normal(KEY, (32, 32)) / 6
+
+
+def rnn(rounds=60):
+    def loss(w, xs):
+        cell = lambda h, x: (jnp.tanh(h @ w + x), None)
+        return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
+
+    return loss, (W, jax.random.normal(KEY, (rounds, 16, 32)))
+
+
+def stacked_layers():
+    def loss(layers, x):
+        def layer(x, w):
+            return x + jax.nn.gelu(x @ w["in"]) @ w["out"], None
+
+        return jnp.mean(lax.scan(layer, x, layers)[0] ** 2)
+
+    keys = jax.random.split(KEY)
+    layers = {
+        "in": jax.random.normal(keys[0], (12, 32, 64)) / 6,
+        "out": jax.random.normal(keys[1], (12, 64, 32)) / 8,
+    }
+    return loss, (layers, jax.random.normal(KEY, (256, 32)))
+
+
+def backwards_with_results():
+    def loss(w, xs):
+        def cell(carry, x):
+            h, n = carry  # a whole number is carried along
+            h = jnp.tanh(h @ w + x)
+            return (h, n + 1), (jnp.sin(h), n)
+
+        start = jnp.zeros((16, 32)), jnp.int32(0)
+        (h, n), (ys, ns) = lax.scan(cell, start, xs, reverse=True)
+        weight = 1.0 + ns.astype(ys.dtype)[:, None, None] / n.astype(ys.dtype)
+        return jnp.sum(h**2) + jnp.mean(weight * ys**2)
+
+    return loss, rnn()[1]
+
+
+def prime():
+    return rnn(59)
+
+
+def dropout_from_keys():
+    def loss(w, x, key):
+        def layer(x, key):
+            kept = jax.random.bernoulli(key, 0.8, x.shape)
+            return jnp.where(kept, jnp.tanh(x @ w), 0.0), None
+
+        return jnp.mean(lax.scan(layer, x, jax.random.split(key, 16))[0] ** 2)
+
+    return loss, (W, jax.random.normal(KEY, (64, 32)), jax.random.key(3))
+
+
+def among_other_operations():
+    def loss(ws, xs):
+        xs = jnp.tanh(xs @ ws[0])
+        cell = lambda h, x: (jnp.tanh(h @ ws[1] + x), jnp.cos(h))
+        h, ys = jax.jit(lambda xs: lax.scan(cell, xs[0], xs, unroll=3))(xs)
+        h = h + jnp.tanh(jnp.tanh(h @ ws[2]) @ ws[2])
+        again, _ = lax.scan(lambda h, _: (jnp.sin(h @ ws[0]), None), h, length=16)
+        return jnp.mean(again**2) + jnp.mean(jax.nn.gelu(ys @ ws[2]) ** 2)
+
+    return loss, ([W] * 3, rnn(20)[1][1])
+
+
+def rnn_inside_layers():
+    def loss(ws, xs):
+        def layer(xs, w):
+            def cell(h, x):
+                h = jnp.tanh(h @ w + x)
+                return h, h
+
+            return xs + lax.scan(cell, jnp.zeros((8, 32)), xs)[1], None
+
+        return jnp.mean(lax.scan(layer, xs, ws)[0] ** 2)
+
+    ws = jax.random.normal(KEY, (6, 32, 32)) / 6
+    return loss, (ws, jax.random.normal(KEY, (20, 8, 32)))
+
+
+def transformer(layers=48, width=32):
+    def norm(x):
+        x = x - x.mean(axis=-1, keepdims=True)
+        return x * lax.rsqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5)
+
+    def loss(weights, x):
+        def layer(x, w):
+            q, k, v = jnp.split(norm(x) @ w["qkv"], 3, axis=-1)
+            scores = jnp.einsum("bsd,btd->bst", q, k) / width**0.5
+            x = x + jax.nn.softmax(scores) @ v @ w["out"]
+            return x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"], None
+
+        return jnp.mean(lax.scan(layer, x, weights)[0] ** 2)
+
+    shapes = {
+        "qkv": (width, 3 * width),
+        "out": (width, width),
+        "up": (width, 4 * width),
+        "down": (4 * width, width),
+    }
+    weights = {
+        name: jax.random.normal(key, (layers, *shape)) / shape[0] ** 0.5
+        for key, (name, shape) in zip(
+            jax.random.split(KEY, 4), shapes.items(), strict=True
+        )
+    }
+    return loss, (weights, jax.random.normal(KEY, (4, 32, width)))
+
+
+# By `make test` those that compile quickly; all by `make thorough`.
+QUICK = (rnn, stacked_layers, dropout_from_keys)
+
+
+MODELS = [
+    rnn,
+    stacked_layers,
+    backwards_with_results,
+    prime,
+    dropout_from_keys,
+    among_other_operations,
+    rnn_inside_layers,
+]
+
+
+every_model = pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=[pytest.mark.thorough] * (model not in QUICK))
+        for model in MODELS
+    ],
+    ids=lambda m: m.__name__,
+)
+
+
+def body_of(model):
+    loss, args = model()
+    return read_body(loss, args, 0, has_aux=False)
+
+
+def scans_of(body):
+    return [i for i, e in enumerate(body.graph.eqns) if e.primitive.name == "scan"]
+
+
+def rounds_of(body, place):
+    (inner,) = bodies_of(body.graph.eqns[place], body)
+    return inner

@@ -1,0 +1,208 @@
+"""Plans for scans: on paper, in JSON, under a jit of the user's own."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
+from frugax.remat import Inside, Piece, Redo
+from frugax.remat._body import read_body
+from frugax.remat._insides import levels
+from frugax.remat._ladder import ladder
+
+from .checks import plain_bytes, temp_bytes
+from .scan_cases import (
+    W,
+    among_other_operations,
+    backwards_with_results,
+    body_of,
+    every_model,
+    prime,
+    rnn,
+    stacked_layers,
+)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    loss, args = rnn()
+    limit = plain_bytes(loss, args) // 4
+    return loss, args, remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+
+
+def test_chunks_divide_the_rounds_and_are_near_the_square_root(planned):
+    _, _, plan = planned
+    (inside,) = plan.insides
+    assert 60 % inside.chunk == 0
+    assert 1 < inside.chunk < 15
+
+
+def test_rounds_done_again_count_as_often_as_they_run(planned):
+    loss, (w, xs), plan = planned
+    cell = lambda h, x: jnp.tanh(h @ w + x)
+    once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
+    (inside,) = plan.insides
+    # Each round once more for chunks, and once more if rounds are done again in them.
+    times = sum(b.rounds * (b.together + bool(b.pieces)) for b in inside.bodies) * (
+        60 // inside.chunk
+    )
+    assert times > 0
+    # What JAX adds for two loops is below a hundredth.
+    assert plan.extra_flops == pytest.approx(times * once, rel=1e-2)
+    count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(w, xs).jaxpr)
+    step = remat.apply(loss, plan)
+    assert plan.extra_flops == count(step) - count(jax.value_and_grad(loss))
+
+
+def test_a_plan_with_scans_holds_inside_a_jit_of_the_users_own(planned):
+    loss, args, plan = planned
+
+    @jax.jit
+    def train(w, xs):
+        value, grads = remat.apply(loss, plan)(w, xs)
+        return value, w - 0.1 * grads
+
+    # The new weights are one array more than the gradient alone has.
+    assert temp_bytes(train, *args) <= plan.predicted + W.nbytes
+
+
+def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
+    loss, args, plan = planned
+    again = remat.RematPlan.from_json(plan.to_json())
+    assert again == plan
+    assert temp_bytes(remat.apply(loss, again), *args) == plan.predicted
+    (inside,) = plan.insides
+    assert f"scan at {inside.place}: of every {inside.chunk} rounds" in str(plan)
+
+
+_INNER = Inside(4, (Redo((Piece(0, 2, None),), 2, together=True), Redo(rounds=5)))
+
+
+_CUT = (Piece(0, 3, (0, 2)), Piece(3, 7, None))
+
+
+NESTED = Inside(1, (Redo(_CUT, 3, inner=(_INNER,)), Redo()))
+
+
+def test_loops_in_loops_go_through_json_and_are_told(planned):
+    _, _, plan = planned
+    nested = dataclasses.replace(plan, insides=(NESTED,))
+    again = remat.RematPlan.from_json(nested.to_json())
+    assert again == nested
+    assert hash(again) == hash(nested)
+    assert NESTED.chunk == 4
+    assert str(NESTED) == (
+        "scan at 1: of every 4 rounds, 3 done again in 2 pieces but for 2 results (scan"
+        " at 4: of every 7 rounds, 2 done again together from the carry before them, 5 "
+        "kept), 1 kept"
+    )
+
+
+def test_a_plan_for_scans_fits_no_other_loss(planned):
+    _, (w, xs), plan = planned
+    no_scan = lambda w, xs: jnp.sum(jnp.tanh(xs @ w))
+    with pytest.raises(ValueError, match="another loss or other shapes"):
+        remat.apply(no_scan, plan)(w, xs)
+    with pytest.raises(ValueError, match="another loss or other shapes"):
+        remat.apply(rnn()[0], plan)(w, xs[:30])
+
+
+def test_a_scan_that_fits_stays_as_it_is():
+    loss, args = rnn()
+    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=plain_bytes(loss, args)))
+    assert (plan.insides, plan.segments, plan.extra_flops) == ((), (), 0)
+
+
+def test_a_prime_number_of_rounds_is_never_cut():
+    chunks = [i.chunk for level in levels(body_of(prime)) for i in level.insides]
+    assert set(chunks) == {1}
+
+
+def test_scans_are_taken_up_one_after_the_other():
+    found = levels(body_of(among_other_operations))
+    counts = [len(level.insides) for level in found]
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 1, 2}
+    flops = [level.flops for level in found]
+    assert flops == sorted(set(flops))
+
+
+@every_model
+def test_each_rung_needs_less_than_the_last_and_costs_more(model):
+    plain, *rungs = ladder(body_of(model))
+    assert (plain.insides, plain.flops) == ((), 0)
+    peaks = [r.draft.peak_bytes for r in rungs]
+    again = [r.flops for r in rungs]
+    assert peaks == sorted(set(peaks), reverse=True)
+    assert again == sorted(set(again))
+    assert peaks[0] < plain.draft.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("place", "redo", "said"),
+    [
+        (0, Redo(rounds=4), "operation 0 is .* 4 rounds"),
+        (99, Redo(rounds=4), "operation 99 is missing"),
+        (1, Redo(rounds=7), "operation 1 is scan, .* 7 rounds"),
+        (1, Redo(rounds=0), "operation 1 is scan, .* 0 rounds"),
+        (1, Redo((Piece(0, 2, ()),)), "pieces.* 3 operations"),
+        (1, Redo((Piece(0, 1, ()), Piece(2, 3, ()))), "pieces.* 3 operations"),
+        (1, Redo((Piece(0, 3, (12,)),)), "12"),
+        (1, Redo((Piece(0, 3, (-1,)),)), "-1"),
+        (1, Redo(inner=(Inside(0, (Redo(),)),)), "operation 0 is dot_gen"),
+    ],
+)
+def test_a_damaged_choice_is_refused(planned, place, redo, said):
+    loss, args, plan = planned
+    assert plan.insides[0].place == 1
+    wrong = dataclasses.replace(plan, insides=(Inside(place, (redo,)),))
+    with pytest.raises(ValueError, match=f"damaged plan: .*{said}.* remat.plan"):
+        remat.apply(loss, wrong)(*args)
+
+
+def test_a_damaged_choice_in_a_file_names_its_place(planned):
+    _, _, plan = planned
+    data = json.loads(plan.to_json())
+    data["insides"][0]["bodies"][0]["rounds"] = "all"
+    with pytest.raises(ValueError, match=r"insides\[0\]\.bodies\[0\]\.rounds"):
+        remat.RematPlan.from_json(json.dumps(data))
+
+
+@pytest.mark.thorough
+def test_needed_is_exact_with_scans_too():
+    loss, args = stacked_layers()
+    with pytest.raises(InfeasibleBudgetError, match="batch smaller") as caught:
+        remat.plan(loss, args, MemoryBudget(limit_bytes=1000))
+    needed = int(caught.value.needed)
+    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=needed))
+    assert plan.predicted <= needed
+
+
+@pytest.mark.thorough
+def test_needed_does_not_depend_on_the_limit_with_scans_either():
+    loss, args = backwards_with_results()
+    plain = plain_bytes(loss, args)
+    needed = set()
+    for share in (0.05, 0.25):
+        with pytest.raises(InfeasibleBudgetError) as caught:
+            remat.plan(loss, args, MemoryBudget(limit_bytes=int(share * plain)))
+        needed.add(caught.value.needed)
+    assert len(needed) == 1
+
+
+def test_rounds_that_write_to_the_outside_are_not_done_again():
+    told = []
+
+    def loss(w, xs):
+        def cell(h, x):
+            jax.debug.callback(told.append, h[0, 0], ordered=True)
+            return jnp.tanh(h @ w + x), None
+
+        return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
+
+    body = read_body(loss, rnn()[1], 0, has_aux=False)
+    assert [level.insides for level in levels(body)] == [()]
