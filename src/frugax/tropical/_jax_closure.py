@@ -48,21 +48,20 @@ def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
     def body(
         i: jax.Array, state: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        return _through(*state, i * _BLOCK, _BLOCK, kind)
+        return _through(state, i * _BLOCK, _BLOCK, kind)
 
     state = _standing_still(d, kind), jnp.zeros(n, bool)
     if blocks:
         state = jax.lax.fori_loop(0, blocks, body, state)
-    return _through(*state, blocks * _BLOCK, rest, kind) if rest else state
+    return _through(state, blocks * _BLOCK, rest, kind) if rest else state
 
 
 def _through(
-    out: jax.Array, gains: jax.Array, start: "int | jax.Array", width: int, kind: str
+    state: tuple[jax.Array, jax.Array], start: "int | jax.Array", width: int, kind: str
 ) -> tuple[jax.Array, jax.Array]:
     """Let walks pass through the vertices from `start` on, `width` of them."""
-    block = functools.partial(
-        jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width
-    )
+    out, gains = state
+    block = lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, start, width, axis)
 
     def vertex(
         both: tuple[jax.Array, jax.Array], k: jax.Array

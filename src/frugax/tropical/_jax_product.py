@@ -12,8 +12,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-# Terms of one pass: each pass reads and writes the result once. With 4 or 8 the same
-# program took 5 to 10 times as long at n = 512 (`benchmarks/tropical.py`).
+# Terms of one pass: each pass reads and writes the result once. What fewer cost:
+# `python -m benchmarks.tropical --parts width`.
 _WIDTH = 16
 # Columns of one panel: 16 rows of them are 8 KiB in float32.
 _PANEL = 128
@@ -59,7 +59,7 @@ def _product(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
 
     def panel(right: jax.Array) -> jax.Array:
         first = left[0, :, :1] + right[0, :1]
-        each = lambda best, k: (_best_of_a_pass(best, *k, kind), None)
+        each = lambda best, k: (_best_of_a_pass(best, k[0], k[1], kind), None)
         return jax.lax.scan(each, first, (left, right))[0]
 
     out = jax.lax.map(panel, right).transpose(1, 0, 2)

@@ -1,0 +1,2 @@
+def accuracies(): raise NotImplementedError
+def shown(f): raise NotImplementedError
