@@ -33,7 +33,12 @@ def holds_infinity(a: jax.Array, which: float) -> bool:
     """Whether this infinity is in the array; unknown, so no, under a transformation."""
     if isinstance(a, Tracer) or not has_zero(a):
         return False
-    return bool((a == which).any())
+    return bool(_any_is(a, which))
+
+
+@jax.jit
+def _any_is(a: jax.Array, which: float) -> jax.Array:
+    return (a == which).any()  # in one call: eager steps cost as much as small products
 
 
 def holds_nan(a: jax.Array) -> bool:
