@@ -37,8 +37,8 @@ def matmul(
     Raises:
         TypeError: arrays of two libraries, or what is no array.
         ValueError: shapes that do not fit, an unknown kind, an infinity that is no
-            number of this semiring (not checked under `jit`), or no terms to choose
-            from among whole numbers, which have no -inf.
+            number of this semiring (under `jit` its row or column is NaN instead),
+            or no terms to choose from among whole numbers, which have no -inf.
 
     >>> matmul(np.array([[0.0, -np.inf], [1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[3.],
