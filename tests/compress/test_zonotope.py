@@ -115,6 +115,7 @@ def test_units_that_do_nothing_are_no_trouble():
     np.testing.assert_allclose(run(small.layers, np.ones((1, 6)))[0], b2)
 
 
+@pytest.mark.slow
 def test_digits_are_still_read():
     datasets = pytest.importorskip("sklearn.datasets")
     from sklearn.exceptions import ConvergenceWarning
