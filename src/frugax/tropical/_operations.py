@@ -37,8 +37,8 @@ def matmul(
     Raises:
         TypeError: arrays of two libraries, or what is no array.
         ValueError: shapes that do not fit, an unknown kind, an infinity that is no
-            number of this semiring (not checked under `jit`), or no terms to choose
-            from among whole numbers, which have no -inf.
+            number of this semiring (under `jit` its row or column is NaN instead),
+            or no terms to choose from among whole numbers, which have no -inf.
 
     >>> matmul(np.array([[0.0, -np.inf], [1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[3.],
@@ -130,7 +130,8 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
     Raises:
         TypeError: `d` is no array.
         ValueError: a cycle that gets better with every round, so that no best walk
-            exists (not checked under `jit`), or a matrix that is not square.
+            exists, or NaN (neither is checked under `jit`), or a matrix that is not
+            square.
 
     References:
         Floyd 1962, Communications of the ACM 5(6), 345.
@@ -141,7 +142,10 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
            [inf,  2.,  0.]])
     """
     _check_square("closure", d)
-    return _engine(kind, d).closure(d, kind)
+    engine = _engine(kind, d)
+    if engine.holds_nan(d):
+        raise ValueError("closure needs numbers: there is a NaN among the weights.")
+    return engine.closure(d, kind)
 
 
 def polynomial(
