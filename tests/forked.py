@@ -1,7 +1,8 @@
-"""The `frugax` command in processes of its own that need not import JAX anew.
+"""The `frugax` command, and code, in processes that need not import JAX anew.
 
 Importing takes four seconds each time, what most of these tests run takes one. A server
-imports once, starts no threads, and every command is a fork of it.
+imports once, starts no threads, and every command is a fork of it. No run-time type
+checker is at work there.
 """
 
 import functools
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+
+_CODE = "-c"
 
 
 @functools.cache
@@ -61,6 +64,11 @@ def frugax(
     return Command(*args, cwd=cwd, env=env).wait()
 
 
+def python(code: str, *args: object) -> CompletedProcess[str]:
+    """Run some code to its end, with arguments in `sys.argv[1:]`."""
+    return Command(_CODE, code, *args).wait()
+
+
 def _run(args: list[str], cwd: str, env: Mapping[str, str], out: list[Path]) -> None:
     for stream, path in zip((sys.stdout, sys.stderr), out, strict=True):
         with path.open("wb") as file:
@@ -68,6 +76,11 @@ def _run(args: list[str], cwd: str, env: Mapping[str, str], out: list[Path]) -> 
     os.chdir(cwd)
     os.environ.update(env)
     sys.path.insert(0, "")
+    if args[:1] == [_CODE]:
+        _, code, *args = args
+        sys.argv[:] = ["-c", *args]
+        exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
+        return
     sys.argv[:] = ["frugax", *args]
     from frugax.cli import main
 

@@ -1,6 +1,6 @@
 """What a described model costs, next to the same one written by hand.
 
-    python -m benchmarks.models [--quick] [--parts step,tiny,build,scan] [--docs]
+    python -m benchmarks.models [--quick | --rounds N] [--parts step,tiny,build,scan]
 
 `step`: value and gradients of three nets in several hand-written JAX variants, flax
 nnx, equinox, torch and frugax. `tiny`: the cost of a call. `build`: from a description
@@ -152,6 +152,7 @@ def main() -> int:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("--parts", default=",".join(PARTS))
     ask.add_argument("--quick", action="store_true", help="few rounds: wide intervals")
+    ask.add_argument("--rounds", type=int, help="more give narrower intervals")
     ask.add_argument("--show", action="store_true", help="measure nothing anew")
     ask.add_argument("--docs", action="store_true", help="short tables for the guide")
     ask.add_argument("--out", type=Path, default=RESULTS)
@@ -164,7 +165,7 @@ def main() -> int:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     record = json.loads(given.out.read_text()) if given.out.exists() else {}
     for part in () if given.show else parts:
-        rounds = (QUICK if given.quick else ROUNDS).get(part, 1)
+        rounds = given.rounds or (QUICK if given.quick else ROUNDS).get(part, 1)
         before = load()
         found = MEASURES[part](rounds)
         about = {

@@ -3,12 +3,11 @@
 import copy
 import dataclasses
 import pickle
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, strategies as st
 
+import forked
 import frugax as fx
 from frugax.budget import from_plain, to_plain
 
@@ -68,7 +67,7 @@ def test_wrong_limits_are_explained(make, error, message):
 @pytest.mark.parametrize("given", ["6", "0.5", "['6x']"])
 def test_a_bare_number_is_no_size_where_no_type_checker_runs(given):
     code = f"from frugax import SizeBudget; SizeBudget({given})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = forked.python(code)
     said = done.stderr.splitlines()[-1]
     assert said.startswith("TypeError: ")
     assert said.endswith(f'write SizeBudget(ratio=6) or SizeBudget("6x"), not {given}.')

@@ -3,12 +3,11 @@
 import itertools
 import math
 import re
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import forked
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 
 price = st.floats(1e-3, 1e3)
@@ -154,7 +153,7 @@ def test_without_any_prices_each_experiment_costs_1():
 def test_callers_that_check_no_types_are_checked_all_the_same():
     # A process of its own: in this one every call is type-checked before it is made.
     code = "from frugax import causal\ncausal.plan(['a'], [1.0], [1.0], '5', best=0.0)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = forked.python(code)
     assert ran.stderr.endswith(
         "TypeError: budget must be an ExperimentBudget, such as "
         "ExperimentBudget(cost=5.0), got '5'.\n"

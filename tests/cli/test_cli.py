@@ -109,7 +109,7 @@ def test_planning_writes_nothing(small):
         (["run", "--resume", "runs/none"], ["runs/none: there is no run here"]),
         (
             ["run", "c.yaml", "--set", "train.stepz=1"],
-            ["--set: train.stepz", "'steps'"],
+            ["override 'train.stepz=1': train.stepz", "'steps'"],
         ),
         (["run", "c.yaml", "--set", "task=a:b"], ["no module 'a'"]),
         (

@@ -204,7 +204,7 @@ def test_a_size_and_an_error_together_give_the_smallest_file_within_the_error():
     assert alone.predicted == alone.rel_error <= 0.05
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**31), st.floats(1.0, 200.0))
 def test_no_tree_and_no_ratio_ever_passes_the_limit(seed, ratio):
     rng = np.random.default_rng(seed)

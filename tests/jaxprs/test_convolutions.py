@@ -95,7 +95,7 @@ def value_and_gradients(fn):
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(convolutions(), st.sampled_from([("float32", 1e-5), ("float64", 1e-12)]))
 def test_any_convolution_and_its_gradients_keep_their_values(drawn, kind):
     (data, kernel, params), (dtype, tolerance) = drawn, kind

@@ -1,12 +1,10 @@
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import forked
 from frugax import jaxprs
 
 
@@ -68,8 +66,7 @@ def test_a_fingerprint_holds_in_another_process():
         "f = lambda x: jax.nn.relu(jnp.sin(x));"
         "print(jaxprs.trace(f, (jnp.ones(3),)).fingerprint)"
     )
-    run = [sys.executable, "-c", code]
-    there = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    there = forked.python(code).stdout
     here = jaxprs.trace(lambda x: jax.nn.relu(jnp.sin(x)), (jnp.ones(3),))
     assert there.strip() == here.fingerprint
 

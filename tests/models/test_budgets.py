@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -11,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import forked
 import frugax as fx
 from frugax import MemoryBudget, SizeBudget, models
 from frugax.budget import Verdict
@@ -180,7 +179,7 @@ def test_gradients_of_some_outputs_have_a_plan_of_their_own():
         compiled.evaluate(params, data, {"later": pulled["late"]})
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_random_draws_and_state_are_as_without_a_budget():
     layers = [models.Linear(32), models.BatchNorm(), models.Relu(), models.Dropout(0.5)]
     net = Net(models.Model(*layers * 3, models.Linear(4)), (128, 16))
@@ -198,7 +197,7 @@ def test_random_draws_and_state_are_as_without_a_budget():
     assert far(made, wanted) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_it_works_inside_a_jit_of_ones_own():
     plain, compiled = MLP.compile(), MLP.compile(MemoryBudget("96KiB"))
     assert compiled.plan.recompute.segments
@@ -216,6 +215,7 @@ def test_it_works_inside_a_jit_of_ones_own():
     assert float(value) == pytest.approx(float(wanted), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_64_bits_are_planned_as_64_bits():
     net = Net(models.MLP(input_size=4, hidden_sizes=[16] * 3, output_size=2), (64, 4))
     backend = fx.JaxBackend(fx.float64)
@@ -461,5 +461,5 @@ def test_wrong_kinds_are_named(call, text):
         " shapes={'input': (8, 16)});"
         f"models.plan_dtypes({call})"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = forked.python(code)
     assert f"TypeError: {text}" in ran.stderr

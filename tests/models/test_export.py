@@ -44,6 +44,7 @@ def test_a_program_survives_with_its_free_batch(tmp_path, held):
             np.testing.assert_array_equal(program(*given)["output"], wanted)
 
 
+@pytest.mark.slow
 def test_the_file_needs_no_frugax(tmp_path):
     compiled, params = small()
     path = tmp_path / "program"

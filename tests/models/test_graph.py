@@ -179,6 +179,18 @@ def test_an_error_in_an_own_operation_names_it():
     del BACKEND.own["broken"]
 
 
+def test_a_bug_in_an_op_of_ones_own_is_shown_as_it_is():
+    @BACKEND.register_op("buggy")
+    def buggy(x):
+        return x + {}["absent"]
+
+    with pytest.raises(KeyError, match="absent") as caught:
+        compiled(Model.create(y=op("buggy")(IOKey("x", shape=(2, 3)))))
+    note = caught.value.__notes__[-1]
+    assert "(op buggy)" in note
+    assert "float32[2, 3]" in note
+
+
 def test_own_operations_take_their_tensors_by_place():
     @BACKEND.register_op("weighted")
     def weighted(input, scale, shift=None):

@@ -179,7 +179,7 @@ def any_model(data, depth):
     return model
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_random_models_survive(data):
     try:

@@ -155,6 +155,7 @@ def test_torch_is_asked_for_by_its_extra(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_neither_backend_imports_the_other_library():
     for mine, other in (("JaxBackend", "torch"), ("TorchBackend", "jax")):
         program = (
@@ -256,7 +257,7 @@ def test_a_loop_over_a_free_length_is_walked_once(monkeypatch):
 # --- torch.compile ------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_compiled_model_gives_the_same(monkeypatch):
     with warnings.catch_warnings():
         # Equal also without a C++ compiler; torch warns about itself when imported.

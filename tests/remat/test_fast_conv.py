@@ -56,7 +56,10 @@ def assert_close(got, wanted, tolerance=1e-5):
 
 
 @pytest.mark.parametrize("net", [scanned, branched, looped])
-@pytest.mark.parametrize(("spec", "groups"), [("NHWC", 2), ("NCHW", 1), ("NHWC", 4)])
+@pytest.mark.parametrize(
+    ("spec", "groups"),
+    [("NHWC", 2), ("NCHW", 1), pytest.param("NHWC", 4, marks=pytest.mark.thorough)],
+)
 def test_gradients_are_those_of_the_function(net, spec, groups):
     def loss(w, x):
         return net(w, x, conv=lambda x, w: conv(x, w, spec, groups))

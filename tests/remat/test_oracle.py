@@ -18,6 +18,7 @@ from .oracle import (
 from .random_programs import random_net
 
 pytestmark = pytest.mark.slow
+THOROUGH = pytest.mark.thorough
 
 
 def segment(start, stop, *, again=False, kept=(), inside=()):
@@ -111,7 +112,9 @@ def test_the_simulation_counts_what_a_plan_holds_and_does_again():
     assert cost(segment(0, 4, again=True, inside=inside), segment(4, 6)) == (4, 40)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(s, marks=THOROUGH) for s in range(4, 12))]
+)
 def test_plans_recompute_little_more_than_the_optimum(seed):
     """Even seeds are chains; benchmarks/remat_oracle.py: more of them, and tighter."""
     machine, plans = planned(*random_net(seed))

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+import forked
 from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
 from frugax.budget import Plan, Verdict
 from frugax.errors import RematUndoneError
@@ -161,7 +160,7 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
 
 
 @KINDS
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind):
     loss, params, x = residual_mlp(depth=3, width=32, batch=128)
     budget = MemoryBudget(limit_bytes=1000, headroom_frac=0.07, kind=kind)
@@ -214,6 +213,7 @@ def step_of(loss, body, rung):
     return jax.jit(planned_value_and_grad(loss, segments, rung.insides, mark, **how))
 
 
+@pytest.mark.thorough
 def test_nested_plans_are_truly_smaller_and_still_the_same(nested):
     loss, args, body, flat, tight = nested
     assert levels_of(segments_of(tight, "cpu")) > 1
@@ -364,13 +364,14 @@ def test_a_loss_without_operations_is_planned_too():
 def test_callers_that_check_no_types_are_checked_all_the_same():
     # A process of its own: in this one every call is type-checked before it is made.
     code = "from frugax import remat\nremat.plan(lambda x: x, (1.0,), '1MiB')"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = forked.python(code)
     assert ran.stderr.endswith(
         "TypeError: budget must be a MemoryBudget, such as "
         "MemoryBudget(\"1MiB\"), got '1MiB'.\n"
     )
 
 
+@pytest.mark.slow
 def test_what_the_loss_only_reports_does_not_stand_in_the_way():
     def summed(params, x):
         total = jnp.float32(0.0)

@@ -145,19 +145,19 @@ def assert_same(got: Any, want: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [("float32", 0, 5), ("float64", 1000, 5)]
+    [("float32", 0, 2), ("float64", 1000, 2)]
     + [
         pytest.param(kind, first, count, marks=pytest.mark.thorough)
         for kind, first, count in [
-            *[("float32", s, 20) for s in range(5, 140, 20)],
-            *[("float64", s, 20) for s in range(1005, 1040, 20)],
+            *[("float32", s, 20) for s in range(2, 140, 20)],
+            *[("float64", s, 20) for s in range(1002, 1040, 20)],
             ("bfloat16", 2000, 10),
             ("float16", 3000, 10),
         ]
     ],
 )
 def test_gradients_are_those_of_jax(kind, first, count):
-    """More than 200 programs by `make thorough`, 10 by each `make test`."""
+    """More than 200 programs by `make thorough`, 4 by each `make test`."""
     with jax.enable_x64(kind == "float64"):
         for seed in range(first, first + count):
             case = random_case(seed, kind)
@@ -174,7 +174,7 @@ def test_gradients_are_those_of_jax(kind, first, count):
 # Without LLVM's optimisations sums are rounded otherwise than is allowed for here.
 @pytest.mark.usefixtures("as_users_compile")
 def test_compiled_programs_agree_as_well():
-    cases = [random_case(seed, "float32") for seed in range(4000, 4006)]
+    cases = [random_case(seed, "float32") for seed in range(4000, 4003)]
     steps = [planned(case, seed)[0] for seed, case in enumerate(cases)]
     plain = [jax.value_and_grad(case.loss, **case.how) for case in cases]
     every = [case.args for case in cases]

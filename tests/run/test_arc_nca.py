@@ -126,7 +126,7 @@ def test_only_cells_inside_count(arc):
     assert arc.similarity(drawn, wanted).tolist() == [0.5, 1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_task_is_learnt_within_half_the_memory(arc):
     # Twice the steps: there is more to make again, in fewer pieces.
     task = arc.task(**SMALL | {"tasks": ["3aa6fb7a"], "steps": 16})

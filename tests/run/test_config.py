@@ -105,9 +105,12 @@ def test_overrides_replace_single_values(write):
     [
         ("train.steps", "say key=value"),
         ("=3", "say key=value"),
-        ("train.stepz=3", r"^--set: train\.stepz: .*Did you mean 'steps'"),
-        ("train.steps=-3", r"^--set: train\.steps: must be >= 1"),
-        ("name.x=3", "name is not a mapping"),
+        (
+            "train.stepz=3",
+            r"^override 'train\.stepz=3': train\.stepz: .*Did you mean 'steps'",
+        ),
+        ("train.steps=-3", r"^override 'train\.steps=-3': train\.steps: must be >= 1"),
+        ("name.x=3", "name is no mapping"),
         ("train.steps=[1", "is not YAML"),
     ],
 )

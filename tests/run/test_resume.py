@@ -71,12 +71,8 @@ def assert_same_run(home, runs):
     np.testing.assert_array_equal(a["loss"], b["loss"])
 
 
-THOROUGH = pytest.mark.thorough
-
-
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=THOROUGH) for seed in range(1, 6))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(6))
 def test_killed_at_a_random_moment(home, seed):
     runs = f"killed{seed}"
     process = start(home, runs)

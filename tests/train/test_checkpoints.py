@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from frugax.errors import CheckpointError, OutputError
+from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.train import Checkpoints, TrainState, init_state
 
 
@@ -47,12 +49,11 @@ def files_of(folder):
 def test_every_leaf_comes_back_bit_equal(tmp_path):
     state = state_of(
         key=jax.random.key(7),
-        nan=jnp.array([jnp.nan, -0.0, jnp.inf]),
         flag=jnp.array(True),
         wave=jnp.ones(2, jnp.complex64),
         few=jnp.arange(4, dtype=jnp.uint4),  # Orbax by itself cannot hold these
         one=jnp.array(1.5, jnp.float8_e5m2),
-    )
+    )._replace(carried={"nan": jnp.array([jnp.nan, -0.0, jnp.inf])})
     saved = Checkpoints(tmp_path)
     saved.save(state, {"note": [1, "two", None]})
     back, extra = Checkpoints(tmp_path).restore(state)
@@ -254,6 +255,40 @@ def test_a_file_in_the_way_is_an_output_error(tmp_path):
         Checkpoints(tmp_path / "file").save(state_of())
 
 
+def test_a_file_in_the_place_of_a_step_is_an_output_error(tmp_path):
+    (tmp_path / "frugax-3").write_text("")
+    with pytest.raises(OutputError, match=r"write .*frugax-3: .* file stands .* move"):
+        Checkpoints(tmp_path).save(state_of(3))
+    assert (tmp_path / "frugax-3").read_text() == ""
+
+
+def test_a_name_that_is_too_long_is_an_output_error(tmp_path):
+    saved = Checkpoints(tmp_path / ("x" * 300))
+    for look in (saved.latest_step, lambda: saved.save(state_of())):
+        with pytest.raises(OutputError, match="too long; choose a shorter name"):
+            look()
+
+
+def test_a_folder_that_may_not_be_changed_is_an_output_error(tmp_path, monkeypatch):
+    # As a file system mounted read-only does it; tests may run as root, who may all.
+    def refuse(path, *more, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    saved = Checkpoints(tmp_path, keep=1)
+    saved.save(state_of(1))
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(OutputError, match=r"Read-only.*a disk that is not read-only"):
+        saved.save(state_of(2))
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
+    saved = Checkpoints(tmp_path)
+    with pytest.raises(DivergedError, match=r"params\['a'\]\['b'\] is not finite aft"):
+        saved.save(state_of(3, a={"b": jnp.array([0.0, bad])}))
+    assert not list(tmp_path.iterdir())
+
+
 def test_extra_that_json_cannot_hold_is_refused_before_writing(tmp_path):
     with pytest.raises(TypeError):
         Checkpoints(tmp_path).save(state_of(), {"array": np.zeros(3)})
@@ -290,6 +325,7 @@ print(checkpoints.steps())
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_output_error_and_leaves_the_older_checkpoint(tmp_path):
     # What Python and JAX cache may not be cut off as well: others would read it.
     keep_nothing = {

@@ -73,6 +73,7 @@ print(ledger.functions["layers"].compiles, ledger.cache_hits, ledger.cache_misse
 """
 
 
+@pytest.mark.slow
 def test_the_second_process_finds_what_the_first_compiled(tmp_path):
     said = [
         subprocess.run(
@@ -91,6 +92,7 @@ def test_the_second_process_finds_what_the_first_compiled(tmp_path):
     assert int(hits_again) >= 1
 
 
+@pytest.mark.slow
 def test_importing_train_switches_no_cache_on():
     # A process of its own: the tests themselves run with a cache.
     code = (

@@ -1,6 +1,8 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -180,10 +182,10 @@ def clocked(monkeypatch, *, step_s, compile_s, evaluate_s=0.0):
 
 
 # Whole numbers of eighths are exact in floating point: no rounding to allow for. The
-# batch that compiling is tried on takes its time too, one eighth.
+# first batch is made before compiling, and so its step itself takes no time here.
 @pytest.mark.parametrize(
     ("limit", "evaluate_s", "steps"),
-    [(20.0, 0.0, 119), (20.0, 2.0, 87), (5.5, 0.0, 3), (6.0, 0.25, 3)],
+    [(20.0, 0.0, 120), (20.0, 2.0, 88), (5.5, 0.0, 4), (6.0, 0.25, 4)],
 )
 def test_it_stops_after_the_last_step_that_fits(monkeypatch, limit, evaluate_s, steps):
     step, batch, evaluate = clocked(
@@ -267,6 +269,13 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert saved.latest_step() == 0
 
 
+@pytest.mark.parametrize(("steps", "because"), [(5, "steps"), (3, "past")])
+def test_a_state_that_is_beyond_the_last_step_is_said_to_be(steps, because):
+    state = start()._replace(step=jnp.int32(5))
+    result = fit(new_step(), state, batch_of, steps=steps)
+    assert (result.steps, result.stopped_because) == (0, because)
+
+
 def test_stop_is_asked_before_each_step():
     asked = itertools.count()
     result = fit(
@@ -288,6 +297,68 @@ def test_ctrl_c_ends_after_the_running_step_and_saves(tmp_path):
     assert (result.steps, result.stopped_because) == (7, "interrupted")
     assert saved.latest_step() == 7
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def press_terminate(index, metrics, state):
+    if index == 6:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_lets_the_step_finish_saves_and_ends_the_process(tmp_path):
+    saved = Checkpoints(tmp_path)
+    with pytest.raises(SystemExit) as e:
+        fit(
+            new_step(), start(), batch_of, steps=100, checkpoints=saved,
+            on_step=press_terminate,
+        )  # fmt: skip
+    assert e.value.code == 128 + signal.SIGTERM
+    assert saved.latest_sound_step() == 7
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_is_left_to_who_handles_it(tmp_path):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    try:
+        result = fit(
+            new_step(), start(), batch_of, steps=9, checkpoints=Checkpoints(tmp_path),
+            on_step=press_terminate,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (heard, result.stopped_because) == ([1], "steps")
+
+
+TERMINATED = """
+import atexit, jax.numpy as jnp, optax, sys
+from frugax import train
+atexit.register(print, "closed")
+step = train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
+saved = train.Checkpoints(sys.argv[1]) if sys.argv[1] else None
+told = lambda i, metrics, state: print(i, flush=True)
+train.fit(step, step.init(jnp.zeros(2)), lambda i: jnp.ones(2), steps=10**9,
+          checkpoints=saved, on_step=told)
+print("after fit")
+"""
+
+
+def terminated(folder):
+    """How a process ends that is told to while it trains."""
+    command = [sys.executable, "-c", TERMINATED, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        run.terminate()
+        said = run.stdout.read().splitlines()
+    return run.returncode, said[-1:]
+
+
+@pytest.mark.slow
+def test_a_process_told_to_end_saves_and_has_the_usual_exit_code(tmp_path):
+    assert terminated(tmp_path) == (143, ["closed"])
+    like = init_state(jnp.zeros(2), optax.sgd(0.1))
+    saved = Checkpoints(tmp_path)
+    assert int(saved.restore(like)[0].step) == saved.latest_step() != 0
 
 
 def test_the_second_ctrl_c_raises():

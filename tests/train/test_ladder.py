@@ -162,7 +162,7 @@ def test_python_values_in_the_batch_become_part_of_the_program(value):
     other = {True: 2, 3: 2, "mean": 1}[value]
     state, _ = step(state, {"x": X, "how": other})
     assert step.compiles == 2
-    assert "static" in step.info.causes[0]
+    assert step.info.causes == (f"batch['how']: {value!r} -> {other!r}",)
 
 
 def test_the_users_own_error_is_not_gone_round():

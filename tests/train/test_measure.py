@@ -52,7 +52,7 @@ def test_memory_is_what_xla_plans():
 
 
 def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="n_runs must be >= 2, got 1"):
+    with pytest.raises(ValueError, match="n_runs must be a whole number >= 2, got 1"):
         train.benchmark_sustained_performance(len, len, ([],), n_runs=1)
-    with pytest.raises(ValueError, match="repeats must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="repeats must be a whole number >= 1, got 0"):
         train.measure_compilation_speedup(len, [], repeats=0)

@@ -327,6 +327,7 @@ def test_a_module_is_laid_out_on_devices():
     assert isinstance(state.model, Lookup)
 
 
+@pytest.mark.slow
 def test_flax_is_not_imported_by_us():
     code = (
         "import sys, jax.numpy as jnp, optax\nfrom frugax import train\n"

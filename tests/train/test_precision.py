@@ -1,5 +1,7 @@
 """Precision, accumulation, clipping and static values: the same step, another way."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,7 +108,7 @@ def test_the_scale_grows_after_many_sound_steps():
 def test_a_state_without_a_scale_is_refused():
     step = train.make_train_step(loss, optax.adam(1e-2), precision="f16")
     state = train.init_state(params(), optax.adam(1e-2))
-    with pytest.raises(TypeError, match=r"make it with step.init\(params\)"):
+    with pytest.raises(TypeError, match=r"make it with step.init\(model\)"):
         step(state, BATCH)
 
 
@@ -141,18 +143,33 @@ def test_a_static_value_reaches_the_loss_as_it_is():
     assert len(seen) == traced
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"accum": 0}, "accum must be >= 1, got 0"),
-        ({"clip": 0.0}, "clip must be > 0, got 0.0"),
-        ({"precision": "fp8"}, "precision must be one of f32, bf16, f16, got 'fp8'"),
-        ({"on_excess": "stop"}, 'on_excess must be "raise", "warn" or "eager"'),
-        ({"compile_budget": 0}, "compile_budget must be >= 1, got 0"),
-    ],
-)
-def test_bad_options_are_named(options, words):
-    # Without the type checks of the tests, which would come first.
-    make = getattr(train.make_train_step, "__wrapped__", train.make_train_step)
-    with pytest.raises(ValueError, match=words):
-        make(loss, optax.adam(1e-2), **options)
+def noisy(params, batch):
+    noise = jax.random.normal(batch["key"], ())
+    return loss(params, batch)[0], {"noise": noise, "rate": batch["rate"]}
+
+
+@pytest.mark.parametrize("fallback", ["compiled", "eager"])
+def test_each_micro_batch_has_a_key_of_its_own_and_shares_numbers(fallback):
+    def of(params, batch):
+        if fallback == "eager" and batch["rate"] > 9:  # no tracer can say
+            raise AssertionError
+        return noisy(params, batch)
+
+    key, parts = jax.random.key(3), 4
+    step = train.make_train_step(of, optax.sgd(0.1), accum=parts)
+    batch = {**BATCH, "key": key, "rate": jnp.float32(0.5)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", train.FallbackWarning)
+        _, metrics = step(step.init(params()), batch)
+    assert step.info.mode == fallback
+    keys = [jax.random.fold_in(key, i) for i in range(parts)]
+    expected = np.mean([jax.random.normal(k, ()) for k in keys])
+    assert float(metrics["noise"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(metrics["rate"]) == 0.5
+
+
+def test_a_key_of_the_old_kind_is_told_from_rows():
+    step = train.make_train_step(noisy, optax.sgd(0.1), accum=2)
+    batch = {**BATCH, "key": jax.random.PRNGKey(0), "rate": 0.5}
+    with pytest.raises(ValueError, match=r"batch\['key'\] \(2,\).* of jax.random.key"):
+        step(step.init(params()), batch)

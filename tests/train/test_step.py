@@ -1,6 +1,4 @@
 import concurrent.futures
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -304,37 +302,6 @@ def test_weights_that_have_no_gradient_are_named():
     assert "frugax.trees.partition" in str(e.value)
     with pytest.raises(TypeError, match=r"^params\['i'\] is int32 and cannot be"):
         step.lower(init_state(params | {"on": jnp.ones(2)}, optimizer), jnp.ones(3))
-
-
-def test_callers_that_check_no_types_are_checked_all_the_same():
-    # A process of its own: in this one every call is type-checked before it is made.
-    calls = [
-        "train.make_train_step(loss, 1e-3)",
-        "train.make_train_step(loss, optax.adam)",
-        "train.init_state(1.0, 1e-3)",
-        "train.make_train_step(loss, sgd, budget='1MiB')",
-        "train.plan('1s', step_seconds=1, compile_seconds=1, steps=1)",
-        "train.fit(step, train.init_state(1.0, sgd), [1.0], steps=1, budget='1s')",
-    ]
-    code = (
-        "import optax\nfrom frugax import train\n"
-        "loss, sgd = lambda p, b: p * b, optax.sgd(0.1)\n"
-        "step = train.make_train_step(loss, sgd)\n"
-    ) + "".join(f"try: {call}\nexcept TypeError as e: print(e)\n" for call in calls)
-    out = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-    optimizers, budgets = out.splitlines()[:3], out.splitlines()[3:]
-    for said, got in zip(
-        optimizers, ["0.001.", "<function adam", "0.001."], strict=True
-    ):
-        assert said.startswith(
-            f"optimizer must be one of optax, such as optax.adam(1e-3), got {got}"
-        )
-    assert budgets == [
-        "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got '1MiB'.",
-        *2 * ["budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."],
-    ]
 
 
 def test_threads_share_one_program():

@@ -301,6 +301,7 @@ def test_hydra_overrides_are_checked(compose):
         Config.of(compose(ask, "visualization.debug.level=bogus"))
 
 
+@pytest.mark.slow
 def test_hydra_is_not_imported_until_asked_for():
     code = """
 import sys

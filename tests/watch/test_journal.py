@@ -2,8 +2,6 @@
 
 import resource
 import signal
-import subprocess
-import sys
 import tracemalloc
 
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings, strategies as st
 
+import forked
 from frugax import watch
 from frugax.errors import (
     CorruptFileError,
@@ -209,7 +208,7 @@ def test_kill_9_loses_at_most_the_open_block(tmp_path):
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "a"
-    ran = subprocess.run([sys.executable, "-c", code, path])
+    ran = forked.python(code, path)
     assert ran.returncode == -signal.SIGKILL
     back = watch.read(path)
     assert 1000 - 64 <= len(back) < 1000
@@ -387,12 +386,7 @@ def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
         "journal = watch.Journal.create(sys.argv[1], {})\n"
         "budget = OverheadBudget('1%')\n"
     ) + "".join(f"try: {call}\nexcept TypeError as e: print(e)\n" for call in calls)
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "a")],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
+    out = forked.python(code, tmp_path / "a").stdout
     *steps, watcher, plan = out.splitlines()
     assert steps == ["step must be a whole number, got 7.5."] * 3
     assert watcher == plan

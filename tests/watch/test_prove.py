@@ -81,7 +81,7 @@ def test_on_a_restless_machine_it_cannot_tell():
 
 def test_results_that_differ_break_it():
     machine = Machine(watched=0.0)
-    wrong: Any = lambda x: machine.fn(x) + jnp.float32(1e-6)
+    wrong: Any = machine._timed(lambda x: machine.fn(x) + jnp.float32(1e-6), 1e-3)
     wrong.variants = machine.fn.variants
     receipt = prove(wrong, X, seconds=0.1, chunk_s=1e-3, clock=machine)
     assert receipt.spends[1].measured == 1

@@ -1,13 +1,11 @@
 """Curves of bytes over operations as SVG: no script, no fonts, for light and dark."""
 
-import html
 import math
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from frugax.budget import format_bytes
+from frugax.draw import escaped, ticks
 
 from ._draw_blocks import stretch
 
@@ -148,7 +146,7 @@ def draw_svg(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" role="img">\n'
-        f"<title>{html.escape(title)}</title>\n<desc>{html.escape(summary)}</desc>\n"
+        f"<title>{escaped(title)}</title>\n<desc>{escaped(summary)}</desc>\n"
         f"<style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
     )
 
@@ -175,12 +173,10 @@ def _curve(i: int, curve: Drawn, length: int, px: Scale, py: Scale) -> list[str]
     ]
 
 
-def _ticks(top: float, most: int, unit: float = 1.0) -> list[float]:
-    """At most `most` or so round multiples of `unit`, from 0 to below `top`."""
-    raw = top / unit / most
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw) * unit
-    return [float(t) for t in np.arange(0, top, step)]
+def _ticks(top: float, about: int, unit: float = 1.0) -> list[float]:
+    """About so many round multiples of `unit`, from 0 to below `top`."""
+    marks = [t * unit for t in ticks(0.0, top / unit, about=about)]
+    return [t for t in marks if t < top]
 
 
 def _binary_unit(top: float) -> float:
@@ -192,7 +188,7 @@ def _text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") 
     named = f' class="{kind}"' if kind else ""
     return (
         f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
-        f"{html.escape(said, quote=False)}</text>"
+        f"{escaped(said)}</text>"
     )
 
 

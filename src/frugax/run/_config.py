@@ -8,22 +8,17 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from frugax.budget import (
     MemoryBudget,
     OverheadBudget,
     SizeBudget,
     TimeBudget,
-    WrongValueError,
-    from_plain,
     parse_bytes,
     parse_share,
 )
-from frugax.errors import ConfigError
+from frugax.configs import config_of, read_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
@@ -248,87 +243,8 @@ def load_config(
         ConfigError: the file cannot be read, is not YAML, or says something unknown
             or impossible; names file, line and key.
     """
-    name = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{name}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{name}: cannot be read as text: {e}.") from e
-    data, lines = _parse(text, name)
-    for override in overrides:
-        _override(data, override)
-    try:
-        return from_plain(RunConfig, data)
-    except WrongValueError as e:
-        keys = [o.partition("=")[0].strip() for o in overrides]
-        said = any(f"{e.at}.".startswith(f"{key}.") for key in keys)
-        line = "" if said or e.at not in lines else f":{lines[e.at]}"
-        raise ConfigError(f"{'--set' if said else name}{line}: {e}") from e
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML, except that `1e-3` is a number, as in YAML 1.2 and everywhere else."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\d[\d_]*)(?:\.\d*)?[eE][-+]?\d+$"),
-    list("-+0123456789"),
-)
-
-
-def _parse(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The plain data of a YAML file, and the line on which each key stands.
-
-    Raises:
-        ConfigError: it is not YAML, or not a mapping.
-    """
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(e, "problem", None) or str(e).splitlines()[0]
-        raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"{name}: a config is a mapping with keys such as name, train."
-        )
-    lines: dict[str, int] = {}
-    _index(node, "", lines, name)
-    return data, lines
-
-
-def _index(node: Any, at: str, lines: dict[str, int], name: str) -> None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            path = f"{at}.{key.value}" if at else str(key.value)
-            line = key.start_mark.line + 1
-            if path in lines:
-                raise ConfigError(
-                    f"{name}:{line}: {path}: this key stands twice, first on line "
-                    f"{lines[path]}; remove one."
-                )
-            lines[path] = line
-            _index(value, path, lines, name)
-
-
-def _override(data: dict[str, Any], override: str) -> None:
-    key, sign, value = override.partition("=")
-    if not sign or not key.strip():
-        raise ConfigError(f"--set {override!r}: say key=value, such as train.steps=10.")
-    *parents, last = key.strip().split(".")
-    for parent in parents:
-        inner = data.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override!r}: {parent} is not a mapping.")
-        data = inner
-    try:
-        data[last] = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError as e:
-        raise ConfigError(f"--set {override!r}: the value is not YAML.") from e
+    text = read_text(path)
+    return config_of(RunConfig, text, os.fspath(path), overrides=overrides)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -1,26 +1,20 @@
 """The report of a run: one HTML file that needs nothing else.
 
-No network, no fonts, no library. The one script (values under the pointer) is allowed
-by its hash in a strict content-security policy; without it the page says the same.
+Without its script (values under the pointer) the page says the same.
 """
 
-import base64
-import hashlib
-import html
 from collections.abc import Sequence
 
 import numpy as np
 
 from frugax.budget import Spend, Verdict, amount, format_bytes, format_seconds
+from frugax.draw import WHOLE, escaped, line_chart, page
 from frugax.watch import Records
 
-from ._charts import bar_chart, line_chart
+from ._bars import bar_chart
 from ._look import SCRIPT, STYLE
 from ._outcome import Outcome
 from ._shown import shown
-
-# An empty icon: without it a browser asks the server for /favicon.ico and complains.
-_ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
 
 
 def report_page(outcome: Outcome, records: Records) -> str:
@@ -31,12 +25,6 @@ def report_page(outcome: Outcome, records: Records) -> str:
         records: the run's journal: one record for each training step, and the streams
             of what its task showed.
     """
-    name = html.escape(outcome.config.name)
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-        f"script-src 'sha256-{digest}'"
-    )
     seen = shown(records.streams)
     sections = [
         _heading(outcome),
@@ -48,13 +36,11 @@ def report_page(outcome: Outcome, records: Records) -> str:
         _section("Where the time went", _time(outcome)),
         _section("Made with", _rows(outcome.environment)),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="{_ICON}"><title>{name} - frugax report</title>'
-        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main>"
-        f"<script>{SCRIPT}</script></body></html>\n"
+    return page(
+        f"{outcome.config.name} - frugax report",
+        "".join(sections),
+        style=STYLE,
+        script=SCRIPT,
     )
 
 
@@ -78,14 +64,14 @@ def _heading(outcome: Outcome) -> str:
         label = f"test {figure}, from the file"
         tiles.insert(1, (label, f"{after[figure]:.4g}", ""))
     shown = "".join(
-        f'<div class="tile"><b class="{kind}">{html.escape(value)}</b>'
-        f"<span>{html.escape(label)}</span></div>"
+        f'<div class="tile"><b class="{kind}">{escaped(value)}</b>'
+        f"<span>{escaped(label)}</span></div>"
         for label, value, kind in tiles
     )
-    notes = "".join(f'<p class="note">{html.escape(n)}</p>' for n in outcome.notes)
+    notes = "".join(f'<p class="note">{escaped(n)}</p>' for n in outcome.notes)
     return (
-        f"<h1>{html.escape(outcome.config.name)}</h1>"
-        f'<p class="sub">{html.escape(model.summary)}.</p>{notes}'
+        f"<h1>{escaped(outcome.config.name)}</h1>"
+        f'<p class="sub">{escaped(model.summary)}.</p>{notes}'
         f'<div class="tiles">{shown}</div>'
     )
 
@@ -97,14 +83,13 @@ def _budgets(spends: Sequence[Spend]) -> str:
     for s in spends:
         noise = f" ± {amount(s.noise, s.unit)}" if s.noise else ""
         rows.append(
-            f"<tr><td>{html.escape(s.name)}</td>"
+            f"<tr><td>{escaped(s.name)}</td>"
             f"<td>{_pill(s.verdict)}</td><td class=n>{amount(s.limit, s.unit)}</td>"
             f"<td class=n>{amount(s.predicted, s.unit)}</td>"
             f"<td class=n>{amount(s.measured, s.unit)}{noise}</td></tr>"
         )
     sources = "".join(
-        f"<li><b>{html.escape(s.name)}</b>: {html.escape(s.source)}</li>"
-        for s in spends
+        f"<li><b>{escaped(s.name)}</b>: {escaped(s.source)}</li>" for s in spends
     )
     numbers = "".join(f"<th class=n>{n}" for n in ("limit", "predicted", "measured"))
     head = f"<th>budget<th>verdict{numbers}"
@@ -116,9 +101,7 @@ def _budgets(spends: Sequence[Spend]) -> str:
 
 
 def _training(outcome: Outcome, records: Records) -> str:
-    charts = [
-        line_chart({"loss": _series(records, "loss")}, x_label="step", y_label="loss")
-    ]
+    charts = [line_chart({"loss": _series(records, "loss")}, title="loss", size=WHOLE)]
     lines = {}
     if "accuracy" in records:
         lines["training batch"] = _series(records, "accuracy")
@@ -127,7 +110,7 @@ def _training(outcome: Outcome, records: Records) -> str:
         x, y = np.array(tests, dtype=np.float64).T
         lines["test set"] = (x, y)
     if lines:
-        charts.append(line_chart(lines, x_label="step", y_label="accuracy"))
+        charts.append(line_chart(lines, title="accuracy", size=WHOLE))
     return "".join(charts)
 
 
@@ -157,8 +140,7 @@ def _memory(outcome: Outcome) -> str:
         "temporaries": format_bytes(m.temp_bytes),
     }
     plan = (
-        "<details><summary>The plan</summary>"
-        f"<pre>{html.escape(m.plan)}</pre></details>"
+        f"<details><summary>The plan</summary><pre>{escaped(m.plan)}</pre></details>"
         if m.plan
         else '<p class="note">The step fits without a plan: nothing is recomputed.</p>'
     )
@@ -179,7 +161,7 @@ def _model(outcome: Outcome) -> str:
     table = _rows(rows)
     if m.before:
         figures = "".join(
-            f"<tr><td>{html.escape(k)}</td><td class=n>{m.before[k]:.5g}</td>"
+            f"<tr><td>{escaped(k)}</td><td class=n>{m.before[k]:.5g}</td>"
             f"<td class=n>{m.after[k]:.5g}</td>"
             f"<td class=n>{m.after[k] - m.before[k]:+.3g}</td></tr>"
             for k in m.before
@@ -188,7 +170,7 @@ def _model(outcome: Outcome) -> str:
             "<th>test set<th class=n>trained<th class=n>from the file<th class=n>change"
         )
         table += f"<table><tr>{head}</tr>{figures}</table>"
-    tensors = html.escape(m.tensors)
+    tensors = escaped(m.tensors)
     return (
         f"{chart}{table}<details><summary>Every tensor</summary>"
         f"<pre>{tensors}</pre></details>"
@@ -203,12 +185,12 @@ def _time(outcome: Outcome) -> str:
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section><h2>{html.escape(title)}</h2>{body}</section>"
+    return f"<section><h2>{escaped(title)}</h2>{body}</section>"
 
 
 def _rows(pairs: dict[str, str]) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(k)}</td><td class=n>{html.escape(v)}</td></tr>"
+        f"<tr><td>{escaped(k)}</td><td class=n>{escaped(v)}</td></tr>"
         for k, v in pairs.items()
     )
     return f"<table>{rows}</table>"

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeGuard
 
@@ -11,6 +12,7 @@ import optax
 
 from frugax import remat
 from frugax.budget import MemoryBudget
+from frugax.errors import InfeasibleBudgetError
 from frugax.typing import PyTree
 
 from ._gradients import Inputs, Objective, gradient, micro_batch
@@ -40,6 +42,13 @@ class Recipe:
     layout: Layout | None = None
 
     @property
+    def own_metrics(self) -> tuple[str, ...]:
+        """Names of what the step itself reports."""
+        clip = () if self.clip is None else ("gradient_norm",)
+        scale = ("loss_scale", "skipped") if self.precision == "f16" else ()
+        return ("loss", *clip, *scale)
+
+    @property
     def safer_options(self) -> dict[str, str]:
         """Compiler options that go round a known fault; none off the CPU."""
         return SAFER_OPTIONS if jax.default_backend() == "cpu" else {}
@@ -57,14 +66,13 @@ class Builder:
 
     recipe: Recipe
     memory: MemoryBudget | None
-    values: Frozen[tuple[Any, ...]] | None = None
+    values: Frozen[dict[str, Any]] | None = None
 
     def jitted(
         self, state: TrainState, batch: PyTree, options: dict[str, str] | None = None
     ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
         """The step as a jitted function, with its backward pass planned."""
         refuse_untrainable(state.params)
-        self._refuse_missing_scale(state)
         objective = self._objective(state, batch)
         build = lambda grad_fn: self._step(grad_fn)
         donate = (0,) if self.recipe.donate else ()
@@ -81,13 +89,17 @@ class Builder:
             return jit(build(jax.value_and_grad(objective, has_aux=True))), None
         part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
         whole = remat.Program(build=build, args=(state, batch), donate_argnums=donate)
-        plan = remat.plan(
+        plan_for = lambda memory: remat.plan(
             objective,
             (state.params, _inputs(state, part)),
-            self.memory if layout is None else _of_all(self.memory, layout),
+            memory,
             has_aux=True,
             within=whole,
         )
+        if layout is None:
+            plan = plan_for(self.memory)
+        else:
+            plan = _plan_of_all(plan_for, self.memory, layout)
         return jit(build(remat.apply(objective, plan))), plan
 
     def eager(
@@ -97,7 +109,6 @@ class Builder:
         update = jax.jit(self._update)
 
         def step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
-            self._refuse_missing_scale(state)
             with context():
                 metrics, grads, carried = gradient(
                     jax.value_and_grad(
@@ -128,7 +139,7 @@ class Builder:
         inside = holds_carried(rest)
         if carried is None or inside:
             out = self.recipe.loss(model, batch, *extra)
-            value, metrics = read_out(out)
+            value, metrics = read_out(out, self.recipe.own_metrics)
             return value, metrics, carried_in(model, rest) if inside else None
         out = self.recipe.loss(model, batch, carried, *extra)
         if not (isinstance(out, tuple) and len(out) == 3):
@@ -136,7 +147,7 @@ class Builder:
                 "a loss that is given carried arrays must give them back: (scalar, "
                 f"dict of scalars, carried), got {_types(out)}."
             )
-        return *read_out(out[:2]), out[2]
+        return *read_out(out[:2], self.recipe.own_metrics), out[2]
 
     def _objective(self, state: TrainState, batch: PyTree) -> Objective:
         objective = Objective(self._loss, self.recipe.precision)
@@ -205,32 +216,33 @@ class Builder:
         }
         return kept._replace(scale=next_scale(scale, finite=finite)), metrics
 
-    def _refuse_missing_scale(self, state: TrainState) -> None:
-        if self.recipe.precision == "f16" and state.scale is None:
-            raise TypeError(
-                'precision="f16" needs a loss scale in the state: make it with '
-                'step.init(params), or init_state(..., precision="f16").'
-            )
 
+def _plan_of_all(
+    plan_for: Callable[[MemoryBudget], remat.RematPlan],
+    memory: MemoryBudget,
+    layout: Layout,
+) -> remat.RematPlan:
+    """A plan for what all devices together may hold of temporaries.
 
-def _of_all(memory: MemoryBudget, layout: Layout) -> MemoryBudget:
-    """What all devices together may hold of temporaries.
-
-    The plan is made for the program as it is written, before it is spread; what one
-    device then needs is measured on the compiled step.
+    It is made for the program as it is written, before it is spread; what one device
+    then needs is measured on the compiled step.
 
     Raises:
-        ValueError: the budget counts more than temporaries.
+        InfeasibleBudgetError: there is none; in bytes of one device, as the budget.
     """
-    if memory.kind != "temp":
-        raise ValueError(
-            f"with a layout the memory of a step is planned for temporaries: say "
-            f'MemoryBudget(..., kind="temp") instead of {memory.kind!r}, and choose '
-            "the layout with distributed.plan."
+    parts = layout.data_size
+    try:
+        return plan_for(
+            dataclasses.replace(memory, limit_bytes=memory.limit_bytes * parts)
         )
-    return dataclasses.replace(
-        memory, limit_bytes=memory.limit_bytes * layout.data_size
-    )
+    except InfeasibleBudgetError as e:
+        raise InfeasibleBudgetError(
+            f"on each of {parts} devices {e.what}",
+            needed=math.ceil(e.needed / parts),
+            limit=memory.limit_bytes,
+            unit=e.unit,
+            hint=e.hint,
+        ) from e
 
 
 def _inputs(state: TrainState, batch: PyTree) -> Inputs:
@@ -238,21 +250,16 @@ def _inputs(state: TrainState, batch: PyTree) -> Inputs:
     return Inputs(batch, scale, state.carried, state.rest)
 
 
-def check_loss(loss: object) -> None:
-    """Refuse what cannot be called.
-
-    Raises:
-        TypeError: it cannot.
-    """
-    if not callable(loss):
-        raise TypeError(f"loss must be a function, got {loss!r:.99}.")
-
-
-def read_out(out: Any) -> tuple[Any, dict[str, Any]]:
+def read_out(out: Any, taken: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """A loss's value and what it reports beside it.
 
+    Args:
+        out: what it gave.
+        taken: names of what the step itself reports.
+
     Raises:
-        TypeError: it gave neither a scalar nor that with a dict of scalars.
+        TypeError: it gave neither a scalar nor that with a dict of scalars, or took
+            a name that is not free.
     """
     value, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
@@ -267,11 +274,12 @@ def read_out(out: Any) -> tuple[Any, dict[str, Any]]:
             "what loss reports beside itself must be a dict of scalars, got "
             f"{_types(aux)}."
         )
-    if "loss" in aux:
-        raise TypeError(
-            "loss reports a metric named 'loss', which is its own name: call it "
-            "something else."
-        )
+    for name in taken:
+        if name in aux:
+            raise TypeError(
+                f"loss reports a metric named {name!r}, but that is its own name for "
+                "what the step reports: call it something else."
+            )
     return value, aux
 
 

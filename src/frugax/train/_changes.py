@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ._static import Frozen
 
 COMMITTED = " put there on purpose"
+_ABSENT = object()  # no value that anybody gives
 
 Kind: TypeAlias = Literal[
     "first",
@@ -72,13 +73,15 @@ def static_changes(old: Hashable, new: Hashable) -> list[Change]:
         return []
     before, after = _by_name(old), _by_name(new)
     return [
-        _static_change(name, before.get(name, "absent"), after.get(name, "absent"))
+        _static_change(name, before.get(name, _ABSENT), after.get(name, _ABSENT))
         for name in before | after
         if before.get(name) != after.get(name) or (name in before) != (name in after)
     ]
 
 
 def _by_name(static: Any) -> dict[str, Any]:
+    if static is None:
+        return {}
     if isinstance(static, Frozen) and isinstance(static.value, dict):
         return {name: Frozen(value) for name, value in static.value.items()}
     if isinstance(static, Mapping):
@@ -93,7 +96,8 @@ def _static_change(name: str, old: Any, new: Any) -> Change:
         file = Path(codes[0].co_filename).name
         said = f"the function of {file}:{codes[0].co_firstlineno}"
         return Change(name, "function", said, "the same defined anew")
-    return Change(name, "static value", f"{old!r:.60}", f"{new!r:.60}")
+    said = ("absent" if x is _ABSENT else f"{x!r:.60}" for x in (old, new))
+    return Change(name, "static value", *said)
 
 
 def structure_changes(old: Any, new: Any) -> list[Change]:

@@ -7,6 +7,7 @@ compared first, so neither a damaged file nor a stranger's state reaches Orbax.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -21,9 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.errors import CheckpointError, OutputError
+from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.files import make_folder, why_not_written, write_whole
 
+from ._check_call import refuse_no_state
+from ._check_options import check_path, check_whole
 from ._processes import on_host, one_for_all, put
 from ._signature import Signature
 from ._state import TrainState
@@ -47,10 +50,11 @@ class Checkpoints:
         """Name the folder; nothing is read or written yet.
 
         Raises:
+            TypeError: `folder` is no path, or `keep` no whole number.
             ValueError: `keep` is below 1.
         """
-        if keep < 1:
-            raise ValueError(f"keep must be >= 1, got {keep}.")
+        check_path("folder", folder)
+        check_whole("keep", keep)
         # Orbax refuses relative paths.
         self.folder = Path(folder).absolute()
         self.keep = keep
@@ -95,13 +99,22 @@ class Checkpoints:
         Raises:
             CheckpointError: the folder has this step, or a later one, already, and
                 it is sound.
+            DivergedError: a weight is not finite. Such a state must not push a sound
+                one out.
             OutputError: no space, no permission, or something in the way.
-            TypeError: `extra` holds something that JSON cannot.
+            TypeError: `state` is none, or `extra` holds something that JSON cannot.
         """
+        refuse_no_state(state)
+        _refuse_not_finite(state)
         arrays = _to_numpy(state)  # all processes take part in this
         with one_for_all("checkpoint") as writes:
             if writes:
-                self._write(int(state.step), state, arrays, extra)
+                try:
+                    self._write(int(state.step), state, arrays, extra)
+                except OSError as e:
+                    raise OutputError(
+                        why_not_written(e.filename or self.folder, e)
+                    ) from e
 
     def _write(
         self,
@@ -111,10 +124,8 @@ class Checkpoints:
         extra: Mapping[str, Any] | None,
     ) -> None:
         not_behind = [s for s in self.steps() if s >= step]
-        try:
-            sound = [s for s in not_behind if not self._damage_at(s)]
-        except OSError as e:  # that may pass, and so is no reason to drop it
-            raise OutputError(why_not_written(self.folder, e)) from e
+        # What cannot be read just now is no reason to drop it: that may pass.
+        sound = [s for s in not_behind if not self._damage_at(s)]
         if sound:
             raise CheckpointError(
                 f"{self.folder} holds step {sound[-1]}, so step {step} cannot follow: "
@@ -128,6 +139,8 @@ class Checkpoints:
         for unfinished in self._ours():
             if not (unfinished / _MANIFEST).exists():
                 shutil.rmtree(unfinished)
+        if place.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
         leaves = Signature.of_types(state=state).leaves
         _write_arrays(place, arrays)
         body = {
@@ -159,7 +172,9 @@ class Checkpoints:
         Raises:
             CheckpointError: there is none, it is damaged, or it belongs to a state of
                 another structure, shape or dtype; the message names the leaf or file.
+            TypeError: `like` is no state.
         """
+        refuse_no_state(like)
         if step is None:
             step = self.latest_step()
         if step is None or step not in self.steps():
@@ -206,11 +221,18 @@ class Checkpoints:
         return _read_manifest(place)["extra"]
 
     def _ours(self) -> list[Path]:
-        if not self.folder.is_dir():
+        """The folders in ours that may hold a checkpoint.
+
+        Raises:
+            OutputError: the system does not let us look.
+        """
+        try:
+            there = list(self.folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return [
-            p for p in self.folder.iterdir() if p.is_dir() and _OURS.fullmatch(p.name)
-        ]
+        except OSError as e:
+            raise OutputError(why_not_written(self.folder, e)) from e
+        return [p for p in there if _OURS.fullmatch(p.name) and p.is_dir()]
 
     def _place(self, step: int) -> Path:
         return self.folder / f"frugax-{step}"
@@ -247,6 +269,22 @@ class Checkpoints:
             return self._damage_at(step)
         except OSError as e:
             return f"it cannot be read ({e.strerror})"
+
+
+def _refuse_not_finite(state: TrainState) -> None:
+    """A gradient may turn to NaN one step before the loss does.
+
+    Raises:
+        DivergedError: a weight has.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        real = jnp.issubdtype(leaf.dtype, jnp.inexact)
+        if real and not jnp.isfinite(leaf).all():
+            raise DivergedError(
+                f"params{jax.tree_util.keystr(path)} is not finite after "
+                f"{int(state.step)} steps, so this state was not saved: lower the "
+                "learning rate or clip the gradients."
+            )
 
 
 def _read_manifest(place: Path) -> dict[str, Any]:

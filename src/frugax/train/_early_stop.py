@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
+from ._check_options import check_choice, check_made_by, check_number, check_whole
+
 
 @runtime_checkable
 class _Evaluated(Protocol):
@@ -32,19 +34,16 @@ class EarlyStop:
     least: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers.
+        """Check them.
 
         Raises:
+            TypeError: one is of the wrong kind.
             ValueError: one is out of its range.
         """
-        if self.patience < 1:
-            raise ValueError(f"patience must be >= 1, got {self.patience}.")
-        if self.better not in ("lower", "higher"):
-            raise ValueError(
-                f'better must be "lower" or "higher", got {self.better!r}.'
-            )
-        if not self.least >= 0:
-            raise ValueError(f"least must be >= 0, got {self.least}.")
+        check_made_by("metric", self.metric, str, example='"loss"')
+        check_whole("patience", self.patience)
+        check_choice("better", self.better, ("lower", "higher"))
+        check_number("least", self.least, least=0)
 
     def best(self, history: Sequence[_Evaluated]) -> int:
         """The place in the history of the best evaluation so far.

@@ -20,6 +20,7 @@ from frugax.budget import format_seconds, table
 from frugax.errors import BudgetExceededError
 
 from ._changes import Kind
+from ._check_options import check_whole
 from ._compiles import CompileLedger
 from ._past import past_of
 from ._places import called_from
@@ -166,7 +167,7 @@ def explained(
             compiled. None for any number.
 
     Raises:
-        TypeError: the function is not jitted.
+        TypeError: the function is not jitted, or `compile_budget` no whole number.
         ValueError: `compile_budget` is below 1.
 
     Example:
@@ -183,8 +184,8 @@ def explained(
             f"function must come from jax.jit, got {function!r:.99}; for equinox or "
             "flax, jit a function of their arrays."
         )
-    if compile_budget is not None and compile_budget < 1:
-        raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
+    if compile_budget is not None:
+        check_whole("compile_budget", compile_budget)
     return Explained(function, compile_budget=compile_budget)
 
 

@@ -14,6 +14,8 @@ from frugax.budget import Receipt, Spend, TimeBudget, check_budget
 from frugax.typing import PyTree
 
 from ._batches import batches_by_index
+from ._check_call import refuse_misuse
+from ._check_options import check_flag, check_function, check_made_by, check_whole
 from ._checkpoints import Checkpoints
 from ._clock import TimeLedger
 from ._compile_cache import use_compile_cache_by_default
@@ -36,9 +38,10 @@ class FitResult:
         loss: the last one; None if no step was taken.
         history: evaluations in order.
         ledger: where the seconds went.
-        stopped_because: `"steps"` all are done, `"time"` the next would not fit,
-            `"interrupted"` Ctrl-C, `"stop"` the caller's `stop` said so, `"early"`
-            evaluations got no better.
+        stopped_because: `"steps"` all are done, `"past"` the state had taken more
+            than `steps` before, `"time"` the next would not fit, `"interrupted"`
+            Ctrl-C, `"stop"` the caller's `stop` said so, `"early"` evaluations got no
+            better.
         cache_hits: programs that were found on disk instead of compiled.
         plan: what the time budget allowed once a step had been timed; None without a
             limit of seconds, or if no step was timed.
@@ -91,7 +94,7 @@ def fit(
             the result's.
         batches: the batch of each step, as a function of the step number, or a list
             to go round. Not an iterator: that cannot be resumed.
-        steps: step number to reach, those of earlier runs included.
+        steps: step number to reach, those of earlier runs included; >= 0.
         budget: the seconds and compiles there are.
         on_step: called after each step with its number, counted from 0, its metrics
             and the new state, all still on the device. Reading a value waits for it.
@@ -115,10 +118,17 @@ def fit(
             as where another process hangs. True: in runs of several processes; False:
             never; one of your own where its patience does not suit.
 
+    With checkpoints, Ctrl-C and SIGTERM let the running steps finish and save the
+    state. After Ctrl-C the result is returned. After SIGTERM, if it would have ended
+    the process and this is the only one of the run, it ends: by SystemExit, so that
+    open files are closed, with exit code 143.
+
     Raises:
+        SystemExit: SIGTERM came; see above.
         ValueError: a number out of its range, `*_every` without what it is for, or
             the state was given away before.
-        TypeError: `batches` is an iterator, or `budget` is text; see also `TrainStep`.
+        TypeError: an option is of the wrong kind, `batches` is an iterator, or
+            `evaluate` gives something else than numbers; see also `TrainStep`.
         DivergedError: the loss, or a state about to be saved, is not finite.
         InfeasibleBudgetError: the time was over before the first step. `needed` is
             what had been spent by then. Or the batch of a step grew beyond the
@@ -138,18 +148,39 @@ def fit(
     """
     if budget is not None:
         check_budget(budget, TimeBudget)
+    check_made_by("step", step, TrainStep, example="train.make_train_step(...)")
+    refuse_misuse(state, None)
     refuse_given_away(state)
+    check_whole("steps", steps, least=0)
+    check_whole("prefetch", prefetch, least=0)
+    check_flag("compile_cache", compile_cache)
+    if not isinstance(watchdog, bool):
+        check_made_by(
+            "watchdog", watchdog, Watchdog, example="Watchdog(), or True or False"
+        )
+    if checkpoints is not None:
+        check_made_by(
+            "checkpoints", checkpoints, Checkpoints, example='Checkpoints("folder")'
+        )
+    if early_stop is not None:
+        check_made_by("early_stop", early_stop, EarlyStop, example="EarlyStop()")
+    for name, function, called in (
+        ("on_step", on_step, "on_step(number, metrics, state)"),
+        ("evaluate", evaluate, "evaluate(state)"),
+        ("before_save", before_save, "before_save()"),
+        ("stop", stop, "stop()"),
+    ):
+        if function is not None:
+            check_function(name, function, example=called)
     for name, value in (("evaluate_every", evaluate_every), ("save_every", save_every)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}.")
+        if value is not None:
+            check_whole(name, value)
     if evaluate_every is not None and evaluate is None:
         raise ValueError("evaluate_every needs evaluate=, the function to call.")
     if save_every is not None and checkpoints is None:
         raise ValueError("save_every needs checkpoints=, the place to save in.")
     if early_stop is not None and evaluate_every is None:
         raise ValueError("early_stop needs evaluate= and evaluate_every=.")
-    if prefetch < 0:
-        raise ValueError(f"prefetch must be >= 0, got {prefetch}.")
     if compile_cache:
         use_compile_cache_by_default()
     loop = Loop(

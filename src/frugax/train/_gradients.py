@@ -84,20 +84,21 @@ def gradient(
         (_, (metrics, carried)), grads = grad_fn(params, inputs)
         return metrics, grads, carried
     whole, cut = _cut(inputs.batch, parts)
+    numbered = (jnp.arange(parts), cut)
 
     def one(so_far: PyTree, part: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
         sums, carried = so_far
-        given = inputs._replace(batch=whole(part), carried=carried)
+        given = inputs._replace(batch=whole(*part), carried=carried)
         (_, (metrics, carried)), grads = grad_fn(params, given)
         return (jax.tree.map(jnp.add, sums, grads), carried), metrics
 
     so_far = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
     if loop:
-        (sums, carried), metrics = lax.scan(one, so_far, cut)
+        (sums, carried), metrics = lax.scan(one, so_far, numbered)
     else:
         told: list[Any] = []
         for i in range(parts):
-            so_far, said = one(so_far, jax.tree.map(lambda x, i=i: x[i], cut))
+            so_far, said = one(so_far, jax.tree.map(lambda x, i=i: x[i], numbered))
             told.append(said)
         sums, carried = so_far
         metrics = jax.tree.map(lambda *xs: jnp.stack(xs), *told)
@@ -118,13 +119,14 @@ def micro_batch(batch: PyTree, parts: int) -> PyTree:
     if parts == 1:
         return batch
     whole, cut = _cut(batch, parts)
-    return whole(jax.tree.map(lambda x: x[0], cut))
+    return whole(0, jax.tree.map(lambda x: x[0], cut))
 
 
-def _cut(batch: PyTree, parts: int) -> tuple[Callable[[PyTree], PyTree], PyTree]:
+def _cut(batch: PyTree, parts: int) -> tuple[Callable[[Any, PyTree], PyTree], PyTree]:
     """The batch's arrays with a leading axis of parts, and how a part becomes a batch.
 
-    Arrays without axes belong to every part.
+    Arrays without axes belong to every part, but of a random key each has its own: the
+    same noise in all of them would be less of it than was asked for.
 
     Raises:
         ValueError: arrays differ in the length of their first axis, or it cannot be
@@ -145,7 +147,8 @@ def _cut(batch: PyTree, parts: int) -> tuple[Callable[[PyTree], PyTree], PyTree]
         named = ", ".join(f"batch{paths[i]} {jnp.shape(leaves[i])}" for i in shaped[:4])
         raise ValueError(
             f"accum={parts} cuts the batch along its first axis, which must be as long "
-            f"in all arrays: {named}."
+            f"in all arrays: {named}. Random keys must be of jax.random.key, and what "
+            "all parts share must be in static, in the model, or without axes."
         )
     length = lengths.pop()
     if length % parts:
@@ -154,8 +157,10 @@ def _cut(batch: PyTree, parts: int) -> tuple[Callable[[PyTree], PyTree], PyTree]
             f"{length - length % parts or parts} or {length + parts - length % parts}."
         )
 
-    def whole(part: list[Any]) -> PyTree:
-        filled = list(leaves)
+    def whole(number: Any, part: list[Any]) -> PyTree:
+        filled = [
+            jax.random.fold_in(x, number) if _is_one_key(x) else x for x in leaves
+        ]
         for i, x in zip(shaped, part, strict=True):
             filled[i] = x
         return jax.tree.unflatten(structure, filled)
@@ -165,3 +170,8 @@ def _cut(batch: PyTree, parts: int) -> tuple[Callable[[PyTree], PyTree], PyTree]
         for i in shaped
     ]
     return whole, cut
+
+
+def _is_one_key(x: Any) -> bool:
+    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    return is_key and jnp.ndim(x) == 0

@@ -5,13 +5,12 @@ exceptions and a device that is out of memory never are.
 """
 
 import traceback
-import warnings
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import jax
 
-from ._places import is_users
+from ._places import is_users, warn_there
 
 Mode: TypeAlias = Literal[
     "compiled",
@@ -20,6 +19,8 @@ Mode: TypeAlias = Literal[
     "eager",
     "eager without any jit",
 ]
+
+FOR_VALUES: Mode = "compiled for the batch's Python values"
 
 # Fails at compiling reductions that a callback reads, in JAX 0.10.2 on CPU.
 SAFER_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -96,11 +97,6 @@ def hint(error: BaseException) -> str:
     return "use jax.numpy and lax throughout, and pass Python values as `static`"
 
 
-def tell(error: BaseException, mode: Mode, budgets: str) -> None:
-    """Warn, once for a step, what happened and what still holds."""
-    warnings.warn(
-        f"the training step could not be compiled as it is: {described(error)}. It "
-        f"runs {mode}. {budgets} To have it compiled, {hint(error)}.",
-        FallbackWarning,
-        stacklevel=6,
-    )
+def tell(text: str) -> None:
+    """Warn that a step runs in another way, or compiles more often, than was meant."""
+    warn_there(text, FallbackWarning)

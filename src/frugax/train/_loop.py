@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from frugax.budget import TimeBudget
@@ -30,7 +29,9 @@ from ._state import TrainState
 from ._step import Metrics, TrainStep
 from ._watchdog import Watchdog
 
-StoppedBecause: TypeAlias = Literal["steps", "time", "interrupted", "stop", "early"]
+StoppedBecause: TypeAlias = Literal[
+    "steps", "past", "time", "interrupted", "stop", "early"
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Loop:
         if early_stop is not None and checkpoints is not None:
             told = checkpoints.extra_of(self.at).get(_EVALUATIONS, ())
             self._judged = [Evaluation(**evaluation) for evaluation in told]
+        self._first_batch: list[PyTree] = []  # made to compile for, not yet used
         self._running: list[jax.Array] = []  # losses of steps not yet waited for
         # What one evaluation and one checkpoint took, the last time.
         self._evaluate_s = self._save_s = 0.0
@@ -116,12 +118,14 @@ class Loop:
     def _run(self) -> StoppedBecause:
         self._save_state()
         if self.at < self._until:
-            batch = self._batch_of(self.at)
+            self._first_batch.append(self._batch_of(self.at))
             self.clock.lap("host_s")
-            self._step.prepare(self.state, batch)
+            self._step.prepare(self.state, self._first_batch[0])
             self.clock.lap("compile_s")
         self._evaluate_state()
-        with asking_first() as asked:
+        # A run of several processes hears of SIGTERM through JAX.
+        saves = self._checkpoints is not None and jax.process_count() == 1
+        with asking_first(also_terminate=saves) as asked:
             because = self._take_steps(asked)
             if because != "interrupted":
                 self._evaluate_state()
@@ -151,7 +155,7 @@ class Loop:
                     return "early"
             if _due(self.at, self._save_every):
                 self._save_state()
-        return "steps"
+        return "past" if self.at > self._until else "steps"
 
     def _has_stopped_early(self) -> bool:
         return (
@@ -192,7 +196,8 @@ class Loop:
 
     def _take_one(self) -> float:
         """Dispatch one step; gives the seconds that compiling for it took."""
-        batch = self._batch_of(self.at)
+        made = self._first_batch
+        batch = made.pop() if made else self._batch_of(self.at)
         self.clock.lap("host_s")
         compiled_s = self._step.compile_seconds
         self.state, metrics = self._step(self.state, batch)
@@ -233,7 +238,7 @@ class Loop:
         if self._evaluate is None or done:
             return
         with self._during("evaluation"):
-            values = {k: float(v) for k, v in self._evaluate(self.state).items()}
+            values = _numbers(self._evaluate(self.state))
         self._evaluate_s = self.clock.lap("eval_s")
         self.history.append(Evaluation(self.at, self.clock.elapsed, values))
         # Those at the start of a run that goes on, or at an end, would count twice.
@@ -245,25 +250,12 @@ class Loop:
         if self._checkpoints is None or self._is_saved(self._checkpoints):
             return
         with self._during("checkpoint"):
-            self._save_finite_state(self._checkpoints)
+            if self._before_save is not None:
+                self._before_save()
+            told = [dataclasses.asdict(evaluation) for evaluation in self._judged]
+            extra = None if self._early_stop is None else {_EVALUATIONS: told}
+            self._checkpoints.save(self.state, extra=extra)
         self._save_s = self.clock.lap("io_s")
-
-    def _save_finite_state(self, checkpoints: Checkpoints) -> None:
-        # A gradient may turn to NaN one step before the loss does. Such a state must
-        # not push a sound one out.
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
-            real = jnp.issubdtype(leaf.dtype, jnp.inexact)
-            if real and not jnp.isfinite(leaf).all():
-                raise DivergedError(
-                    f"params{jax.tree_util.keystr(path)} is not finite after "
-                    f"{self.at} steps, so this state was not saved: lower the learning "
-                    "rate or clip the gradients."
-                )
-        if self._before_save is not None:
-            self._before_save()
-        told = [dataclasses.asdict(evaluation) for evaluation in self._judged]
-        stops = self._early_stop is not None
-        checkpoints.save(self.state, extra={_EVALUATIONS: told} if stops else None)
 
     def _during(self, kind: str) -> contextlib.AbstractContextManager[None]:
         dog = self._watchdog
@@ -328,6 +320,26 @@ class Loop:
             unit="seconds",
             hint="keep compiled programs with train.use_compile_cache().",
         )
+
+
+def _numbers(said: object) -> dict[str, float]:
+    """What `evaluate` gave, as numbers on the host.
+
+    Raises:
+        TypeError: it gave something else than named numbers.
+    """
+    if not isinstance(said, Mapping):
+        raise TypeError(
+            'evaluate must give named numbers, such as {"loss": 0.5}, got '
+            f"{said!r:.99}."
+        )
+    wrong = {k: v for k, v in said.items() if isinstance(v, str) or np.ndim(v)}
+    for name, value in wrong.items():
+        raise TypeError(
+            f"evaluate must give one number for each name, got {value!r:.99} for "
+            f"{name!r}."
+        )
+    return {str(k): float(v) for k, v in said.items()}
 
 
 def _due(at: int, every: int | None) -> bool:

@@ -1,13 +1,21 @@
 """`make_train_step`: what a step shall do, and the budgets it keeps within."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import optax
 
-from frugax.budget import MemoryBudget, TimeBudget, check_budget
+from frugax.budget import MemoryBudget, TimeBudget, check_budget, format_seconds
 
-from ._build import Recipe, check_loss
+from ._build import Recipe
+from ._check_options import (
+    check_choice,
+    check_flag,
+    check_function,
+    check_made_by,
+    check_number,
+    check_whole,
+)
 from ._layout import Layout
 from ._precision import COMPUTE, Precision
 from ._state import check_optimizer
@@ -47,11 +55,13 @@ def make_train_step(
             `static`, that comes last.
         optimizer: from optax, or anything with its `init` and `update`. Those that
             want the loss are given it, as `value=`.
-        budget: the most memory the compiled step may need; a `TimeBudget` with
-            `compiles`; or several of them.
+        budget: the most memory the compiled step may need, on each device; a
+            `TimeBudget` of `compiles` alone, for it is `fit` that keeps seconds; or
+            one of each.
         static: Python values that the program is compiled for: see `Frozen`.
         accum: micro-batches that each batch is cut into along its first axis, one
             after the other in a compiled loop; gradients and metrics are their means.
+            Numbers without axes are the same for all, a random key is another for each.
         clip: scale gradients down to this global norm, and report the norm before as
             `"gradient_norm"`.
         precision: what the loss and its gradient are computed in. Weights and
@@ -69,8 +79,9 @@ def make_train_step(
             several; the state is made by `step.init`. See `frugax.train.distributed`.
 
     Raises:
-        TypeError: `optimizer` or `budget` is none, but a number or text.
-        ValueError: a number is out of its range, or a name unknown.
+        TypeError: an option is of the wrong kind, such as a number as text.
+        ValueError: a number is out of its range, a name unknown, or the budget limits
+            seconds, or with a layout more than temporaries.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -84,23 +95,29 @@ def make_train_step(
         [0.5 0.5] 2.0
     """
     check_optimizer(optimizer)
-    check_loss(loss)
+    check_function("loss", loss, example="loss(model, batch)")
     memory, compiles = _sorted_out(budget)
+    check_whole("accum", accum)
+    check_choice("precision", precision, COMPUTE)
+    check_choice("on_excess", on_excess, get_args(OnExcess))
+    check_flag("fallback", fallback)
+    check_flag("donate", donate)
+    if clip is not None:
+        # Infinite clips nothing, but has the norm reported.
+        check_number("clip", clip, above=0, infinite=True)
+    if compile_budget is not None:
+        check_whole("compile_budget", compile_budget)
+    if layout is not None:
+        check_made_by(
+            "layout", layout, Layout, example="train.distributed.Layout.over((8,))"
+        )
+        if memory is not None and memory.kind != "temp":
+            raise ValueError(
+                "with a layout the memory of a step is planned for temporaries: say "
+                f'MemoryBudget(..., kind="temp") instead of {memory.kind!r}, and '
+                "choose the layout with distributed.plan."
+            )
     limits = [n for n in (compile_budget, compiles) if n is not None]
-    if compile_budget is not None and compile_budget < 1:
-        raise ValueError(f"compile_budget must be >= 1, got {compile_budget}.")
-    if accum < 1:
-        raise ValueError(f"accum must be >= 1, got {accum}.")
-    if clip is not None and not clip > 0:
-        raise ValueError(f"clip must be > 0, got {clip}.")
-    if precision not in COMPUTE:
-        raise ValueError(
-            f"precision must be one of {', '.join(COMPUTE)}, got {precision!r}."
-        )
-    if on_excess not in ("raise", "warn", "eager"):
-        raise ValueError(
-            f'on_excess must be "raise", "warn" or "eager", got {on_excess!r}.'
-        )
     recipe = Recipe(
         loss=loss,
         optimizer=optax.with_extra_args_support(optimizer),
@@ -124,20 +141,29 @@ def _sorted_out(budget: Budgets) -> tuple[MemoryBudget | None, int | None]:
     """The memory budget and the number of compiles among some budgets.
 
     Raises:
-        TypeError: something is no budget, or there are two for memory.
+        TypeError: something is no budget, or there are two of a kind.
+        ValueError: one limits seconds, which a single step cannot keep.
     """
     memory: MemoryBudget | None = None
-    compiles: int | None = None
+    time: TimeBudget | None = None
     several = budget if isinstance(budget, (tuple, list)) else [budget]
     for one in several:
         if one is None:
             continue
         if isinstance(one, TimeBudget):
-            compiles = one.compiles
+            if one.seconds is not None:
+                raise ValueError(
+                    f"a step cannot keep the {format_seconds(one.seconds)} of {one!r}: "
+                    "give the seconds to fit(budget=...), and here "
+                    "TimeBudget(compiles=...) or nothing."
+                )
+            if time is not None:
+                raise TypeError(f"two time budgets were given: {time} and {one}.")
+            time = one
             continue
         check_budget(one, MemoryBudget)
         assert isinstance(one, MemoryBudget)  # for the type checker: just checked
         if memory is not None:
             raise TypeError(f"two memory budgets were given: {memory} and {one}.")
         memory = one
-    return memory, compiles
+    return memory, None if time is None else time.compiles

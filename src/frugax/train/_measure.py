@@ -2,7 +2,7 @@
 
 A first call beside a second one says what compiling costs, not how much faster a
 program became. For that two programs must take turns, and the answer is a ratio with
-an interval.
+an interval. What "the guide" is docs/train.md says, under Static arguments.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import numpy as np
 from frugax import measure
 from frugax.budget import format_seconds
 
+from ._check_options import check_arguments, check_function, check_whole
 from ._compiles import CompileLedger
 
 _RESAMPLES = 2000
@@ -76,10 +77,11 @@ def measure_compilation_speedup(
         repeats: later calls, of which the fastest counts; >= 1.
 
     Raises:
+        TypeError: `step` cannot be called, or `repeats` is no whole number.
         ValueError: `repeats` is below 1.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats must be >= 1, got {repeats}.")
+    check_function("step", step, example="step(*args)")
+    check_whole("repeats", repeats)
     copies = _copied(args)  # copying compiles too
     with CompileLedger() as ledger:
         first, first_s = _timed(step, copies)
@@ -142,10 +144,14 @@ def benchmark_sustained_performance(
         n_runs: rounds, after one of each to warm up; >= 2.
 
     Raises:
+        TypeError: one cannot be called, `args` is no tuple or list, or `n_runs` is no
+            whole number.
         ValueError: `n_runs` is below 2.
     """
-    if n_runs < 2:
-        raise ValueError(f"n_runs must be >= 2, got {n_runs}.")
+    check_function("fast", fast, example="fast(*args)")
+    check_function("slow", slow, example="slow(*args)")
+    check_arguments("args", args)
+    check_whole("n_runs", n_runs, least=2)
     functions = {"fast": fast, "slow": slow, "again": fast}
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(n_runs + 1):
@@ -215,12 +221,18 @@ def monitor_memory_usage(function: Callable[..., Any], *args: Any) -> MemoryUse:
     Python's own objects only and no array of JAX.
 
     Args:
-        function: a jitted function, or one that can be.
+        function: a jitted function, of equinox or flax nnx too, or one that can be.
         args: its arguments; copied, so that it may donate them.
+
+    Raises:
+        TypeError: `function` cannot be called.
     """
+    check_function("function", function, example="function(*args)")
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     compiled = jitted.lower(*args).compile()
-    return MemoryUse(compiled(*_copied(args)), measure.program(compiled))
+    # equinox and flax wrap what JAX compiled.
+    program = measure.program(getattr(compiled, "compiled", compiled))
+    return MemoryUse(compiled(*_copied(args)), program)
 
 
 def _timed(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, float]:

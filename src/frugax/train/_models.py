@@ -216,8 +216,20 @@ def _names(paths: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _side(path: Sequence[Any], leaf: object) -> str:
-    if is_trainable(leaf):
-        return "trained"
+    """Where a leaf belongs.
+
+    Raises:
+        TypeError: it is an array of no numbers.
+    """
+    try:
+        if is_trainable(leaf):
+            return "trained"
+    except TypeError as e:  # JAX's own words do not name the leaf
+        kind = getattr(leaf, "dtype", type(leaf).__name__)
+        raise TypeError(
+            f"the model's {keystr(tuple(path))} is an array of dtype {kind}, which "
+            "JAX cannot hold: leave it out, or give numbers for it."
+        ) from e
     in_module = not all(isinstance(key, (DictKey, SequenceKey)) for key in path)
     if trees.is_array(leaf):
         # In a dict that somebody wrote these are a slip, and refused by name later.

@@ -12,6 +12,8 @@ import statistics
 _AHEAD_SECONDS = 0.25
 # The slowest of so many waits is what a step may take next time.
 _REMEMBERED = 5
+# What a step took that began and ended between two ticks of the clock.
+_TICK_S = 1e-9
 
 
 class Pace:
@@ -23,7 +25,7 @@ class Pace:
 
     def record(self, *, steps: int, seconds: float) -> None:
         """So many steps took so many seconds, from one wait to the next."""
-        self._seconds.append(seconds / steps)
+        self._seconds.append(max(seconds / steps, _TICK_S))
         self._last_steps = steps
 
     @property

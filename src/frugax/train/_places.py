@@ -2,7 +2,9 @@
 
 import functools
 import sys
+import warnings
 from pathlib import Path
+from types import FrameType
 
 _LIBRARIES = (
     "beartype",
@@ -29,9 +31,21 @@ def is_users(filename: str) -> bool:
 
 def called_from() -> str:
     """File and line of the user's innermost frame, `file.py:12`."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
+    frame, _ = _users_frame(sys._getframe())
+    if frame is None:
+        return "?"
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def warn_there(text: str, kind: type[Warning]) -> None:
+    """Warn with the place of the user's innermost frame."""
+    _, above = _users_frame(sys._getframe())
+    warnings.warn(text, kind, stacklevel=above)
+
+
+def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """The innermost frame of the user, from this one on, and its number from 1."""
+    above = 1
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame, above = frame.f_back, above + 1
+    return frame, above

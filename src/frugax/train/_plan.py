@@ -13,6 +13,8 @@ from frugax.budget import (
 )
 from frugax.errors import InfeasibleBudgetError
 
+from ._check_options import check_number, check_whole
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan(JsonPlan):
@@ -73,7 +75,7 @@ def plan(
         other_seconds: what evaluations and checkpoints take, all together; >= 0.
 
     Raises:
-        TypeError: `budget` is none, but text or a number.
+        TypeError: `budget` is none, but text or a number; or a number is none.
         ValueError: a number out of its range.
         InfeasibleBudgetError: not even one step fits.
 
@@ -83,13 +85,10 @@ def plan(
         (3, 9.0)
     """
     check_budget(budget, TimeBudget)
-    if not 0 < step_seconds < math.inf:
-        raise ValueError(f"step_seconds must be > 0 and finite, got {step_seconds}.")
-    for name, value in (("compile", compile_seconds), ("other", other_seconds)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}_seconds must be >= 0 and finite, got {value}.")
-    if steps < 1:
-        raise ValueError(f"steps must be >= 1, got {steps}.")
+    check_number("step_seconds", step_seconds, above=0)
+    check_number("compile_seconds", compile_seconds, least=0)
+    check_number("other_seconds", other_seconds, least=0)
+    check_whole("steps", steps)
 
     costs = float(step_seconds), float(compile_seconds), float(other_seconds)
     limit = math.inf if budget.seconds is None else budget.seconds

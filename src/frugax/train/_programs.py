@@ -6,6 +6,7 @@ that the next rung would break stop it.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,11 +14,12 @@ import jax
 
 from frugax import measure, remat
 from frugax.budget import MemoryBudget
-from frugax.errors import BudgetExceededError
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.typing import PyTree
 
 from ._build import Builder, Metrics, Recipe, refuse_changing_state
 from ._ladder import (
+    FOR_VALUES,
     Mode,
     described,
     hint,
@@ -27,7 +29,7 @@ from ._ladder import (
     tell,
 )
 from ._layout import Layout
-from ._promote import Split, has_python_leaves, split
+from ._promote import has_python_leaves, named, split
 from ._signature import Signature
 from ._state import TrainState
 from ._static import Frozen
@@ -72,7 +74,7 @@ class Programs:
         self.compiles = 0
         self._fallback = fallback
         self._promoting = False  # once Python values were found, they are looked for
-        self._told = False
+        self._told: set[str] = set()  # what about
 
     def look_for_text(self, batch: PyTree) -> None:
         """Text in a batch is a Python value for certain; numbers may be traced."""
@@ -83,12 +85,15 @@ class Programs:
 
     def signature(self, state: TrainState, batch: PyTree) -> Signature:
         """What a program is compiled for."""
-        if self.recipe.layout is not None:  # which says where all of it lies
-            return Signature.of_types(state=state, batch=batch)
-        if not self._promoting:
-            return Signature.of(state=state, batch=batch)
-        apart = split(batch)
-        return Signature.of(static=apart.static, state=state, batch=apart.arrays)
+        static = None
+        if self._promoting:
+            batch, values = split(batch)
+            static = values if values.value else None
+        # A layout says where all of it lies.
+        placed = self.recipe.layout is None
+        return Signature.read(
+            {"state": state, "batch": batch}, static=static, placed=placed
+        )
 
     def traced(self, batch: PyTree) -> PyTree:
         """The batch without what the program is compiled for."""
@@ -110,27 +115,45 @@ class Programs:
         compiled = traced.lower().compile()
         program = measure.program(compiled)
         if self.memory is not None:
-            spent = program.bytes_of(self.memory.kind)
-            if spent > self.memory.usable_bytes:
-                raise BudgetExceededError(
-                    f"the compiled step needs {spent:,} bytes, but its plan promised "
-                    f"{self.memory.usable_bytes:,}; it was not run. Plan with "
-                    "headroom_frac > 0, and report this."
-                )
+            self._refuse_larger_than_planned(program, self.memory)
         run: _Run = compiled
+        if self.recipe.layout is not None:
+            run = _spread(run, self.recipe.layout)
         if apart is not None:
             run = _for_values(run, apart.static)
-        elif self.recipe.layout is not None:
-            run = _spread(run, self.recipe.layout)
         return Variant(signature, mode, run, jitted, plan, program)
+
+    def _refuse_larger_than_planned(
+        self, program: measure.Program, memory: MemoryBudget
+    ) -> None:
+        """A step is measured once it is compiled, and not run if it is too large.
+
+        Raises:
+            BudgetExceededError: it is, though its plan was measured too.
+            InfeasibleBudgetError: it is; with a layout a plan is an estimate.
+        """
+        spent = program.bytes_of(memory.kind)
+        if spent <= memory.usable_bytes:
+            return
+        if self.recipe.layout is None:
+            raise BudgetExceededError(
+                f"the compiled step needs {spent:,} bytes, but its plan promised "
+                f"{memory.usable_bytes:,}; it was not run. Plan with headroom_frac > "
+                "0, and report this."
+            )
+        raise InfeasibleBudgetError(
+            f"the compiled step, {self.recipe.layout}, on each device",
+            needed=math.ceil(spent / (1 - memory.headroom_frac)),
+            limit=memory.limit_bytes,
+            unit="bytes",
+            hint="make the batch smaller, or choose the layout with distributed.plan.",
+        )
 
     # --- ways round -------------------------------------------------------------
 
     def make(self, signature: Signature, state: TrainState, batch: PyTree) -> Variant:
         """Compile, or find the next best way to run that keeps the budgets."""
-        mode: Mode = "compiled"
-        if self._promoting:
-            mode = "compiled for the batch's Python values"
+        mode: Mode = FOR_VALUES if self._promoting else "compiled"
         before = self.compiles
         try:
             return self._compile(state, batch, mode, {})
@@ -148,15 +171,14 @@ class Programs:
             raise failure
         if not self._promoting and has_python_leaves(batch):
             self._promoting = True
-            mode = "compiled for the batch's Python values"
             try:
-                made = self._compile(state, batch, mode, {})
+                made = self._compile(state, batch, FOR_VALUES, {})
             except Exception as e:
                 if not is_trace_failure(e):
                     raise
                 self._promoting, self.compiles = False, before
             else:
-                self._tell(failure, mode)
+                self._tell_of_values(failure, split(batch).static.value)
                 return made
         return self.eager(signature, state, batch, failure)
 
@@ -197,7 +219,14 @@ class Programs:
                 if not (is_tracing(e) if mode == _LAST else is_trace_failure(e)):
                     raise
                 continue
-            self._tell(failure, mode)
+            if isinstance(failure, BudgetExceededError):
+                self._tell_once(
+                    "excess",
+                    f"{failure.args[0]} These shapes run without a program, more "
+                    'slowly, because of on_excess="eager".',
+                )
+            else:
+                self._tell(failure, mode)
             return Variant(signature, mode, self._for_shapes(run, signature))
         raise TypeError(
             f"the step can be run neither compiled nor eagerly: {described(failure)}. "
@@ -215,17 +244,32 @@ class Programs:
         return checked
 
     def _tell(self, failure: Exception, mode: Mode) -> None:
-        if self._told:
-            return
-        self._told = True
         held = []
         if self.memory is not None:
             held.append("memory")
         if self.compile_limit is not None:
             held.append("compiles")
         lost = "" if mode.startswith("compiled") else " Steps are slower."
-        kept = f"Budgets that still hold: {', '.join(held)}." if held else ""
-        tell(failure, mode, f"{kept}{lost}".strip() or "No budget was lost.")
+        kept = f" Budgets that still hold: {', '.join(held)}." if held else ""
+        self._tell_once(
+            "failure",
+            f"the training step could not be compiled as it is: {described(failure)}. "
+            f"It runs {mode}.{kept}{lost} To have it compiled, {hint(failure)}.",
+        )
+
+    def _tell_of_values(self, failure: Exception, values: dict[str, Any]) -> None:
+        self._tell_once(
+            "failure",
+            f"the loss needs {named(f'{k} = {v!r:.40}' for k, v in values.items())} as "
+            f"it is in Python, not as an array: {described(failure)}. The step was "
+            "compiled for that value, and every other one will take another program "
+            f"to compile. If there are many, make it an array, and {hint(failure)}.",
+        )
+
+    def _tell_once(self, about: str, text: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            tell(text)
 
 
 def _spread(compiled: _Run, layout: Layout) -> _Run:
@@ -241,7 +285,7 @@ def _for_values(compiled: _Run, static: Frozen[Any]) -> _Run:
     """A program that was compiled for certain Python values in the batch."""
 
     def run(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
-        apart: Split = split(batch)
+        apart = split(batch)
         if apart.static != static:
             raise ValueError("the batch's Python values are others")  # prepare mends it
         return compiled(state, apart.arrays)

@@ -1,8 +1,10 @@
 """Python values in a batch: what cannot be traced becomes part of the program."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+from jax.tree_util import keystr
 
 from frugax.typing import PyTree
 
@@ -13,12 +15,12 @@ class Split(NamedTuple):
     """A batch taken apart.
 
     Attributes:
-        arrays: its leaves that are traced.
-        static: the others, each with its place among the leaves, and the structure.
+        arrays: the batch with None in place of its Python values.
+        static: those by their place, such as `batch['k']`.
     """
 
-    arrays: tuple[Any, ...]
-    static: Frozen[tuple[Any, ...]]
+    arrays: PyTree
+    static: Frozen[dict[str, Any]]
 
 
 def has_python_leaves(batch: PyTree) -> bool:
@@ -28,17 +30,25 @@ def has_python_leaves(batch: PyTree) -> bool:
 
 def split(batch: PyTree) -> Split:
     """Take the Python values of a batch out."""
-    leaves, structure = jax.tree.flatten(batch)
-    fixed = {i: x for i, x in enumerate(leaves) if type(x) in (bool, int, str)}
-    arrays = tuple(x for i, x in enumerate(leaves) if i not in fixed)
-    return Split(arrays, Frozen((tuple(fixed.items()), structure)))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(batch)
+    is_value = [type(x) in (bool, int, str) for _, x in leaves]
+    pairs = list(zip(leaves, is_value, strict=True))
+    values = {f"batch{keystr(path)}": x for (path, x), value in pairs if value}
+    arrays = [None if value else x for (_, x), value in pairs]
+    return Split(jax.tree.unflatten(structure, arrays), Frozen(values))
 
 
-def join(arrays: tuple[Any, ...], static: Frozen[tuple[Any, ...]]) -> PyTree:
+def join(arrays: PyTree, static: Frozen[dict[str, Any]]) -> PyTree:
     """The batch that `split` took apart."""
-    fixed, structure = static.value
-    known = dict(fixed)
-    rest = iter(arrays)
-    count = structure.num_leaves
-    leaves = [known[i] if i in known else next(rest) for i in range(count)]
-    return jax.tree.unflatten(structure, leaves)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: static.value.get(f"batch{keystr(path)}", x),
+        arrays,
+        is_leaf=lambda x: x is None,
+    )
+
+
+def named(places: Iterable[str]) -> str:
+    """Some places in a sentence: the first few, and how many more there are."""
+    found = list(places)
+    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+    return " and ".join(found[:3]) + more

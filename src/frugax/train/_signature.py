@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from frugax.typing import PyTree
@@ -43,6 +44,7 @@ class Signature:
         arguments: Mapping[str, PyTree],
         *,
         static: Hashable = None,
+        placed: bool = True,
         committed: bool = False,
     ) -> "Signature":
         """Read it off arguments by name.
@@ -50,19 +52,28 @@ class Signature:
         Args:
             arguments: what is traced.
             static: the Python values that are part of the program.
+            placed: tell arrays by where they lie, if somebody put them there.
             committed: tell arrays that may be moved from those that may not, as
                 `jax.jit` does.
+
+        Raises:
+            TypeError: a part is nothing that JAX takes; it is named.
         """
         flat, structure = jax.tree_util.tree_flatten_with_path(dict(arguments))
         leaves = tuple(
-            (_place(path), _type(leaf, committed=committed)) for path, leaf in flat
+            (
+                _place(path),
+                _type(path, leaf)
+                + (_placed(leaf, committed=committed) if placed else ""),
+            )
+            for path, leaf in flat
         )
         return cls(leaves, structure, static, tuple((k, str(v)) for k, v in settings()))
 
     @classmethod
     def of_types(cls, **arguments: PyTree) -> "Signature":
         """The same for wherever the arrays lie."""
-        return cls.of(**jax.eval_shape(lambda tree: tree, arguments))
+        return cls.read(arguments, placed=False)
 
     def changes_to(self, new: "Signature") -> list[Change]:
         """What differs in `new`.
@@ -107,16 +118,27 @@ def _place(path: tuple[object, ...]) -> str:
     return f"{getattr(name, 'key', name)}{jax.tree_util.keystr(tuple(rest))}"
 
 
-def _type(leaf: object, *, committed: bool) -> str:
-    """`float32[16,4]`; `weak` for a Python number's, and where it lies if that is said.
+def _type(path: tuple[object, ...], leaf: object) -> str:
+    """`float32[16,4]`; `weak` for a Python number's.
 
     Raises:
         TypeError: it is no array and no number.
     """
-    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
-    placed = _placed(leaf, committed=committed)
+    try:
+        aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    except TypeError as e:  # JAX's own words do not name the leaf
+        raise TypeError(
+            f"{_place(path)} is {_said(leaf)}, not a valid JAX type: leave it out, "
+            "or give numbers for it."
+        ) from e
     weak = " weak" if getattr(aval, "weak_type", False) else ""
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}{placed}"
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
+
+
+def _said(leaf: object) -> str:
+    if isinstance(leaf, np.ndarray):
+        return f"an array of dtype {leaf.dtype}"
+    return f"{leaf!r:.60} of type {type(leaf).__name__}"
 
 
 def _placed(leaf: object, *, committed: bool) -> str:

@@ -1,5 +1,6 @@
 """What a training step takes in and gives back: the step number, weights, optimiser."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -63,10 +64,33 @@ def init_state(
             and gives `(loss, metrics, carried)`.
 
     Raises:
-        TypeError: `optimizer` is none, the model holds what is neither an array nor
-            hashable, or `carried` was given for a module that holds that itself.
+        TypeError: `optimizer` or `model` is none, nothing in it can be trained, it
+            holds what is neither an array nor hashable, or `carried` was given for a
+            module that holds that itself.
     """
-    return first_state(take_apart(model, carried), optimizer, precision=precision)
+    return first_state(parts_of(model, carried), optimizer, precision=precision)
+
+
+def parts_of(model: PyTree, carried: PyTree) -> Parts:
+    """A model taken apart, unless it only holds one.
+
+    Raises:
+        TypeError: it is a state, or flax's variables with running averages in them;
+            see also `take_apart`.
+    """
+    if isinstance(model, TrainState):
+        raise TypeError(
+            "init takes weights or a module, got a TrainState: go on with it as it is, "
+            "or start anew with init(state.model)."
+        )
+    if isinstance(model, Mapping) and {"params", "batch_stats"} <= set(model):
+        raise TypeError(
+            "these are flax's variables, whose batch_stats are running averages and "
+            'not trained: write init(variables["params"], '
+            'carried=variables["batch_stats"]), and let the loss give back the new '
+            "ones; see docs/train.md, Models."
+        )
+    return take_apart(model, carried)
 
 
 def first_state(
@@ -75,10 +99,15 @@ def first_state(
     """The same for a model that was taken apart; it can be traced.
 
     Raises:
-        TypeError: `optimizer` is none.
+        TypeError: `optimizer` is none, or there is nothing to train.
     """
     check_optimizer(optimizer)
     params, carried, rest = parts
+    if not jax.tree.leaves(params):
+        raise TypeError(
+            "there is nothing to train: the model holds no floating-point array. Give "
+            "init the weights, or the module that holds them."
+        )
     state = TrainState(
         jnp.zeros((), jnp.int32),
         params,

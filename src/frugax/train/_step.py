@@ -7,29 +7,34 @@ the leaf that changed before anything is compiled.
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import jax
 
 from frugax import measure, remat
-from frugax.budget import MemoryBudget, Receipt, Spend
+from frugax.budget import MemoryBudget, Receipt, Spend, format_seconds
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.typing import PyTree
 
 from ._build import Builder, Metrics, Recipe
-from ._ladder import FallbackWarning, Mode
-from ._models import Parts, take_apart
+from ._check_call import refuse_another_state, refuse_misuse, refuse_no_rows
+from ._ladder import FOR_VALUES, Mode, tell
+from ._models import Parts
 from ._precision import Precision
 from ._programs import Programs, Variant
+from ._promote import named
 from ._signature import Signature, nearest_changes
-from ._state import TrainState, first_state, refuse_given_away
+from ._state import TrainState, first_state, parts_of, refuse_given_away
 from ._watchdog import compiling
 
 OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
+
+# Programs for Python values of the batch after which it is said what they cost.
+_MANY = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +100,8 @@ class TrainStep:
             BudgetExceededError: these shapes need a compile that is not in the budget.
             TypeError: see `prepare`.
             RuntimeError: the device failed, for example for want of memory.
-            ValueError: the state was given away before, or an array lies on other
-                devices than the step was compiled for.
+            ValueError: the state was given away before, the batch has no rows, or an
+                array lies on other devices than the step was compiled for.
         """
         if self._current is not None:
             # The compiled program checks its arguments itself, in C++; reading off
@@ -108,7 +113,9 @@ class TrainStep:
                 # RuntimeErrors are JAX 0.12's word for an array that was given away.
                 if isinstance(e, jax.errors.JaxRuntimeError):
                     raise
+                refuse_misuse(state, batch)
                 refuse_given_away(state)
+                self._programs.look_for_text(batch)
                 if self._current.signature == self._programs.signature(state, batch):
                     raise
         self.prepare(state, batch)
@@ -122,7 +129,7 @@ class TrainStep:
             model: see `init_state`.
             carried: see `init_state`.
         """
-        parts = take_apart(model, carried)
+        parts = parts_of(model, carried)
         layout = self._programs.recipe.layout
         if layout is None:
             return self._first(parts)
@@ -137,7 +144,7 @@ class TrainStep:
             model: see `init_state`; its arrays may be shapes only.
             carried: see `init_state`.
         """
-        return jax.eval_shape(self._first, take_apart(model, carried))
+        return jax.eval_shape(self._first, parts_of(model, carried))
 
     def _first(self, parts: Parts) -> TrainState:
         recipe = self._programs.recipe
@@ -155,20 +162,25 @@ class TrainStep:
                 compiled step needs more memory than its plan promised.
             InfeasibleBudgetError: no plan fits the memory budget; with these shapes,
                 if others were planned before, and then it names the change.
-            TypeError: the loss is not a scalar with an optional dict of scalars, some
-                of `params` are no floating-point numbers, the step would change the
-                type of its own state, or the loss cannot be traced and no way round
-                is left.
+            TypeError: `state` is none, or of another optimiser or precision; a part
+                of `batch` is nothing that JAX takes; the call is inside of `jit`; the
+                loss is not a scalar with an optional dict of scalars; some of `params`
+                are no floating-point numbers; the step would change the type of its
+                own state; or the loss cannot be traced and no way round is left.
+            ValueError: the batch has no rows, or cannot be cut or split as was asked.
         """
         with self._preparing:  # or two threads compile the same, beyond the budget
             self._prepare(state, batch)
 
     def _prepare(self, state: TrainState, batch: PyTree) -> None:
+        refuse_misuse(state, batch)
         self._programs.look_for_text(batch)
         signature = self._programs.signature(state, batch)
         if signature not in self._variants:
-            excess = self._one_too_many(signature)
             started = time.perf_counter()
+            refuse_no_rows(batch)
+            refuse_another_state(state, self._programs.recipe)
+            excess = self._one_too_many(signature)
             try:
                 with compiling():
                     if excess is not None:
@@ -189,6 +201,7 @@ class TrainStep:
                 self._causes.append(self._changes_to(variant.signature))
             self._variants[variant.signature] = variant
             signature = variant.signature
+            self._tell_of_many_values(variant)
             self.compile_seconds += time.perf_counter() - started
         self._current = self._variants[signature]
 
@@ -198,8 +211,11 @@ class TrainStep:
         Raises:
             TypeError: the step runs eagerly for these shapes, so there is no program.
         """
+        refuse_misuse(state, batch)
         known = self._variants.get(self._programs.signature(state, batch))
-        if known is not None and known.jitted is None:
+        if known is None:
+            refuse_another_state(state, self._programs.recipe)
+        elif known.jitted is None:
             raise TypeError(f"the step runs {known.mode}: there is nothing to lower.")
         builder = Builder(self._programs.recipe, self._programs.memory)
         jitted = known.jitted if known else builder.jitted(state, batch)[0]
@@ -233,14 +249,28 @@ class TrainStep:
         )
 
     @property
+    def _spread(self) -> int:
+        """Over how many devices a plan for all of them is spread."""
+        layout = self._programs.recipe.layout
+        return 1 if layout is None else layout.data_size
+
+    @property
     def plan(self) -> remat.RematPlan | None:
-        """How the backward pass fits the memory budget; None if there is none."""
+        """How the backward pass fits the memory budget; None if there is none.
+
+        With a layout its bytes are those of all devices together.
+        """
         return None if self._current is None else self._current.plan
 
     @property
     def unplanned_bytes(self) -> int | None:
-        """What the same step would need without a plan; None if there is no plan."""
-        return None if self.plan is None else self.plan.unplanned_bytes
+        """What the same step would need without a plan; None if there is no plan.
+
+        With a layout this is what the plan expects on each device.
+        """
+        if self.plan is None:
+            return None
+        return math.ceil(self.plan.unplanned_bytes / self._spread)
 
     @property
     def program(self) -> measure.Program:
@@ -262,15 +292,14 @@ class TrainStep:
         """
         spends: list[Spend] = []
         if self._programs.memory is not None and self.plan is not None:
-            layout = self._programs.recipe.layout
-            spread = 1 if layout is None else layout.data_size
-            where = "" if layout is None else " on each device"
+            alone = self._programs.recipe.layout is None
+            where = "" if alone else " on each device"
             spends.append(
                 Spend(
                     name=f"{self._programs.memory.kind} memory of one step{where}",
                     unit="bytes",
                     limit=self._programs.memory.limit_bytes,
-                    predicted=self.plan.predicted / spread,
+                    predicted=self.plan.predicted / self._spread,
                     measured=self.program.bytes_of(self._programs.memory.kind),
                     source="memory_analysis() of the compiled step",
                 )
@@ -311,17 +340,39 @@ class TrainStep:
         limit = self._programs.compile_limit
         if limit is None or self.compiles < limit:
             return None
+        remedy = "Give every batch the same shapes (pad or drop the last one)"
+        if values := self._changed_values(signature):
+            remedy = f"Make {named(values)} an array, or keep to few values"
         error = BudgetExceededError(
             f"the compile budget of {limit} is spent and "
-            f"{self._changes_to(signature)} needs another program. Give every batch "
-            "the same shapes (pad or drop the last one), or raise the budget."
+            f"{self._changes_to(signature)} needs another program. {remedy}, or raise "
+            "the budget."
         )
         if self._on_excess == "raise":
             raise error
         if self._on_excess == "warn":
-            warnings.warn(str(error), FallbackWarning, stacklevel=5)
+            tell(f'{error.args[0]} It is compiled all the same: on_excess="warn".')
             return None
         return error
+
+    def _tell_of_many_values(self, variant: Variant) -> None:
+        """A counter in the batch would be compiled for at every step."""
+        for_values = [v for v in self._variants.values() if v.mode == FOR_VALUES]
+        if variant.mode != FOR_VALUES or len(for_values) != _MANY:
+            return
+        *others, last = (v.signature for v in for_values)
+        values = [c.place for c in nearest_changes(others, last)]
+        tell(
+            f"{_MANY} programs were compiled for as many values of {named(values)}, in "
+            f"{format_seconds(self.compile_seconds)}, and each other value takes one "
+            "more: make it an array, leave it out of the batch, or limit the "
+            "programs with compile_budget=."
+        )
+
+    def _changed_values(self, signature: Signature) -> list[str]:
+        """The Python values of the batch that are others than in any program."""
+        changes = nearest_changes(self._variants, signature)
+        return [c.place for c in changes if c.kind == "static value"]
 
     def _changes_to(self, signature: Signature) -> str:
         """What differs from the nearest program that there is."""

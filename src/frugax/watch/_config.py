@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from frugax.budget import OverheadBudget, WrongValueError, from_plain
+from frugax.configs import config_of, read_text
 from frugax.errors import ConfigError, MissingExtraError
 
 from ._levels import Level
 from ._plan import WatchPlan
 from ._watcher import Watcher
-from ._yaml import read_mapping, replace_value
 from .journal import Journal
 from .memory import MemoryManager
 from .sinks import Sink
@@ -184,16 +184,7 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
             unknown or impossible; names file, line and key.
     """
     name, text = _read(name_or_path)
-    data, lines = read_mapping(text, name)
-    said = [replace_value(data, override) for override in overrides]
-    try:
-        return from_plain(Config, data)
-    except WrongValueError as e:
-        for path, override in zip(said, overrides, strict=True):
-            if f"{e.at}.".startswith(f"{path}."):
-                raise ConfigError(f"override {override!r}: {e}") from e
-        line = f":{lines[e.at]}" if e.at in lines else ""
-        raise ConfigError(f"{name}{line}: {e}") from e
+    return config_of(Config, text, name, overrides=overrides)
 
 
 def register_with_hydra(group: str = "visualization") -> None:
@@ -244,12 +235,7 @@ def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
             f"{name}: there is no such config. {hint}There are {', '.join(_names())}, "
             "and files that end in .yaml."
         )
-    try:
-        return name, Path(name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{name}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{name}: cannot be read as text: {e}.") from e
+    return name, read_text(name)
 
 
 def _thaw(node: Any) -> None:

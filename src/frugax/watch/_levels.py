@@ -28,19 +28,38 @@ def check_level(level: str) -> Level:
     raise ValueError(f"level must be one of {', '.join(_EVERY)}, got {level!r}.")
 
 
-def every_of(level: Level) -> int:
-    """Numbers are kept every so many steps; 0: never."""
-    return _EVERY[level]
+class LevelDial:
+    """The level of a watcher: turned by one, read by all that must know it.
 
-
-def is_asked_for(level: Level, kind: Kind, step: int) -> bool:
-    """Whether a level wants a record of this class at this step.
-
-    Frames are wanted from "standard" on; whether they can be paid for is not asked.
+    Attributes:
+        level: the level.
+        every: numbers are kept every so many steps; 0: never.
     """
-    if level == "off":
-        return False
-    if kind == "summary":
-        return True
-    every = _EVERY[level]
-    return every > 0 and (kind == "frame" or step % every == 0)
+
+    def __init__(self, level: str) -> None:
+        """Set it.
+
+        Raises:
+            ValueError: there is no such level.
+        """
+        self.turn(level)
+
+    def turn(self, level: str) -> None:
+        """Set it anew.
+
+        Raises:
+            ValueError: there is no such level; it stays as it was.
+        """
+        self.level: Level = check_level(level)
+        self.every = _EVERY[self.level]
+
+    def wants(self, kind: Kind, step: int) -> bool:
+        """Whether a record of this class is wanted at this step.
+
+        Frames are wanted from "standard" on; whether they can be paid for is not asked.
+        """
+        if self.level == "off":
+            return False
+        if kind == "summary":
+            return True
+        return self.every > 0 and (kind == "frame" or step % self.every == 0)

@@ -82,6 +82,7 @@ def test_checkpoints_lie_where_every_pod_reaches_them(documents):
     assert Path(folder).is_relative_to(mount["mountPath"])
 
 
+@pytest.mark.thorough
 def test_the_commands_are_those_of_the_example(documents):
     trainer = documents["TrainJob"]["spec"]["trainer"]
     command = [*trainer["command"], *trainer["args"]]
@@ -188,7 +189,7 @@ def test_a_run_of_one_process_joins_nobody(joined):
     assert joined == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_example_runs_in_two_processes(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("XLA_FLAGS", "")
     command = [sys.executable, str(CLUSTER / "train.py"), str(tmp_path)]

@@ -4,7 +4,6 @@ What each fault does to the others is in docs/distributed.md; how soon is measur
 benchmarks/distributed.py.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from frugax.train.distributed import EXIT_PEER_LOST, launch
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -214,28 +214,17 @@ def test_signals_are_passed_on_and_nothing_is_started_again(tmp_path, times, cod
         f"sys.exit(launch([sys.executable, '-c', {script!r}], processes=2, "
         "restarts=5))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", start]) as launcher:
-        for sent in range(times):
-            words = "started" + " saved" * sent
-            while [p.read_text() for p in tmp_path.iterdir()] != [words] * 2:
-                assert launcher.poll() is None
-                time.sleep(0.02)
-            launcher.terminate()
-        assert launcher.wait() == code
+    launcher = forked.Command("-c", start)
+    for sent in range(times):
+        words = "started" + " saved" * sent
+        while [p.read_text() for p in tmp_path.iterdir()] != [words] * 2:
+            assert launcher.poll() is None
+            time.sleep(0.02)
+        launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait().returncode == code
     assert {p.read_text() for p in tmp_path.iterdir()} >= {
         "started" + " saved" * min(times, 2)
     }
-
-
-def frugax(*arguments):
-    command = "from frugax.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", command, *arguments],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ),
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -244,13 +233,13 @@ def frugax(*arguments):
 def test_the_command_says_what_it_does(options, lines):
     # One write a line: unbuffered, print makes two, and two processes mix them.
     say = "import os; os.write(1, os.environb[b'FRUGAX_PROCESS'] + b'\\n')"
-    done = frugax("launch", "-n", "2", *options, "--", sys.executable, "-c", say)
+    done = forked.frugax("launch", "-n", "2", *options, "--", sys.executable, "-c", say)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == lines
 
 
 def test_a_command_that_is_not_there_is_one_line():
-    done = frugax("launch", "-n", "2", "--", "no-such-program")
+    done = forked.frugax("launch", "-n", "2", "--", "no-such-program")
     assert done.returncode == 2
     assert done.stderr.startswith("frugax: frugax launch: ")
     assert "no-such-program" in done.stderr

@@ -75,6 +75,7 @@ def test_a_compilation_is_never_held_against_the_step(dog, clock):
         assert dog.patience_s == 30
 
 
+@pytest.mark.slow
 def test_it_ends_a_process_that_makes_no_progress():
     script = (
         "import time\n"
@@ -153,8 +154,17 @@ CRASHES = {
     "an exit": ("sys.exit(3)\n", 3),
 }
 
+# The others by `make thorough`: each is a new process that imports JAX.
+KEPT = ("JAX's own thread", "an error", "the end")
 
-@pytest.mark.parametrize(("crash", "code"), CRASHES.values(), ids=CRASHES)
+
+@pytest.mark.parametrize(
+    ("crash", "code"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (name not in KEPT))
+        for name, case in CRASHES.items()
+    ],
+)
 def test_how_a_process_of_several_leaves(crash, code):
     done = ends(crash)
     assert done.returncode == code, done.stderr
@@ -165,12 +175,14 @@ def test_how_a_process_of_several_leaves(crash, code):
     assert (f"Leaving with exit code {code}." in done.stderr) is at_once
 
 
+@pytest.mark.slow
 def test_where_the_others_do_not_come_it_says_so():
     done = ends("", joining="os.abort()")
     assert done.returncode == EXIT_PEER_LOST
     assert done.stderr == "frugax: nobody came. Leaving with exit code 75.\n"
 
 
+@pytest.mark.slow
 def test_where_nobody_was_joined_nothing_is_changed():
     script = (
         "import ctypes, signal, sys, time, _thread\n"

@@ -208,6 +208,7 @@ def test_the_policy_is_in_force(opened):
     assert page.complaints  # the one breach that this test made itself
 
 
+@pytest.mark.thorough
 def test_the_token_leaves_the_address(browser, folder):
     server = Server(folder, "--port", 0, "--token")
     browser.complaints.clear()

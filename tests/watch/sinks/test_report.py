@@ -15,7 +15,6 @@ import pytest
 from frugax.budget import Receipt, Spend
 from frugax.errors import OutputError
 from frugax.watch.sinks import Event, HtmlReport, Sink
-from frugax.watch.sinks._charts import line_chart, thinned
 from frugax.watch.sinks._gathered import Curve
 from frugax.watch.sinks._palettes import PALETTES, as_bytes
 
@@ -142,39 +141,6 @@ def test_a_million_points_keep_their_peak_in_bounded_memory():
     assert len(steps) <= 8000
     assert steps[values.argmax()] == 54_321
     assert (steps[0], steps[-1]) == (0, 99_999)
-
-
-def test_thinning_keeps_peaks_valleys_and_gaps():
-    y = np.ones(10_000)
-    y[[100, 5000, 9000]] = [7, -7, np.nan]
-    x, kept = thinned(np.arange(10_000.0), y, 300)
-    assert len(x) <= 310
-    assert set(x[(kept != 1)]) >= {100, 5000, 9000}
-
-
-def points(chart):
-    return json.loads(unescape(re.findall(r'data-points="([^"]*)"', chart)[0]))
-
-
-@pytest.mark.parametrize(
-    "y", [[1.0], [2.0, 2.0], [0.0, 0.0], [-1.0, 5.0], [1e-9, 1e9], [-1.7e308, 1.7e308]]
-)  # fmt: skip
-def test_any_finite_curve_is_drawn_inside_its_axes(y):
-    values = np.array(y)
-    chart = line_chart({"a": (np.arange(len(y)) * 1.0, values)}, title="a")
-    drawn = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", chart)
-    assert len(drawn) == len(y)
-    assert all(50 <= float(a) <= 428 and 10 <= float(b) <= 164 for a, b in drawn)
-    assert [p[1] for p in points(chart)["a"]] == [float(f"{v:.5g}") for v in y]
-
-
-def test_what_is_not_finite_is_a_gap():
-    y = np.array([1.0, np.nan, 0.5, np.inf, 0.2])
-    chart = line_chart({"a": (np.arange(5.0), y)}, title="a")
-    assert re.findall(r'd="([^"]*)"', chart)[0].count("M") == 3
-    assert [p[1] for p in points(chart)["a"]] == [1.0, None, 0.5, None, 0.2]
-    nothing = line_chart({"a": (np.arange(1.0), np.array([np.nan]))}, title="a")
-    assert "No finite value" in nothing
 
 
 def test_an_empty_run_has_a_page_too(tmp_path):

@@ -86,6 +86,10 @@ def infer(graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> Graph:
     )
 
 
+# What JAX and torch raise where shapes or dtypes do not go together.
+_MAY_BE_SHAPES = (TypeError, ValueError, RuntimeError)
+
+
 def tensors_of(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
     """The key of each tensor an op takes, in the order it takes them."""
     known = OPS.get(op.name)
@@ -126,6 +130,9 @@ class _Walk:
         try:
             results = self.rules.abstract(op, given, node.attrs)
         except Exception as e:  # whatever JAX, torch or the user's op raises
+            if node.op not in OPS and not isinstance(e, _MAY_BE_SHAPES):
+                e.add_note(f"in {node.title}, given {self.said(node, wired)}")
+                raise  # a bug in an op of one's own: no matter of shapes
             reason = what_fits(node.op, given, dict(node.attrs)) or _first_line(e)
             raise ShapeError(
                 f"{node.title} cannot take {self.said(node, wired)}: {reason}"

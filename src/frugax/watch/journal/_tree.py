@@ -11,13 +11,11 @@ The last three take their values from the arrays, in the order in which they sta
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from frugax.errors import CorruptFileError
 
@@ -80,21 +78,22 @@ def _taken_apart(
     return {"array": [code, list(array.shape)]}
 
 
-def _as_plain(value: object, place: str) -> tuple[np.ndarray, str]:
+def _as_plain(value: Any, place: str) -> tuple[np.ndarray, str]:
     """An array's own copy or view, in C order and little-endian, and its dtype's name.
 
     Raises:
         TypeError: it is none, or not of numbers.
     """
-    if isinstance(value, Tracer):
+    jax = _jax_if_loaded()
+    if jax is not None and isinstance(value, jax.core.Tracer):
         raise TypeError(
             f"{place} is being traced: save what the jitted function gives."
         )
-    plain = isinstance(value, np.generic | np.ndarray | jax.Array)
-    if isinstance(value, jax.Array) and jnp.issubdtype(
-        value.dtype, jax.dtypes.prng_key
-    ):
-        raise TypeError(f"{place} is a random key: save jax.random.key_data of it.")
+    plain = isinstance(value, np.generic | np.ndarray)
+    if jax is not None and isinstance(value, jax.Array):
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise TypeError(f"{place} is a random key: save jax.random.key_data of it.")
+        plain = True
     if not plain or isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{place} is a {type(value).__qualname__}: only dicts, lists, tuples, "
@@ -106,6 +105,11 @@ def _as_plain(value: object, place: str) -> tuple[np.ndarray, str]:
         raise TypeError(f"{place} is an array of {array.dtype}, not of numbers.")
     # Not ascontiguousarray: that makes a () array one of (1,).
     return np.asarray(array, DTYPES[code], order="C"), code
+
+
+def _jax_if_loaded() -> Any:
+    """JAX; None where nothing has imported it, and so nothing can be an array of it."""
+    return sys.modules.get("jax")
 
 
 def shapes(tree: Json, *, depth: int = 0) -> Iterator[tuple[str, tuple[int, ...]]]:

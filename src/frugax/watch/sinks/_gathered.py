@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from ._charts import thinned
+from frugax.draw import thinned
+
 from ._event import Event
 from ._numbers import STATUS_STREAM, Plain, numbers, plain, tag
 from ._picture import Picture, pictures

@@ -6,11 +6,11 @@ classes begin with `fx-`, so that a page may hold many drawings and a style of i
 """
 
 import base64
-import html
 import itertools
-import re
 
 import numpy as np
+
+from frugax.draw import escaped
 
 from ._palettes import Palette
 from ._picture import Picture
@@ -28,15 +28,8 @@ STYLE = (
     "@media(prefers-color-scheme:dark){.fx-back{fill:#1b1f24}.fx-ink{fill:#e7e9ec}"
     ".fx-soft{fill:#9aa4b0}.fx-mark{stroke:#e7e9ec}}"
 )
-# XML has no way to write these, not even escaped.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # Of a letter, on average: text is not measured here.
 _LETTER = {"title": 8.4, "": 7.0}
-
-
-def escaped(text: str) -> str:
-    """Text that is safe between tags and inside quotes."""
-    return html.escape(_FORBIDDEN.sub("\ufffd", text))
 
 
 def label(

@@ -1,7 +1,6 @@
 """The page of a report: its sections, each readable without a script."""
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -9,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from frugax.budget import Receipt, Spend, amount, format_seconds, format_share
+from frugax.draw import escaped, line_chart, page
 
-from ._charts import line_chart
 from ._gathered import Film, Gathered, Table
-from ._marks import escaped
 from ._numbers import Plain, dropped
 from ._palettes import PALETTES, Palette, ramp
 from ._picture import Picture
@@ -20,8 +18,6 @@ from ._report_look import STYLE
 from ._report_script import SCRIPT
 from ._svg import grid_svg
 
-# An empty icon: without it a browser asks the server for /favicon.ico and complains.
-_ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
 # The code of a cell that is not known; no digit and no level of the ramp has it.
 _UNKNOWN = 255
 _OF_ONE = {"mean", "min", "max"}
@@ -49,11 +45,6 @@ def report_page(
         seconds: how long the run has taken.
         receipt: budgets and what was spent; None if there is none yet.
     """
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    )
     sections = [
         _section("Budgets and what was spent", _budgets(receipt)),
         _section("Frames", _films(found.films, palette)),
@@ -62,14 +53,7 @@ def report_page(
         _section("Records given and dropped", _losses(found.status)),
     ]
     body = _heading(found, title, seconds, receipt) + "".join(sections)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="{_ICON}"><title>{escaped(title)} - frugax</title>'
-        f"<style>{STYLE}</style></head><body><main>{body}</main>"
-        f"<script>{SCRIPT}</script></body></html>\n"
-    )
+    return page(f"{title} - frugax", body, style=STYLE, script=SCRIPT)
 
 
 def _section(title: str, body: str) -> str:

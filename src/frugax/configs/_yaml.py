@@ -75,7 +75,7 @@ def replace_value(data: dict[str, Any], override: str) -> str:
     path = key.strip()
     if not sign or not all(path.split(".")):
         raise ConfigError(
-            f"override {override!r}: say key=value, such as debug.level=full."
+            f"override {override!r}: say key=value, such as train.steps=10."
         )
     *parents, last = path.split(".")
     for parent in parents:

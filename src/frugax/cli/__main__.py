@@ -1,0 +1,5 @@
+"""`python -m frugax.cli` is the `frugax` command."""
+
+from . import main
+
+main()

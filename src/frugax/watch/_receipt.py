@@ -1,0 +1,50 @@
+"""What watching has cost, beside its budget, and what became of the records."""
+
+from frugax.budget import Receipt, Spend
+
+from ._account import Account
+from ._handing_on import HandingOn
+from ._stats import STATS, callbacks_note
+
+
+def receipt(
+    account: Account,
+    handing: HandingOn,
+    *,
+    predicted: float | None,
+    forced: int,
+    monitor: bool,
+) -> Receipt:
+    """The receipt of a watcher, up to its last call.
+
+    Args:
+        account: what it has earned and spent.
+        handing: what became of the records; the ledger is up to date.
+        predicted: the share that a plan has predicted; None: there was none.
+        forced: how many drains were made only because too many records waited.
+        monitor: whether it says what callbacks and sinks have cost.
+    """
+    said = [
+        "self-measured: time inside the watcher's calls",
+        *(["and CPU time of its sinks"] if handing.has_sinks else []),
+        "over time outside, from the first record on. It cannot see how watching slows "
+        "what runs outside; an A/B run would prove that, this is none.",
+        *([f"{forced} drains were forced."] if forced else []),
+        f"Records: {handing.losses}.",
+    ]
+    if handing.last_error:
+        said.append(f"Refused last: {handing.last_error}")
+    if handing.failure is not None:
+        said.append(f"The journal could not be written: {handing.failure}")
+    if monitor:
+        said += [f"{report}." for report in handing.reports()]
+        said += [note] if (note := callbacks_note(STATS.get())) else []
+    spend = Spend(
+        name="time spent watching",
+        unit="share",
+        limit=account.share,
+        predicted=predicted,
+        measured=account.spent_share(),
+        source=" ".join(said),
+    )
+    return Receipt((spend,))

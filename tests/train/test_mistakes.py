@@ -1,0 +1,247 @@
+"""What is no state or batch of a step is refused before it is compiled, and named."""
+
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from frugax import MemoryBudget, train
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
+from frugax.train import FallbackWarning
+
+WEIGHTS = {"w": jnp.ones((3, 2))}
+BATCH = {"x": jnp.ones((8, 3))}
+
+
+def loss(params, batch):
+    return ((batch["x"] @ params["w"]) ** 2).mean()
+
+
+def new(optimizer=None, of=loss, **options):
+    return train.make_train_step(of, optimizer or optax.adam(0.1), **options)
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "said"),
+    [
+        (optax.sgd(0.1), optax.adam(0.1), r"opt_state\[0\].count is missing\. Use the"),
+        (optax.adam(0.1), optax.sgd(0.1), r"opt_state\[0\].count is not wanted\. Use"),
+        (
+            optax.adam(0.1),
+            optax.adamw(0.1),
+            r"must be \(ScaleByAdamState, EmptyState, EmptyState\) and is \(Scale",
+        ),
+    ],
+)
+def test_a_state_of_another_optimiser_is_refused(made, given, said):
+    step = new(given)
+    with pytest.raises(TypeError, match=f"^this state is of another optimiser.*{said}"):
+        step(new(made).init(WEIGHTS), BATCH)
+    assert step.compiles == 0
+
+
+def test_a_state_whose_params_were_exchanged_is_refused():
+    step = new()
+    state = step.init(WEIGHTS)._replace(params={"w": jnp.ones((3, 4))})
+    said = r"opt_state\[0\].mu\['w'\] must be of shape \[3,4\] and is \[3,2\]"
+    with pytest.raises(TypeError, match=said):
+        step(state, BATCH)
+
+
+def test_an_optimiser_of_functions_or_of_real_arrays_only_is_not_in_the_way():
+    class Memory(eqx.Module):
+        count: jax.Array
+        how: object = eqx.field(static=True)
+
+    def init(params: Any) -> Any:
+        # Another function each time, and a number that no tracer has.
+        scale = float(params["w"].sum())
+        return Memory(jnp.zeros(()), lambda x: x * scale)
+
+    def update(updates, state, params=None):
+        return updates, state
+
+    starts: list[Any] = [init, lambda params: Memory(jnp.zeros(()), lambda x: x)]
+    for start in starts:
+        step = new(optax.GradientTransformation(start, update))
+        step.prepare(step.init(WEIGHTS), BATCH)
+        assert step.compiles == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "said"),
+    [
+        ("f16", "f32", r'holds the loss scale of float16, but .* computes in "f32": '),
+        ("f32", "f16", "needs a loss scale in the state, and this one has none: make"),
+    ],
+)
+def test_a_state_of_another_precision_is_refused(made, given, said):
+    state = new(precision=made).init(WEIGHTS)
+    with pytest.raises(TypeError, match=said):
+        new(precision=given)(state, BATCH)
+
+
+def test_what_is_no_model_cannot_be_started_from():
+    step = new()
+    with pytest.raises(TypeError, match=r"got a TrainState: go on with it as it is"):
+        step.init(step.init(WEIGHTS))
+    with pytest.raises(TypeError, match="nothing to train: the model holds no"):
+        step.init({})
+    with pytest.raises(TypeError, match="nothing to train"):
+        step.init_shapes(jax.nn.relu)
+    variables = {"params": WEIGHTS, "batch_stats": {"mean": jnp.zeros(2)}}
+    with pytest.raises(TypeError, match=r'init\(variables\["params"\], carried='):
+        step.init(variables)
+    with pytest.raises(TypeError, match=r"model's \['n'\] is an array of dtype object"):
+        step.init({**WEIGHTS, "n": np.array([{}], dtype=object)})
+
+
+def test_a_step_inside_of_a_transformation_says_so():
+    step = new(donate=False)
+    state = step.init(WEIGHTS)
+    calls = [
+        lambda: jax.jit(step)(state, BATCH),
+        lambda: jax.vmap(lambda x: step(state, {"x": x}))(jnp.ones((2, 8, 3))),
+        lambda: jax.grad(lambda x: step(state, {"x": x})[1]["loss"])(BATCH["x"]),
+    ]
+    for prepared in (False, True):  # what then looks at the arguments is another
+        if prepared:
+            step.prepare(state, BATCH)
+        for call in calls:
+            with pytest.raises(TypeError, match="was called inside of"):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [
+        (np.array(["a", "b"]), "an array of dtype <U1"),
+        (np.array([{}]), "an array of dtype object"),
+        (b"a", "b'a' of type bytes"),
+    ],
+)
+def test_a_leaf_that_jax_cannot_take_is_named(leaf, said):
+    step = new()
+    with pytest.raises(TypeError, match=rf"^batch\['names'\]\[0\] is {said}, not a v"):
+        step(step.init(WEIGHTS), {**BATCH, "names": [leaf]})
+
+
+def test_text_after_numbers_becomes_part_of_the_program():
+    step = new(donate=False)
+    state = step.init(WEIGHTS)
+    step(state, BATCH)
+    step(state, {**BATCH, "how": "mean"})
+    step(state, BATCH)  # which has its program still
+    assert step.compiles == 2
+    assert step.info.causes == ("batch['how']: absent -> 'mean'",)
+
+
+def test_a_batch_without_rows_is_refused():
+    data = np.ones((8, 3), np.float32)
+    step = new()
+    with pytest.raises(ValueError, match=r"no rows: batch\['x'\] is of shape \(0, 3\)"):
+        step(step.init(WEIGHTS), {"x": data[8:16]})
+    assert step.compiles == 0
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm", "loss_scale", "skipped"])
+def test_the_names_of_the_steps_own_metrics_are_taken(name):
+    of = lambda p, b: (loss(p, b), {name: p["w"].sum()})
+    step = new(of=of, clip=1.0, precision="f16")
+    with pytest.raises(TypeError, match=f"metric named '{name}', but that is its own"):
+        step(step.init(WEIGHTS), BATCH)
+
+
+def test_names_that_the_step_does_not_report_are_free():
+    step = new(of=lambda p, b: (loss(p, b), {"gradient_norm": p["w"].sum()}))
+    _, metrics = step(step.init(WEIGHTS), BATCH)
+    assert float(metrics["gradient_norm"]) == 6.0
+
+
+def counting(params, batch):
+    return loss(params, batch) * len(range(batch["k"]))
+
+
+def test_a_counter_in_the_batch_is_said_to_be_compiled_for():
+    step = new(of=counting)
+    state = step.init(WEIGHTS)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for k in range(1, 7):
+            state, _ = step(state, {**BATCH, "k": k})
+    first, later = [str(one.message) for one in told]
+    assert "needs batch['k'] = 1 as it is in Python" in first
+    assert "every other one will take another program to compile" in first
+    assert later.startswith("5 programs were compiled for as many values of batch['k']")
+    assert step.info.causes[:2] == ("batch['k']: 1 -> 2", "batch['k']: 2 -> 3")
+    assert {one.filename for one in told} == {__file__}
+
+
+def test_a_counter_beyond_the_compile_budget_is_named():
+    step = new(of=counting, compile_budget=1)
+    with pytest.warns(FallbackWarning):
+        state, _ = step(step.init(WEIGHTS), {**BATCH, "k": 1})
+    said = r"batch\['k'\]: 1 -> 2 needs another program. Make batch\['k'\] an array"
+    with pytest.raises(BudgetExceededError, match=said):
+        step(state, {**BATCH, "k": 2})
+
+
+@pytest.mark.parametrize(
+    ("on_excess", "said"),
+    [
+        ("warn", 'It is compiled all the same: on_excess="warn".'),
+        ("eager", 'run without a program, more slowly, because of on_excess="eager".'),
+    ],
+)
+def test_a_program_too_many_is_told_in_its_own_words(on_excess, said):
+    step = new(compile_budget=1, on_excess=on_excess)
+    state, _ = step(step.init(WEIGHTS), BATCH)
+    with pytest.warns(FallbackWarning) as told:
+        step(state, {"x": jnp.ones((4, 3))})
+    (one,) = told
+    assert str(one.message).startswith("the compile budget of 1 is spent and batch['x'")
+    assert str(one.message).endswith(said)
+
+
+def test_python_values_go_with_a_layout():
+    step = new(of=counting, layout=train.distributed.Layout.over((2,)))
+    with pytest.warns(FallbackWarning, match=r"batch\['k'\] = 1"):
+        state, one = step(step.init(WEIGHTS), {**BATCH, "k": 1})
+    _, two = step(state, {**BATCH, "k": 2})
+    assert step.info.causes == ("batch['k']: 1 -> 2",)
+    assert float(one["loss"]) == 9.0
+    assert float(two["loss"]) > 9.0  # twice what is left of it
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_memory_budget_with_a_layout_is_of_each_device(parts):
+    layout = train.distributed.Layout.over((parts,))
+    step = new(budget=MemoryBudget("16B"), layout=layout)
+    state = step.init(WEIGHTS)
+    with pytest.raises(InfeasibleBudgetError, match="budget is 16 ") as e:
+        step(state, BATCH)
+    assert f"on each of {parts} devices" in e.value.what
+    assert (e.value.limit, e.value.needed < 300 / parts) == (16, True)
+
+
+def test_a_step_that_is_larger_spread_than_planned_whole_is_infeasible():
+    # 196 B of temporaries for all four: so the plan of 4 x 60 B fits, the step not.
+    layout = train.distributed.Layout.over((4,))
+    step = new(budget=MemoryBudget("60B"), layout=layout)
+    with pytest.raises(
+        InfeasibleBudgetError, match=r"compiled step, .* each device"
+    ) as e:
+        step(step.init(WEIGHTS), BATCH)
+    enough = MemoryBudget(limit_bytes=int(e.value.needed))
+    step = new(budget=enough, layout=layout)
+    step(step.init(WEIGHTS), BATCH)
+    (spend,) = step.report().spends
+    assert spend.measured is not None
+    assert spend.measured <= spend.limit == e.value.needed
+    assert step.unplanned_bytes is not None
+    assert step.unplanned_bytes < 2 * spend.limit  # of one device, too
