@@ -71,7 +71,7 @@ def sgd_step(size: int) -> tuple[Callable[..., Any], Any]:
         "in": jax.random.normal(keys[0], (8, size)) / 8**0.5,
         "out": jax.random.normal(keys[1], (size, 1)) / size**0.5,
     }
-    x = jax.random.normal(keys[2], (32, 8))
+    x = jax.random.normal(keys[2], (128, 8))
     y = x.sum(1, keepdims=True)
 
     def loss(p: Any) -> jax.Array:

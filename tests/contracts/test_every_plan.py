@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import frugax as fx
 from frugax.budget import Plan
 from frugax.errors import InfeasibleBudgetError
+from frugax.watch import probes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,24 @@ def _causal(cost):
 def _watch(share):
     budget = fx.OverheadBudget(share=share)
     return fx.watch.plan(budget, step_seconds=1e-3, drain_seconds=2e-4, steps=1000)
+
+
+def _prices(share):
+    ticks = itertools.count()
+
+    def double(x):
+        probes.record("sum", x.sum())
+        return 2 * x
+
+    return fx.watch.price(
+        double,
+        jnp.ones(4),
+        budget=fx.OverheadBudget(share=share),
+        seconds=0.01,
+        chunk_s=1e-3,
+        callbacks=False,
+        clock=lambda: next(ticks) * 1e-3,
+    )
 
 
 def _train(seconds):
@@ -112,7 +132,11 @@ ROOMS = {
     "models, dtypes": Room(_dtypes, enough=4000, too_little=10),
     "causal": Room(_causal, enough=5.0, too_little=1.0, below=_LESS),
 }
-every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+# What nothing can pay for is left out there: no limit is too little.
+_PRICES = Room(_prices, enough=0.5, too_little=0.0)
+every_room = pytest.mark.parametrize(
+    "room", [*ROOMS.values(), _PRICES], ids=[*ROOMS, "watch, prices"]
+)
 
 
 @every_room

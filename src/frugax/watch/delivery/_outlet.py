@@ -274,7 +274,8 @@ class Outlet:
         try:
             self._worker.thread.start()
         except RuntimeError as e:  # no more threads, or the interpreter is ending
-            self._last_error = error_text(e)
+            # What the sink itself has said tells more.
+            self._last_error = self._last_error or error_text(e)
             self._worker = None
             self._is_alone = True
             return False
