@@ -56,6 +56,28 @@ def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarra
     return flat.reshape(record.shape)
 
 
+def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:
+    """The whole numbers whose product with `record.step` is a tensor, flat.
+
+    For decoders on a device, which multiply there; None where the codec has none. The
+    product is not compared with the digest here.
+
+    Raises:
+        CorruptFileError: its bytes are damaged; the message names the tensor.
+    """
+    if record.codec != "quantised":
+        return None
+    flat = np.empty(record.size, np.int64)
+    try:
+        for i, chunk in enumerate(record.chunks):
+            part = flat[i * BLOCK : (i + 1) * BLOCK]
+            block = block_of(file, header, chunk)
+            part[:] = _quantised.integers(block, dtype_named(record.dtype), len(part))
+    except CorruptFileError as e:
+        raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
+    return flat
+
+
 def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
     dtype = dtype_named(record.dtype)
     if record.codec == "stored":

@@ -98,11 +98,20 @@ def decode(
     Raises:
         CorruptFileError: this is no such block.
     """
+    return values_of(integers(block, dtype, size), step, dtype)
+
+
+def integers(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
+    """Give back `size` levels for weights of a dtype.
+
+    Raises:
+        CorruptFileError: this is no such block.
+    """
     levels = _rans.decode(block, size)
     most = _MOST_LEVEL[np.dtype(_working(dtype)).itemsize]
     if np.abs(levels).max() > most:
         raise CorruptFileError(f"a level is beyond {most}.")
-    return values_of(levels, step, dtype)
+    return levels
 
 
 def _working(dtype: "np.dtype[Any]") -> "type[np.float32] | type[np.float64]":
