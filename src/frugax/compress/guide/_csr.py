@@ -1,8 +1,8 @@
 """Strategy "csr": where half of a matrix is zero, the places and the values apart.
 
 The places are a mask of booleans, which the entropy coder packs to less than CSR's
-column numbers; zeros come back as zeros, whatever the error allowed. CSR itself is
-for computing: `csr_of` gives it.
+column numbers; zeros come back as zeros, whatever the error allowed, and -0 as 0. CSR
+itself is for computing: `csr_of` gives it.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ class CsrMatrix:
 
 
 def zeros_frac(array: np.ndarray) -> float:
-    """The share of numbers that are zero; -0 is not: its sign would be lost."""
+    """The share of zeros, -0 among them: pruning by a mask leaves these."""
     if not array.size:
         return 0.0
-    return 1.0 - int(_places(array).sum()) / array.size
+    return 1.0 - int((array != 0).sum()) / array.size
 
 
 def is_sparse(array: np.ndarray) -> bool:
@@ -50,7 +50,7 @@ def packed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if not is_sparse(array):
             found[name] = array
             continue
-        places = _places(array)
+        places = array != 0
         found[name + _PLACES] = places
         # One row, for tensors with one axis are taken for biases and kept exact.
         found[name + _VALUES] = array[places].reshape(1, -1)
@@ -86,7 +86,7 @@ def csr_of(array: np.ndarray) -> CsrMatrix:
     """
     if array.ndim != 2:
         raise ValueError(f"CSR is for matrices; this has the shape {array.shape}.")
-    places = _places(array)
+    places = array != 0
     counts = places.sum(axis=1)
     return CsrMatrix(
         values=array[places],
@@ -94,10 +94,3 @@ def csr_of(array: np.ndarray) -> CsrMatrix:
         row_starts=np.concatenate([[0], np.cumsum(counts)]),
         shape=(array.shape[0], array.shape[1]),
     )
-
-
-def _places(array: np.ndarray) -> np.ndarray:
-    """Where a number's bits are not all zero."""
-    size = array.dtype.itemsize
-    bytes_of = np.ascontiguousarray(array).view(np.uint8)
-    return np.asarray(bytes_of.reshape(*array.shape, size).any(axis=-1))

@@ -126,7 +126,8 @@ def _stored(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _empty(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    new = torch.empty_like(tensor, device=device)
+    # Not `empty_like`: from "meta" it imports 500 modules first.
+    new = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(new, requires_grad=tensor.requires_grad)
     return new
