@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Force = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER")]
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 
@@ -206,12 +208,14 @@ def compress(
     file: File,
     /,
     *,
-    to: Target = None,
-    size: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
+    to: Output = None,
+    size: Annotated[
+        str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])
+    ] = None,
     ratio: Number = None,
     rel_error: Number = None,
     max_abs: Number = None,
-    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+    force: Force = False,
 ) -> int:
     """Compress the weights in a .safetensors or .npz file into a size or an error.
 
@@ -219,14 +223,15 @@ def compress(
 
     frugax compress model.safetensors --ratio 8
 
-    frugax compress model.safetensors --size 2MiB --to small.fxz
+    frugax compress model.safetensors --size 2MiB -o small.fxz
 
     frugax compress model.npz --rel-error 0.01
 
     Args:
         file: the weights.
         to: the compressed file; by default the same name with .fxz.
-        size: length of the file, such as 2MiB, or 4bpw for bits per weight.
+        size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
+            weight.
         ratio: how many times smaller the file must be.
         rel_error: largest relative error over all weights; 0 is exact.
         max_abs: largest error of any one weight.
@@ -241,6 +246,8 @@ def compress(
         if size is None:
             budget = SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
         else:
+            # A plain number is bytes, though a size in text would want a unit.
+            size = f"{size}B" if size.isdecimal() else size
             budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
     except TypeError as e:
         raise ConfigError(
@@ -260,7 +267,7 @@ def compress(
     with console.status(f"compressing {file.name} to {budget}"):
         saved = room.save(target, room.load_weights(file), budget)
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
+    _say_written(target)
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
 
 
@@ -268,8 +275,8 @@ def decompress(
     file: File,
     /,
     *,
-    to: Target = None,
-    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+    to: Output = None,
+    force: Force = False,
 ) -> int:
     """Write the weights of a .fxz file back as .safetensors.
 
@@ -277,7 +284,7 @@ def decompress(
 
     frugax decompress model.fxz
 
-    frugax decompress model.fxz --to restored.safetensors
+    frugax decompress model.fxz -o restored.safetensors
 
     Args:
         file: the compressed weights.
@@ -296,7 +303,7 @@ def decompress(
     _must_be_free(target, force=force)
     with console.status(f"decompressing {file.name}"):
         room.export_safetensors(file, target)
-    console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
+    _say_written(target)
     return 0
 
 
@@ -324,7 +331,42 @@ def verify(file: File, /, *, against: Target = None) -> int:
     return 0 if report.ok else 1
 
 
-def _must_be_free(target: Path, *, force: bool) -> None:
+def inspect(file: File, /, *, plot: Output = None, force: Force = False) -> int:
+    """Show what a .fxz file says of each tensor: codec, bytes, error, way to the bound.
+
+    For example:
+
+    frugax inspect model.fxz
+
+    frugax inspect model.fxz --plot model.svg
+
+    Nothing is decoded: frugax verify does that.
+
+    Args:
+        file: the compressed weights.
+        plot: draw bits against error, beside the bound, into this .svg file.
+        force: replace the picture if it is there already.
+
+    Raises:
+        ConfigError: there is no such file, or the picture is no .svg file.
+    """
+    from frugax import compress as room
+    from frugax.files import write_whole
+
+    _must_exist(file)
+    if plot is not None:
+        if plot.suffix != ".svg":
+            raise ConfigError(f"--plot {plot}: the file must end in .svg.")
+        _must_be_free(plot, force=force, option="--plot")
+    found = room.inspect(file)
+    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    if plot is not None:
+        write_whole(plot, found.svg())
+        _say_written(plot)
+    return 0
+
+
+def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
     """Never replace a file that nobody said to replace.
 
     Raises:
@@ -332,9 +374,19 @@ def _must_be_free(target: Path, *, force: bool) -> None:
     """
     if target.exists() and not force:
         raise ConfigError(
-            f"{target}: this file is there already; choose another with --to, or "
-            "replace it with --force."
+            f"{target}: this file is there already; choose another with {option}, "
+            "or replace it with --force."
         )
+
+
+def _say_written(path: Path) -> None:
+    size = path.stat().st_size
+    console.print(
+        f"{path}: {size:,} bytes ({format_bytes(size)})",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _already_finished(folder: "RunFolder") -> int:
