@@ -252,6 +252,52 @@ def test_csr_on_dense_weights_says_so():
     assert "no matrix is half zeros" in found.notes[0]
 
 
+# --- tropical -----------------------------------------------------------------------
+
+
+def test_tropical_narrows_relu_pairs_and_bounds_the_change(tmp_path):
+    profile = CompressionProfile(strategy="tropical", target_compression_ratio=2.0)
+    found = ModelCompressionAPI(profile).compress(net())
+    restored = found.decompress()
+    assert restored[0].weight.shape == (64, 32)
+    assert restored[2].weight.shape == (10, 64)
+    assert found.strategy_map["0.weight"] == "tropical"
+    assert found.get_compression_stats()["total_compression_ratio"] >= 2
+    (note,) = found.notes
+    assert "128 hidden units between 0 and 2 became 64" in note
+    bound = float(note.split("more than ")[1].split()[0])
+    x = 2 * torch.rand(500, 32) - 1
+    with torch.no_grad():
+        change = (restored(x) - net()(x)).abs().max()
+        # The codec's own error, on top, is far below the bound.
+        assert 0.01 < float(change) <= bound
+        found.save(tmp_path / "m.fxz")
+        again = CompressedModel.load(tmp_path / "m.fxz", net)
+        assert torch.equal(again(x), restored(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.GELU()),
+        lambda: torch.nn.Sequential(*[torch.nn.Linear(40, 40)] * 2),
+        lambda: torch.nn.Sequential(
+            layer := torch.nn.Linear(40, 40), torch.nn.ReLU(), layer
+        ),
+    ],
+)
+def test_tropical_says_where_it_does_not_apply(make):
+    profile = CompressionProfile(strategy="hybrid", target_compression_ratio=2.0)
+    found = ModelCompressionAPI(profile).compress(make())
+    assert found.notes[0].startswith("tropical: not applicable")
+    assert found.decompress()(torch.randn(3, 40)).shape == (3, 40)
+
+
+def test_padic_says_what_it_is():
+    found = ModelCompressionAPI(CompressionProfile(strategy="padic")).compress(net())
+    assert "digits in base 2" in found.notes[0]
+
+
 # --- the selector -------------------------------------------------------------------
 
 

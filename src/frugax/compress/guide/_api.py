@@ -17,6 +17,7 @@ from ._fit import Fitted, fit
 from ._profile import CompressionProfile
 from ._selector import StrategySelector
 from ._system import SystemConfiguration
+from ._tropical import narrowed
 
 # torch is imported when a module is met, so its types are not known here.
 TorchModule: TypeAlias = Any
@@ -117,7 +118,7 @@ class ModelCompressionAPI:
     def _compressed(
         self, model: TorchModule, profile: CompressionProfile
     ) -> CompressedModel:
-        from ._torch import skeleton_of, state_of
+        from ._torch import relu_pairs, skeleton_of, state_of
 
         arrays = state_of(model)
         original_bytes = sum(array.nbytes for array in arrays.values())
@@ -125,6 +126,15 @@ class ModelCompressionAPI:
         chosen = {n: selector.select_strategy(a, n)[0] for n, a in arrays.items()}
         notes: list[str] = []
         skeleton = skeleton_of(model)
+        if profile.strategy in ("tropical", "hybrid"):
+            arrays, names, said = narrowed(arrays, relu_pairs(model), mode=profile.mode)
+            chosen |= dict.fromkeys(names, "tropical")
+            notes += said
+        if profile.strategy == "padic":
+            notes.append(
+                "padic: digits in base 2 are what the quantised codec keeps; there is "
+                "no other codec of that name."
+            )
         sparse = {n: a for n, a in arrays.items() if chosen[n] == "csr"}
         packed_arrays = {n: a for n, a in arrays.items() if n not in sparse}
         packed_arrays |= packed(sparse)
@@ -213,6 +223,6 @@ def _as_stored(chosen: Mapping[str, str], fitted: Fitted) -> dict[str, str]:
     codecs = {record.name: record.codec for record in fitted.records}
     exact = ("lossless", "stored")
     return {
-        name: "lossless" if codecs.get(name) in exact and how != "csr" else how
+        name: "lossless" if codecs.get(name) in exact and how != "tropical" else how
         for name, how in chosen.items()
     }

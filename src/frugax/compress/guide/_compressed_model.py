@@ -34,7 +34,8 @@ class CompressedModel:
             that the file names, for the file does not say who decoded it.
         notes: what was decided against the target, or could not be applied, in words.
         rel_error: ||decoded - original|| / ||original|| over all finite float weights;
-            None in a model that was loaded.
+            None in a model that was loaded. After "tropical" it is the codec's alone:
+            what narrowing changed is in the notes.
         validation: how far its answers are the original's, on the data that was given
             to `compress`; None without data.
     """

@@ -88,9 +88,11 @@ class StrategySelector:
         wanted = self._profile.strategy
         if wanted == "lossless" or not analysis.quantisable:
             chosen = "lossless"
-        elif wanted in ("auto", "csr") and is_sparse(_array(tensor)):
+        elif wanted in ("auto", "csr", "hybrid") and is_sparse(_array(tensor)):
             chosen = "csr"
-        elif wanted == "jax" or (wanted == "auto" and analysis.size >= WORTH_A_DEVICE):
+        elif wanted == "jax" or (
+            wanted in ("auto", "hybrid") and analysis.size >= WORTH_A_DEVICE
+        ):
             here = self._enable_jax and jax_found(wanted_by=f"strategy {wanted!r}")
             chosen = "jax" if here else "quantised"
         else:

@@ -5,6 +5,7 @@ The only file of the guide that imports torch; imported when a module is met.
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -95,6 +96,29 @@ def filled(
         for name, value in weights.items():
             own[name].copy_(value)
     return model
+
+
+def relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
+    """Names of every two `Linear`s with just a ReLU between them in a `Sequential`.
+
+    Layers that are used in two places are left out: both would be narrowed.
+    """
+    places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
+    weights = Counter(id(v) for v in _stored(model).values())
+    once = lambda layer: (
+        type(layer) is nn.Linear
+        and places[id(layer)] == 1
+        and all(weights[id(p)] == 1 for p in layer.parameters())
+    )
+    found: list[tuple[str, str]] = []
+    for name, block in model.named_modules():
+        if type(block) is not nn.Sequential:
+            continue
+        rows = [(f"{name}.{own}".lstrip("."), m) for own, m in block.named_children()]
+        for (one, a), (_, b), (two, c) in zip(rows, rows[1:], rows[2:], strict=False):
+            if once(a) and type(b) is nn.ReLU and once(c):
+                found.append((one, two))
+    return found
 
 
 def built(build: Callable[[], object]) -> nn.Module:
