@@ -261,3 +261,11 @@ assert not [m for m in ("jax", "torch") if sys.modules.get(m)]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@every_library
+def test_a_closure_of_no_numbers_is_refused(make):
+    d = np.zeros((3, 3), np.float32)
+    d[0, 2] = np.nan
+    with pytest.raises(ValueError, match="there is a NaN"):
+        tropical.closure(make(d))

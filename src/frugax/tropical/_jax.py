@@ -1,16 +1,27 @@
 """Tropical operations on JAX arrays; imported only when one is met."""
 
 import functools
-import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-# Products in one pass: a tree of 16 maxima is what XLA vectorises well; with 4 or 8
-# the same program takes 5 to 10 times as long (measured on a Zen 4 core).
-_UNROLL = 16
+from ._jax_closure import closure
+from ._jax_product import matmul, pick, zero
+
+__all__ = [
+    "closure",
+    "convolve",
+    "has_zero",
+    "holds_infinity",
+    "holds_nan",
+    "identity",
+    "matmul",
+    "polynomial",
+]
+
+# Points evaluated at once: their monomials should stay in a core's cache.
+_POINTS = 256
 
 
 def has_zero(a: jax.Array) -> bool:
@@ -22,65 +33,23 @@ def holds_infinity(a: jax.Array, which: float) -> bool:
     """Whether this infinity is in the array; unknown, so no, under a transformation."""
     if isinstance(a, Tracer) or not has_zero(a):
         return False
-    return bool((a == which).any())
+    return bool(_any_is(a, which))
+
+
+@jax.jit
+def _any_is(a: jax.Array, which: float) -> jax.Array:
+    return (a == which).any()  # in one call: eager steps cost as much as small products
+
+
+def holds_nan(a: jax.Array) -> bool:
+    """Whether what is no number is in the array; unknown, so no, when traced."""
+    return not isinstance(a, Tracer) and bool((a != a).any())
 
 
 def identity(n: int, like: jax.Array, kind: str) -> jax.Array:
     """0 on the diagonal, the zero elsewhere."""
     on = jnp.eye(n, dtype=bool)
-    return jnp.where(on, jnp.zeros((), like.dtype), _zero(kind, like))
-
-
-@functools.partial(jax.jit, static_argnames="kind")
-def matmul(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
-    """`out[i, j]` is the best `a[i, k] + b[k, j]`, `_UNROLL` values of k at a time."""
-    inner = a.shape[1]
-    if inner == 0:
-        return jnp.full((a.shape[0], b.shape[1]), _zero(kind, a))
-    width = min(_UNROLL, inner)
-
-    def products(start: "int | jax.Array") -> jax.Array:
-        left = jax.lax.dynamic_slice_in_dim(a, start, width, axis=1)
-        right = jax.lax.dynamic_slice_in_dim(b, start, width, axis=0)
-        terms = [left[:, k, None] + right[None, k] for k in range(width)]
-        return functools.reduce(_better(kind), terms)
-
-    def body(i: jax.Array, out: jax.Array) -> jax.Array:
-        # The last slice is moved back inside: terms seen twice change no maximum.
-        return _better(kind)(out, products(i * width))
-
-    return jax.lax.fori_loop(1, -(-inner // width), body, products(0))
-
-
-def closure(d: jax.Array, kind: str) -> jax.Array:
-    """Floyd-Warshall; cycles that gain are looked for afterwards.
-
-    Raises:
-        ValueError: there is such a cycle.
-    """
-    out, gains = _closure(d, kind)
-    if not isinstance(gains, Tracer) and bool(gains.any()):
-        raise ValueError(
-            f"vertex {int(gains.argmax())} lies on a cycle that gets better with "
-            "every round: there is no best walk."
-        )
-    return out
-
-
-@functools.partial(jax.jit, static_argnames="kind")
-def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
-    better, n = _better(kind), d.shape[0]
-    on = jnp.eye(n, dtype=bool)
-    start = jnp.where(on, better(d, jnp.zeros_like(d)), d)
-
-    def body(
-        k: jax.Array, state: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        out, gains = state
-        gains = gains.at[k].set(out[k, k] != 0)
-        return better(out, out[:, k, None] + out[None, k]), gains
-
-    return jax.lax.fori_loop(0, n, body, (start, jnp.zeros(n, bool)))
+    return jnp.where(on, jnp.zeros((), like.dtype), zero(kind, like))
 
 
 def polynomial(
@@ -101,18 +70,38 @@ def polynomial(
 def _polynomial(
     coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
 ) -> tuple[jax.Array, jax.Array]:
-    zero = _zero(kind, points)
+    count, variables = points.shape
     # HIGHEST: accelerators would otherwise round the factors to fewer bits.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    gone = points == zero
-    finite = jnp.where(gone, jnp.zeros_like(points), points)
-    terms = product(finite, exponents.T) + coefficients[None, :]
-    swallowed = product(
-        gone.astype(points.dtype), (exponents != 0).astype(points.dtype).T
+    dtype = jnp.result_type(coefficients, exponents, points)
+    used = (exponents != 0).astype(dtype)
+
+    def evaluate(points: jax.Array) -> jax.Array:
+        # Monomials first: maxima over the first axis fill whole vector registers.
+        terms = product(exponents, points.T) + coefficients[:, None]
+        return terms.max(axis=0) if kind == "max" else terms.min(axis=0)
+
+    def evaluate_with_zeros(points: jax.Array) -> jax.Array:
+        # 0 * inf is not a number; the zero to the power 0 is one, else zero.
+        gone = points == zero(kind, points)
+        finite = jnp.where(gone, jnp.zeros_like(points), points)
+        terms = product(exponents, finite.T) + coefficients[:, None]
+        swallowed = product(used, gone.astype(dtype).T) > 0
+        terms = jnp.where(swallowed, zero(kind, terms), terms)
+        return terms.max(axis=0) if kind == "max" else terms.min(axis=0)
+
+    gone = (points == zero(kind, points)).any(axis=0)
+    at_once = min(_POINTS, count)
+    blocks = -(-count // at_once) if count else 0
+    padded = jnp.pad(points, ((0, blocks * at_once - count), (0, 0)))
+    out = jax.lax.cond(
+        gone.any(),
+        functools.partial(jax.lax.map, evaluate_with_zeros),
+        functools.partial(jax.lax.map, evaluate),
+        padded.reshape(blocks, at_once, variables),
     )
-    terms = jnp.where(swallowed > 0, zero, terms)
-    wrong = (gone.any(axis=0) & (exponents < 0).any(axis=0)).any()
-    return terms.max(axis=1) if kind == "max" else terms.min(axis=1), wrong
+    wrong = (gone & (exponents < 0).any(axis=0)).any()
+    return out.reshape(-1)[:count], wrong
 
 
 @functools.partial(jax.jit, static_argnames="kind")
@@ -129,16 +118,6 @@ def convolve(short: jax.Array, long: jax.Array, kind: str) -> jax.Array:
     def body(i: jax.Array, out: jax.Array) -> jax.Array:
         value, inside = term(i)
         first = places == i + m - 1  # the place that no earlier term has reached
-        return jnp.where(
-            first, value, jnp.where(inside, _better(kind)(out, value), out)
-        )
+        return jnp.where(first, value, jnp.where(inside, pick(kind)(out, value), out))
 
     return jax.lax.fori_loop(1, n, body, term(0)[0])
-
-
-def _zero(kind: str, like: jax.Array) -> jax.Array:
-    return jnp.asarray(-math.inf if kind == "max" else math.inf, like.dtype)
-
-
-def _better(kind: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    return jnp.maximum if kind == "max" else jnp.minimum

@@ -18,6 +18,11 @@ def holds_infinity(a: np.ndarray, which: float) -> bool:
     return has_zero(a) and bool((a == which).any())
 
 
+def holds_nan(a: np.ndarray) -> bool:
+    """Whether what is no number is in the array."""
+    return bool((a != a).any())
+
+
 def identity(n: int, like: np.ndarray, kind: str) -> np.ndarray:
     """0 on the diagonal, the zero elsewhere."""
     out = np.full((n, n), _zero(kind), like.dtype)

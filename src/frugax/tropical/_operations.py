@@ -130,7 +130,8 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
     Raises:
         TypeError: `d` is no array.
         ValueError: a cycle that gets better with every round, so that no best walk
-            exists (not checked under `jit`), or a matrix that is not square.
+            exists, or NaN (neither is checked under `jit`), or a matrix that is not
+            square.
 
     References:
         Floyd 1962, Communications of the ACM 5(6), 345.
@@ -141,7 +142,10 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
            [inf,  2.,  0.]])
     """
     _check_square("closure", d)
-    return _engine(kind, d).closure(d, kind)
+    engine = _engine(kind, d)
+    if engine.holds_nan(d):
+        raise ValueError("closure needs numbers: there is a NaN among the weights.")
+    return engine.closure(d, kind)
 
 
 def polynomial(

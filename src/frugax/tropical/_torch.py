@@ -19,6 +19,11 @@ def holds_infinity(a: torch.Tensor, which: float) -> bool:
     return has_zero(a) and bool((a == which).any())
 
 
+def holds_nan(a: torch.Tensor) -> bool:
+    """Whether what is no number is in the tensor."""
+    return bool((a != a).any())
+
+
 def identity(n: int, like: torch.Tensor, kind: str) -> torch.Tensor:
     """0 on the diagonal, the zero elsewhere."""
     return like.new_full((n, n), _zero(kind)).fill_diagonal_(0)
