@@ -41,6 +41,8 @@ _SMALL_SHARE = 1 / 32
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.03  # in powers of two: 2% below the error allowed
 _MOST_FILES = 8
+# Below this share of the original bytes it may be that no file is short enough.
+_TIGHT = 0.05
 # Sampled are scales half a power of two apart; in between is computed.
 _NOTCH = 0.5
 # Options of a tensor, in powers of two of the step that equal slopes give it.
@@ -95,18 +97,19 @@ def draft_of(
     structure: Any,
     steps: Steps,
     *,
-    codec: str | None = None,
+    codec: Callable[[Source], str] | None = None,
     gap: float | None = None,
     progress: Progress | None = None,
 ) -> Draft:
-    """The file that these steps make, of one codec only if it is named."""
+    """The file that these steps make, with the codecs that suit if none are named."""
     total = max(1, sum(source.array.nbytes for source in sources))
     tensors: list[Encoded] = []
     done = 0
     for source in sources:
         if progress is not None:
             progress(done / total, f"coding {source.name or 'the array'}")
-        tensors.append(source.encoded(steps(source), codec))
+        named = None if codec is None else codec(source)
+        tensors.append(source.encoded(steps(source), named))
         done += source.array.nbytes
     return Draft(write(structure, tensors), tuple(tensors), sources, gap)
 
@@ -131,7 +134,10 @@ def choose(
     only_size = budget.rel_error is None and budget.max_abs is None
     if only_size:
         assert limit is not None  # a budget has a size or an error
-        if sum(source.about_exact_bytes for source in sources) <= 1.1 * limit:
+        about = sum(source.about_exact_bytes for source in sources)
+        original = sum(source.array.nbytes for source in sources)
+        # An estimate does not see repeats, which shorten a file too.
+        if about <= 1.1 * limit or original <= 2 * limit:
             exact = search.exact
             if len(exact.data) <= limit:
                 return exact
@@ -150,7 +156,7 @@ def choose(
         needed=needed,
         limit=limit,
         unit="bytes",
-        hint=_hint(search.exact_only(), needed, limit, only_size=only_size),
+        hint=_hint(search.exact_only(), draft, limit, only_size=only_size),
     )
 
 
@@ -160,7 +166,8 @@ def _weights(
     """The weight of each tensor's squared error.
 
     Raises:
-        ValueError: a name that no tensor has, or a weight that is negative or no number.
+        ValueError: a name that no tensor has, a tensor without one, or a weight that
+            is negative or no number.
     """
     floats = [source for source in sources if source.energy]
     given = sensitivity or {}
@@ -169,9 +176,7 @@ def _weights(
             raise ValueError(f"sensitivity names {name!r}, which is no tensor.")
         if not 0 <= weight < math.inf:
             raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
-    found = {
-        s.name: given[s.name] if s.name in given else 1 / s.rms for s in floats
-    }
+    found = {s.name: given[s.name] if s.name in given else 1 / s.rms for s in floats}
     if sensitivity is not None and len(found.keys() & given.keys()) < len(found):
         missing = next(name for name in found if name not in given)
         raise ValueError(f"sensitivity lacks {missing!r}: give every float tensor one.")
@@ -186,11 +191,17 @@ def _weights(
 
 
 def _hint(
-    exact_only: Sequence[Source], needed: int, limit: int, *, only_size: bool
+    exact_only: Sequence[Source], draft: Draft, limit: int, *, only_size: bool
 ) -> str:
     """What would help besides more bytes; names the tensors that are in the way."""
+    needed = len(draft.data)
+    binds = max(draft.tensors, key=lambda t: sum(map(len, t.blocks)))
+    longest = (
+        f"{binds.record.name or '(the array)'!r} alone takes "
+        f"{sum(map(len, binds.blocks)):,} bytes."
+    )
     if not only_size and sum(source.exact_bytes for source in exact_only) < limit:
-        return "allow a larger error."
+        return f"allow a larger error: {longest}"
     named: list[str] = []
     for s in exact_only:
         if needed <= limit:
@@ -199,7 +210,7 @@ def _hint(
         place = s.name or "(the array)"
         named.append(f"{place!r} ({s.array.dtype.name}, {s.exact_bytes:,} bytes)")
     if needed > limit:  # the rest is too long as well
-        return "compress fewer weights."
+        return f"compress fewer weights: {longest}"
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return (
         "convert or take out what can only be stored exactly (docs/compress.md says "
@@ -224,29 +235,45 @@ class _Search:
         """Everything without loss."""
         return draft_of(self.sources, self.structure, lambda _: None)
 
-    def within_bytes(self, limit: int) -> Draft:
-        """The file closest below the limit; the shortest there is if all are above."""
+    @functools.cached_property
+    def _shortest(self) -> Draft:
+        """All levels zero, or everything exact if that is shorter."""
         # One codec will do where all levels are zero, and it is the quick one.
         coarse = self._steps(self._coarsest)
-        shortest = draft_of(self.sources, self.structure, coarse, codec="quantised")
-        if len(shortest.data) > limit:
-            return min(shortest, self.exact, key=_length)
-        if len(shortest.data) > limit * (1 - _CLOSE):
-            return shortest
-        room = limit * (1 - _CLOSE / 2) - self._overhead(shortest)
+        draft = draft_of(self.sources, self.structure, coarse, codec=_uniform)
+        exact = sum(source.about_exact_bytes for source in self.sources)
+        if exact > 2 * len(draft.data):
+            return draft
+        return min(draft, self.exact, key=_length)
+
+    def within_bytes(self, limit: int) -> Draft:
+        """The file closest below the limit; the shortest there is if all are above."""
+        if limit < _TIGHT * sum(s.array.nbytes for s in self.sources):
+            shortest = self._shortest
+            if len(shortest.data) > limit:
+                return shortest
+            if len(shortest.data) > limit * (1 - _CLOSE):
+                return shortest
+        fakes = [source.placeholder() for source in self.sources]
+        overhead = len(write(self.structure, fakes))
+        room = limit * (1 - _CLOSE / 2) - overhead
+        if self._bytes(self._coarsest) > room:
+            return self._shortest
         scale = meet(
             self._bytes,
             room,
             self._finest,
             self._coarsest,
-            tolerance=limit * _CLOSE / 4,
+            tolerance=limit * _CLOSE / 8,
         )
 
         def miss(draft: Draft) -> float:
             return (len(draft.data) - limit * (1 - _CLOSE / 2)) / (limit * _CLOSE / 2)
 
         floats = sum(s.array.size for s in self.sources if s.energy) / 8
-        return self._refined(scale, room, miss, floats / (limit * _CLOSE / 2), shortest)
+        return self._refined(
+            scale, room, miss, floats / (limit * _CLOSE / 2), lambda: self._shortest
+        )
 
     def within_rel_error(self, target: float) -> Draft:
         """The shortest file whose total error is at most `target` of the total norm."""
@@ -268,7 +295,7 @@ class _Search:
             return (found - goal) / (_CLOSE_ERROR / 2)
 
         room = self._bytes(scale)
-        return self._refined(scale, room, miss, -2 / _CLOSE_ERROR, self.exact)
+        return self._refined(scale, room, miss, -2 / _CLOSE_ERROR, lambda: self.exact)
 
     def within_max_abs(self, target: float) -> Draft:
         """The shortest file with no error of any number above `target`."""
@@ -287,7 +314,7 @@ class _Search:
             self.sources,
             self.structure,
             step,
-            codec="quantised",
+            codec=_uniform,
             progress=self.progress,
         )
 
@@ -303,7 +330,7 @@ class _Search:
         room: float,
         miss: Callable[[Draft], float],
         slope: float,
-        fallback: Draft,
+        fallback: Callable[[], Draft],
     ) -> Draft:
         """Real files at the best choice of options, until one meets the budget.
 
@@ -313,10 +340,11 @@ class _Search:
             miss: how far a file is from the middle of what is wanted; in [-1, 1] it is
                 right, above 1 it breaks the budget.
             slope: of `miss` over a power of two of finer steps; about.
-            fallback: what is within the budget for sure.
+            fallback: what is within the budget if anything is.
         """
         scales, gap = self._allocated(scale, room)
-        best, best_miss = fallback, -math.inf
+        best: Draft | None = None
+        best_miss = -math.inf
         shift = 0.0
         below: tuple[float, float] | None = None
         above: tuple[float, float] | None = None
@@ -350,7 +378,7 @@ class _Search:
             if abs(next_shift - shift) < 2.0**-11:
                 break
             shift = next_shift
-        return best
+        return best or fallback()
 
     def _allocated(self, scale: float, room: float) -> tuple[dict[str, float], float]:
         """The best scale of each tensor within `room` bytes, and the gap to the bound.
@@ -397,10 +425,6 @@ class _Search:
         # Bytes fall in a straight line, and error grows by a power.
         return Point(between, low.energy * (high.energy / low.energy) ** part)
 
-    def _overhead(self, draft: Draft) -> int:
-        """Bytes of a file that are no tensor's."""
-        return len(draft.data) - sum(len(b) for t in draft.tensors for b in t.blocks)
-
     def _steps(self, scale: float) -> Steps:
         return lambda source: self._step(source, scale)
 
@@ -427,6 +451,10 @@ class _Search:
         wide = any(source.array.dtype.itemsize == 8 for source in self.sources)
         ratios = [s.rms / self._unit(s) for s in self.sources if s.energy]
         return math.log2(min(ratios, default=1.0)) - (54 if wide else 26)
+
+
+def _uniform(_: Source) -> str:
+    return "quantised"
 
 
 def _length(draft: Draft) -> int:

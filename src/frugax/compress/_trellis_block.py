@@ -8,6 +8,7 @@ A block is: header; tables, classes and far-out numbers, each a zstd frame; one 
 state a lane; the 16-bit words that lanes share; raw bits.
 """
 
+import itertools
 import struct
 from typing import Any
 
@@ -21,7 +22,8 @@ from ._trellis_lanes import LANE, Coded, Lanes
 from ._trellis_tables import MOST_CLASSES, SCALE_BITS, Tables, unpack
 from ._zstd import unzstd
 
-# u32 lane, u32 run, u8 classes, u8 raw bits, u32 tables, u32 classes, u32 far, u32 words.
+# u32 lane, u32 run, u8 classes, u8 raw bits; u32 bytes of tables, classes and far-out
+# numbers; u32 words.
 _HEADER = struct.Struct("<IIBBIIII")
 _LOWEST = 1 << 16  # states live in [2^16, 2^32) and move 16 bits at a time
 
@@ -85,8 +87,8 @@ def decode(
     return values if index is None else np.take(values, index)
 
 
-def decode_levels(block: memoryview, size: int) -> np.ndarray:
-    """Give back `size` levels, int64.
+def integers(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
+    """Give back `size` levels for weights of a dtype, which all are the same here.
 
     Raises:
         CorruptFileError: this is no such block.
@@ -143,7 +145,7 @@ def _decode_levels(
     if sum(parts) != len(block) or not 1 <= count <= MOST_CLASSES:
         raise CorruptFileError("a trellis-coded block contradicts its own header.")
     at = np.cumsum(parts)
-    pieces = [block[a:b] for a, b in zip(at[:-1], at[1:], strict=True)]
+    pieces = [block[a:b] for a, b in itertools.pairwise(at)]
     packed = unzstd(bytes(pieces[0]), most=count * 600)
     tables = unpack(packed, classes=count, raw_bits=raw_bits)
     classes = np.zeros(lanes.runs, np.uint8)

@@ -22,6 +22,7 @@ _LEAST_RUN = 64
 _BIT = np.float32(0.36)
 # Beyond this many steps of deviation, rates are as good as equal (0.003 dB).
 _RATES_UP_TO = 12.0
+_PART = 1 << 20  # numbers in a float64 copy
 # Rates are learnt on short pieces of the lanes, many side by side: that is quick.
 _PIECE, _PIECES = 128, 256
 
@@ -48,7 +49,8 @@ class Lanes:
             length = -(-row // pieces)
             return cls(size, length, length)
         run = row * -(-_LEAST_RUN // row)
-        return cls(size, run * max(1, round(LANE / run)), run)
+        runs = min(max(1, round(LANE / run)), -(-size // run))
+        return cls(size, run * runs, run)
 
     @property
     def count(self) -> int:
@@ -100,14 +102,24 @@ class Coded:
         return self.lanes.join(self.levels)
 
 
+def run_squares(values: np.ndarray, lanes: Lanes) -> np.ndarray:
+    """Sum of squares of each run of flat values."""
+    part = max(1, _PART // lanes.run) * lanes.run
+    found = [
+        np.add.reduceat(
+            np.square(values[at : at + part].astype(np.float64)),
+            np.arange(0, min(part, len(values) - at), lanes.run),
+        )
+        for at in range(0, len(values), part)
+    ]
+    return np.concatenate(found)
+
+
 def run_classes(values: np.ndarray, lanes: Lanes) -> np.ndarray:
     """The class of each run of flat values, uint8; whatever the step will be."""
-    squares = np.add.reduceat(
-        np.square(values.astype(np.float64)), np.arange(0, lanes.size, lanes.run)
-    )
     lengths = np.full(lanes.runs, lanes.run)
     lengths[-1] = lanes.size - lanes.run * (lanes.runs - 1)
-    return classes_of(squares, lengths)
+    return classes_of(run_squares(values, lanes), lengths)
 
 
 def quantise(

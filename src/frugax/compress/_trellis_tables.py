@@ -24,7 +24,7 @@ SCALE_BITS = 12
 MOST_CLASSES = 16
 _MOST_HALVES = 126  # of 2 symbols each, and 2 symbols for what is far out: 254
 _HALVES = 100  # what a fine grid is cut down to, by raw bits
-# 2^(k/8) * 2^12.
+# Powers of two, an eighth of an octave apart, from 2^12.
 _EIGHTHS = np.array([4096, 4467, 4871, 5312, 5793, 6317, 6889, 7513], np.int64)
 _MOST_LOG = 8 * 24
 # A class of fewer numbers costs more for its tables than it saves.
@@ -84,9 +84,9 @@ def classes_of(squares: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     renamed = np.zeros(len(found), np.uint8)
     name = held = 0
     for i in range(len(found) - 1, -1, -1):  # from the largest downwards
-        if held >= _LEAST_NUMBERS and numbers[: i + 1].sum() >= _LEAST_NUMBERS:
-            if name < MOST_CLASSES - 1:
-                name, held = name + 1, 0
+        enough = min(held, int(numbers[: i + 1].sum())) >= _LEAST_NUMBERS
+        if enough and name < MOST_CLASSES - 1:
+            name, held = name + 1, 0
         renamed[i] = name
         held += int(numbers[i])
     return renamed[which]
@@ -99,7 +99,9 @@ def build(numbers: np.ndarray, classes: np.ndarray) -> Tables:
     parts = [numbers[classes == i] for i in range(count)] if count > 1 else [numbers]
     spans = [_span(part) for part in parts]
     raw_bits = 0
-    while any((h >> (2 + raw_bits)) - (a >> (2 + raw_bits)) >= _HALVES for a, h in spans):
+    while any(
+        (h >> (2 + raw_bits)) - (a >> (2 + raw_bits)) >= _HALVES for a, h in spans
+    ):
         raw_bits += 1
     shift = 2 + raw_bits
     lowest = np.array([a >> shift for a, _ in spans])
@@ -167,7 +169,9 @@ def _frequencies(logs: list[np.ndarray]) -> np.ndarray:
 def _scaled(weights: np.ndarray) -> np.ndarray:
     """Whole numbers, 1 or more, that sum to `2^SCALE_BITS`."""
     total = 1 << SCALE_BITS
-    scaled = np.maximum(1, (weights * total + int(weights.sum()) // 2) // int(weights.sum()))
+    scaled = np.maximum(
+        1, (weights * total + int(weights.sum()) // 2) // int(weights.sum())
+    )
     surplus = int(scaled.sum()) - total
     while surplus:  # taken from the largest, or given to it
         largest = int(np.argmax(scaled))
