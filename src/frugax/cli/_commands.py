@@ -4,11 +4,14 @@ Nothing heavy is imported until a command runs, so that `frugax --help` is quick
 returns the process's exit code: 0 when all budgets were kept, 1 when one was not.
 """
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from frugax.budget import MemoryBudget, Receipt, SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError, FrugaxError
@@ -264,8 +267,8 @@ def compress(
             "in .fxz; the original is never replaced."
         )
     _must_be_free(target, force=force)
-    with console.status(f"compressing {file.name} to {budget}"):
-        saved = room.save(target, room.load_weights(file), budget)
+    with _bar(f"compressing to {budget}") as progress:
+        saved = room.save(target, room.load_weights(file), budget, progress=progress)
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
     _say_written(target)
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
@@ -301,7 +304,7 @@ def decompress(
     if target.suffix != ".safetensors":
         raise ConfigError(f"--to {target}: the file must end in .safetensors.")
     _must_be_free(target, force=force)
-    with console.status(f"decompressing {file.name}"):
+    with errors.status(f"decompressing {file.name}"):
         room.export_safetensors(file, target)
     _say_written(target)
     return 0
@@ -326,7 +329,8 @@ def verify(file: File, /, *, against: Target = None) -> int:
     if against is not None:
         _must_exist(against)
     original = None if against is None else room.load_weights(against)
-    report = room.verify(file, against=original)
+    with errors.status(f"reading {file.name} to its end"):
+        report = room.verify(file, against=original)
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
 
@@ -387,6 +391,27 @@ def _say_written(path: Path) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+@contextlib.contextmanager
+def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar of what is done, with what is being done; nothing if not in a terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
+
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+        transient=True,
+    ) as bar:
+        row = bar.add_task(escape(task), total=1.0)
+
+        def show(done: float, what: str) -> None:
+            bar.update(row, completed=done, description=escape(f"{task}: {what}"))
+
+        yield show
 
 
 def _already_finished(folder: "RunFolder") -> int:

@@ -1,6 +1,7 @@
 """A tensor to blocks and back, by the name of its codec."""
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from . import _lossless, _quantised, _trellis_block
 from ._arrays import dtype_named
 from ._container import (
     BLOCK,
+    STEPPED,
     Header,
     Record,
     block_of,
@@ -97,14 +99,16 @@ def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
     """
-    if record.codec != "quantised":
+    if record.codec not in STEPPED:
         return None
+    dtype = dtype_named(record.dtype)
+    numbers = chunk_numbers(record.codec, record.shape)
     flat = np.empty(record.size, np.int64)
     try:
         for i, chunk in enumerate(record.chunks):
-            part = flat[i * BLOCK : (i + 1) * BLOCK]
+            part = flat[i * numbers : (i + 1) * numbers]
             block = block_of(file, header, chunk)
-            part[:] = _quantised.integers(block, dtype_named(record.dtype), len(part))
+            part[:] = _stepped(record).integers(block, dtype, len(part))
     except CorruptFileError as e:
         raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
     return flat
@@ -118,5 +122,8 @@ def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
         return np.frombuffer(block, dtype)
     if record.step is None:
         return _lossless.decode(block, dtype, size)
-    stepped = _trellis_block if record.codec == "trellis" else _quantised
-    return stepped.decode(block, record.step, dtype, size)
+    return _stepped(record).decode(block, record.step, dtype, size)
+
+
+def _stepped(record: Record) -> ModuleType:
+    return _trellis_block if record.codec == "trellis" else _quantised

@@ -56,3 +56,20 @@ class JaxTropicalBridge:
         if torch is not None and isinstance(value, torch.Tensor):
             return self.to_torch(array)
         return np.asarray(array) if isinstance(value, np.ndarray) else array
+
+    def try_it(self) -> bool:
+        """Hand a torch tensor to JAX and back; `frugax doctor` does.
+
+        Returns:
+            Whether both shared its memory.
+
+        Raises:
+            RuntimeError: it came back changed.
+        """
+        from ._torch import sample
+
+        tensor = sample()
+        back = self.to_torch(self.to_jax(tensor), copy=False)
+        if back.cpu().tolist() != tensor.tolist():
+            raise RuntimeError("a tensor comes back from JAX changed: report this.")
+        return back.data_ptr() == tensor.data_ptr()

@@ -228,3 +228,8 @@ def agreement(
     if not rows:
         raise ValueError("validation_data holds no batches.")
     return Agreement(same / rows, (error / energy) ** 0.5 if energy else 0.0)
+
+
+def sample() -> torch.Tensor:
+    """A tensor to try things with, of 64 bits, which JAX likes to halve."""
+    return torch.arange(1024, dtype=torch.float64) + 2.0**-40
