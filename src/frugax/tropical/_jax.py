@@ -36,7 +36,7 @@ def holds_infinity(a: jax.Array, which: float) -> bool:
     return bool(_any_is(a, which))
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnums=1)
 def _any_is(a: jax.Array, which: float) -> jax.Array:
     return (a == which).any()  # in one call: eager steps cost as much as small products
 
