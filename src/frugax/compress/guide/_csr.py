@@ -90,7 +90,7 @@ def csr_of(array: np.ndarray) -> CsrMatrix:
     counts = places.sum(axis=1)
     return CsrMatrix(
         values=array[places],
-        columns=np.nonzero(places)[1],
+        columns=np.ascontiguousarray(np.nonzero(places)[1]),
         row_starts=np.concatenate([[0], np.cumsum(counts)]),
         shape=(array.shape[0], array.shape[1]),
     )
