@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.numpy import save_file
 
 from forked import frugax
 
-COMMANDS = ["run", "plan", "compress", "decompress", "verify", "doctor"]
+COMMANDS = ["run", "plan", "compress", "decompress", "verify", "inspect", "doctor"]
 
 
 def doctor(**env):
@@ -205,6 +206,8 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
         ([], "give one size (--ratio 8"),
         (["--ratio", "2", "--size", "1KiB"], "give one size"),
         (["--ratio", "-1"], "ratio must be > 0"),
+        (["--bytes", "100"], "needs at least"),
+        (["--bytes", "1.5"], 'a size such as "2MiB"'),
         (["--ratio", "2", "--to", "m.safetensors"], "the original is never replaced"),
         (["--ratio", "2", "--to", "m.zip"], "ends in .fxz"),
         (["--ratio", "2", "--to", "there.fxz"], "there already; choose another"),
@@ -219,6 +222,68 @@ def test_what_compress_cannot_do_is_one_line(tmp_path, args, part):
     assert sorted(os.listdir(tmp_path)) == ["m.safetensors", "there.fxz"]
     assert path.read_bytes() == before
     assert (tmp_path / "there.fxz").read_bytes() == b"mine"
+
+
+@pytest.fixture
+def packed(tmp_path):
+    weights = {"w<&>": np.random.default_rng(0).normal(size=(64, 64)), "b": np.ones(9)}
+    save_file(weights, tmp_path / "m.safetensors")
+    args = ["--bytes", "6000", "-o", "p.fxz"]
+    done = frugax("compress", "m.safetensors", *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "p.fxz").stat().st_size <= 6000
+    return tmp_path
+
+
+def test_inspect_shows_each_tensor_and_draws_it(packed):
+    done = frugax("inspect", "p.fxz", "--plot", "p.svg", cwd=packed)
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("w<&>"))
+    assert " dB" in row
+    size = (packed / "p.fxz").stat().st_size
+    assert f"file: {size:,} bytes" in done.stdout
+    (title, dot) = [
+        node.text
+        for node in ET.parse(packed / "p.svg").iter()
+        if node.tag.endswith("title")
+    ]
+    assert title == "p.fxz: bits and error of each tensor"
+    assert str(dot).startswith("w<&>: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["none.fxz"], "none.fxz: there is no such file"),
+        (["m.safetensors"], "this is no .fxz file"),
+        (["p.fxz", "--plot", "p.png"], "must end in .svg"),
+        (["p.fxz", "--plot", "there.svg"], "choose another with --plot"),
+    ],
+)
+def test_what_inspect_cannot_do_is_one_line(packed, args, part):
+    (packed / "there.svg").write_bytes(b"mine")
+    before = sorted(os.listdir(packed))
+    assert_one_line(frugax("inspect", *args, cwd=packed), part)
+    assert sorted(os.listdir(packed)) == before
+    assert (packed / "there.svg").read_bytes() == b"mine"
+
+
+def test_force_replaces_and_nothing_else_does(packed):
+    again = ["compress", "m.safetensors", "--bytes", "5000", "-o", "p.fxz"]
+    assert_one_line(frugax(*again, cwd=packed), "--force")
+    assert frugax(*again, "--force", cwd=packed).returncode == 0
+    assert (packed / "p.fxz").stat().st_size <= 5000
+
+
+def test_a_reader_that_stops_early_is_no_bug():
+    run = "from frugax.cli import main; main(['run', '--help'])"
+    done = subprocess.run(
+        f'{sys.executable} -u -c "{run}" | head -c 1',
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(small):
@@ -259,6 +324,7 @@ def test_doctor_says_what_is_here_and_what_to_install(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "apt-get install chromium" in done.stdout
     assert "All that frugax needs is here" in done.stdout
+    assert "decodes the bits that NumPy does" in done.stdout
     assert str(tmp_path / "frugax" / "xla") in done.stdout
 
 

@@ -4,11 +4,14 @@ Nothing heavy is imported until a command runs, so that `frugax --help` is quick
 returns the process's exit code: 0 when all budgets were kept, 1 when one was not.
 """
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from frugax.budget import MemoryBudget, Receipt, SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError, FrugaxError
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Force = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER")]
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 
@@ -206,12 +211,14 @@ def compress(
     file: File,
     /,
     *,
-    to: Target = None,
-    size: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None,
+    to: Output = None,
+    size: Annotated[
+        str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])
+    ] = None,
     ratio: Number = None,
     rel_error: Number = None,
     max_abs: Number = None,
-    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+    force: Force = False,
 ) -> int:
     """Compress the weights in a .safetensors or .npz file into a size or an error.
 
@@ -219,14 +226,15 @@ def compress(
 
     frugax compress model.safetensors --ratio 8
 
-    frugax compress model.safetensors --size 2MiB --to small.fxz
+    frugax compress model.safetensors --size 2MiB -o small.fxz
 
     frugax compress model.npz --rel-error 0.01
 
     Args:
         file: the weights.
         to: the compressed file; by default the same name with .fxz.
-        size: length of the file, such as 2MiB, or 4bpw for bits per weight.
+        size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
+            weight.
         ratio: how many times smaller the file must be.
         rel_error: largest relative error over all weights; 0 is exact.
         max_abs: largest error of any one weight.
@@ -241,6 +249,8 @@ def compress(
         if size is None:
             budget = SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
         else:
+            # A plain number is bytes, though a size in text would want a unit.
+            size = f"{size}B" if size.isdecimal() else size
             budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
     except TypeError as e:
         raise ConfigError(
@@ -257,10 +267,10 @@ def compress(
             "in .fxz; the original is never replaced."
         )
     _must_be_free(target, force=force)
-    with console.status(f"compressing {file.name} to {budget}"):
-        saved = room.save(target, room.load_weights(file), budget)
+    with _bar(f"compressing to {budget}") as progress:
+        saved = room.save(target, room.load_weights(file), budget, progress=progress)
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
+    _say_written(target)
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
 
 
@@ -268,8 +278,8 @@ def decompress(
     file: File,
     /,
     *,
-    to: Target = None,
-    force: tyro.conf.FlagCreatePairsOff[bool] = False,
+    to: Output = None,
+    force: Force = False,
 ) -> int:
     """Write the weights of a .fxz file back as .safetensors.
 
@@ -277,7 +287,7 @@ def decompress(
 
     frugax decompress model.fxz
 
-    frugax decompress model.fxz --to restored.safetensors
+    frugax decompress model.fxz -o restored.safetensors
 
     Args:
         file: the compressed weights.
@@ -294,9 +304,9 @@ def decompress(
     if target.suffix != ".safetensors":
         raise ConfigError(f"--to {target}: the file must end in .safetensors.")
     _must_be_free(target, force=force)
-    with console.status(f"decompressing {file.name}"):
+    with errors.status(f"decompressing {file.name}"):
         room.export_safetensors(file, target)
-    console.print(f"{target}: {format_bytes(target.stat().st_size)}", highlight=False)
+    _say_written(target)
     return 0
 
 
@@ -319,12 +329,48 @@ def verify(file: File, /, *, against: Target = None) -> int:
     if against is not None:
         _must_exist(against)
     original = None if against is None else room.load_weights(against)
-    report = room.verify(file, against=original)
+    with errors.status(f"reading {file.name} to its end"):
+        report = room.verify(file, against=original)
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
 
 
-def _must_be_free(target: Path, *, force: bool) -> None:
+def inspect(file: File, /, *, plot: Output = None, force: Force = False) -> int:
+    """Show what a .fxz file says of each tensor: codec, bytes, error, way to the bound.
+
+    For example:
+
+    frugax inspect model.fxz
+
+    frugax inspect model.fxz --plot model.svg
+
+    Nothing is decoded: frugax verify does that.
+
+    Args:
+        file: the compressed weights.
+        plot: draw bits against error, beside the bound, into this .svg file.
+        force: replace the picture if it is there already.
+
+    Raises:
+        ConfigError: there is no such file, or the picture is no .svg file.
+    """
+    from frugax import compress as room
+    from frugax.files import write_whole
+
+    _must_exist(file)
+    if plot is not None:
+        if plot.suffix != ".svg":
+            raise ConfigError(f"--plot {plot}: the file must end in .svg.")
+        _must_be_free(plot, force=force, option="--plot")
+    found = room.inspect(file)
+    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    if plot is not None:
+        write_whole(plot, found.svg())
+        _say_written(plot)
+    return 0
+
+
+def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
     """Never replace a file that nobody said to replace.
 
     Raises:
@@ -332,9 +378,40 @@ def _must_be_free(target: Path, *, force: bool) -> None:
     """
     if target.exists() and not force:
         raise ConfigError(
-            f"{target}: this file is there already; choose another with --to, or "
-            "replace it with --force."
+            f"{target}: this file is there already; choose another with {option}, "
+            "or replace it with --force."
         )
+
+
+def _say_written(path: Path) -> None:
+    size = path.stat().st_size
+    console.print(
+        f"{path}: {size:,} bytes ({format_bytes(size)})",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@contextlib.contextmanager
+def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar of what is done, with what is being done; nothing if not in a terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
+
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+        transient=True,
+    ) as bar:
+        row = bar.add_task(escape(task), total=1.0)
+
+        def show(done: float, what: str) -> None:
+            bar.update(row, completed=done, description=escape(f"{task}: {what}"))
+
+        yield show
 
 
 def _already_finished(folder: "RunFolder") -> int:

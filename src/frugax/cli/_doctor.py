@@ -47,13 +47,24 @@ def examine(console: Console) -> int:
         if module and importlib.util.find_spec(module) is None:
             found = None
         table.add_row(package, found or "-", use if found else f"for {use}: {install}")
-    for name, look in (("devices", _devices), ("compile cache", _cache)):
+    for name, look in (
+        ("devices", _devices),
+        ("memory", _memory),
+        ("compile cache", _cache),
+    ):
         try:
             shown, advice = look()
         except Exception as e:  # a broken JAX fails in any way: saying so is our job
             broken = True
-            reason = escape(str(e).strip().splitlines()[0] if str(e).strip() else "")
+            reason = escape(_first_line(e))
             shown, advice = "-", f"[red]JAX does not start[/red]: {reason}"
+        table.add_row(name, shown, advice)
+    for name, look in (("torch bridge", _bridge), ("compression", _compression)):
+        try:
+            shown, advice = look()
+        except Exception as e:  # whatever it is, it is what the user came to hear
+            broken = True
+            shown, advice = "-", f"[red]fails[/red]: {escape(_first_line(e))}"
         table.add_row(name, shown, advice)
     free = shutil.disk_usage(Path.cwd()).free
     table.add_row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
@@ -100,6 +111,54 @@ def _cache() -> tuple[str, str]:
         return str(folder), "empty: the first run compiles everything"
     sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()]
     return str(folder), f"{len(sizes)} programs, {format_bytes(sum(sizes))}"
+
+
+def _memory() -> tuple[str, str]:
+    import jax
+
+    stats = jax.devices()[0].memory_stats()
+    if stats is None:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return f"{format_bytes(whole)} in this machine", "JAX on CPU does not say more"
+    used, limit = stats["bytes_in_use"], stats.get("bytes_limit")
+    return (
+        f"{format_bytes(used)} in use"
+        + (f" of {format_bytes(limit)}" if limit else ""),
+        "XLA_PYTHON_CLIENT_MEM_FRACTION sets what JAX reserves",
+    )
+
+
+def _bridge() -> tuple[str, str]:
+    if importlib.util.find_spec("torch") is None:
+        return "-", "no torch here, so none is needed"
+    from frugax.compress import SystemIntegrationCoordinator
+
+    bridge = SystemIntegrationCoordinator().components["jax_tropical_bridge"]
+    return "works", "without a copy" if bridge.try_it() else "with a copy"
+
+
+def _compression() -> tuple[str, str]:
+    """Compress a small tensor, and have JAX prove that it decodes NumPy's bits."""
+    import numpy as np
+
+    from frugax.compress import MetricType, SystemIntegrationCoordinator
+
+    coordinator = SystemIntegrationCoordinator()
+    tensor = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+    result = coordinator.compress(tensor)
+    compiled = coordinator.components["performance_monitor"].latest(
+        MetricType.JAX_COMPILATION
+    )
+    return (
+        f"{result.compression_ratio:.3g}x smaller at {result.rel_error:.2g} error",
+        f"{result.processing_mode} decodes the bits that NumPy does"
+        + ("" if compiled is None else f"; compiled in {compiled:.0f} ms"),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _disk_advice(free: int) -> str:

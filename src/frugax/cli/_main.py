@@ -1,9 +1,11 @@
 """The `frugax` command: reads the arguments, turns known errors into one line.
 
 Exit codes: 0 all budgets kept; 1 a budget broken or not decidable; 2 bad input; 70 an
-error in the user's own code, or a bug of ours, with its traceback; 130 interrupted.
+error in the user's own code, or a bug of ours, with its traceback; 130 interrupted;
+141 nobody read the output to its end.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -55,6 +57,9 @@ def main(args: Sequence[str] | None = None) -> None:
             f"[bold red]frugax:[/bold red] {_plain(e)}", soft_wrap=True, highlight=False
         )
         code = 2
+    except BrokenPipeError:  # `frugax ... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
     except KeyboardInterrupt:
         _commands.errors.print("Interrupted.")
         code = 130
@@ -65,7 +70,10 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _commands_by_name() -> dict[str, Callable[..., int]]:
-    names = ("run", "plan", "launch", "compress", "decompress", "verify", "doctor")
+    names = (
+        *("run", "plan", "launch", "compress", "decompress", "verify", "inspect"),
+        "doctor",
+    )
     # `watch` has commands of its own; here it stands for the help.
     return {name: getattr(_commands, name) for name in names} | {"watch": _watch}
 

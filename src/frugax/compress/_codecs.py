@@ -1,31 +1,64 @@
 """A tensor to blocks and back, by the name of its codec."""
 
+from collections.abc import Iterator
+from types import ModuleType
+
 import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from . import _lossless, _quantised
+from . import _lossless, _quantised, _trellis_block
 from ._arrays import dtype_named
-from ._container import BLOCK, Header, Record, block_of, digest_of
+from ._container import (
+    BLOCK,
+    STEPPED,
+    Header,
+    Record,
+    block_of,
+    chunk_numbers,
+    digest_of,
+    row_of,
+)
+from ._quantised import Step
+from ._trellis_lanes import Lanes, quantise, run_classes
 
 
 def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     """The exact coding of an array: codec and blocks, `"stored"` if none is shorter."""
     flat = array.reshape(-1)
-    blocks = tuple(_lossless.encode(part) for part in _parts(flat))
+    parts = [flat[i : i + BLOCK] for i in range(0, len(flat), BLOCK)]
+    blocks = tuple(_lossless.encode(part) for part in parts)
     if sum(map(len, blocks)) < array.nbytes:
         return "lossless", blocks
-    return "stored", tuple(part.tobytes() for part in _parts(flat))
+    return "stored", tuple(part.tobytes() for part in parts)
 
 
-def quantised_blocks(levels: np.ndarray) -> tuple[bytes, ...]:
-    """The coding of a tensor's flat levels."""
-    return tuple(_quantised.encode(part) for part in _parts(levels))
+def stepped_blocks(
+    array: np.ndarray, codec: str, step: Step
+) -> Iterator[tuple[bytes, np.ndarray] | None]:
+    """Code an array with a step, chunk by chunk; None where some number is too large.
 
-
-def quantised_bytes(levels: np.ndarray) -> float:
-    """How long `quantised_blocks(levels)` will be together, to about 0.1%."""
-    return sum(_quantised.encoded_bytes(part) for part in _parts(levels))
+    Yields:
+        The bytes of each chunk, and the values that they stand for.
+    """
+    flat = array.reshape(-1)
+    numbers = chunk_numbers(codec, array.shape)
+    for first in range(0, len(flat), numbers):
+        part = flat[first : first + numbers]
+        if codec == "trellis":
+            lanes = Lanes.of_rows(len(part), row_of(array.shape))
+            coded = quantise(part, step, lanes, run_classes(part, lanes))
+            if coded is None:
+                yield None
+                return
+            levels, block = coded.flat, _trellis_block.encode(coded)
+        else:
+            levels = _quantised.levels_of(part, step)
+            if levels is None:
+                yield None
+                return
+            block = _quantised.encode(levels)
+        yield block, _quantised.values_of(levels, step, array.dtype)
 
 
 def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarray:
@@ -41,11 +74,12 @@ def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarra
         UnsupportedFileError: it uses a coder of a newer version.
     """
     dtype = dtype_named(record.dtype)
+    numbers = chunk_numbers(record.codec, record.shape)
     try:
         blocks = [block_of(file, header, chunk) for chunk in record.chunks]
         flat = np.empty(record.size, dtype)
         for i, block in enumerate(blocks):
-            part = flat[i * BLOCK : (i + 1) * BLOCK]
+            part = flat[i * numbers : (i + 1) * numbers]
             part[:] = _decode_block(block, record, len(part))
         if digest_of(flat.view(np.uint8)) != record.digest:
             raise CorruptFileError("its values are not the ones that were written.")
@@ -56,16 +90,40 @@ def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarra
     return flat.reshape(record.shape)
 
 
+def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:
+    """The whole numbers whose product with `record.step` is a tensor, flat.
+
+    For decoders on a device, which multiply there; None where the codec has none. The
+    product is not compared with the digest here.
+
+    Raises:
+        CorruptFileError: its bytes are damaged; the message names the tensor.
+    """
+    if record.codec not in STEPPED:
+        return None
+    dtype = dtype_named(record.dtype)
+    numbers = chunk_numbers(record.codec, record.shape)
+    flat = np.empty(record.size, np.int64)
+    try:
+        for i, chunk in enumerate(record.chunks):
+            part = flat[i * numbers : (i + 1) * numbers]
+            block = block_of(file, header, chunk)
+            part[:] = _stepped(record).integers(block, dtype, len(part))
+    except CorruptFileError as e:
+        raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
+    return flat
+
+
 def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
     dtype = dtype_named(record.dtype)
     if record.codec == "stored":
         if len(block) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
         return np.frombuffer(block, dtype)
-    if record.step is not None:
-        return _quantised.decode(block, record.step, dtype, size)
-    return _lossless.decode(block, dtype, size)
+    if record.step is None:
+        return _lossless.decode(block, dtype, size)
+    return _stepped(record).decode(block, record.step, dtype, size)
 
 
-def _parts(flat: np.ndarray) -> list[np.ndarray]:
-    return [flat[i : i + BLOCK] for i in range(0, len(flat), BLOCK)]
+def _stepped(record: Record) -> ModuleType:
+    return _trellis_block if record.codec == "trellis" else _quantised

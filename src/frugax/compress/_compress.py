@@ -1,5 +1,6 @@
 """A tree of weights within a budget: planned, coded, decoded again, reported."""
 
+import math
 import os
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ from frugax.trees import describe
 from frugax.typing import PyTree
 
 from ._arrays import arrays_of, unwrapped
-from ._choose import Draft, choose, draft_of, limit_of
+from ._choose import Draft, Progress, choose, draft_of, limit_of
 from ._error import Error, relative
 from ._file import CompressedFile
 from ._plan import CompressPlan, plan_of
@@ -18,7 +19,13 @@ from ._report import CompressReport, TensorReport, gap_to_bound_db
 from ._sources import Source
 
 
-def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
+def plan(
+    tree: PyTree,
+    budget: SizeBudget,
+    *,
+    sensitivity: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
+) -> CompressPlan:
     """Choose a codec and a step for every tensor so that the file meets the budget.
 
     With a size, the file is as close below it as can be, and as exact; a tree that
@@ -31,6 +38,11 @@ def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
         budget: bytes of the whole file, or the error allowed, or both. Errors count
             finite float tensors; whole numbers and tensors with NaN or infinity in
             them are always exact.
+        sensitivity: what a squared error of each float tensor is worth, by name, in
+            any one unit; `frugax.compress.sensitivity_of` measures it on your data.
+            By default 1 over the tensor's root mean square.
+        progress: called with the share that is done, in [0, 1], and what is being
+            done, now and then; what it raises ends the work.
 
     Returns:
         The plan; `compress(tree, budget, plan=plan)` carries it out.
@@ -39,7 +51,8 @@ def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
         InfeasibleBudgetError: no file is as small as asked, within the error asked;
             `needed` is the length of the smallest.
         TypeError: a leaf is no array, or of a dtype that no file can hold.
-        ValueError: two leaves share a name, or the tree has over 100 levels.
+        ValueError: two leaves share a name, the tree has over 100 levels, or the
+            sensitivity is not one number >= 0 for each float tensor.
 
     >>> weights = {"w": np.random.default_rng(0).normal(size=(64, 64))}
     >>> found = plan(weights, SizeBudget(ratio=8))
@@ -48,11 +61,19 @@ def plan(tree: PyTree, budget: SizeBudget) -> CompressPlan:
     """
     check_budget(budget, SizeBudget)
     sources, structure = _sources(tree)
-    return plan_of(choose(sources, structure, budget), budget)
+    draft = choose(
+        sources, structure, budget, sensitivity=sensitivity, progress=_rising(progress)
+    )
+    return plan_of(draft, budget)
 
 
 def compress(
-    tree: PyTree, budget: SizeBudget, *, plan: CompressPlan | None = None
+    tree: PyTree,
+    budget: SizeBudget,
+    *,
+    plan: CompressPlan | None = None,
+    sensitivity: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
 ) -> bytes:
     """Code a tree of weights into the bytes of one file, within the budget.
 
@@ -63,6 +84,8 @@ def compress(
         budget: bytes of the whole file, or the error allowed, or both.
         plan: what `frugax.compress.plan` gave for this tree and budget, to save the
             search; by default it is searched for.
+        sensitivity: as `plan` takes it, where none is given.
+        progress: as `plan` takes it.
 
     Returns:
         The file's bytes; the same ones for the same weights.
@@ -79,7 +102,7 @@ def compress(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    draft = _draft(tree, budget, plan)
+    draft = _draft(tree, budget, plan, sensitivity, _rising(progress))
     _measure(draft)
     return draft.data
 
@@ -90,6 +113,8 @@ def save(
     budget: SizeBudget,
     *,
     plan: CompressPlan | None = None,
+    sensitivity: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
 ) -> CompressReport:
     """Write a tree of weights as one `.fxz` file within the budget, or not at all.
 
@@ -99,6 +124,8 @@ def save(
         budget: bytes of the whole file, or the error allowed, or both.
         plan: what `frugax.compress.plan` gave for this tree and budget, perhaps with
             earlier values; the report then has what it predicted.
+        sensitivity: as `frugax.compress.plan` takes it, where no plan is given.
+        progress: as `frugax.compress.plan` takes it.
 
     Returns:
         The report: file bytes and errors, measured on the decoded file. Without a
@@ -110,7 +137,7 @@ def save(
         TypeError: a leaf is no array, or of a dtype that no file can hold.
         ValueError: the plan is for other weights or another budget.
     """
-    draft = _draft(tree, budget, plan)
+    draft = _draft(tree, budget, plan, sensitivity, _rising(progress))
     errors = _measure(draft)
     write_whole(path, draft.data)
     return _report(draft, errors, budget, plan, file_bytes=os.stat(path).st_size)
@@ -122,11 +149,35 @@ def _sources(tree: PyTree) -> tuple[tuple[Source, ...], object]:
     return tuple(Source(n, a) for n, a in arrays.items()), describe(plain)
 
 
-def _draft(tree: PyTree, budget: SizeBudget, plan: CompressPlan | None) -> Draft:
+def _rising(progress: Progress | None) -> Progress | None:
+    """Never backwards: a second file begins where the first one ended."""
+    if progress is None:
+        return None
+    most = 0.0
+
+    def told(done: float, what: str) -> None:
+        nonlocal most
+        most = max(most, done)
+        progress(most, what)
+
+    return told
+
+
+def _draft(
+    tree: PyTree,
+    budget: SizeBudget,
+    plan: CompressPlan | None,
+    sensitivity: Mapping[str, float] | None,
+    progress: Progress | None,
+) -> Draft:
     check_budget(budget, SizeBudget)
     sources, structure = _sources(tree)
     if plan is None:
-        return choose(sources, structure, budget)
+        return choose(
+            sources, structure, budget, sensitivity=sensitivity, progress=progress
+        )
+    if sensitivity is not None:
+        raise ValueError("a plan has used its sensitivity already: leave one out.")
     if plan.budget != budget:
         raise ValueError(f"the plan is for {plan.budget}, not for {budget}.")
     have = {s.name: (s.array.dtype.name, s.array.shape) for s in sources}
@@ -138,7 +189,14 @@ def _draft(tree: PyTree, budget: SizeBudget, plan: CompressPlan | None) -> Draft
                 f"{planned.get(name)}, the tree as {have.get(name)}."
             )
     steps = {t.name: t.step for t in plan.tensors}
-    draft = draft_of(sources, structure, lambda source: steps[source.name])
+    codecs = {t.name: t.codec for t in plan.tensors}
+    draft = draft_of(
+        sources,
+        structure,
+        lambda source: steps[source.name],
+        codec=lambda source: codecs[source.name],
+        progress=progress,
+    )
     limit = limit_of(sources, budget)
     for name, found, most in (
         ("file bytes", len(draft.data), limit),
@@ -167,7 +225,8 @@ def _measure(draft: Draft) -> Mapping[str, Error]:
             decoded = file[source.name]
             exact = tensor.record.step is None
             error = Error() if exact else Error.between(decoded, source.array)
-            if error != tensor.error:
+            same = math.isclose(error.energy, tensor.error.energy, rel_tol=1e-9)
+            if not same or error.largest != tensor.error.largest:
                 raise CorruptFileError(f"tensor {source.name!r} does not come back.")
             errors[source.name] = error
     return errors
@@ -236,4 +295,5 @@ def _report(
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
         bound_gap_db=sum(g * n for g, n in gaps) / weights if weights else None,
+        allocation_gap=plan.allocation_gap,
     )

@@ -27,7 +27,9 @@ from ._zstd import unzstd
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"
 VERSION = 1
-CODECS = ("lossless", "quantised", "stored")
+CODECS = ("lossless", "quantised", "stored", "trellis")
+# Codecs whose values are whole numbers times a step.
+STEPPED = ("quantised", "trellis")
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
 _ALIGN = 64
 _MOST_HEADER = 64 << 20
@@ -57,11 +59,11 @@ class Record:
         dtype: one of `DTYPE_NAMES`.
         shape: its shape.
         codec: one of `CODECS`.
-        step: the distance of two values; None unless quantised.
+        step: what the values are multiples of; None if they are exact.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
         max_abs: largest |decoded - original|, rounded up to 4 digits.
         digest: BLAKE2b-128 of the decoded little-endian bytes, in hex.
-        chunks: one for every `BLOCK` numbers, the last perhaps shorter.
+        chunks: one for every `chunk_numbers`, the last perhaps shorter.
     """
 
     name: str
@@ -113,13 +115,27 @@ class Encoded:
 
     Attributes:
         record: what the header will say of it; without chunks.
-        blocks: its coded bytes, one for each `BLOCK` numbers.
+        blocks: its coded bytes, one for each `chunk_numbers`.
         error: how far its decoded values are from the original ones.
     """
 
     record: Record
     blocks: tuple[bytes, ...]
     error: Error
+
+
+def row_of(shape: tuple[int, ...]) -> int:
+    """How many numbers are in a row, that is, share their first index."""
+    return max(1, math.prod(shape[1:])) if len(shape) > 1 else 256
+
+
+def chunk_numbers(codec: str, shape: tuple[int, ...]) -> int:
+    """How many numbers are in each chunk but the last.
+
+    At most `BLOCK`; whole rows with the trellis codec, whose classes are of rows.
+    """
+    row = row_of(shape)
+    return BLOCK // row * row if codec == "trellis" and row <= BLOCK else BLOCK
 
 
 def digest_of(data: Any) -> str:
@@ -304,13 +320,13 @@ def _record(item: Any, data_bytes: int) -> Record:
         dtype=dtype,
         shape=tuple(shape),
         codec=codec,
-        step=_step(item, name) if codec == "quantised" else None,
+        step=_step(item, name) if codec in STEPPED else None,
         rel_error=_error(item, name, "rel_error"),
         max_abs=_error(item, name, "max_abs"),
         digest=digest,
         chunks=tuple(_chunk(c, name, data_bytes) for c in chunks),
     )
-    sound = len(chunks) == -(-record.size // BLOCK)
+    sound = len(chunks) == -(-record.size // chunk_numbers(codec, record.shape))
     if codec == "stored":
         sound = sound and record.stored_bytes == record.nbytes
     if not sound:

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+_PART = 1 << 20  # numbers; divides every chunk of blocks alike
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Error:
@@ -20,10 +22,18 @@ class Error:
 
     @classmethod
     def between(cls, decoded: np.ndarray, original: np.ndarray) -> "Error":
-        """Measure it, in float64."""
-        gap = decoded.reshape(-1).astype(np.float64)
-        gap -= original.reshape(-1).astype(np.float64)
-        return cls(float(gap @ gap), float(np.abs(gap).max(initial=0.0)))
+        """Measure it, in float64, a part at a time: a model may be large."""
+        decoded, original = decoded.reshape(-1), original.reshape(-1)
+        found = cls()
+        for at in range(0, decoded.size, _PART):
+            gap = decoded[at : at + _PART].astype(np.float64)
+            gap -= original[at : at + _PART].astype(np.float64)
+            found += cls(float(gap @ gap), float(np.abs(gap).max()))
+        return found
+
+    def __add__(self, other: "Error") -> "Error":
+        """The error of both parts together."""
+        return Error(self.energy + other.energy, max(self.largest, other.largest))
 
 
 def relative(error_energy: float, energy: float) -> float:

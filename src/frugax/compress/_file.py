@@ -13,7 +13,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import rebuild
 from frugax.typing import PyTree
 
-from ._codecs import decode_tensor
+from ._codecs import decode_tensor, integers_of
 from ._container import Header, Record, check_whole, read_header
 
 
@@ -61,6 +61,20 @@ class CompressedFile(Mapping[str, np.ndarray]):
             return decode_tensor(self._file, self.header, self._records[name])
         except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{self._place}: {e.args[0]}") from e
+
+    def integers(self, name: str) -> np.ndarray | None:
+        """The whole numbers whose product with the record's step is a tensor, flat.
+
+        For decoders on a device. None where the tensor is not stored as such.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            KeyError: there is no tensor of that name.
+        """
+        try:
+            return integers_of(self._file, self.header, self._records[name])
+        except CorruptFileError as e:
+            raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)

@@ -12,6 +12,7 @@ from frugax.budget import (
 
 from ._choose import Draft
 from ._quantised import Step
+from ._report import gap_line
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class TensorPlan:
         name: the leaf's name in the tree.
         dtype: its dtype.
         shape: its shape.
-        codec: `"lossless"`, `"quantised"` or `"stored"` (as it is).
+        codec: `"lossless"`, `"stored"` (as it is), `"quantised"` or `"trellis"`.
         step: the distance of two quantised values; None if exact.
         bytes: its bytes in the file, without its part of the header.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
@@ -43,7 +44,7 @@ class TensorPlan:
 class CompressPlan(JsonPlan):
     """How a tree of weights will be stored within a `SizeBudget`.
 
-    Nothing in it is an estimate: planning codes every tensor and counts.
+    Nothing in it but the gap is an estimate: planning codes every tensor and counts.
 
     Attributes:
         budget: what was asked for.
@@ -52,6 +53,10 @@ class CompressPlan(JsonPlan):
         file_bytes: length of the file that `compress` will make.
         rel_error: ||decoded - original|| / ||original|| over all float tensors.
         max_abs: largest |decoded - original| of any number.
+        allocation_gap: by how much of the least possible the tensors' weighted error
+            is above it, at most, over all choices of the same options within the same
+            bytes, by the estimates that steps are chosen by; None if there was nothing
+            to choose.
     """
 
     budget: SizeBudget
@@ -60,6 +65,7 @@ class CompressPlan(JsonPlan):
     file_bytes: int
     rel_error: float
     max_abs: float
+    allocation_gap: float | None = None
 
     @property
     def predicted(self) -> float:
@@ -86,7 +92,7 @@ class CompressPlan(JsonPlan):
             table(["tensor", "weights", "codec", "bytes", "relative error"], rows)
             + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
-            f"(budget: {self.budget})"
+            f"(budget: {self.budget})" + gap_line(self.allocation_gap)
         )
 
 
@@ -112,4 +118,5 @@ def plan_of(draft: Draft, budget: SizeBudget) -> CompressPlan:
         file_bytes=len(draft.data),
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
+        allocation_gap=draft.gap,
     )

@@ -22,7 +22,7 @@ from . import _rans
 
 _MANTISSA_BITS = 11
 # Levels beyond these would not be exact in the type that multiplies them.
-_MOST_LEVEL = {4: 1 << 24, 8: 1 << 52}
+MOST_LEVEL = {4: 1 << 24, 8: 1 << 52}
 # Every level times such a step stays a normal float32, so no machine flushes it.
 _EXPONENTS = range(-120, 121 - _MANTISSA_BITS)
 
@@ -62,9 +62,9 @@ def step_below(size: float) -> Step | None:
 
 def levels_of(values: np.ndarray, step: Step) -> np.ndarray | None:
     """The nearest level of each finite value, int64; None if some are too large."""
-    working = _working(values.dtype)
+    working = working_type(values.dtype)
     scaled = values.astype(working) / working(step.size)
-    if scaled.size and np.abs(scaled).max() > _MOST_LEVEL[np.dtype(working).itemsize]:
+    if scaled.size and np.abs(scaled).max() > MOST_LEVEL[np.dtype(working).itemsize]:
         return None
     levels = np.rint(scaled).astype(np.int64)
     # A value near the largest of its type may round beyond it: one level back.
@@ -74,7 +74,7 @@ def levels_of(values: np.ndarray, step: Step) -> np.ndarray | None:
 
 def values_of(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
     """What the levels stand for: one rounded product, then the dtype."""
-    working = _working(dtype)
+    working = working_type(dtype)
     with np.errstate(over="ignore"):
         product = levels.astype(working) * working(step.size)
         return product.astype(dtype)
@@ -98,12 +98,21 @@ def decode(
     Raises:
         CorruptFileError: this is no such block.
     """
+    return values_of(integers(block, dtype, size), step, dtype)
+
+
+def integers(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
+    """Give back `size` levels for weights of a dtype.
+
+    Raises:
+        CorruptFileError: this is no such block.
+    """
     levels = _rans.decode(block, size)
-    most = _MOST_LEVEL[np.dtype(_working(dtype)).itemsize]
+    most = MOST_LEVEL[np.dtype(working_type(dtype)).itemsize]
     if np.abs(levels).max() > most:
         raise CorruptFileError(f"a level is beyond {most}.")
-    return values_of(levels, step, dtype)
+    return levels
 
 
-def _working(dtype: "np.dtype[Any]") -> "type[np.float32] | type[np.float64]":
+def working_type(dtype: "np.dtype[Any]") -> "type[np.float32] | type[np.float64]":
     return np.float64 if dtype.itemsize == 8 else np.float32

@@ -24,7 +24,7 @@ class TensorReport:
         name: the leaf's name in the tree.
         dtype: its dtype.
         shape: its shape.
-        codec: `"lossless"`, `"quantised"` or `"stored"` (as it is).
+        codec: `"lossless"`, `"stored"` (as it is), `"quantised"` or `"trellis"`.
         bytes: its bytes in the file, without its part of the header.
         original_bytes: its bytes in memory.
         rel_error: ||decoded - original|| / ||original||.
@@ -58,6 +58,7 @@ class CompressReport:
         max_abs: largest |decoded - original| of any number.
         bound_gap_db: the tensors' `bound_gap_db`, averaged over quantised weights; None
             if everything is exact.
+        allocation_gap: the plan's `allocation_gap`.
     """
 
     budget: SizeBudget
@@ -68,6 +69,7 @@ class CompressReport:
     rel_error: float
     max_abs: float
     bound_gap_db: float | None
+    allocation_gap: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -96,7 +98,7 @@ class CompressReport:
                 f"{t.dtype}{list(t.shape)}",
                 t.codec,
                 amount(t.bytes, "bytes"),
-                "exact" if t.codec != "quantised" else f"{t.rel_error:.2g}",
+                f"{t.rel_error:.2g}" if t.rel_error else "exact",
                 "-" if t.bound_gap_db is None else f"{t.bound_gap_db:.2f} dB",
             ]
             for t in self.tensors
@@ -108,10 +110,18 @@ class CompressReport:
                 table(head, rows),
                 f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
                 f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
-                + ("" if gap is None else f", {gap:.2f} dB from the bound"),
+                + ("" if gap is None else f", {gap:.2f} dB from the bound")
+                + gap_line(self.allocation_gap),
                 str(self.receipt),
             ]
         )
+
+
+def gap_line(gap: float | None) -> str:
+    """What is said of an allocation's gap; nothing if there is none."""
+    if gap is None:
+        return ""
+    return f"\nno other choice of these options is better than {100 * gap:.2g}%"
 
 
 def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:

@@ -2,19 +2,29 @@
 
 import dataclasses
 import functools
+import hashlib
 import math
 
 import numpy as np
 
+from . import _quantised
 from ._arrays import QUANTISABLE
-from ._codecs import lossless_blocks, quantised_blocks, quantised_bytes
-from ._container import Encoded, Record, digest_of
+from ._codecs import lossless_blocks, stepped_blocks
+from ._container import BLOCK, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
+from ._estimate import Point, Sample, entropy
 from ._quantised import Step, levels_of, values_of
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
 _SMALL_SIZE = 256
+# Fewer numbers do not pay for the tables of a trellis, and up to the second both
+# codecs are tried.
+_LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
+_MOST_TRELLIS_LEVEL = 1 << 22
+_SAMPLE = 1 << 16
+# A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
+TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,15 +44,17 @@ class Source:
         """Sum of squares if this is a finite float tensor, else 0: not quantisable."""
         if self.array.dtype.name not in QUANTISABLE or not self.array.size:
             return 0.0
-        flat = self.array.reshape(-1).astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            total = float(flat @ flat)
+            parts = [part.astype(np.float64) for part in self._parts()]
+            total = math.fsum(float(part @ part) for part in parts)
         return total if math.isfinite(total) else 0.0
 
     @functools.cached_property
     def largest(self) -> float:
         """Largest absolute value of a quantisable tensor."""
-        return float(np.abs(self.array).max()) if self.energy else 0.0
+        if not self.energy:
+            return 0.0
+        return max(float(np.abs(part).max()) for part in self._parts())
 
     @property
     def rms(self) -> float:
@@ -51,59 +63,155 @@ class Source:
 
     @property
     def small(self) -> bool:
-        """Whether to keep it exact as long as that costs little."""
+        """Whether to keep it much more exact than the others."""
         return self.array.ndim < 2 or self.array.size < _SMALL_SIZE
 
     @functools.cached_property
     def exact(self) -> Encoded:
         """The tensor coded without loss."""
         codec, blocks = lossless_blocks(self.array)
-        record = self._record(codec, None, self.array, Error())
-        return Encoded(record, blocks, Error())
+        digest = digest_of(self.array.reshape(-1).view(np.uint8))
+        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
 
     @functools.cached_property
     def exact_bytes(self) -> int:
         """Bytes of the lossless coding."""
         return sum(map(len, self.exact.blocks))
 
-    def estimated_bytes(self, step: Step | None) -> float:
-        """About how long the shorter of the two codings is."""
-        levels = self.levels(step)
-        if levels is None:
+    @functools.cached_property
+    def about_exact_bytes(self) -> float:
+        """About how long the lossless coding is: the entropy of a sample's bytes."""
+        if not self.energy:  # whole numbers, say, whose repeats are what shortens them
             return self.exact_bytes
-        return min(self.exact_bytes, quantised_bytes(levels))
+        size, width = self.array.size, self.array.dtype.itemsize
+        flat = self.array.reshape(-1)
+        part = max(1, min(size, _SAMPLE) // 8)
+        first = np.linspace(0, size - part, 8).astype(np.intp)
+        some = np.concatenate([flat[i : i + part] for i in first])
+        bits = some.view(f"<u{width}")
+        one, rest = bits.dtype.type(1), bits.dtype.type(8 * width - 1)
+        bits = (bits << one) | (bits >> rest)  # the exponent in one byte
+        planes = bits.view(np.uint8).reshape(-1, width)
+        share = sum(entropy(np.bincount(planes[:, i])) for i in range(width)) / 8
+        return share * size + 60.0 * width
 
-    def encoded(self, step: Step | None) -> Encoded:
-        """The shorter of the two codings, for real; the exact one if equal."""
-        levels = self.levels(step)
-        if step is None or levels is None:
-            return self.exact
-        blocks = quantised_blocks(levels)
-        if sum(map(len, blocks)) >= self.exact_bytes:
-            return self.exact
-        values = values_of(levels, step, self.array.dtype)
-        error = Error.between(values, self.array)
-        return Encoded(self._record("quantised", step, values, error), blocks, error)
+    def codec_at(self, step: Step) -> str:
+        """The codec that suits the tensor at a step."""
+        fits = self.largest / step.size < _MOST_TRELLIS_LEVEL
+        return "trellis" if fits and self.array.size >= _LEAST_TRELLIS else "quantised"
 
-    def levels(self, step: Step | None) -> np.ndarray | None:
-        """The flat levels at a step; None if the tensor cannot be quantised so."""
+    def estimated(self, step: Step | None) -> Point:
+        """About what a step makes; the exact coding for none, or if that is shorter."""
+        exact = Point(self.about_exact_bytes, 0.0)
         if step is None or not self.energy:
-            return None
-        return levels_of(self.array.reshape(-1), step)
+            return exact
+        point = self._points.get(step)
+        if point is None:
+            point = self._estimate(step) or exact
+            self._points[step] = point
+        return min(exact, point, key=_bytes)
+
+    def encoded(self, step: Step | None, codec: str | None = None) -> Encoded:
+        """The shortest coding at a step, for real; the exact one if that is as short.
+
+        Args:
+            step: None for the exact coding.
+            codec: only this one; by default what suits.
+        """
+        if step is None or not self.energy:
+            return self.exact
+        codecs = {codec or self.codec_at(step)}
+        if codec is None and self.array.size <= _BOTH:
+            codecs.add("quantised")
+        found = [self._stepped(name, step) for name in sorted(codecs)]
+        coded = [e for e in found if e is not None]
+        if not coded:
+            return self.exact
+        best = min(coded, key=lambda e: sum(map(len, e.blocks)))
+        length = sum(map(len, best.blocks))
+        # Coding exactly takes its time: not where it is sure to be longer.
+        if length < 0.8 * self.about_exact_bytes or length < self.exact_bytes:
+            return best
+        return self.exact
 
     def error_at(self, step: Step | None) -> Error:
-        """The error that quantising with this step makes."""
-        levels = self.levels(step)
-        if step is None or levels is None:
+        """The error that the uniform grid of this step makes; none if it is exact."""
+        if step is None or not self.energy:
             return Error()
-        return Error.between(values_of(levels, step, self.array.dtype), self.array)
+        found = Error()
+        for part in self._parts():
+            levels = levels_of(part, step)
+            if levels is None:
+                return Error()
+            found += Error.between(values_of(levels, step, part.dtype), part)
+        return found
+
+    def steppable(self, step: Step | None) -> bool:
+        """Whether the tensor can be quantised with this step."""
+        if step is None or not self.energy:
+            return False
+        return all(levels_of(part, step) is not None for part in self._parts())
+
+    @functools.cached_property
+    def _points(self) -> dict[Step, Point]:
+        return {}
+
+    @functools.cached_property
+    def _sample(self) -> Sample:
+        return Sample.of(self.array)
+
+    def _estimate(self, step: Step) -> Point | None:
+        found: list[Point | None] = []
+        codec = self.codec_at(step)
+        if codec == "trellis":
+            found.append(self._sample.at(step))
+        if codec == "quantised" or self.array.size <= _BOTH:
+            found.append(self._uniform(step))
+        return min((p for p in found if p is not None), key=_bytes, default=None)
+
+    def _uniform(self, step: Step) -> Point | None:
+        """What the uniform grid of this step makes."""
+        bytes_, error = 0.0, Error()
+        for part in self._parts():
+            levels = levels_of(part, step)
+            if levels is None:
+                return None
+            bytes_ += _quantised.encoded_bytes(levels)
+            error += Error.between(values_of(levels, step, part.dtype), part)
+        return Point(bytes_, error.energy)
+
+    def _stepped(self, codec: str, step: Step) -> Encoded | None:
+        blocks: list[bytes] = []
+        error, digest, at = Error(), hashlib.blake2b(digest_size=16), 0
+        flat = self.array.reshape(-1)
+        for found in stepped_blocks(self.array, codec, step):
+            if found is None:
+                return None
+            block, values = found
+            blocks.append(block)
+            digest.update(values.view(np.uint8))
+            error += Error.between(values, flat[at : at + len(values)])
+            at += len(values)
+        record = self._record(codec, step, digest.hexdigest(), error)
+        return Encoded(record, tuple(blocks), error)
+
+    def placeholder(self) -> Encoded:
+        """The tensor in a file, with nothing in its chunks."""
+        codec = "trellis" if self.energy else "lossless"
+        step = Step(1024 + len(self.name) * 37 % 1024, -20) if self.energy else None
+        digest = digest_of(self.name.encode())
+        error = Error(self.energy * 0.00123, 0.0123)
+        chunks = -(-self.array.size // chunk_numbers(codec, self.array.shape))
+        record = self._record(codec, step, digest, error)
+        return Encoded(record, (b"",) * chunks, error)
+
+    def _parts(self) -> list[np.ndarray]:
+        """Views of at most a block each: no float64 copy of a whole tensor."""
+        flat = self.array.reshape(-1)
+        return [flat[i : i + BLOCK] for i in range(0, flat.size, BLOCK)]
 
     def _record(
-        self,
-        codec: str,
-        step: Step | None,
-        values: np.ndarray,
-        error: Error,
+        self, codec: str, step: Step | None, digest: str, error: Error
     ) -> Record:
         return Record(
             name=self.name,
@@ -113,6 +221,10 @@ class Source:
             step=step,
             rel_error=rounded_up(relative(error.energy, self.energy)),
             max_abs=rounded_up(error.largest),
-            digest=digest_of(values.reshape(-1).view(np.uint8)),
+            digest=digest,
             chunks=(),
         )
+
+
+def _bytes(point: Point) -> float:
+    return point.bytes

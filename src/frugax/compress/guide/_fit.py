@@ -1,0 +1,97 @@
+"""From a profile to a file: which budget is asked for, and what was noted."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from frugax.budget import SizeBudget
+from frugax.errors import InfeasibleBudgetError
+
+from .._compress import compress
+from .._container import Record
+from .._file import CompressedFile
+from .._sources import Source
+from ._profile import CompressionProfile
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A file within a profile.
+
+    Attributes:
+        data: the bytes of the file.
+        records: what its header says of each tensor.
+        rel_error: ||decoded - original|| / ||original|| over all finite float
+            tensors, from the tensors' stated errors, which are rounded up.
+        notes: what was decided against the target, in sentences.
+    """
+
+    data: bytes
+    records: tuple[Record, ...]
+    rel_error: float
+    notes: tuple[str, ...]
+
+
+def fit(
+    arrays: Mapping[str, np.ndarray],
+    profile: CompressionProfile,
+    *,
+    original_bytes: int,
+    exact: bool = False,
+) -> Fitted:
+    """Find the file that the profile asks for; see `CompressionProfile`.
+
+    Args:
+        arrays: what goes into the file.
+        profile: the target and which of size and error gives way.
+        original_bytes: bytes that the target ratio is counted from.
+        exact: nothing may be lost; the ratio is then what it comes to.
+
+    Raises:
+        InfeasibleBudgetError: no file is as small as the target.
+    """
+    target = math.floor(original_bytes / profile.target_compression_ratio)
+    by_size = SizeBudget(bytes=max(1, target))
+    if exact:
+        found = _fitted(arrays, SizeBudget(max_abs=0))
+        return _noting(found, target, "lossless: what it comes to is what it is")
+    if profile.mode == "balanced" or profile.rel_error is None:
+        return _fitted(arrays, by_size)
+    if profile.mode == "aggressive":
+        small = _fitted(arrays, SizeBudget(rel_error=profile.rel_error))
+        if len(small.data) <= target:
+            return small
+        return _fitted(arrays, by_size)
+    with contextlib.suppress(InfeasibleBudgetError):  # the error goes before the size
+        found = _fitted(arrays, by_size)
+        if found.rel_error <= profile.rel_error:
+            return found
+    found = _fitted(arrays, SizeBudget(rel_error=profile.rel_error))
+    return _noting(
+        found,
+        target,
+        f"conservative: the error stays within {profile.rel_error:g}",
+    )
+
+
+def _fitted(arrays: Mapping[str, np.ndarray], budget: SizeBudget) -> Fitted:
+    data = compress(dict(arrays), budget)
+    with CompressedFile(data, place="the file just made") as file:
+        records = file.header.tensors
+    error, total = 0.0, 0.0
+    for record in records:
+        energy = Source(record.name, arrays[record.name]).energy
+        total += energy
+        error += record.rel_error**2 * energy
+    relative = math.sqrt(error / total) if total else 0.0
+    return Fitted(data, records, relative, ())
+
+
+def _noting(found: Fitted, target: int, why: str) -> Fitted:
+    if len(found.data) <= target:
+        return found
+    said = f"{why}, so the file has {len(found.data):,} bytes, over {target:,}."
+    return dataclasses.replace(found, notes=(*found.notes, said))

@@ -1,0 +1,216 @@
+"""What was measured while compressing: metrics, thresholds, alerts.
+
+Only what someone measured is in here. A metric that nobody recorded is None, never 0.
+"""
+
+import dataclasses
+import enum
+import json
+import math
+import os
+import time
+from collections import deque
+from typing import Any
+
+from frugax.files import write_whole
+
+
+class MetricType(enum.Enum):
+    """What a number counts; the value names its unit."""
+
+    THROUGHPUT = "bytes per second"
+    LATENCY = "milliseconds"
+    COMPRESSION_RATIO = "bytes of the weights over bytes of the file"
+    MEMORY_USAGE = "MB"
+    ERROR_RATE = "share of operations that failed"
+    ACCURACY = "1 - relative error"
+    JAX_COMPILATION = "milliseconds that JAX compiled"
+    JAX_CACHE_HITS = "share of programs that were there already"
+    JAX_MEMORY_POOL = "MB of the pool in use at most"
+
+
+class PipelineType(enum.Enum):
+    """Which strategy did the work."""
+
+    PADIC = "padic"
+    TROPICAL = "tropical"
+    HYBRID = "hybrid"
+    JAX = "jax"
+    NUMPY = "numpy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MonitorConfig:
+    """How much is kept, and beyond what a number is an alert.
+
+    Attributes:
+        history_window_size: newest records kept of each metric; >= 1.
+        latency_threshold_ms: alert above it.
+        memory_threshold_mb: alert above it.
+        error_rate_threshold: alert above it.
+        jax_compilation_threshold_ms: alert above it.
+        jax_cache_hit_threshold: alert below it.
+    """
+
+    history_window_size: int = 1000
+    latency_threshold_ms: float = 100.0
+    memory_threshold_mb: float = 8192.0
+    error_rate_threshold: float = 0.05
+    jax_compilation_threshold_ms: float = 500.0
+    jax_cache_hit_threshold: float = 0.7
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            least = 1 if field.name == "history_window_size" else 0
+            if not value >= least:
+                raise ValueError(f"{field.name} must be >= {least}, got {value}.")
+
+    @property
+    def limits(self) -> dict[MetricType, tuple[str, float]]:
+        """For each watched metric, which side is bad, and the limit."""
+        return {
+            MetricType.LATENCY: ("above", self.latency_threshold_ms),
+            MetricType.MEMORY_USAGE: ("above", self.memory_threshold_mb),
+            MetricType.ERROR_RATE: ("above", self.error_rate_threshold),
+            MetricType.JAX_COMPILATION: ("above", self.jax_compilation_threshold_ms),
+            MetricType.JAX_CACHE_HITS: ("below", self.jax_cache_hit_threshold),
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number.
+
+    Attributes:
+        metric: what it counts.
+        pipeline: what did the work.
+        value: the number, in the metric's unit.
+        at_s: when, in seconds since 1970.
+    """
+
+    metric: MetricType
+    pipeline: PipelineType
+    value: float
+    at_s: float
+
+
+class UnifiedPerformanceMonitor:
+    """Keeps the newest measurements and says which are beyond their threshold.
+
+    Args:
+        config: thresholds and how much to keep.
+    """
+
+    def __init__(self, config: MonitorConfig | None = None) -> None:
+        self.config = config or MonitorConfig()
+        self._kept: dict[MetricType, deque[Measurement]] = {}
+
+    def record_metric(
+        self,
+        metric: MetricType,
+        value: float,
+        pipeline: PipelineType = PipelineType.NUMPY,
+    ) -> None:
+        """Keep one number.
+
+        Args:
+            metric: what it counts.
+            value: the number, in the metric's unit.
+            pipeline: what did the work.
+
+        Raises:
+            ValueError: it is not finite.
+        """
+        if not math.isfinite(value):
+            raise ValueError(f"{metric.name} must be a finite number, got {value}.")
+        kept = self._kept.setdefault(
+            metric, deque(maxlen=self.config.history_window_size)
+        )
+        kept.append(Measurement(metric, pipeline, float(value), time.time()))
+
+    def record_jax_metrics(
+        self,
+        *,
+        compilation_time_ms: float,
+        cache_hit_rate: float,
+        memory_pool_usage_mb: float,
+    ) -> None:
+        """Keep the three numbers of one operation by JAX.
+
+        Raises:
+            ValueError: one is not finite.
+        """
+        for metric, value in (
+            (MetricType.JAX_COMPILATION, compilation_time_ms),
+            (MetricType.JAX_CACHE_HITS, cache_hit_rate),
+            (MetricType.JAX_MEMORY_POOL, memory_pool_usage_mb),
+        ):
+            self.record_metric(metric, value, PipelineType.JAX)
+
+    def latest(self, metric: MetricType) -> float | None:
+        """The newest number; None if there is none."""
+        kept = self._kept.get(metric)
+        return kept[-1].value if kept else None
+
+    def get_current_metrics(self) -> dict[str, float]:
+        """The newest number of every metric that was measured."""
+        return {metric.name: kept[-1].value for metric, kept in self._kept.items()}
+
+    def get_statistics(self) -> dict[str, dict[str, float]]:
+        """Count, mean, smallest and largest of the numbers kept of each metric."""
+        found: dict[str, dict[str, float]] = {}
+        for metric, kept in self._kept.items():
+            values = [measured.value for measured in kept]
+            found[metric.name] = {
+                "count": len(values),
+                "mean": math.fsum(values) / len(values),
+                "min": min(values),
+                "max": max(values),
+            }
+        return found
+
+    def mean(self, metric: MetricType, pipeline: PipelineType) -> float | None:
+        """The mean of what one pipeline measured; None if it measured nothing."""
+        kept = [m.value for m in self._kept.get(metric, ()) if m.pipeline is pipeline]
+        return math.fsum(kept) / len(kept) if kept else None
+
+    def get_alerts(self) -> list[str]:
+        """One sentence for each metric whose newest number is beyond its threshold."""
+        said: list[str] = []
+        for metric, (side, limit) in self.config.limits.items():
+            value = self.latest(metric)
+            if value is None:
+                continue
+            if value > limit if side == "above" else value < limit:
+                said.append(
+                    f"{metric.name} is {value:.4g}, {side} its threshold {limit:g} "
+                    f"({metric.value})."
+                )
+        return said
+
+    def generate_report(self) -> dict[str, Any]:
+        """Statistics, alerts and what was not measured."""
+        return {
+            "statistics": self.get_statistics(),
+            "alerts": self.get_alerts(),
+            "not_measured": [m.name for m in MetricType if m not in self._kept],
+        }
+
+    def export_metrics(self, path: str | os.PathLike[str]) -> None:
+        """Write every kept measurement as JSON, whole or not at all.
+
+        Raises:
+            OutputError: the file could not be written.
+        """
+        rows = [
+            {
+                "metric": m.metric.name,
+                "pipeline": m.pipeline.name,
+                "value": m.value,
+                "at_s": m.at_s,
+            }
+            for kept in self._kept.values()
+            for m in kept
+        ]
+        write_whole(path, json.dumps(rows, indent=1) + "\n")

@@ -1,0 +1,179 @@
+"""The trellis: the best path, coded to the bit, decoded alike everywhere."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from frugax import tropical
+from frugax.compress import _quantised, _trellis_block, gap_to_bound_db
+from frugax.compress._quantised import step_below, values_of
+from frugax.compress._trellis import best_levels, residues
+from frugax.compress._trellis_lanes import Lanes, quantise, run_classes
+from frugax.errors import CorruptFileError
+
+
+def coded(values, size, row=64):
+    step = step_below(size)
+    assert step is not None
+    lanes, flat = Lanes.of_rows(values.size, row), values.reshape(-1)
+    found = quantise(flat, step, lanes, run_classes(flat, lanes))
+    assert found is not None
+    return found, step
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def walk(bits):
+    """What the automaton of the docs allows after these branch bits, modulo 4."""
+    state = (0, 0, 0)  # b[t-3], b[t-2], b[t-1]
+    for b in bits:
+        yield 2 * (b ^ state[1] ^ state[0]) + state[2]
+        state = (*state[1:], b)
+
+
+def test_no_path_is_better():
+    x = normal(9, 3, seed=1) * 3
+    best = best_levels(x, classes=None)
+    for lane in range(x.shape[1]):
+        least = min(
+            sum(
+                min(abs(v - n) for n in range(-40, 40) if n % 4 == c) ** 2
+                for v, c in zip(x[:, lane].astype(float), walk(bits), strict=True)
+            )
+            for bits in itertools.product((0, 1), repeat=len(x))
+        )
+        found = ((x[:, lane].astype(float) - best[:, lane]) ** 2).sum()
+        assert found == pytest.approx(least, rel=1e-5)
+
+
+def test_the_recursion_is_a_min_plus_product():
+    x = normal(40, 1) * 3
+    cost = np.array([[0.0] + [np.inf] * 7])
+    for v in x[:, 0].astype(float):
+        step = np.full((8, 8), np.inf)
+        for state, b in itertools.product(range(8), (0, 1)):
+            residue = 2 * (b ^ (state >> 1 & 1) ^ (state >> 2)) + (state & 1)
+            gap = (v - residue + 2) % 4 - 2
+            step[state, (state << 1 & 7) | b] = gap**2
+        cost = tropical.matmul(cost, step, kind="min")
+    found = ((x - best_levels(x, classes=None)) ** 2).sum()
+    assert found == pytest.approx(cost.min(), rel=1e-5)
+
+
+def test_numbers_of_a_path_follow_its_bits():
+    bits = np.random.default_rng(0).integers(0, 2, (200, 1)).astype(np.uint8)
+    assert residues(bits)[:, 0].tolist() == list(walk(bits[:, 0].tolist()))
+
+
+def test_rates_are_weighed_against_error():
+    x = normal(256, 8) * 2
+    dear = np.abs(np.arange(-20, 21)).astype(np.float32)[None]
+    free, priced = (
+        best_levels(x, rates=r, classes=np.zeros(x.shape, np.uint8))
+        for r in (np.zeros_like(dear), dear)
+    )
+    np.testing.assert_array_equal(free, best_levels(x, classes=None))
+    assert np.abs(priced).sum() < np.abs(free).sum()
+
+
+@pytest.mark.parametrize("size", [2.0, 0.3, 0.004, 1e-4])
+@pytest.mark.parametrize("shape", [(1,), (33, 7), (40, 130), (3, 5000)], ids=str)
+def test_numbers_come_back(shape, size):
+    w = normal(*shape)
+    w.flat[:: max(1, w.size // 3)] *= 40  # far out
+    found, step = coded(w, size, row=shape[-1])
+    block = memoryview(_trellis_block.encode(found))
+    again = _trellis_block.integers(block, w.dtype, w.size)
+    np.testing.assert_array_equal(again, found.flat)
+    values = _trellis_block.decode(block, step, w.dtype, w.size)
+    np.testing.assert_array_equal(values, values_of(found.flat, step, w.dtype))
+    # Beyond a step is never best; half of one is what a uniform grid would make.
+    assert np.abs(values - w.reshape(-1)).max() <= 2 * size * (1 + 1e-6) + 1e-6
+
+
+@pytest.mark.parametrize("size", [1.2, 0.18])
+def test_normal_weights_are_near_the_bound(size):
+    w = normal(128, 512)
+    found, step = coded(w, size, row=512)
+    block = _trellis_block.encode(found)
+    gap = values_of(found.flat, step, w.dtype) - w.reshape(-1)
+    error = float(np.linalg.norm(gap) / np.linalg.norm(w))
+    from_bound = gap_to_bound_db(rel_error=error, stored_bytes=len(block), size=w.size)
+    # 0.45 dB is the trellis; the rest, more at one bit, is tables and states.
+    assert from_bound < 1.0
+
+
+def test_rows_of_other_sizes_have_tables_of_their_own():
+    w = normal(256, 256) * np.repeat([[1.0], [0.05]], 128, axis=0).astype(np.float32)
+    mixed, _ = coded(w, 0.1, row=256)
+    assert len(mixed.tables.halves) == 2
+    parts = [len(_trellis_block.encode(coded(p, 0.1, 256)[0])) for p in np.split(w, 2)]
+    assert len(_trellis_block.encode(mixed)) < sum(parts) + 100
+
+
+def test_the_path_is_the_same_for_equal_costs():
+    half = np.full((64, 4), 0.5, np.float32)  # always between two numbers
+    first = best_levels(half, classes=None)
+    np.testing.assert_array_equal(first, best_levels(half.copy(), classes=None))
+    assert (first == first[:, :1]).all()
+
+
+def test_jax_and_torch_decode_bit_for_bit_alike():
+    import jax.numpy as jnp
+
+    torch = pytest.importorskip("torch")
+    for name in ("float32", "bfloat16", "float16"):
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+        w = normal(20, 64).astype(dtype)
+        found, step = coded(w, 0.123)
+        block = memoryview(_trellis_block.encode(found))
+        ours = _trellis_block.decode(block, step, dtype, w.size).view(np.uint8)
+        whole = _trellis_block.integers(block, dtype, w.size)
+        by_jax = (jnp.asarray(whole, jnp.float32) * jnp.float32(step.size)).astype(name)
+        by_torch = (torch.from_numpy(whole).to(torch.float32) * step.size).to(
+            getattr(torch, name)
+        )
+        np.testing.assert_array_equal(np.asarray(by_jax).view(np.uint8), ours)
+        np.testing.assert_array_equal(by_torch.view(torch.uint8).numpy(), ours)
+
+
+def test_what_is_too_large_for_the_trellis_is_said():
+    lanes = Lanes.of_rows(4, 4)
+    values = np.array([1e9, 0, 0, 1], np.float32)
+    step = step_below(1.0)
+    assert step is not None
+    assert quantise(values, step, lanes, run_classes(values, lanes)) is None
+
+
+def test_damage_never_crashes():
+    found, step = coded(normal(20, 100), 0.2, row=100)
+    good = _trellis_block.encode(found)
+    rng = np.random.default_rng(0)
+    noticed = 0
+    for _ in range(60):
+        block = bytearray(good)
+        block[rng.integers(len(block))] ^= int(rng.integers(1, 256))
+        if rng.random() < 0.2:
+            block = block[: rng.integers(len(block))]
+        try:
+            back = _trellis_block.decode(memoryview(block), step, np.dtype("f4"), 2000)
+        except CorruptFileError:
+            noticed += 1
+            continue
+        assert back.shape == (2000,)
+    assert noticed > 30  # the rest is left to the file's checksums
+
+
+def test_a_uniform_grid_of_the_same_error_is_longer():
+    w = normal(64, 512)
+    found, _ = coded(w, 0.2, row=512)
+    uniform = step_below(0.2 / 0.566)
+    assert uniform is not None
+    levels = _quantised.levels_of(w.reshape(-1), uniform)
+    assert levels is not None
+    saved = len(_quantised.encode(levels)) - len(_trellis_block.encode(found))
+    assert saved * 8 / w.size > 0.12  # of the 0.17 bits that 1 dB is
