@@ -285,7 +285,7 @@ def budgets(names: list[str]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "model": name,
-                    **limits,
+                    "budget": str(SizeBudget(**limits)),
                     "used": used,
                     "file_bytes": plan.file_bytes,
                     "rel_error": plan.rel_error,
