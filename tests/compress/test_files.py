@@ -46,7 +46,7 @@ def test_an_open_file_is_a_mapping_decoded_on_demand(saved, monkeypatch):
     with compress.open(path) as file:
         assert file.names == ("a[0]", "b", "c.d", "c.e") == tuple(file)
         assert file.nbytes == report.file_bytes
-        assert file.record("a[0]").codec == "quantised"
+        assert file.record("a[0]").codec == "trellis"
         asked = []
         whole = compress._file.decode_tensor
         monkeypatch.setattr(
@@ -134,7 +134,7 @@ def test_the_report_is_what_decoding_the_file_gives(saved):
     # the lanes of a tensor this small cost the rest.
     assert 1.5 < gap_db < 3
     assert report.ratio >= 4
-    for word in ("a[0]", "quantised", f"{gap_db:.2f} dB from the bound", "kept"):
+    for word in ("a[0]", "trellis", f"{gap_db:.2f} dB from the bound", "kept"):
         assert word in str(report)
     assert '"verdict": "kept"' in report.to_json()
     assert isinstance(report, Report)
@@ -212,7 +212,7 @@ def test_plans_are_data_and_carry_themselves_out():
     data = compress.compress(TREE, SIX, plan=again)
     assert len(data) == plan.file_bytes == plan.predicted
     assert data == compress.compress(TREE, SIX)
-    for word in ("a[0]", "quantised", "budget: 4x smaller"):
+    for word in ("a[0]", "trellis", "budget: 4x smaller"):
         assert word in str(plan)
 
 

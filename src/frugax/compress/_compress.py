@@ -57,7 +57,7 @@ def plan(
     >>> weights = {"w": np.random.default_rng(0).normal(size=(64, 64))}
     >>> found = plan(weights, SizeBudget(ratio=8))
     >>> found.tensors[0].codec, found.file_bytes <= 64 * 64 * 8 / 8
-    ('quantised', True)
+    ('trellis', True)
     """
     check_budget(budget, SizeBudget)
     sources, structure = _sources(tree)

@@ -189,7 +189,7 @@ class Source:
                 return None
             block, values = found
             blocks.append(block)
-            digest.update(values.view(np.uint8))
+            digest.update(values.view(np.uint8).data)
             error += Error.between(values, flat[at : at + len(values)])
             at += len(values)
         record = self._record(codec, step, digest.hexdigest(), error)
