@@ -58,6 +58,13 @@ def test_a_far_outlier_does_not_cost_a_table():
     assert len(_rans.encode(numbers)) < 1.002 * plain + 100
 
 
+def test_few_lanes_for_many_numbers_are_refused_at_once():
+    # They would be decoded one by one, for minutes.
+    block = _rans.encode(np.zeros(5000, np.int64))
+    with pytest.raises(CorruptFileError, match="its own header"):
+        _rans.decode(block, 1 << 22)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_damaged_block_never_decodes_to_other_numbers_unnoticed(data):

@@ -1,15 +1,12 @@
 """The file: damage is always noticed, and nothing in it is believed unchecked."""
 
 import hashlib
-import json
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
+from forged_files import rewritten
 from frugax import SizeBudget, compress, trees
 from frugax.compress import CompressedFile
 from frugax.errors import CorruptFileError, UnsupportedFileError
@@ -112,24 +109,6 @@ def test_every_truncation_and_any_surplus_is_noticed(small):
             CompressedFile(data[:end], place="x")
     with pytest.raises(CorruptFileError, match="too long"):
         CompressedFile(data + b"\0", place="x")
-
-
-def rewritten(data, change):
-    """The file with another header, all checksums right: what a forger would write."""
-    packed, *_ = struct.unpack_from("<QQI4xQ", data, len(data) - 64)
-    end = len(data) - 64 - packed
-    header = json.loads(zstandard.decompress(data[end : end + packed]))
-    text = change(header)
-    text = text if isinstance(text, bytes) else json.dumps(header).encode()
-    return finished(data[:end], zstandard.compress(text), len(text))
-
-
-def finished(body, block, plain_bytes):
-    """Data with this packed header and a sound footer behind it."""
-    crc = zlib.crc32(block + struct.pack("<Q", plain_bytes))
-    total = len(body) + len(block) + 64
-    body += block + struct.pack("<QQI4xQ", len(block), plain_bytes, crc, total)
-    return body + hashlib.sha256(body).digest()
 
 
 def tensor(**changes):
