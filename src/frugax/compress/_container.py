@@ -5,6 +5,7 @@ anything is allocated, no class is named, no code runs. Writing is in `_writer.p
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -119,9 +120,13 @@ class Encoded:
     error: Error
 
 
+# The digest that a record keeps of a tensor's decoded bytes, to be fed piece by piece.
+Digest = functools.partial(hashlib.blake2b, digest_size=16)
+
+
 def digest_of(data: Any) -> str:
-    """The digest that a record keeps of a tensor's decoded bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    """The digest of a tensor's decoded bytes."""
+    return Digest(data).hexdigest()
 
 
 def tail_of(packed: bytes, plain_bytes: int, before: int) -> bytes:
