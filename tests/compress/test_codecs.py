@@ -1,5 +1,7 @@
 """Each codec alone: exact where it says so, near the entropy where it does not."""
 
+import struct
+
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import ml_dtypes
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from frugax.compress import _lossless, _quantised, _rans
-from frugax.errors import CorruptFileError
+from frugax.errors import CorruptFileError, UnsupportedFileError
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
@@ -56,6 +58,13 @@ def test_a_far_outlier_does_not_cost_a_table():
     assert len(_rans.encode(numbers)) < 1.002 * plain + 100
 
 
+def test_few_lanes_for_many_numbers_are_refused_at_once():
+    # They would be decoded one by one, for minutes.
+    block = _rans.encode(np.zeros(5000, np.int64))
+    with pytest.raises(CorruptFileError, match="its own header"):
+        _rans.decode(block, 1 << 22)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_damaged_block_never_decodes_to_other_numbers_unnoticed(data):
@@ -84,20 +93,107 @@ def test_every_bit_pattern_survives_without_loss(dtype):
     assert again.tobytes() == values.tobytes()
 
 
+def exactly_back(values):
+    """Code and decode; the block, if every bit came back and the input is as it was."""
+    before = values.tobytes()
+    values.flags.writeable = False
+    block = _lossless.encode(values)
+    again = _lossless.decode(memoryview(block), values.dtype, len(values))
+    assert again.tobytes() == before == values.tobytes()
+    return block
+
+
+def coders(block, word):
+    """Layout and coders of every part, read with the words of docs/container.md."""
+    found, at = [], 0
+    while at < len(block):
+        layout, at, planes = block[at], at + 1, []
+        for _ in range(word):
+            coder, length = struct.unpack_from("<BI", block, at)
+            planes.append(coder)
+            at += 5 + length
+        found.append((layout, *planes))
+    return found
+
+
 def test_special_floats_keep_their_bits():
     bits = [0x7FC00001, 0xFFC12345, 0x80000000, 0x7F800000, 1, 0x80000001, 0]
-    values = np.array(bits, np.uint32).view(np.float32)
-    again = _lossless.decode(memoryview(_lossless.encode(values)), values.dtype, 7)
-    assert again.view(np.uint32).tolist() == bits
+    exactly_back(np.array(bits, np.uint32).view(np.float32))
 
 
 def test_random_normal_floats_shrink_to_their_exponents_entropy():
     values = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
-    planes = values.view(np.uint32)
-    exponents = (planes >> 23) & 255
+    exponents = (values.view(np.uint32) >> 23) & 255
     floor = entropy_bytes(exponents) + 300_000 * 3
-    # Half a percent: the coder's own distance from the entropy, and block heads.
-    assert len(_lossless.encode(values)) < 1.005 * floor
+    block = exactly_back(values)
+    assert floor < len(block) < 1.005 * floor
+    assert coders(block, 4) == [(1, 0, 0, 0, 1)] * 2
+
+
+def test_a_plane_of_two_values_takes_a_bit_or_less():
+    rng = np.random.default_rng(0)
+    # As float32 made from bfloat16: the sign is alone in the lowest bytes.
+    values = rng.normal(size=9001).astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert coders(exactly_back(values), 4)[0][:3] == (1, 2, 2)
+    for share in (0.5, 0.1, 0.0):
+        mask = rng.random(80_001) < share
+        floor = entropy_bytes(mask)
+        assert len(exactly_back(mask)) < 1.1 * floor + 64
+
+
+def test_numbers_that_repeat_up_to_their_sign_are_found():
+    rng = np.random.default_rng(0)
+    once = rng.normal(size=500).astype(np.float32)
+    values = np.tile(once, 40) * rng.choice([-1, 1], 20_000).astype(np.float32)
+    block = exactly_back(values)
+    assert coders(block, 4)[0][0] == 0
+    assert len(block) < 0.3 * values.nbytes
+
+
+def test_each_part_of_a_block_is_coded_by_itself():
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, _lossless.PART, np.uint8)
+    values = np.concatenate([noise, np.zeros(5, np.uint8), noise[:0]])
+    assert coders(exactly_back(values), 1) == [(0, 0), (0, 2)]
+    exactly_back(np.zeros(0, np.float32))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_damaged_block_of_planes_is_refused_or_still_numbers(data):
+    rng = np.random.default_rng(0)
+    values = np.concatenate(
+        [rng.normal(size=700), np.zeros(100), np.tile(rng.normal(size=50), 10)]
+    ).astype(np.float32)
+    block = bytearray(_lossless.encode(values))
+    for _ in range(data.draw(st.integers(1, 4))):
+        block[data.draw(st.integers(0, len(block) - 1))] ^= data.draw(
+            st.integers(1, 255)
+        )
+    cut = data.draw(st.none() | st.integers(0, len(block)))
+    try:
+        found = _lossless.decode(memoryview(block)[:cut], values.dtype, len(values))
+    except (CorruptFileError, UnsupportedFileError):
+        return
+    assert found.shape == values.shape
+
+
+@pytest.mark.parametrize(
+    ("block", "error", "said"),
+    [
+        (b"", CorruptFileError, "cut off"),
+        (b"\0\0\4\0", CorruptFileError, "cut off"),
+        (b"\2\0\4\0\0\0abcd", UnsupportedFileError, "layout 2"),
+        (b"\0\7\4\0\0\0abcd", UnsupportedFileError, "coder 7"),
+        (b"\0\0\3\0\0\0abc", CorruptFileError, "3 bytes, not 4"),
+        (b"\0\0\4\0\0\0abcde", CorruptFileError, "its own lengths"),
+        (b"\0\2\2\0\0\0ab", CorruptFileError, "two values is cut off"),
+        (b"\0\2\4\0\0\0ab\2a", UnsupportedFileError, "coder 2"),
+    ],
+)
+def test_a_block_of_planes_that_lies_is_refused(block, error, said):
+    with pytest.raises(error, match=said):
+        _lossless.decode(memoryview(block), np.dtype(np.uint8), 4)
 
 
 @settings(max_examples=200, deadline=None)

