@@ -93,7 +93,8 @@ class Source:
         bits = (bits << one) | (bits >> rest)  # the exponent in one byte
         planes = bits.view(np.uint8).reshape(-1, width)
         share = sum(entropy(np.bincount(planes[:, i])) for i in range(width)) / 8
-        return share * size + 60.0 * width
+        # "Stored" is always there; below it, planes have heads and tables.
+        return min(self.array.nbytes, share * size + 60.0 * width)
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
