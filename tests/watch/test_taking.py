@@ -115,6 +115,7 @@ def test_idle_counts_the_calls_until_something_is_due(journal):
         watcher = taking(journal, level)
         for step in range(30):
             idle = watcher.idle(step)
+            assert idle is not None
             assert all(watcher.due(step + 1 + k) == 0 for k in range(idle))
             assert watcher.due(step + 1 + idle) > 0
 
