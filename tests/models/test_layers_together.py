@@ -126,7 +126,9 @@ def test_eight_blocks_are_one_loop_and_seven_are_not(layer: Any):
 
 # An encoder's loop is that of a decoder without the memory.
 @pytest.mark.parametrize(
-    "layer", [STACKS[0], STACKS[1], STACKS[3]], ids=lambda layer: type(layer).__name__
+    "layer",
+    [STACKS[0], STACKS[1], pytest.param(STACKS[3], marks=pytest.mark.thorough)],
+    ids=lambda layer: type(layer).__name__,
 )
 def test_a_loop_gives_the_numbers_of_its_blocks(layer: Any):
     inputs = stack_inputs(layer)

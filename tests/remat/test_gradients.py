@@ -32,6 +32,7 @@ from .gradient_cases import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
 def test_gradients_are_those_of_jax(model):
     loss, args, how = model()
@@ -114,7 +115,11 @@ def half_of(loss, args):
     ("dtype", "tolerance"),
     [
         ("float64", 1e-12),
-        ("bfloat16", 30 * float(jnp.finfo(jnp.bfloat16).eps)),
+        pytest.param(
+            "bfloat16",
+            30 * float(jnp.finfo(jnp.bfloat16).eps),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "float16",
             30 * float(jnp.finfo(jnp.float16).eps),
