@@ -25,6 +25,7 @@ from frugax.compress import (
 from frugax.compress.guide import _coordinator, _found
 from frugax.compress.guide._csr import csr_of, packed, unpacked
 from frugax.errors import ConfigError, CorruptFileError, InfeasibleBudgetError
+from tiers import mostly_thorough
 
 torch = pytest.importorskip("torch")
 
@@ -188,6 +189,7 @@ def test_jax_decodes_the_same_bits_as_numpy():
     assert torch.equal(restored.weight.detach().view(torch.int16), want)
 
 
+@pytest.mark.thorough
 def test_answers_on_data_are_measured_and_conservative_heeds_them():
     x = [torch.randn(64, 32), (torch.randn(64, 32), "labels")]
     profile = CompressionProfile(target_compression_ratio=9.0, verbose=False)
@@ -330,7 +332,13 @@ def test_scores_are_ratios_of_real_files():
 # --- the coordinator ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("favour", OptimizationStrategy)
+@pytest.mark.parametrize(
+    "favour",
+    mostly_thorough(
+        OptimizationStrategy,
+        in_ci=lambda s: s is OptimizationStrategy.JAX_ACCELERATED,
+    ),
+)
 def test_a_tensor_comes_back_in_its_library_whatever_is_favoured(favour):
     coordinator = SystemIntegrationCoordinator(CPU)
     coordinator.optimize_system(favour)

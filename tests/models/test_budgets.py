@@ -141,6 +141,7 @@ def test_without_a_budget_nothing_is_there_that_could_cost():
 @pytest.mark.parametrize(
     "loss", [squares, pytest.param(spread, marks=pytest.mark.thorough)]
 )
+@pytest.mark.thorough
 def test_a_loss_is_planned_when_it_is_first_asked_for(loss):
     plain = MLP.compile()
     params, data, _ = numbers(MLP, plain)

@@ -155,7 +155,7 @@ def test_torch_is_asked_for_by_its_extra(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_neither_backend_imports_the_other_library():
     for mine, other in (("JaxBackend", "torch"), ("TorchBackend", "jax")):
         program = (

@@ -49,7 +49,7 @@ def same():
     return plan_key(sums(), ARGS, BUDGET)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_key_is_the_same_in_every_process():
     code = PROGRAM + (
         "from frugax import MemoryBudget\n"

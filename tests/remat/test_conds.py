@@ -74,7 +74,7 @@ def around_a_scan():
 MODELS = [
     one_of_three,
     pytest.param(in_a_row, marks=pytest.mark.thorough),
-    in_a_scan,
+    pytest.param(in_a_scan, marks=pytest.mark.thorough),
     around_a_scan,
 ]
 

@@ -118,7 +118,7 @@ def nnx_mlp() -> Model:
         pytest.param(equinox_convolutions, 0.75, marks=pytest.mark.thorough),
         pytest.param(equinox_attention, 0.55, marks=pytest.mark.thorough),
         pytest.param(linen_with_dropout, 0.5, marks=pytest.mark.thorough),
-        (nnx_mlp, 0.5),
+        pytest.param(nnx_mlp, 0.5, marks=pytest.mark.thorough),
     ],
 )
 def test_less_memory_gives_the_same_gradients(model, share):

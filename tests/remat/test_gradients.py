@@ -18,6 +18,7 @@ from frugax.remat._body import read_body
 from frugax.remat._fit import segments_of
 from frugax.remat._gates import Gate
 from frugax.remat._ladder import ladder
+from tiers import mostly_thorough
 
 from .checks import assert_same, plain_bytes, temp_bytes
 from .gradient_cases import (
@@ -27,13 +28,18 @@ from .gradient_cases import (
     convolutions,
     long_skips,
     residual_mlp,
+    several_arguments,
     tightest,
     weights,
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "model",
+    mostly_thorough(MODELS, in_ci=lambda m: m in (several_arguments, attention)),
+    ids=lambda m: m.__name__,
+)
 def test_gradients_are_those_of_jax(model):
     loss, args, how = model()
     step, segments = tightest(loss, args, **how)

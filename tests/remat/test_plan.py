@@ -226,6 +226,7 @@ def test_nested_plans_are_truly_smaller_and_still_the_same(nested):
     assert_same(step_of(loss, body, tight)(*args), want)
 
 
+@pytest.mark.thorough
 def test_a_nested_plan_does_again_what_it_says(nested):
     loss, args, body, _, tight = nested
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
@@ -371,7 +372,7 @@ def test_callers_that_check_no_types_are_checked_all_the_same():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_the_loss_only_reports_does_not_stand_in_the_way():
     def summed(params, x):
         total = jnp.float32(0.0)

@@ -95,6 +95,7 @@ def test_interrupted_by_ctrl_c(home):
     assert_same_run(home, "interrupted")
 
 
+@pytest.mark.thorough
 def test_two_processes_cannot_work_in_one_folder(home):
     process = start(home, "shared")
     second = frugax("run", "--resume", "shared/small", cwd=home)

@@ -126,6 +126,7 @@ def test_the_budget_is_kept_and_the_loss_stays_the_same(task):
     assert planned.plan.extra_flops > 0
 
 
+@pytest.mark.thorough
 def test_a_finished_run_writes_text(lm, tmp_path, capsys):
     path = EXAMPLES / "stdlib_lm.yaml"
     small = [f"options.{name}={value}" for name, value in SMALL.items()]

@@ -73,7 +73,7 @@ print(ledger.functions["layers"].compiles, ledger.cache_hits, ledger.cache_misse
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_second_process_finds_what_the_first_compiled(tmp_path):
     said = [
         subprocess.run(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import forked
 from frugax import tropical
 
 INF = np.inf
@@ -192,7 +193,7 @@ def test_wrong_arguments_are_named():
 )
 def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
     code = f"import numpy as np; from frugax.tropical import *; {call}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = forked.python(code)
     assert said in done.stderr
     assert "ValueError" in done.stderr
 
@@ -211,7 +212,7 @@ def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
 )
 def test_lists_are_refused_with_what_to_write(call):
     code = f"import numpy as np; from frugax.tropical import *; {call}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = forked.python(code)
     assert done.stderr.splitlines()[-1] == (
         f"TypeError: {call.partition('(')[0]} needs arrays of NumPy, JAX or torch, got "
         "a list: write np.asarray(...) around it."

@@ -78,7 +78,7 @@ def more(*values):
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [
-        (("step", "kill", 0, 25), KILLED, "[1] frugax: "),  # the coordinator
+        more(("step", "kill", 0, 25), KILLED, "[1] frugax: "),  # the coordinator
         more(("step", "hang", 1, 25), EXIT_PEER_LOST, "a process of this run hangs"),
         more(("step", "stop", 1, 25), EXIT_PEER_LOST, "[0] frugax: "),
         more(("step", "raise", 1, 25), 1, "the others are not waited for"),
