@@ -723,7 +723,13 @@ def close(got: Any, want: Any, dtype: Any, roundings: float, say: str) -> None:
     )
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    "wide",
+    [
+        pytest.param(False, id="float32"),
+        pytest.param(True, id="float64", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_both_libraries_agree_with_numpy_and_in_gradients(name, wide):
     op = OPS[name]
