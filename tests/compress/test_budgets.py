@@ -114,10 +114,32 @@ def test_a_tensor_of_small_weights_is_not_silenced():
     plan = compress.plan(weights(), SizeBudget(ratio=6))
     errors = {t.name: t.rel_error for t in plan.tensors if t.step}
     assert {"embed", "layers[0].w", "layers[1].w"} <= set(errors)
-    # Relative errors go with the root of the weights' sizes; a step of most of a
-    # deviation, as here, errs a few per cent less than a fine one would.
+    # Relative errors go with the root of the weights' sizes, of at most 16 to 1; a
+    # step of most of a deviation, as here, errs a few per cent less than a fine one.
     ratio = errors["embed"] / errors["layers[0].w"]
-    assert 0.85 * 50**0.5 < ratio < 50**0.5 * 1.05
+    assert 0.85 * 16**0.5 < ratio < 16**0.5 * 1.05
+
+
+@pytest.mark.parametrize("unit", [1e-2, 1e-6, 1e-25])
+def test_no_tensor_is_lost_while_others_are_fine(unit):
+    tree = {"w": NORMAL.astype("f"), "x": (NORMAL[:32] * unit).astype("f")}
+    w, x = compress.plan(tree, SizeBudget(ratio=8)).tensors
+    assert w.rel_error < x.rel_error < 4.5 * w.rel_error < 0.4
+
+
+@pytest.mark.parametrize("most", [3.4e38, 3e38])
+def test_values_near_the_largest_float_leave_the_others_their_room(most):
+    tree = {"w": NORMAL.astype("f"), "x": np.full(2000, most, "f")}
+    w, x = compress.plan(tree, SizeBudget(ratio=3)).tensors
+    assert x.bytes < 200
+    assert w.rel_error < 1e-4
+    assert x.rel_error < 1e-4
+
+
+def test_what_no_step_can_measure_stays_exact_beside_others():
+    tree = {"w": NORMAL.astype("f"), "x": (NORMAL[0] * 1e-40).astype("f")}
+    plan = compress.plan(tree, SizeBudget(ratio=12))
+    assert [t.rel_error > 0 for t in plan.tensors] == [True, False]
 
 
 @pytest.mark.parametrize("unit", [1e-6, pytest.param(1e6, marks=pytest.mark.thorough)])
