@@ -153,6 +153,11 @@ def choose(
     else:
         assert budget.rel_error is not None  # the only one that is left
         draft = search.within_rel_error(budget.rel_error)
+    # What a step saves in few weights may be less than it takes in the header.
+    about = sum(source.about_exact_bytes for source in sources)
+    stepped = any(tensor.record.step for tensor in draft.tensors)
+    if stepped and about <= 1.1 * len(draft.data):
+        draft = min(search.exact, draft, key=_length)
     if limit is None or len(draft.data) <= limit:
         return draft
     needed = len(draft.data)
@@ -162,7 +167,7 @@ def choose(
         needed=needed,
         limit=limit,
         unit="bytes",
-        hint=_hint(search.exact_only(), draft, limit, only_size=only_size),
+        hint=_hint(search, draft, limit, only_size=only_size),
     )
 
 
@@ -223,11 +228,18 @@ def _worth(rms: float, middle: float) -> float:
     return min(max(rms, middle / _ALIKE), middle * _ALIKE) / rms**2
 
 
-def _hint(
-    exact_only: Sequence[Source], draft: Draft, limit: int, *, only_size: bool
-) -> str:
+def _hint(search: "_Search", draft: Draft, limit: int, *, only_size: bool) -> str:
     """What would help besides more bytes; names the tensors that are in the way."""
     needed = len(draft.data)
+    if not draft.tensors:
+        return "give a tree with weights in it: this one has none."
+    header = needed - sum(len(b) for tensor in draft.tensors for b in tensor.blocks)
+    if header > limit:
+        return (
+            f"compress fewer tensors: without any weight the file takes {header:,} "
+            "bytes, for names, shapes and checks."
+        )
+    exact_only = search.exact_only()
     binds = max(draft.tensors, key=lambda t: sum(map(len, t.blocks)))
     longest = (
         f"{binds.record.name or '(the array)'!r} alone takes "
@@ -271,9 +283,21 @@ class _Search:
     @functools.cached_property
     def _shortest(self) -> Draft:
         """All levels zero, or everything exact if that is shorter."""
+        largest = max((s.largest for s in self.sources), default=0.0)
+        one = step_below(min(4 * largest, MOST_STEP.size))
+        # A header is mostly shorter where all steps are one.
+        choices = (
+            self._steps(self._coarsest),
+            lambda source: one if source.quantisable else None,
+        )
         # One codec will do where all levels are zero, and it is the quick one.
-        coarse = self._steps(self._coarsest)
-        draft = draft_of(self.sources, self.structure, coarse, codec=_uniform)
+        draft = min(
+            (
+                draft_of(self.sources, self.structure, steps, codec=_uniform)
+                for steps in choices
+            ),
+            key=_length,
+        )
         exact = sum(source.about_exact_bytes for source in self.sources)
         if exact > 2 * len(draft.data):
             return draft
