@@ -4,8 +4,10 @@ What is made small is the sum over tensors of squared error times a weight. A te
 weight is, by default, 1 over its size (root mean square): plain squared error would
 silence tensors whose weights are small, and relative error spends 3 dB on protecting
 them (measured on trained residual networks of 6 to 14 times smaller files; half way
-costs 0.9 dB). Where the error is all that counts, equal slopes give each tensor a
-step of one factor times 1/sqrt(weight), its *unit*; that is where the search begins.
+costs 0.9 dB). It is so within a factor of 16 of the common size; beyond it relative
+error counts, so that no tensor is lost while others are fine. Where the error is all
+that counts, equal slopes give each tensor a step of one factor times 1/sqrt(weight),
+its *unit*; that is where the search begins.
 
 1. A factor that meets the budget by estimate is found.
 2. Each tensor gets options around it, with bytes and error from real samples, and the
@@ -31,13 +33,16 @@ from frugax.errors import InfeasibleBudgetError
 from ._container import Encoded
 from ._error import relative
 from ._estimate import Point
-from ._quantised import Step, step_below
+from ._quantised import MOST_STEP, Step, step_below
 from ._search import meet
 from ._sources import TRELLIS_STEP, Source
 from ._writer import write
 
 # Biases and norms weigh little and err much: they get 30 dB more than matrices.
 _SMALL_SHARE = 1 / 32
+# Sizes this many times the median one, or smaller by it, are where relative error
+# begins to count alone: it is then at most this, rooted, from the median tensor's.
+_ALIKE = 16
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.03  # in powers of two: 2% below the error allowed
@@ -148,6 +153,11 @@ def choose(
     else:
         assert budget.rel_error is not None  # the only one that is left
         draft = search.within_rel_error(budget.rel_error)
+    # What a step saves in few weights may be less than it takes in the header.
+    about = sum(source.about_exact_bytes for source in sources)
+    stepped = any(tensor.record.step for tensor in draft.tensors)
+    if stepped and about <= 1.1 * len(draft.data):
+        draft = min(search.exact, draft, key=_length)
     if limit is None or len(draft.data) <= limit:
         return draft
     needed = len(draft.data)
@@ -157,7 +167,7 @@ def choose(
         needed=needed,
         limit=limit,
         unit="bytes",
-        hint=_hint(search.exact_only(), draft, limit, only_size=only_size),
+        hint=_hint(search, draft, limit, only_size=only_size),
     )
 
 
@@ -170,20 +180,28 @@ def _weights(
         ValueError: a name that no tensor has, a tensor without one, or a weight that
             is negative or no number.
     """
-    floats = [source for source in sources if source.energy]
+    floats = [source for source in sources if source.quantisable]
     given = sensitivity or {}
     for name, weight in given.items():
         if name not in {source.name for source in sources}:
             raise ValueError(f"sensitivity names {name!r}, which is no tensor.")
         if not 0 <= weight < math.inf:
             raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
-    found = {s.name: given[s.name] if s.name in given else 1 / s.rms for s in floats}
-    if sensitivity is not None and len(found.keys() & given.keys()) < len(found):
-        missing = next(name for name in found if name not in given)
-        raise ValueError(f"sensitivity lacks {missing!r}: give every float tensor one.")
-    # Nothing is worth nothing: its step would have no end.
-    least = 1e-9 * max(found.values(), default=0.0) or 1.0
-    weights = {name: max(weight, least) for name, weight in found.items()}
+    if sensitivity is None:
+        middle = _middle([(s.rms, s.array.size) for s in floats])
+        weights = {s.name: _worth(s.rms, middle) for s in floats}
+    else:
+        missing = [s.name for s in sources if s.energy and s.name not in given]
+        if missing:
+            raise ValueError(
+                f"sensitivity lacks {missing[0]!r}: give every float tensor one."
+            )
+        # Nothing is worth nothing: its step would have no end. Little is what is
+        # little beside the tensor's own squares, whatever unit these are in.
+        squares = {s.name: s.rms**2 for s in floats}
+        most = max((given[n] * square for n, square in squares.items()), default=0.0)
+        least = 1e-9 * most or 1.0
+        weights = {n: max(given[n], least / square) for n, square in squares.items()}
     if sensitivity is None:
         small = {s.name for s in floats if s.small}
         for name in small:
@@ -191,11 +209,37 @@ def _weights(
     return weights
 
 
-def _hint(
-    exact_only: Sequence[Source], draft: Draft, limit: int, *, only_size: bool
-) -> str:
+def _middle(sizes: Sequence[tuple[float, int]]) -> float:
+    """The root mean square that half of all numbers are in tensors at or below."""
+    half, count = sum(size for _, size in sizes) / 2, 0
+    for rms, size in sorted(sizes):
+        count += size
+        if count >= half:
+            return rms
+    return 1.0
+
+
+def _worth(rms: float, middle: float) -> float:
+    """What a squared error of a tensor is worth: 1 over its size, where that is common.
+
+    >>> _worth(0.5, 1.0), _worth(1 / 64, 1.0)
+    (2.0, 256.0)
+    """
+    return min(max(rms, middle / _ALIKE), middle * _ALIKE) / rms**2
+
+
+def _hint(search: "_Search", draft: Draft, limit: int, *, only_size: bool) -> str:
     """What would help besides more bytes; names the tensors that are in the way."""
     needed = len(draft.data)
+    if not draft.tensors:
+        return "give a tree with weights in it: this one has none."
+    header = needed - sum(len(b) for tensor in draft.tensors for b in tensor.blocks)
+    if header > limit:
+        return (
+            f"compress fewer tensors: without any weight the file takes {header:,} "
+            "bytes, for names, shapes and checks."
+        )
+    exact_only = search.exact_only()
     binds = max(draft.tensors, key=lambda t: sum(map(len, t.blocks)))
     longest = (
         f"{binds.record.name or '(the array)'!r} alone takes "
@@ -239,9 +283,21 @@ class _Search:
     @functools.cached_property
     def _shortest(self) -> Draft:
         """All levels zero, or everything exact if that is shorter."""
+        largest = max((s.largest for s in self.sources), default=0.0)
+        one = step_below(min(4 * largest, MOST_STEP.size))
+        # A header is mostly shorter where all steps are one.
+        choices = (
+            self._steps(self._coarsest),
+            lambda source: one if source.quantisable else None,
+        )
         # One codec will do where all levels are zero, and it is the quick one.
-        coarse = self._steps(self._coarsest)
-        draft = draft_of(self.sources, self.structure, coarse, codec=_uniform)
+        draft = min(
+            (
+                draft_of(self.sources, self.structure, steps, codec=_uniform)
+                for steps in choices
+            ),
+            key=_length,
+        )
         exact = sum(source.about_exact_bytes for source in self.sources)
         if exact > 2 * len(draft.data):
             return draft
@@ -271,7 +327,7 @@ class _Search:
         def miss(draft: Draft) -> float:
             return (len(draft.data) - limit * (1 - _CLOSE / 2)) / (limit * _CLOSE / 2)
 
-        floats = sum(s.array.size for s in self.sources if s.energy) / 8
+        floats = sum(s.array.size for s in self.sources if s.quantisable) / 8
         return self._refined(
             scale, room, miss, floats / (limit * _CLOSE / 2), lambda: self._shortest
         )
@@ -390,21 +446,21 @@ class _Search:
         loss = np.full(cost.shape, np.inf)
         for row, source in enumerate(self.sources):
             cost[row, -1], loss[row, -1] = math.ceil(source.about_exact_bytes), 0.0
-            if not source.energy:
+            if not source.quantisable:
                 continue
             for column, option in enumerate(_OPTIONS):
                 point = self._point(source, scale + option)
                 cost[row, column] = math.ceil(point.bytes)
                 loss[row, column] = point.energy * self.weights[source.name]
         # All at one scale is a choice, whatever rounding up has added to it.
-        middle = np.array([bool(s.energy) for s in self.sources])
+        middle = np.array([s.quantisable for s in self.sources])
         evenly = np.where(middle, cost[:, _OPTIONS.index(0.0)], cost[:, -1])
         limit = max(math.ceil(room), int(evenly.sum()))
         found = best_one_each(cost, loss, limit=limit)
         scales = {
             source.name: scale + _OPTIONS[option]
             for source, option in zip(self.sources, found.chosen, strict=True)
-            if option < len(_OPTIONS) and source.energy
+            if option < len(_OPTIONS) and source.quantisable
         }
         return scales, found.gap
 
@@ -430,9 +486,12 @@ class _Search:
         return lambda source: self._step(source, scale)
 
     def _step(self, source: Source, scale: float) -> Step | None:
-        if not source.energy:
+        if not source.quantisable:
             return None
-        step = step_below(2.0**scale * self._unit(source))
+        # A step that makes zeros of everything need not be longer, and must not pass
+        # the range of steps: that would be exact.
+        most = min(4 * source.largest, MOST_STEP.size)
+        step = step_below(min(2.0**scale * self._unit(source), most))
         if step is not None and source.codec_at(step) == "trellis":
             return step_below(TRELLIS_STEP * step.size)
         return step
@@ -443,14 +502,14 @@ class _Search:
     @functools.cached_property
     def _coarsest(self) -> float:
         """Where every level is zero: a quarter step is the largest number."""
-        ratios = [4 * s.largest / self._unit(s) for s in self.sources if s.energy]
+        ratios = [4 * s.largest / self._unit(s) for s in self.sources if s.quantisable]
         return math.log2(max(ratios, default=1.0))
 
     @functools.cached_property
     def _finest(self) -> float:
         """Where levels are too large for the codec, so that tensors come out exact."""
         wide = any(source.array.dtype.itemsize == 8 for source in self.sources)
-        ratios = [s.rms / self._unit(s) for s in self.sources if s.energy]
+        ratios = [s.rms / self._unit(s) for s in self.sources if s.quantisable]
         return math.log2(min(ratios, default=1.0)) - (54 if wide else 26)
 
 

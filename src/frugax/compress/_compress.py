@@ -64,9 +64,9 @@ def plan(
     """
     check_budget(budget, SizeBudget)
     sources, structure = _sources(tree)
-    draft = choose(
-        sources, structure, budget, sensitivity=sensitivity, progress=_rising(progress)
-    )
+    told = _rising(progress)
+    draft = choose(sources, structure, budget, sensitivity=sensitivity, progress=told)
+    _ended(told)
     return plan_of(draft, budget)
 
 
@@ -105,8 +105,10 @@ def compress(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    draft = _draft(tree, budget, plan, sensitivity, _rising(progress))
+    told = _rising(progress)
+    draft = _draft(tree, budget, plan, sensitivity, told)
     _measure(draft)
+    _ended(told)
     return draft.data
 
 
@@ -142,9 +144,11 @@ def save(
     """
     if plan is None and budget == _EXACT:
         return _save_exact(path, tree, _rising(progress))
-    draft = _draft(tree, budget, plan, sensitivity, _rising(progress))
+    told = _rising(progress)
+    draft = _draft(tree, budget, plan, sensitivity, told)
     errors = _measure(draft)
     write_whole(path, draft.data)
+    _ended(told)
     return _report(draft, errors, budget, plan, file_bytes=os.stat(path).st_size)
 
 
@@ -206,6 +210,11 @@ def _rising(progress: Progress | None) -> Progress | None:
         progress(most, what)
 
     return told
+
+
+def _ended(progress: Progress | None) -> None:
+    if progress is not None:
+        progress(1.0, "done")
 
 
 def _draft(

@@ -50,6 +50,11 @@ class Step:
         return math.ldexp(self.mantissa, self.exponent)
 
 
+# The steps that numbers can be measured by.
+LEAST_STEP = Step(1 << (_MANTISSA_BITS - 1), _EXPONENTS[0])
+MOST_STEP = Step((1 << _MANTISSA_BITS) - 1, _EXPONENTS[-1])
+
+
 def step_below(size: float) -> Step | None:
     """The largest step that is at most `size`; None if that is out of range."""
     if not 0 < size < math.inf:
@@ -63,7 +68,8 @@ def step_below(size: float) -> Step | None:
 def levels_of(values: np.ndarray, step: Step) -> np.ndarray | None:
     """The nearest level of each finite value, int64; None if some are too large."""
     working = working_type(values.dtype)
-    scaled = values.astype(working) / working(step.size)
+    with np.errstate(over="ignore"):  # infinite: too large, and said so
+        scaled = values.astype(working) / working(step.size)
     if scaled.size and np.abs(scaled).max() > MOST_LEVEL[np.dtype(working).itemsize]:
         return None
     levels = np.rint(scaled).astype(np.int64)

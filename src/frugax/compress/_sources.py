@@ -13,7 +13,7 @@ from ._codecs import lossless_blocks, stepped_blocks
 from ._container import BLOCK, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
-from ._quantised import Step, levels_of, values_of
+from ._quantised import LEAST_STEP, Step, levels_of, values_of
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
@@ -55,6 +55,11 @@ class Source:
         if not self.energy:
             return 0.0
         return max(float(np.abs(part).max()) for part in self._parts())
+
+    @property
+    def quantisable(self) -> bool:
+        """Whether any step leaves something of the tensor; else it stays exact."""
+        return self.largest >= LEAST_STEP.size
 
     @property
     def rms(self) -> float:
