@@ -403,3 +403,28 @@ def test_a_mask_is_not_lost_silently():
     masked = np.ma.masked_array(np.ones(3), mask=[True, False, False])
     with pytest.raises(TypeError, match=r"leaf 'w' is a masked array"):
         compress.compress({"w": masked}, SizeBudget(ratio=1))
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"w": np.ones(2, ml_dtypes.bfloat16)}, "'w' has dtype bfloat16.*safetensors"),
+        ({"w.npy": np.ones(2)}, r"cannot hold the name 'w\.npy': rename"),
+        ({"a\0b": np.ones(2)}, "cannot hold the name"),
+    ],
+)
+def test_what_an_npz_file_cannot_hold_is_refused(tree, said, tmp_path):
+    compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
+    with pytest.raises(UnsupportedFileError, match=said):
+        compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
+    assert not (tmp_path / "m.npz").exists()
+
+
+def test_every_other_name_comes_back_from_an_npz_file(tmp_path):
+    tree = {"file": np.ones(2), "a/../b": np.eye(2), "": np.arange(3)}
+    compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
+    compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
+    found = compress.load_weights(tmp_path / "m.npz")
+    assert {n: a.tolist() for n, a in found.items()} == {
+        n: a.tolist() for n, a in tree.items()
+    }
