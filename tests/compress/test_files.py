@@ -428,3 +428,33 @@ def test_every_other_name_comes_back_from_an_npz_file(tmp_path):
     assert {n: a.tolist() for n, a in found.items()} == {
         n: a.tolist() for n, a in tree.items()
     }
+
+
+def test_torch_tensors_without_dense_values_are_named():
+    torch = pytest.importorskip("torch")
+    w = torch.ones(3, 3)
+    for bad, said in (
+        (w.to("meta"), "on the meta device, so it has no values"),
+        (w.to_sparse(), r"of the layout sparse_coo: store tensor\.to_dense"),
+        (torch.nn.UninitializedParameter(), "without a shape yet: run the module"),
+        (torch.empty(2, dtype=torch.bits8), "has dtype bits8, which"),
+    ):
+        with pytest.raises(TypeError, match=f"leaf 'a.w' (is )?{said}"):
+            compress.compress({"a": {"w": bad}}, SizeBudget(max_abs=0))
+
+
+def test_torch_views_of_other_signs_are_stored_as_they_read():
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    tree = {"c": z.conj(), "n": z.conj().imag}
+    assert tree["c"].is_conj()
+    assert tree["n"].is_neg()
+    back = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    np.testing.assert_array_equal(back["c"], np.conj(z.numpy()))
+    np.testing.assert_array_equal(back["n"], -z.numpy().imag)
+
+
+def test_a_name_that_cannot_be_written_is_refused_before_any_work():
+    tree = {"a": {"\ud800": np.ones(2)}}
+    with pytest.raises(ValueError, match=r"leaf 'a\.\\ud800'.*rename the key"):
+        compress.plan(tree, SIX)

@@ -35,7 +35,7 @@ def state_of(model: nn.Module) -> dict[str, np.ndarray]:
             )
         if id(value) not in seen:
             seen.add(id(value))
-            found[name] = to_numpy(value)
+            found[name] = to_numpy(value, f"{name!r} in the module's state")
     return found
 
 
