@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import forked
 from frugax import SizeBudget, compress
 from frugax.budget import Plan, Report
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
@@ -436,7 +437,10 @@ def test_torch_tensors_without_dense_values_are_named():
     for bad, said in (
         (w.to("meta"), "on the meta device, so it has no values"),
         (w.to_sparse(), r"of the layout sparse_coo: store tensor\.to_dense"),
-        (torch.nn.UninitializedParameter(), "without a shape yet: run the module"),
+        (
+            torch.nn.UninitializedParameter(),
+            "a parameter without a shape yet: run the module",
+        ),
         (torch.empty(2, dtype=torch.bits8), "has dtype bits8, which"),
     ):
         with pytest.raises(TypeError, match=f"leaf 'a.w' (is )?{said}"):
@@ -458,3 +462,40 @@ def test_a_name_that_cannot_be_written_is_refused_before_any_work():
     tree = {"a": {"\ud800": np.ones(2)}}
     with pytest.raises(ValueError, match=r"leaf 'a\.\\ud800'.*rename the key"):
         compress.plan(tree, SIX)
+
+
+def test_reading_at_the_wrong_time_or_place_says_so(saved):
+    path, _ = saved
+    with compress.open(path) as file:
+        with pytest.raises(
+            KeyError, match=r"w\.fxz has no tensor 'c\.f'; it has 'c\.[de]'"
+        ):
+            file["c.f"]
+        with pytest.raises(
+            KeyError, match=r"no tensor 'nope'; it has 'a\[0\]', 'b', 'c.d', "
+        ):
+            file.record("nope")
+        assert "nope" not in file
+        assert file.get("nope") is None
+    for read in (lambda: file["b"], file.tree, file.check, lambda: file.integers("b")):
+        with pytest.raises(
+            ValueError, match=r"w\.fxz: the file is closed: read inside"
+        ):
+            read()
+
+
+def test_a_path_is_no_bytes_where_no_type_checker_runs():
+    code = "from frugax.compress import decompress; decompress({})"
+    for given in ("'c.fxz'", "None"):
+        said = forked.python(code.format(given)).stderr.splitlines()[-1]
+        assert said.startswith(
+            f"TypeError: decompress needs the bytes of a file, got {given}"
+        )
+        assert "frugax.compress.open(path)" in said
+
+
+def test_answers_in_a_list_are_refused():
+    weights = {"w": np.ones((2, 2))}
+    with pytest.raises(TypeError, match="answer must give one array, got a list"):
+        compress.sensitivity_of(lambda _: [1], weights)
+    assert compress.sensitivity_of(lambda w: float(w["w"].sum()), weights)["w"] > 0
