@@ -47,7 +47,7 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
         (lambda: fx.SizeBudget("small"), ValueError, "got 'small'"),
         (lambda: fx.SizeBudget(ratio=0), ValueError, "ratio must be > 0"),
         (lambda: fx.SizeBudget(rel_error=-1), ValueError, "rel_error must be >= 0"),
-        (lambda: fx.SizeBudget(ratio=float("inf")), ValueError, "got inf"),
+        (lambda: fx.SizeBudget(ratio=float("inf")), ValueError, "and finite, got inf"),
         (lambda: fx.TimeBudget(), TypeError, "needs a limit"),
         (lambda: fx.TimeBudget("1h", seconds=2), TypeError, "already names"),
         (lambda: fx.TimeBudget(compiles=0), ValueError, "compiles must be"),
@@ -70,7 +70,8 @@ def test_a_bare_number_is_no_size_where_no_type_checker_runs(given):
     done = forked.python(code)
     said = done.stderr.splitlines()[-1]
     assert said.startswith("TypeError: ")
-    assert said.endswith(f'write SizeBudget(ratio=6) or SizeBudget("6x"), not {given}.')
+    assert "write SizeBudget(bytes=1000), " in said
+    assert said.endswith(f'SizeBudget(ratio=6) or SizeBudget("6x"), not {given}.')
 
 
 @given(st.floats(0.01, 1000), st.integers(1, 10**9), st.integers(1, 10**9))
@@ -85,3 +86,28 @@ def test_a_ratio_never_allows_more_than_its_share(ratio, original, weights):
 def test_an_experiment_without_a_price_costs_one():
     budget = fx.ExperimentBudget(n=1, costs={"X": 2})
     assert (budget.price("X"), budget.price("Z")) == (2.0, 1.0)
+
+
+def test_scalars_of_numpy_are_numbers_where_no_type_checker_runs():
+    code = """
+import numpy as np
+from frugax import MemoryBudget, OverheadBudget, SizeBudget, TimeBudget
+assert SizeBudget(ratio=np.float32(6)) == SizeBudget(ratio=6)
+assert SizeBudget(bytes=np.int64(60000)) == SizeBudget(bytes=60000)
+assert type(SizeBudget(bytes=np.int64(60000)).bytes) is int
+assert TimeBudget(seconds=np.float32(2)) == TimeBudget(seconds=2)
+assert OverheadBudget(share=np.float64(0.5)) == OverheadBudget(share=0.5)
+for wrong in (
+    lambda: SizeBudget(bytes=np.float32(6)),
+    lambda: SizeBudget(ratio=np.bool_(True)),
+    lambda: SizeBudget(ratio=np.ones(1)),
+    lambda: MemoryBudget("1GiB", headroom_frac=np.float32(1)),
+):
+    try:
+        wrong()
+    except (TypeError, ValueError):
+        continue
+    raise AssertionError(wrong)
+"""
+    done = forked.python(code)
+    assert done.returncode == 0, done.stderr

@@ -361,3 +361,59 @@ def test_a_full_disk_is_said(small, mounted):
 def test_a_disk_that_may_only_be_read_is_one_line(small, mounted):
     done = frugax("run", "c.yaml", "--runs", mounted("ro"), cwd=small)
     assert_one_line(done, "cannot write", "not read-only")
+
+
+@pytest.fixture
+def exact(tmp_path):
+    """Compresses arrays into m.fxz without loss, by way of an .npz file."""
+
+    def made(**arrays):
+        np.savez(tmp_path / "m.npz", **arrays)
+        done = frugax("compress", "m.npz", "--max-abs", "0", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return tmp_path
+
+    return made
+
+
+def test_a_name_that_safetensors_keeps_for_itself_is_refused(exact):
+    folder = exact(__metadata__=np.ones(3))
+    done = frugax("decompress", "m.fxz", cwd=folder)
+    assert_one_line(done, "cannot hold a tensor named '__metadata__': rename it")
+    assert sorted(os.listdir(folder)) == ["m.fxz", "m.npz"]
+
+
+def test_what_safetensors_cannot_hold_goes_into_an_npz_file(exact):
+    arrays = {"c": np.array([1j, 2]), "a/b": np.arange(3), "n": np.float32(2)}
+    folder = exact(**arrays)
+    done = frugax("decompress", "m.fxz", cwd=folder)
+    assert_one_line(done, "'c' has dtype complex128")
+    assert_one_line(done, "write an .npz file")
+    done = frugax("decompress", "m.fxz", "-o", "back.npz", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "back.npz") as back:
+        assert sorted(back.files) == sorted(arrays)
+        for name, array in arrays.items():
+            assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(back[name], array)
+
+
+def test_weights_that_are_no_originals_are_one_line(exact):
+    folder = exact(w=np.ones(3))
+    np.savez(folder / "other.npz", v=np.ones(3))
+    done = frugax("verify", "m.fxz", "--against", "other.npz", cwd=folder)
+    assert_one_line(done, "these are other weights: 'v' is missing in the file")
+    assert_one_line(done, "other.npz")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "part"),
+    [
+        ({"s": np.array(["x"])}, "m.npz: array 's' has dtype <U1"),
+        ({}, "m.npz: there are no weights in this file"),
+    ],
+)
+def test_files_without_weights_are_one_line(tmp_path, arrays, part):
+    np.savez(tmp_path / "m.npz", **arrays)
+    assert_one_line(frugax("compress", "m.npz", "--ratio", "2", cwd=tmp_path), part)
+    assert os.listdir(tmp_path) == ["m.npz"]

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import forked
 from frugax import SizeBudget, compress
 from frugax.budget import Plan, Report
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
@@ -403,3 +404,98 @@ def test_a_mask_is_not_lost_silently():
     masked = np.ma.masked_array(np.ones(3), mask=[True, False, False])
     with pytest.raises(TypeError, match=r"leaf 'w' is a masked array"):
         compress.compress({"w": masked}, SizeBudget(ratio=1))
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"w": np.ones(2, ml_dtypes.bfloat16)}, "'w' has dtype bfloat16.*safetensors"),
+        ({"w.npy": np.ones(2)}, r"cannot hold the name 'w\.npy': rename"),
+        ({"a\0b": np.ones(2)}, "cannot hold the name"),
+    ],
+)
+def test_what_an_npz_file_cannot_hold_is_refused(tree, said, tmp_path):
+    compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
+    with pytest.raises(UnsupportedFileError, match=said):
+        compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
+    assert not (tmp_path / "m.npz").exists()
+
+
+def test_every_other_name_comes_back_from_an_npz_file(tmp_path):
+    tree = {"file": np.ones(2), "a/../b": np.eye(2), "": np.arange(3)}
+    compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
+    compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
+    found = compress.load_weights(tmp_path / "m.npz")
+    assert {n: a.tolist() for n, a in found.items()} == {
+        n: a.tolist() for n, a in tree.items()
+    }
+
+
+def test_torch_tensors_without_dense_values_are_named():
+    torch = pytest.importorskip("torch")
+    w = torch.ones(3, 3)
+    for bad, said in (
+        (w.to("meta"), "on the meta device, so it has no values"),
+        (w.to_sparse(), r"of the layout sparse_coo: store tensor\.to_dense"),
+        (
+            torch.nn.UninitializedParameter(),
+            "a parameter without a shape yet: run the module",
+        ),
+        (torch.empty(2, dtype=torch.bits8), "has dtype bits8, which"),
+    ):
+        with pytest.raises(TypeError, match=f"leaf 'a.w' (is )?{said}"):
+            compress.compress({"a": {"w": bad}}, SizeBudget(max_abs=0))
+
+
+def test_torch_views_of_other_signs_are_stored_as_they_read():
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    tree = {"c": z.conj(), "n": z.conj().imag}
+    assert tree["c"].is_conj()
+    assert tree["n"].is_neg()
+    back = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    np.testing.assert_array_equal(back["c"], np.conj(z.numpy()))
+    np.testing.assert_array_equal(back["n"], -z.numpy().imag)
+
+
+def test_a_name_that_cannot_be_written_is_refused_before_any_work():
+    tree = {"a": {"\ud800": np.ones(2)}}
+    with pytest.raises(ValueError, match=r"leaf 'a\.\\ud800'.*rename the key"):
+        compress.plan(tree, SIX)
+
+
+def test_reading_at_the_wrong_time_or_place_says_so(saved):
+    path, _ = saved
+    with compress.open(path) as file:
+        with pytest.raises(
+            KeyError, match=r"w\.fxz has no tensor 'c\.f'; it has 'c\.[de]'"
+        ):
+            file["c.f"]
+        with pytest.raises(
+            KeyError, match=r"no tensor 'nope'; it has 'a\[0\]', 'b', 'c.d', "
+        ):
+            file.record("nope")
+        assert "nope" not in file
+        assert file.get("nope") is None
+    for read in (lambda: file["b"], file.tree, file.check, lambda: file.integers("b")):
+        with pytest.raises(
+            ValueError, match=r"w\.fxz: the file is closed: read inside"
+        ):
+            read()
+
+
+def test_a_path_is_no_bytes_where_no_type_checker_runs():
+    code = "from frugax.compress import decompress; decompress({})"
+    for given in ("'c.fxz'", "None"):
+        said = forked.python(code.format(given)).stderr.splitlines()[-1]
+        assert said.startswith(
+            f"TypeError: decompress needs the bytes of a file, got {given}"
+        )
+        assert "frugax.compress.open(path)" in said
+
+
+def test_answers_in_a_list_are_refused():
+    weights = {"w": np.ones((2, 2))}
+    with pytest.raises(TypeError, match="answer must give one array, got a list"):
+        compress.sensitivity_of(lambda _: [1], weights)
+    assert compress.sensitivity_of(lambda w: float(w["w"].sum()), weights)["w"] > 0

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import forked
 from frugax import SizeBudget, compress
 from frugax.compress import (
     CompressedModel,
@@ -595,3 +596,20 @@ print("fine")
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.stdout.strip() == "fine", out.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("CompressionProfile(target_compression_ratio='4x')", "got '4x'"),
+        ("CompressionProfile(preserve_accuracy_threshold='1')", "must be a number"),
+        ("ModelCompressionAPI().compress({})", "torch modules, got a dict"),
+        ("SystemIntegrationCoordinator().compress(None)", "one tensor of NumPy"),
+        ("SystemIntegrationCoordinator().compress({})", "got a dict: trees go to"),
+        ("UnifiedPerformanceMonitor().latest('LATENCY')", "such as MetricType.LATENCY"),
+    ],
+)
+def test_other_types_are_refused_where_no_type_checker_runs(call, said):
+    done = forked.python(f"from frugax.compress import *; {call}")
+    assert done.stderr.splitlines()[-1].startswith("TypeError: ")
+    assert said in done.stderr.splitlines()[-1]

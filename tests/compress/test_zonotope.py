@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import forked
 from frugax.compress import reduce_relu
 
 
@@ -149,7 +150,7 @@ def test_digits_are_still_read():
         ({"hidden": 0}, "hidden must be from 1 to 40, got 0"),
         ({"hidden": 41}, "hidden must be from 1 to 40, got 41"),
         ({"box": (1, 0)}, "low must not be above high"),
-        ({"box": (0, np.inf)}, "high must be finite"),
+        ({"box": (0, np.inf)}, "high must be finite, got inf"),
         ({"box": (np.zeros(5), 1)}, "a number or (6,), got shape (5,)"),
         ({"data": np.zeros((3, 5))}, "data must be (rows, 6), got (3, 5)"),
         ({"data": np.full((3, 6), np.nan)}, "data must be finite"),
@@ -164,7 +165,25 @@ def test_wrong_layers_are_named():
     w1, b1, w2, b2 = net()
     with pytest.raises(ValueError, match=re.escape("got (40, 6), (40,), (40, 3)")):
         reduce_relu((w1.T, b1, w2, b2), hidden=3, box=(0, 1))
-    with pytest.raises(ValueError, match="w2 must hold finite floats"):
+    with pytest.raises(ValueError, match="w2 must hold finite floats: 120 of its 120"):
         reduce_relu((w1, b1, w2 * np.nan, b2), hidden=3, box=(0, 1))
     with pytest.raises(TypeError, match=r"leaf '\[1\]' must be an array"):
         reduce_relu((w1, 1.0, w2, b2), hidden=3, box=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("hidden=2.5, box=(0, 1)", "hidden must be a whole number, got 2.5"),
+        ("hidden=True, box=(0, 1)", "hidden must be a whole number, got True"),
+        ("hidden=1, box=3", "box must be (low, high)"),
+        ("hidden=1, box=(1, 2, 3)", "box must be (low, high)"),
+    ],
+)
+def test_other_types_are_refused_where_no_type_checker_runs(args, said):
+    code = (
+        "import numpy as np; from frugax.compress import reduce_relu;"
+        "w = np.ones((3, 3));"
+        f"reduce_relu((w, w[0], w, w[0]), {args})"
+    )
+    assert forked.python(code).stderr.splitlines()[-1].startswith(f"TypeError: {said}")

@@ -270,3 +270,53 @@ def test_a_closure_of_no_numbers_is_refused(make):
     d[0, 2] = np.nan
     with pytest.raises(ValueError, match="there is a NaN"):
         tropical.closure(make(d))
+
+
+def test_what_has_no_order_or_sum_is_refused_where_no_type_checker_runs():
+    pytest.importorskip("torch")
+    code = """
+import jax.numpy as jnp
+import numpy as np
+import torch
+from frugax import tropical
+
+for dtype in (bool, np.complex64):
+    for make in (np.asarray, jnp.asarray, torch.from_numpy):
+        a = make(np.ones((2, 2), dtype))
+        for call in (
+            lambda: tropical.matmul(a, a),
+            lambda: tropical.closure(a),
+            lambda: tropical.power(a, 2),
+            lambda: tropical.convolve(a[0], a[0]),
+            lambda: tropical.polynomial(a[0], a, a),
+            lambda: tropical.identity(2, a),
+        ):
+            try:
+                call()
+            except TypeError as e:
+                name = np.dtype(dtype).name
+                assert f"needs floats or whole numbers, got {name}: convert" in str(e)
+            else:
+                raise AssertionError((make, dtype))
+"""
+    done = forked.python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_numpy_constant_beside_another_library_says_what_to_write():
+    c = np.zeros(2, np.float32)
+    for x, said in ((jnp.ones(2), "jnp.asarray"), (torch_from(c), "torch.from_numpy")):
+        with pytest.raises(TypeError, match=rf"write {said}\(\.\.\.\) around NumPy's"):
+            tropical.convolve(x, c)
+        with pytest.raises(TypeError, match=said):
+            tropical.polynomial(x, c[:, None], x[:, None])
+    with pytest.raises(TypeError, match=r"jnp\.asarray"):
+        jax.jit(lambda x: tropical.convolve(x, c))(jnp.ones(2))
+
+
+@pytest.mark.parametrize("exponent", ["2.0", "True"])
+def test_powers_are_whole_where_no_type_checker_runs(exponent):
+    code = f"from frugax.tropical import *; power(np.eye(2), {exponent})"
+    code = f"import numpy as np; {code}"
+    said = forked.python(code).stderr.splitlines()[-1]
+    assert said == f"TypeError: exponent must be a whole number, got {exponent}."

@@ -7,6 +7,7 @@ seconds, a share of 1); text needs a unit, so that `"90"` is never taken for min
 # Callers are checked at run time, whatever their annotations promise.
 # pyright: reportUnnecessaryIsInstance=false
 
+import numbers
 import re
 from fractions import Fraction
 
@@ -51,14 +52,14 @@ def parse_bytes(value: int | str, *, name: str = "value") -> int:
         if unit not in _BYTES:
             raise ValueError(_unit_text(value, name, unit, "bytes", _BYTES, example))
         value = int(number * _BYTES[unit])  # a limit of half a byte more is none
-    elif isinstance(value, bool) or not isinstance(value, int):
+    elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(
             f"{name} must be a whole number of bytes or text such as "
             f'"512MiB", got {value!r} of type {type(value).__name__}.'
         )
     if value <= 0:
         raise ValueError(f"{name} must be > 0, got {value}.")
-    return value
+    return int(value)
 
 
 def parse_seconds(value: float | str, *, name: str = "value") -> float:
@@ -178,7 +179,7 @@ def format_share(share: float) -> str:
 
 
 def _real(value: object, name: str, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"{name} must be {expected}, got {value!r} of type {type(value).__name__}."
         )

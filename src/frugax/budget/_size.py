@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import re
 
 from ._quantities import format_bytes, parse_bytes
@@ -49,8 +50,8 @@ class SizeBudget:
             # Callers are checked at run time, whatever their annotations promise.
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(
-                    "a size is text, or has a name: write SizeBudget(ratio=6) or "
-                    f'SizeBudget("6x"), not {text!r}.'
+                    "a size is text, or has a name: write SizeBudget(bytes=1000), "
+                    f'SizeBudget(ratio=6) or SizeBudget("6x"), not {text!r}.'
                 )
             if bytes is not None or ratio is not None or bits_per_weight is not None:
                 raise TypeError(f"SizeBudget({text!r}) already names a size.")
@@ -119,13 +120,13 @@ class SizeBudget:
 def _number(name: str, value: object, *, least: float, open_: bool) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"{name} must be a number, got {value!r} of type {type(value).__name__}."
         )
-    inside = value > least if open_ else value >= least
-    if not (inside and value < math.inf):
+    number = float(value)
+    if not ((number > least if open_ else number >= least) and number < math.inf):
         raise ValueError(
-            f"{name} must be {'>' if open_ else '>='} {least}, got {value}."
+            f"{name} must be {'>' if open_ else '>='} {least} and finite, got {value}."
         )
-    return float(value)
+    return number

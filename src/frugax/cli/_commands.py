@@ -241,7 +241,7 @@ def compress(
         force: replace the compressed file if it is there already.
 
     Raises:
-        ConfigError: no limit, or limits that do not go together.
+        ConfigError: no limit, limits that do not go together, or no weights.
     """
     from frugax import compress as room
 
@@ -267,8 +267,11 @@ def compress(
             "in .fxz; the original is never replaced."
         )
     _must_be_free(target, force=force)
+    weights = room.load_weights(file)
+    if not weights:
+        raise ConfigError(f"{file}: there are no weights in this file.")
     with _bar(f"compressing to {budget}") as progress:
-        saved = room.save(target, room.load_weights(file), budget, progress=progress)
+        saved = room.save(target, weights, budget, progress=progress)
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
     _say_written(target)
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
@@ -281,7 +284,7 @@ def decompress(
     to: Output = None,
     force: Force = False,
 ) -> int:
-    """Write the weights of a .fxz file back as .safetensors.
+    """Write the weights of a .fxz file back as .safetensors or .npz.
 
     For example:
 
@@ -289,23 +292,31 @@ def decompress(
 
     frugax decompress model.fxz -o restored.safetensors
 
+    frugax decompress model.fxz -o restored.npz
+
     Args:
         file: the compressed weights.
-        to: the file to write; by default the same name with .safetensors.
+        to: the file to write, .safetensors or .npz; by default the same name with
+            .safetensors, which holds no complex128, as .npz holds no bfloat16.
         force: replace it if it is there already.
 
     Raises:
-        ConfigError: there is no such file, or the target is no .safetensors file.
+        ConfigError: there is no such file, or the target is neither of these files.
     """
     from frugax import compress as room
 
     _must_exist(file)
     target = to or file.with_suffix(".safetensors")
-    if target.suffix != ".safetensors":
-        raise ConfigError(f"--to {target}: the file must end in .safetensors.")
+    if target.suffix not in (".safetensors", ".npz"):
+        raise ConfigError(f"--to {target}: the file must end in .safetensors or .npz.")
     _must_be_free(target, force=force)
+    npz = target.suffix == ".npz"
+    export = room.export_npz if npz else room.export_safetensors
     with errors.status(f"decompressing {file.name}"):
-        room.export_safetensors(file, target)
+        try:
+            export(file, target)
+        except ValueError as e:  # over the file itself
+            raise ConfigError(f"frugax decompress: {e}") from e
     _say_written(target)
     return 0
 
@@ -322,6 +333,9 @@ def verify(file: File, /, *, against: Target = None) -> int:
     Args:
         file: the compressed weights.
         against: the original weights: errors are measured anew and compared.
+
+    Raises:
+        ConfigError: there is no such file, or the originals are other weights.
     """
     from frugax import compress as room
 
@@ -330,7 +344,10 @@ def verify(file: File, /, *, against: Target = None) -> int:
         _must_exist(against)
     original = None if against is None else room.load_weights(against)
     with errors.status(f"reading {file.name} to its end"):
-        report = room.verify(file, against=original)
+        try:
+            report = room.verify(file, against=original)
+        except ValueError as e:
+            raise ConfigError(f"{against}: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
 

@@ -47,9 +47,19 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
     Raises:
         TypeError: a leaf is no array, or holds what no file of weights can.
-        ValueError: two leaves share a name, or the tree has over 100 levels.
+        ValueError: two leaves share a name, a name cannot be written as UTF-8, or the
+            tree has over 100 levels.
     """
-    return {name: _numpy(leaf, name) for name, leaf in named_leaves(tree)}
+    leaves = named_leaves(tree)
+    for name, _ in leaves:
+        try:
+            name.encode()
+        except UnicodeEncodeError as e:
+            raise ValueError(
+                f"leaf {name!r}: this name cannot be written, for half of a surrogate "
+                "pair is no character: rename the key."
+            ) from e
+    return {name: _numpy(leaf, name) for name, leaf in leaves}
 
 
 def unwrapped(tree: PyTree) -> PyTree:
@@ -66,7 +76,7 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
     if torch is not None and isinstance(leaf, torch.Tensor):
         from ._torch import to_numpy
 
-        leaf = to_numpy(leaf)
+        leaf = to_numpy(leaf, place)
     if not is_array(leaf):
         number = isinstance(leaf, int | float | complex)
         raise TypeError(

@@ -1,6 +1,7 @@
 """A file of weights: decoded whole from bytes, or opened and read tensor by tensor."""
 
 import contextlib
+import difflib
 import functools
 import mmap
 import os
@@ -54,11 +55,23 @@ class CompressedFile(Mapping[str, np.ndarray]):
         Raises:
             KeyError: there is none of that name.
         """
-        return self._records[name]
+        found = self._records.get(name)
+        if found is None:
+            near = difflib.get_close_matches(str(name), self._records) or [*self][:3]
+            raise KeyError(
+                f"{self._place} has no tensor {name!r}; it has "
+                f"{', '.join(map(repr, near)) or 'none at all'}"
+                + (", ..." if len(self) > len(near) else "")
+            )
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._records
 
     def __getitem__(self, name: str) -> np.ndarray:
+        record = self.record(name)
         try:
-            return decode_tensor(self._file, self.header, self._records[name])
+            return decode_tensor(self._bytes(), self.header, record)
         except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{self._place}: {e.args[0]}") from e
 
@@ -70,9 +83,11 @@ class CompressedFile(Mapping[str, np.ndarray]):
         Raises:
             CorruptFileError: the file is damaged.
             KeyError: there is no tensor of that name.
+            ValueError: the file is closed.
         """
+        record = self.record(name)
         try:
-            return integers_of(self._file, self.header, self._records[name])
+            return integers_of(self._bytes(), self.header, record)
         except CorruptFileError as e:
             raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
 
@@ -88,7 +103,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
         Raises:
             CorruptFileError: the file is damaged.
             UnsupportedFileError: it uses a coder of a newer version.
+            ValueError: the file is closed.
         """
+        self._bytes()
         try:
             return rebuild(self.header.structure, self.values())
         except (ValueError, RecursionError) as e:
@@ -99,9 +116,11 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
         Raises:
             CorruptFileError: they differ.
+            ValueError: the file is closed.
         """
+        data = self._bytes()
         try:
-            check_whole(self._file)
+            check_whole(data)
         except CorruptFileError as e:
             raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
 
@@ -122,6 +141,20 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"CompressedFile({self._place!r}, {len(self)} tensors)"
+
+    def _bytes(self) -> memoryview:
+        """The file, where it is open.
+
+        Raises:
+            ValueError: it is closed.
+        """
+        try:
+            len(self._file)
+        except ValueError as e:
+            raise ValueError(
+                f"{self._place}: the file is closed: read inside the with block."
+            ) from e
+        return self._file
 
     @functools.cached_property
     def _records(self) -> dict[str, Record]:
@@ -158,8 +191,15 @@ def decompress(data: bytes) -> PyTree:
 
     Raises:
         CorruptFileError: the bytes are damaged or cut off.
+        TypeError: these are no bytes, but the path of a file, say.
         UnsupportedFileError: they are no `.fxz` file, or of a newer version.
     """
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"decompress needs the bytes of a file, got {data!r:.60} of type "
+            f"{type(data).__name__}: a file is read by frugax.compress.open(path)."
+        )
     with CompressedFile(data, place="these bytes") as file:
         file.check()
         return file.tree()

@@ -1,10 +1,12 @@
 """How much a model's answers mind errors in each tensor, measured on your data."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from frugax.trees import is_array
 from frugax.typing import PyTree
 
 from ._arrays import arrays_of
@@ -36,6 +38,7 @@ def sensitivity_of(
         One number >= 0 for each float tensor, for `plan(..., sensitivity=)`.
 
     Raises:
+        TypeError: the answers are no array.
         ValueError: the answers are not finite.
 
     >>> weights = {"used": np.ones((2, 2)), "unused": np.ones((2, 2))}
@@ -63,8 +66,14 @@ def _checked(output: Any) -> np.ndarray:
     """The answers in float64.
 
     Raises:
+        TypeError: they are no array.
         ValueError: they are not finite.
     """
+    if not (is_array(output) or isinstance(output, numbers.Real)):
+        raise TypeError(
+            f"answer must give one array, got a {type(output).__name__}: write "
+            "np.concatenate([...]) or np.asarray(...) around it."
+        )
     found = np.asarray(output, np.float64)
     if not np.isfinite(found).all():
         raise ValueError("the answers of the calibration batches are not finite.")

@@ -118,8 +118,8 @@ def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> Verif
             if have != kept:
                 name = next(n for n in have | kept if have.get(n) != kept.get(n))
                 raise ValueError(
-                    f"these are other weights: {name!r} is {kept.get(name)} in the "
-                    f"file and {have.get(name)} in the original."
+                    f"these are other weights: {name!r} is {_said(kept.get(name))} in "
+                    f"the file and {_said(have.get(name))} in the original."
                 )
         checks: list[TensorCheck] = []
         for record in file.header.tensors:
@@ -143,6 +143,10 @@ def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> Verif
             tensors=tuple(checks),
             compared=originals is not None,
         )
+
+
+def _said(found: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if found is None else f"{found[0]} of shape {found[1]}"
 
 
 def _compare(source: Source, decoded: np.ndarray) -> tuple[float, float]:

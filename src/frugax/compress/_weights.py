@@ -1,5 +1,6 @@
 """Weights from the files that other tools write, without running anything in them."""
 
+import io
 import json
 import os
 import zipfile
@@ -12,7 +13,7 @@ import safetensors.numpy
 from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.files import write_whole
 
-from ._arrays import dtype_named
+from ._arrays import DTYPE_NAMES, dtype_named
 from ._file import open_file
 from ._mapped import map_file
 
@@ -63,11 +64,18 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 def _npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            found = {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, EOFError) as e:
         raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
     except ValueError as e:
         raise UnsupportedFileError(f"{path}: not an .npz file of arrays: {e}") from e
+    for name, array in found.items():
+        if array.dtype.name not in DTYPE_NAMES:
+            raise UnsupportedFileError(
+                f"{path}: array {name!r} has dtype {array.dtype}, which is no dtype of "
+                "weights: write the file again without it."
+            )
+    return found
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -112,7 +120,66 @@ def export_safetensors(
         CorruptFileError: `file` is damaged.
         FileNotFoundError: there is no such file.
         OutputError: `to` cannot be written.
-        UnsupportedFileError: `file` is of another kind.
+        UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
+            that `.safetensors` has no place for.
+        ValueError: `to` is `file` itself.
+    """
+    arrays = _decoded(file, to)
+    if "__metadata__" in arrays:
+        raise UnsupportedFileError(
+            f"{os.fspath(file)}: a .safetensors file cannot hold a tensor named "
+            "'__metadata__': rename it and compress again, or write an .npz file."
+        )
+    for name, array in arrays.items():
+        if array.dtype.name not in _SAFETENSORS.values():
+            raise UnsupportedFileError(
+                f"{os.fspath(file)}: tensor {name!r} has dtype {array.dtype}, which a "
+                ".safetensors file cannot hold: write an .npz file."
+            )
+    write_whole(to, safetensors.numpy.save(arrays))
+
+
+def export_npz(file: str | os.PathLike[str], to: str | os.PathLike[str]) -> None:
+    """Write the weights in a `.fxz` file as `.npz`, under their names, not packed.
+
+    Args:
+        file: the compressed weights.
+        to: the file to write, whole or not at all.
+
+    Raises:
+        CorruptFileError: `file` is damaged.
+        FileNotFoundError: there is no such file.
+        OutputError: `to` cannot be written.
+        UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
+            that `.npz` has no place for.
+        ValueError: `to` is `file` itself.
+    """
+    arrays = _decoded(file, to)
+    # Not `np.savez`: it takes no array named "file".
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w") as packed:
+        for name, array in arrays.items():
+            if array.dtype.kind == "V":  # NumPy would write bytes without a meaning
+                raise UnsupportedFileError(
+                    f"{os.fspath(file)}: tensor {name!r} has dtype {array.dtype}, "
+                    "which an .npz file cannot hold: write a .safetensors file."
+                )
+            if name.endswith(".npy") or "\0" in name:
+                raise UnsupportedFileError(
+                    f"{os.fspath(file)}: an .npz file cannot hold the name {name!r}: "
+                    "rename the tensor and compress again."
+                )
+            with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    write_whole(to, found.getvalue())
+
+
+def _decoded(
+    file: str | os.PathLike[str], to: str | os.PathLike[str]
+) -> dict[str, np.ndarray]:
+    """Every tensor of a file, to be written into another.
+
+    Raises:
         ValueError: `to` is `file` itself.
     """
     if os.path.exists(to) and os.path.samefile(file, to):
@@ -121,5 +188,7 @@ def export_safetensors(
             "another."
         )
     with open_file(file) as compressed:
-        arrays = {name: np.ascontiguousarray(a) for name, a in compressed.items()}
-    write_whole(to, safetensors.numpy.save(arrays))
+        # `ascontiguousarray` makes 0-d arrays 1-d.
+        return {
+            n: np.ascontiguousarray(a).reshape(a.shape) for n, a in compressed.items()
+        }

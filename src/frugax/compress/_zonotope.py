@@ -13,6 +13,7 @@ References:
 """
 
 import dataclasses
+import numbers
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -85,7 +86,7 @@ def reduce_relu(
         but not tight: a network may change far less on the inputs it really meets.
 
     Raises:
-        TypeError: a layer is no array.
+        TypeError: a layer is no array, `hidden` no whole number, or `box` no pair.
         ValueError: shapes that do not fit, weights or limits that are not finite, an
             empty box, or a number of units that is out of range.
 
@@ -95,6 +96,10 @@ def reduce_relu(
     ((1, 2), True)
     """
     w1, b1, w2, b2 = _checked(layers)
+    # Callers are checked at run time, whatever their annotations promise.
+    whole = isinstance(hidden, numbers.Integral) and not isinstance(hidden, bool)
+    if not whole:
+        raise TypeError(f"hidden must be a whole number, got {hidden!r}.")
     if not 1 <= hidden <= len(b1):
         raise ValueError(f"hidden must be from 1 to {len(b1)}, got {hidden}.")
     low, high = _corners(box, len(w1))
@@ -288,18 +293,31 @@ def _checked(layers: Layers) -> list[np.ndarray]:
             f"(outputs,), got {', '.join(map(str, shapes))}."
         )
     for name, array in zip(("w1", "b1", "w2", "b2"), arrays, strict=True):
-        if array.dtype.kind in "iubc" or not np.isfinite(array.astype(float)).all():
-            raise ValueError(f"{name} must hold finite floats, got {array.dtype}.")
+        if array.dtype.kind in "iubc":
+            raise ValueError(f"{name} must hold floats, got {array.dtype}.")
+        if wrong := np.count_nonzero(~np.isfinite(array.astype(float))):
+            raise ValueError(
+                f"{name} must hold finite floats: {wrong} of its {array.size} numbers "
+                "are NaN or infinite."
+            )
     return [array.astype(np.float64) for array in arrays]
 
 
 def _corners(box: tuple[Any, Any], inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    # Callers are checked at run time, whatever their annotations promise.
+    pair = isinstance(box, tuple | list) and len(box) == 2
+    if not pair:
+        raise TypeError(
+            f"box must be (low, high), such as (-1, 1) or two arrays ({inputs},), got "
+            f"{box!r:.60}."
+        )
     low, high = (np.asarray(side, np.float64) for side in box)
     for name, side in (("low", low), ("high", high)):
-        if side.shape not in ((), (inputs,)) or not np.isfinite(side).all():
+        if not np.isfinite(side).all():
+            raise ValueError(f"box: {name} must be finite, got {side}.")
+        if side.shape not in ((), (inputs,)):
             raise ValueError(
-                f"box: {name} must be finite, a number or ({inputs},), got shape "
-                f"{side.shape}."
+                f"box: {name} must be a number or ({inputs},), got shape {side.shape}."
             )
     if (low > high).any():
         raise ValueError("box: low must not be above high.")

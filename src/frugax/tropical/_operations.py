@@ -9,6 +9,7 @@ References:
     Maclagan & Sturmfels 2015, "Introduction to Tropical Geometry", AMS (polynomials).
 """
 
+import numbers
 import sys
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -91,7 +92,8 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
         kind: whether the best is the largest or the smallest.
 
     Raises:
-        TypeError: `a` is no array.
+        TypeError: `a` is no array of floats or whole numbers, or the exponent is no
+            whole number.
         ValueError: a negative exponent, a matrix that is not square, or the power 0
             of whole numbers.
 
@@ -100,6 +102,10 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
            [2., 3.]])
     """
     _check_square("power", a)
+    # Callers are checked at run time, whatever their annotations promise.
+    if isinstance(exponent, bool) or not isinstance(exponent, numbers.Integral):
+        raise TypeError(f"exponent must be a whole number, got {exponent!r}.")
+    exponent = int(exponent)
     if exponent < 0:
         raise ValueError(f"exponent must be >= 0, got {exponent}.")
     if exponent == 0:
@@ -176,6 +182,7 @@ def polynomial(
     array([6.])
     """
     _check_arrays("polynomial", coefficients, exponents, points)
+    _one_library(coefficients, exponents, points)
     engine = _engine(kind, coefficients, points)
     monomials, variables = exponents.shape if exponents.ndim == 2 else (0, 0)
     if (
@@ -232,10 +239,7 @@ def _engine(kind: str, *arrays: Any) -> ModuleType:
     """
     if kind not in ("max", "min"):
         raise ValueError(f'kind must be "max" or "min", got {kind!r}.')
-    libraries = {_library(array) for array in arrays}
-    if len(libraries) > 1:
-        raise TypeError(f"arrays of one library are needed, got {sorted(libraries)}.")
-    match libraries.pop():
+    match _one_library(*arrays):
         case "jax":
             from . import _jax as engine
         case "torch":
@@ -252,6 +256,22 @@ def _engine(kind: str, *arrays: Any) -> ModuleType:
     return engine
 
 
+def _one_library(*arrays: Any) -> str:
+    """The library of all arrays.
+
+    Raises:
+        TypeError: they are of two.
+    """
+    libraries = {_library(array) for array in arrays}
+    if len(libraries) > 1:
+        make = "jnp.asarray" if "jax" in libraries else "torch.from_numpy"
+        raise TypeError(
+            f"arrays of one library are needed, got {', '.join(sorted(libraries))}"
+            + (f": write {make}(...) around NumPy's." if "numpy" in libraries else ".")
+        )
+    return libraries.pop()
+
+
 def _library(array: Any) -> str:
     jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
     if jax is not None and isinstance(array, jax.Array):
@@ -265,13 +285,18 @@ def _check_arrays(what: str, *arrays: Any) -> None:
     """Refuse lists and numbers: they do not say which library answers.
 
     Raises:
-        TypeError: one of them is no array.
+        TypeError: one of them is no array, or not of floats or whole numbers.
     """
     for array in arrays:
         if not is_array(array):
             raise TypeError(
                 f"{what} needs arrays of NumPy, JAX or torch, got a "
                 f"{type(array).__name__}: write np.asarray(...) around it."
+            )
+        name = str(array.dtype).removeprefix("torch.")
+        if name.startswith(("bool", "complex")):  # without `+` of numbers, or an order
+            raise TypeError(
+                f"{what} needs floats or whole numbers, got {name}: convert it first."
             )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
+from frugax.trees import is_array
 from frugax.typing import PyTree
 
 from .._arrays import arrays_of
@@ -136,6 +137,11 @@ class SystemIntegrationCoordinator:
             CorruptFileError: JAX and NumPy do not decode the same bits.
             TypeError: it is no tensor, or of a dtype that no file can hold.
         """
+        if not is_array(tensor):
+            raise TypeError(
+                f"compress needs one tensor of NumPy, JAX or torch, got a "
+                f"{type(tensor).__name__}: trees go to frugax.compress.save."
+            )
         (array,) = arrays_of([tensor]).values()
         ratio = self.config.target_compression_ratio
         if self._favour is OptimizationStrategy.MEMORY:

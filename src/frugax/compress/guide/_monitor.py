@@ -149,7 +149,18 @@ class UnifiedPerformanceMonitor:
             self.record_metric(metric, value, PipelineType.JAX)
 
     def latest(self, metric: MetricType) -> float | None:
-        """The newest number; None if there is none."""
+        """The newest number; None if there is none.
+
+        Raises:
+            TypeError: it is no metric.
+        """
+        # A name would find nothing, as if nothing had been measured.
+        if not isinstance(metric, MetricType):
+            known = ", ".join(m.name for m in MetricType)
+            raise TypeError(
+                f"metric must be a MetricType, such as MetricType.LATENCY, got "
+                f"{metric!r}; there are {known}."
+            )
         kept = self._kept.get(metric)
         return kept[-1].value if kept else None
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import warnings
 from typing import Any
 
@@ -67,6 +68,12 @@ class CompressionProfile:
             self.target_compression_ratio,
             self.preserve_accuracy_threshold,
         )
+        for name in ("target_compression_ratio", "preserve_accuracy_threshold"):
+            if not isinstance(given := getattr(self, name), numbers.Real):
+                raise TypeError(
+                    f"{name} must be a number, such as {getattr(type(self), name)}, "
+                    f"got {given!r}."
+                )
         if not 1 < ratio < math.inf:
             raise ValueError(f"target_compression_ratio must be > 1, got {ratio}.")
         if not 0 < threshold <= 1:

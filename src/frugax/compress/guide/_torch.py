@@ -23,8 +23,15 @@ def state_of(model: nn.Module) -> dict[str, np.ndarray]:
     """The weights of a module by name, each once however many names share it.
 
     Raises:
-        TypeError: its state holds what no file of weights can.
+        TypeError: it is no module, or its state holds what no file of weights can.
     """
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"ModelCompressionAPI compresses torch modules, got a "
+            f"{type(model).__name__}: trees of arrays go to frugax.compress.save, one "
+            "tensor to SystemIntegrationCoordinator."
+        )
     seen: set[int] = set()
     found: dict[str, np.ndarray] = {}
     for name, value in model.state_dict(keep_vars=True).items():
@@ -35,7 +42,7 @@ def state_of(model: nn.Module) -> dict[str, np.ndarray]:
             )
         if id(value) not in seen:
             seen.add(id(value))
-            found[name] = to_numpy(value)
+            found[name] = to_numpy(value, f"{name!r} in the module's state")
     return found
 
 
