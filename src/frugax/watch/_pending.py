@@ -24,6 +24,7 @@ class Taken:
         records: as the program gave them; None once they are fetched.
         nbytes: what they hold.
         rows: once they are fetched, what is not yet handed on.
+        wanted: the classes that the level asked for when they were taken.
     """
 
     step: int
@@ -31,6 +32,7 @@ class Taken:
     records: Any
     nbytes: int
     rows: deque[Rows]
+    wanted: frozenset[Kind]
 
     def fetch(self) -> list[Rows]:
         """Wait for the records and give them as rows; once."""

@@ -7,6 +7,7 @@ drain, the records that the device has finished are fetched (`_draining.py`,
 `_collecting.py`) and handed on (`_handing_on.py`).
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -122,6 +123,7 @@ class Watcher:
             account=self._account,
             every=1 if plan is None else plan.every,
         )
+        self._taking = threading.RLock()
         at_exit(self)
 
     @property
@@ -226,24 +228,33 @@ class Watcher:
                 "steps" of a loop.
         """
         entered = self._account.clock()
+        if self._flight is not None:
+            self._flight.keep(step, records)
+        wanted = self._dial.wanted(step)
+        # A function of the user's is no question of how much is watched.
+        if not any(
+            probe.kind in wanted or probe.kind == "call" for probe in probes.values()
+        ):
+            for probe in probes.values():
+                self._handing.leave_out(class_of(probe))
+            return
+        if any(probe.kind == "frame" for probe in probes.values()):
+            self._frames.take(entered)
+        nbytes = getattr(records, "nbytes", 0)
+        self._waiting.add(Taken(step, probes, records, nbytes, deque(), wanted))
+        # Of threads that call at once one collects for all; the others go on, unless
+        # too much waits.
+        if not self._taking.acquire(blocking=self._waiting.is_over):
+            return
         self._account.enter()
         try:
-            if self._flight is not None:
-                self._flight.keep(step, records)
-            if not any(self._wants(probe, step) for probe in probes.values()):
-                for probe in probes.values():
-                    self._handing.leave_out(class_of(probe))
-                return
-            if any(probe.kind == "frame" for probe in probes.values()):
-                self._frames.take(entered)
-            nbytes = getattr(records, "nbytes", 0)
-            self._waiting.add(Taken(step, probes, records, nbytes, deque()))
             self._draining.if_due(entered)
             self._draining.shed()
         except (OutputError, ValueError) as e:  # of what `record` was given earlier
             self._handing.note_failure(e)
         finally:
             self._account.leave(entered)
+            self._taking.release()
 
     def note(self, kind: Kind, stream: str, values: Mapping[str, np.ndarray]) -> None:
         """Take what a program handed over from inside, by a callback.
@@ -406,12 +417,10 @@ class Watcher:
     def _last_step(self) -> int | None:
         """What the step of the next `record` must be above."""
         journal = None if self._journal is None else self._journal.last_step
+        if journal == self._handing.last_step:
+            journal = None  # a program's steps are no reason to refuse the caller's
         known = [step for step in (self._last_record, journal) if step is not None]
         return max(known, default=None)
-
-    def _wants(self, probe: Probe, step: int) -> bool:
-        # A function of the user's is no question of how much is watched.
-        return probe.kind == "call" or self._dial.wants(probe.kind, step)
 
 
 _default: Watcher | None = None
