@@ -16,7 +16,7 @@ from ._flight import FlightRecorder
 from ._frame_pace import FramePace
 from ._handing_on import HandingOn
 from ._levels import LevelDial
-from ._pending import Taken, class_of
+from ._pending import Taken, class_of, read_metric
 from ._rows import Rows
 from ._waiting import Waiting
 from .delivery import error_text
@@ -70,11 +70,14 @@ class Collecting:
 
         Raises:
             OutputError: the journal cannot be written; to be given again.
-            ValueError: the journal refuses it; not to be given again.
+            ValueError: the journal refuses it, or it cannot be read; not to be given
+                again.
         """
-        # Not jax.device_get: for a ready CPU array it takes six times as long
-        # (benchmarks/test_watch.py).
-        values = {name: np.asarray(value) for name, value in metrics.items()}
+        try:
+            values = {n: read_metric(n, step, value) for n, value in metrics.items()}
+        except ValueError:
+            self._refuse()
+            raise
         last = None if self._journal is None else self._journal.last_step
         # If Ctrl-C came between writing it and forgetting it, it is there already.
         again = metrics is self._begun
@@ -86,8 +89,7 @@ class Collecting:
                 self._begun = None
                 raise
             except ValueError:
-                self.refused += 1
-                self._handing.losses.drop("scalar", why="refused")
+                self._refuse()
                 raise
         self.written += 1
         self._steps_kept += 1
@@ -152,6 +154,10 @@ class Collecting:
         self.book()
         share = self._account.spent_share(now)
         self._handing.status(step, share=share, limit=self._account.share)
+
+    def _refuse(self) -> None:
+        self.refused += 1
+        self._handing.losses.drop("scalar", why="refused")
 
     def _fetched(self, entry: Taken) -> deque[Rows]:
         """The rows of an entry that its level asked for; the others are booked."""

@@ -210,6 +210,9 @@ class Watcher:
         self._account.enter()
         try:
             self._draining.if_due(entered)
+        except OutputError as e:
+            self._handing.note_failure(e)
+            raise
         finally:
             self._account.leave(entered)
 
@@ -332,16 +335,11 @@ class Watcher:
 
         Raises:
             OutputError: the journal cannot be written; may be called again.
-            ValueError: the journal is closed.
+            ValueError: the journal is closed, or metrics of a step were refused; all
+                others are written.
         """
-        self._refuse_closed()
-        self._draining.wait_for_device()
-        with self.spending():
-            self._handing.failure = None
-            self._draining.all_but(0)
-            self._draining.rest()
-            if self._handing.failure is not None and self._waiting:
-                raise self._handing.failure
+        self._collect()
+        self._draining.say_refused()
 
     def finish(self, timeout_s: float = 5.0) -> None:
         """Collect all that waits, flush the journal, and wait for the sinks.
@@ -352,12 +350,28 @@ class Watcher:
 
         Raises:
             OutputError: the journal cannot be written; `finish` may be called again.
-            ValueError: the journal is closed.
+            ValueError: the journal is closed, or metrics of a step were refused; all
+                others are written.
         """
-        self.collect()
+        self._collect()
         with self.spending():
             self._draining.flush(self._journal)
             self._handing.flush(timeout_s)
+        self._draining.say_refused()
+
+    def _collect(self) -> None:
+        self._refuse_closed()
+        self._draining.wait_for_device()
+        with self.spending():
+            self._handing.failure = None
+            try:
+                self._draining.all_but(0)
+                self._draining.rest()
+            except OutputError as e:
+                self._handing.note_failure(e)
+                raise
+            if self._handing.failure is not None and self._waiting:
+                raise self._handing.failure
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
@@ -409,6 +423,11 @@ class Watcher:
 
     def _refuse_closed(self) -> None:
         if self._journal is not None and self._journal.closed:
+            if (failure := self._handing.failure) is not None:
+                raise OutputError(
+                    f"{failure} The journal is closed since, with {self.pending} "
+                    "record(s) not written."
+                ) from failure
             raise ValueError(
                 f"the journal is closed, with {self.pending} record(s) not written: "
                 "record and finish before `Journal.close`."
