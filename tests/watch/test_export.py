@@ -108,6 +108,22 @@ def test_nothing_is_overwritten_unasked(journal, tmp_path):
         export(tmp_path / "twice", tmp_path / "b.npz")
 
 
+@pytest.mark.parametrize("form", ["npz", "csv", "zarr"])
+def test_the_journal_itself_is_never_overwritten(tmp_path, form):
+    folder = tmp_path / "folder"
+    source = folder / "j"
+    with watch.Journal.create(source, {}) as journal:
+        journal.write(1, {"x": 1.0})
+    before = source.read_bytes()
+    (folder / "zarr.json").touch()
+    (tmp_path / "soft").symlink_to(source)
+    (tmp_path / "hard").hardlink_to(source)
+    for target in (source, tmp_path / "soft", tmp_path / "hard", folder):
+        with pytest.raises(OutputError, match="journal itself"):
+            watch.export(source, target, form, overwrite=True)
+    assert source.read_bytes() == before
+
+
 def test_what_was_lost_is_in_the_export_too(journal, tmp_path):
     data = bytearray(journal.read_bytes())
     data[len(data) // 2] ^= 1

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax
 import jax.monitoring
@@ -199,6 +200,36 @@ def test_a_sleeping_function_is_woken_by_a_level_and_by_a_watcher_that_is_entere
         watched(X)
     watched(X)
     assert (quiet.recorded, full.recorded) == (1, 1)
+
+
+@pytest.mark.parametrize("idle", [0, 9])
+def test_threads_that_call_at_once_are_steps_of_their_own(idle):
+    class Ten(Taker):
+        def due(self, step):
+            return step % (idle + 1) == 0
+
+        def idle(self, step):
+            return idle - step % (idle + 1)
+
+    taker = Ten()
+    watched = jit(fn, watcher=taker)
+    watched(X)
+
+    def calls():
+        for _ in range(100):
+            watched(X)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=calls) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(step for step, _ in taker.got) == [*range(0, 401, idle + 1)]
 
 
 def test_it_can_be_a_method():

@@ -1,5 +1,6 @@
 """A journal gives back what was written, or says what it cannot."""
 
+import errno
 import resource
 import signal
 import tracemalloc
@@ -167,6 +168,7 @@ def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):
     path = tmp_path / "a"
     died = written(path, close=False)
     died.flush()
+    died._file.close()  # as the system does for a process that died
     data = path.read_bytes()
     path.write_bytes(data[:-10])
     with watch.Journal.append_to(path) as journal:
@@ -179,7 +181,6 @@ def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):
     back = watch.read(path)
     assert list(back.steps) == list(range(193))
     assert [x.bytes for x in back.lost] == [lost.bytes]
-    died._file.close()
 
 
 def test_going_on_with_a_sound_journal_loses_nothing(tmp_path):
@@ -393,3 +394,29 @@ def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
     assert plan == (
         "budget must be an OverheadBudget, such as OverheadBudget(\"1%\"), got '1%'."
     )
+
+
+def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path):
+    path = tmp_path / "a"
+    with watch.Journal.create(path, {}) as journal:
+        journal.write(1, {"x": 1.0})
+        with pytest.raises(OutputError, match="a: another writer has it open"):
+            watch.Journal.append_to(path)
+        assert len(watch.read(path)) == 0  # readers are not kept out
+    with watch.Journal.append_to(path) as again:
+        again.write(2, {"x": 2.0})
+        with pytest.raises(OutputError, match="another writer"):
+            watch.Journal.append_to(path)
+    assert watch.read(path, strict=True)["x"].tolist() == [1.0, 2.0]
+
+
+def test_where_there_are_no_locks_a_journal_is_written_all_the_same(
+    tmp_path, monkeypatch
+):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        journal.write(1, {"x": 1.0})
+    assert len(watch.read(tmp_path / "a", strict=True)) == 1

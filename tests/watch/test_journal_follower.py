@@ -128,6 +128,7 @@ def test_a_crash_and_a_rewind_are_seen(journal, tmp_path):
     follower = Follower(path)
     assert len(steps(follower.more())) == 200
     journal._file.write(b"\xf5BLK\x07\x00\x00\x00 died here")
+    journal._file.close()  # as the system does for a process that died
     assert follower.more() == []
     with watch.Journal.append_to(path) as again:
         again.rewind(150, others={"s": 190})

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax import watch
+from frugax import OverheadBudget, watch
 from frugax.watch.probes import Last, Partly
 
 from .watching import Given, Listener, probe, taking
@@ -250,3 +250,30 @@ def test_a_shorter_loop_goes_on_behind_the_longer_one(tmp_path):
     back = watch.read(tmp_path / "a", strict=True).streams["h"]
     assert back["h"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
     assert back.steps.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_records_that_come_late_are_kept_and_cost_the_caller_none(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = taking(journal)
+        for i in (0, 2, 1, 3):
+            watcher.take(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+        watcher.collect()
+        watcher.record(3, {"own": 1.0})  # the program is ahead: at 4
+        watcher.record(4, {"own": 2.0})
+        watcher.finish()
+        assert watcher.losses.tally("scalar").kept == 6
+    back = watch.read(tmp_path / "a", strict=True)
+    assert back["t"].tolist() == [0, 2, 1, 3]
+    assert back["own"].tolist() == [1.0, 2.0]
+
+
+def test_what_waits_is_judged_by_the_level_at_which_it_was_taken(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = watch.Watcher(journal, OverheadBudget(share=0.0), level="full")
+        for i in range(20):
+            if i == 10:
+                watcher.level = "standard"
+            watcher.take(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+        watcher.finish()
+    back = watch.read(tmp_path / "a", strict=True)
+    assert back["t"].tolist() == [*range(11)]

@@ -228,3 +228,34 @@ def test_an_interrupt_in_the_middle_of_a_drain_doubles_no_record(journal, monkey
 def test_options_out_of_range_are_refused(journal, options, said):
     with pytest.raises(ValueError, match=said):
         taking(journal, **options)
+
+
+def test_a_metric_that_was_deleted_costs_only_its_own_record(journal):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+    for i in range(5):
+        loss = jnp.float32(i) + 0
+        watcher.record(i, {"loss": loss})
+        if i == 2:
+            loss.delete()
+    with pytest.raises(ValueError, match="'loss' of step 2 was donated or deleted"):
+        watcher.finish()
+    assert watcher.written == watcher.recorded == 4
+    assert watcher.pending == 0
+    watcher.finish()
+
+
+def test_after_a_full_disk_the_real_cause_is_said(journal, monkeypatch):
+    watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
+
+    def full(*_):
+        raise OutputError("cannot write a: no space left.")
+
+    for i in range(100):
+        watcher.record(i, {"loss": 1.0})
+    monkeypatch.setattr(watch.Journal, "_append", full)
+    with pytest.raises(OutputError, match="no space left"):
+        watcher.finish()
+    with pytest.raises(OutputError):
+        journal.close()
+    with pytest.raises(OutputError, match=r"no space left.*closed since, with \d+ rec"):
+        watcher.close()

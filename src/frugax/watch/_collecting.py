@@ -3,17 +3,20 @@
 Nothing here asks what it costs; `_draining.py` does.
 """
 
+import threading
 from collections import deque
 from typing import Any
 
 import numpy as np
+
+from frugax.errors import OutputError
 
 from ._account import Account
 from ._flight import FlightRecorder
 from ._frame_pace import FramePace
 from ._handing_on import HandingOn
 from ._levels import LevelDial
-from ._pending import Taken, class_of
+from ._pending import Taken, class_of, read_metric
 from ._rows import Rows
 from ._waiting import Waiting
 from .delivery import error_text
@@ -56,7 +59,9 @@ class Collecting:
         self._frames = frames
         self._flight = flight
         self._steps_kept = 0
+        self._begun: dict[str, Any] | None = None  # the last one it began to write
         self._booked = 0, 0  # of the steps given and kept, what the ledger has
+        self._booking = threading.Lock()
         self._status_step: int | None = None
         self._next_status = 0.0
 
@@ -65,19 +70,26 @@ class Collecting:
 
         Raises:
             OutputError: the journal cannot be written; to be given again.
-            ValueError: the journal refuses it; not to be given again.
+            ValueError: the journal refuses it, or it cannot be read; not to be given
+                again.
         """
-        # Not jax.device_get: for a ready CPU array it takes six times as long
-        # (benchmarks/test_watch.py).
-        values = {name: np.asarray(value) for name, value in metrics.items()}
+        try:
+            values = {n: read_metric(n, step, value) for n, value in metrics.items()}
+        except ValueError:
+            self._refuse()
+            raise
         last = None if self._journal is None else self._journal.last_step
         # If Ctrl-C came between writing it and forgetting it, it is there already.
-        if last is None or step > last:
+        again = metrics is self._begun
+        self._begun = metrics
+        if last is None or step > last or not again:
             try:
                 self._handing.step(step, values)
+            except OutputError:
+                self._begun = None
+                raise
             except ValueError:
-                self.refused += 1
-                self._handing.losses.drop("scalar", why="refused")
+                self._refuse()
                 raise
         self.written += 1
         self._steps_kept += 1
@@ -121,10 +133,11 @@ class Collecting:
 
         Not with each record: the ledger has a lock.
         """
-        given, kept = self._booked
-        self._booked = self._waiting.steps, self._steps_kept
-        self._handing.losses.give("scalar", self._booked[0] - given)
-        self._handing.losses.keep("scalar", self._booked[1] - kept)
+        with self._booking:
+            given, kept = self._booked
+            self._booked = self._waiting.steps, self._steps_kept
+            self._handing.losses.give("scalar", self._booked[0] - given)
+            self._handing.losses.keep("scalar", self._booked[1] - kept)
 
     def say_status(self, *, always: bool = False) -> None:
         """Say how watching goes, now and then, to the journal and the sinks.
@@ -142,8 +155,12 @@ class Collecting:
         share = self._account.spent_share(now)
         self._handing.status(step, share=share, limit=self._account.share)
 
+    def _refuse(self) -> None:
+        self.refused += 1
+        self._handing.losses.drop("scalar", why="refused")
+
     def _fetched(self, entry: Taken) -> deque[Rows]:
-        """The rows of an entry that the level asks for; the others are booked."""
+        """The rows of an entry that its level asked for; the others are booked."""
         losses = self._handing.losses
         try:
             found = entry.fetch()
@@ -157,7 +174,7 @@ class Collecting:
         wanted: deque[Rows] = deque()
         for rows in found:
             if rows.kind is not None:
-                if not self._dial.wants(rows.kind, entry.step):
+                if rows.kind not in entry.wanted:
                     self._handing.leave_out(rows.kind, len(rows))
                     continue
                 losses.give(rows.kind, len(rows))

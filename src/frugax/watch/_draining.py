@@ -51,6 +51,7 @@ class Draining:
         self._handing = handing
         self._account = account
         self._least = min(every, waiting.most)
+        self._refused: ValueError | None = None
         # Only one thread writes the journal at a time.
         self._writing = threading.Lock()
 
@@ -69,13 +70,23 @@ class Draining:
             self.forced += 1
             # Half: the newest may not be computed yet, and waiting stalls.
             self.all_but(min(len(self._waiting), self._waiting.most) // 2)
+        self.say_refused()
+
+    def say_refused(self) -> None:
+        """Raise for metrics of a step that were refused, once.
+
+        Raises:
+            ValueError: there were some; the first of them.
+        """
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
 
     def all_but(self, rest: int) -> None:
         """Collect whatever it costs, until so many are left.
 
         Raises:
             OutputError: the journal cannot be written; the rest still waits.
-            ValueError: the journal refuses metrics of a step, which are dropped.
         """
         while len(self._waiting) > rest:
             if not self._drain(min(len(self._waiting) - rest, RECORDS_PER_BLOCK)):
@@ -92,11 +103,9 @@ class Draining:
             try:
                 jax.block_until_ready(arrays_of(entry))
             # Nothing narrower: a program failed with whatever its backend or a callback
-            # in it raises. What `record` was given is its caller's affair, what `take`
-            # was given is counted when it is read.
+            # in it raises. It is said or counted when it is read.
             except Exception:
-                if not isinstance(entry, Taken):
-                    raise
+                continue
 
     def notes(self, wait_s: float) -> None:
         """Write what programs have handed over from inside, if nobody else writes.
@@ -155,7 +164,6 @@ class Draining:
 
         Raises:
             OutputError: the journal cannot be written; the rest still waits.
-            ValueError: the journal refuses one of them, which is dropped.
         """
         with self._writing:
             entered = self._account.clock()
@@ -170,9 +178,8 @@ class Draining:
                 else:
                     try:
                         self._collecting.write_step(*entry)
-                    except ValueError:
-                        self._waiting.pop()  # or it would block all that wait behind it
-                        raise
+                    except ValueError as e:  # said once all the others are written
+                        self._refused = self._refused or e
                 self._waiting.pop()
             self._handing.write_notes()
             self._collecting.say_status()

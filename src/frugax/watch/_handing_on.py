@@ -50,6 +50,7 @@ class HandingOn:
             one, as far as the sinks have been given them.
         last_error: what the journal said when it last refused something.
         failure: why the journal could not be written when it last could not.
+        last_step: the last of the stream "" that was written from here.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class HandingOn:
         self._held: _Held | None = None
         self._written = 0  # how many rows `_write` could write before it failed
         self.failure: OutputError | None = None
+        self.last_step: int | None = None
 
     @property
     def reaches_somebody(self) -> bool:
@@ -220,7 +222,11 @@ class HandingOn:
         if held is not None:
             values = {**held.values, **values}
         if self._journal is not None:
-            self._journal.write(step, values)
+            last = self._journal.last_step
+            # Programs that count their own calls may be ahead of the caller.
+            at = step if last is None else max(step, last + 1)
+            self._journal.write(at, values)
+            self.last_step = at
         if held is not None:
             self.losses.keep("scalar", held.rows)
             self._held = None
@@ -298,7 +304,12 @@ class HandingOn:
             OutputError: those of the step before cannot be written.
         """
         step = int(rows.steps[0])
-        if self._held is not None and self._held.step < step:
+        held = self._held
+        # The same names again are another record, whatever its step: threads that call
+        # at once come in any order, and two functions may record under one name.
+        if held is not None and (
+            held.step < step or not held.values.keys().isdisjoint(rows.columns)
+        ):
             self._written = 0
             self.let_go()
         if self._held is None:
@@ -329,6 +340,8 @@ class HandingOn:
                 journal.write_many(moved.steps, moved.columns, rows.stream)
             except OutputError:
                 last = journal.last_step_of(rows.stream)
+                if rows.stream == "":
+                    self.last_step = last
                 if last is not None:
                     self._written = int(np.searchsorted(moved.steps, last, "right"))
                 if kind is not None and count is None:
@@ -339,6 +352,8 @@ class HandingOn:
                 if kind is not None:
                     self.losses.drop(kind, booked, why="refused")
                 return
+            if rows.stream == "":
+                self.last_step = journal.last_step
         if kind is not None:
             self.losses.keep(kind, booked)
 

@@ -7,6 +7,7 @@ None has an effect: they keep JAX's fast calls and are found in the compile cach
 """
 
 import functools
+import threading
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -129,8 +130,11 @@ def _watched(
     now: Any = functools.partial(fn)
     call: Any = functools.lru_cache(maxsize=0)(now)  # keeps nothing, counts "misses"
     bare = variants.bare
-    left = 0  # calls until the watcher is asked again
+    last = -1  # the step of the last call that was asked about
+    granted = left = 0  # calls without asking: how many may be, how many may still be
+    slept = False  # calls were made that only `call` has counted
     inside = 0  # calls from another program, which are no steps
+    counting = threading.Lock()  # two threads that call at once are two steps
 
     def run_from_now_on(program: Callable[..., Any]) -> None:
         now.__setstate__((program, (), {}, None))
@@ -140,11 +144,11 @@ def _watched(
         if is_tracing():
             inside += 1
             return variants.hushed(*args, **kwargs)
+        step = next_step()
         seen = changes()
         taker = current() if watcher is None else watcher
         if not variants.known:
             variants.look(args, kwargs)
-        step = call.cache_info().misses - 1 - inside
         taker = _Nobody(variants.probes) if taker is None else taker
         level = variants.fitting(_wanted(taker, step))
         if level == BARE and not variants.always:
@@ -161,22 +165,43 @@ def _watched(
             variants.is_new = False
         return out
 
+    def next_step() -> int:
+        nonlocal last, granted, left, slept
+        with counting:
+            if slept:
+                last = max(last, call.cache_info().misses - 2 - inside)
+            else:
+                last += granted - left
+            granted, left, slept = 0, 0, False
+            last += 1
+            return last
+
     def rest(idle: Callable[[int], int | None] | None, step: int, seen: int) -> None:
-        nonlocal left
-        granted = 0 if idle is None else idle(step)
-        if granted is None:
+        nonlocal granted, left, slept
+        free = 0 if idle is None else idle(step)
+        if free is None:
+            slept = True
             run_from_now_on(bare)
             if not sleep(wake, since=seen):
                 wake()
-        elif granted > 0:
-            left = int(granted)
+        elif free > 0:
+            with counting:
+                done = granted - left
+                # Other threads may have made some of these calls already.
+                free = int(free) - (last + done - step)
+                if free <= 0:
+                    return
+                granted, left = free + done, free
             run_from_now_on(count_down)
 
     def count_down(*args: Any, **kwargs: Any) -> Any:
         nonlocal left
-        left -= 1
-        if left <= 0:
+        left = mine = left - 1
+        if mine <= 0:
             wake()
+        if mine < 0:  # another thread made the last call that was free
+            left += 1
+            return ask(*args, **kwargs)
         return bare(*args, **kwargs)
 
     def wake() -> None:

@@ -14,6 +14,10 @@ _EVERY: dict[Level, int] = {
     "verbose": 5,
     "full": 1,
 }
+_NONE: frozenset[Kind] = frozenset()
+_SUMMARIES: frozenset[Kind] = frozenset({"summary"})
+_SELDOM: frozenset[Kind] = frozenset({"summary", "frame"})
+_ALL: frozenset[Kind] = frozenset({"summary", "frame", "scalar"})
 
 
 def check_level(level: str) -> Level:
@@ -58,8 +62,11 @@ class LevelDial:
 
         Frames are wanted from "standard" on; whether they can be paid for is not asked.
         """
-        if self.level == "off":
-            return False
-        if kind == "summary":
-            return True
-        return self.every > 0 and (kind == "frame" or step % self.every == 0)
+        return kind in self.wanted(step)
+
+    def wanted(self, step: int) -> frozenset[Kind]:
+        """The classes of which records are wanted at this step."""
+        every = self.every
+        if not every:
+            return _NONE if self.level == "off" else _SUMMARIES
+        return _SELDOM if step % every else _ALL

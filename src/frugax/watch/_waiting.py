@@ -1,6 +1,7 @@
 """The records that wait to be collected, oldest first, within what may wait."""
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ _MOST_BYTES = 256 * 2**20
 
 
 class Waiting:
-    """A queue of entries.
+    """A queue of entries. Any thread may add to it.
 
     Attributes:
         most: how many may wait.
@@ -35,12 +36,14 @@ class Waiting:
         self.steps = 0
         self._entries: deque[Entry] = deque()
         self._bytes = 0
+        # Not to be added to by one thread while another counts it.
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
+        return iter(self.oldest(len(self._entries)))
 
     @property
     def is_over(self) -> bool:
@@ -49,21 +52,23 @@ class Waiting:
 
     def add(self, entry: Entry) -> None:
         """Let an entry wait."""
-        self._entries.append(entry)
-        self.added += 1
-        if isinstance(entry, Taken):
-            self._bytes += entry.nbytes
-        else:
-            self.steps += 1
+        with self._lock:
+            self._entries.append(entry)
+            self.added += 1
+            if isinstance(entry, Taken):
+                self._bytes += entry.nbytes
+            else:
+                self.steps += 1
 
     def oldest(self, count: int) -> list[Entry]:
         """The oldest, `count` at most; they still wait."""
-        return list(itertools.islice(self._entries, count))
+        with self._lock:
+            return list(itertools.islice(self._entries, count))
 
     def ready(self, most: int) -> int:
         """How many of the oldest, `most` at most, the device has finished."""
         ready = 0
-        for entry in itertools.islice(self._entries, most):
+        for entry in self.oldest(most):
             if not is_ready(entry):
                 break
             ready += 1
@@ -71,9 +76,10 @@ class Waiting:
 
     def pop(self) -> None:
         """The oldest waits no longer."""
-        entry = self._entries.popleft()
-        if isinstance(entry, Taken):
-            self._bytes -= entry.nbytes
+        with self._lock:
+            entry = self._entries.popleft()
+            if isinstance(entry, Taken):
+                self._bytes -= entry.nbytes
 
     def shed(self) -> Iterator[Taken]:
         """Let go of the oldest beyond what may wait; gives what it lets go of.

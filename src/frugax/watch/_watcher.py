@@ -7,6 +7,7 @@ drain, the records that the device has finished are fetched (`_draining.py`,
 `_collecting.py`) and handed on (`_handing_on.py`).
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -122,6 +123,7 @@ class Watcher:
             account=self._account,
             every=1 if plan is None else plan.every,
         )
+        self._taking = threading.RLock()
         at_exit(self)
 
     @property
@@ -208,6 +210,9 @@ class Watcher:
         self._account.enter()
         try:
             self._draining.if_due(entered)
+        except OutputError as e:
+            self._handing.note_failure(e)
+            raise
         finally:
             self._account.leave(entered)
 
@@ -226,24 +231,33 @@ class Watcher:
                 "steps" of a loop.
         """
         entered = self._account.clock()
+        if self._flight is not None:
+            self._flight.keep(step, records)
+        wanted = self._dial.wanted(step)
+        # A function of the user's is no question of how much is watched.
+        if not any(
+            probe.kind in wanted or probe.kind == "call" for probe in probes.values()
+        ):
+            for probe in probes.values():
+                self._handing.leave_out(class_of(probe))
+            return
+        if any(probe.kind == "frame" for probe in probes.values()):
+            self._frames.take(entered)
+        nbytes = getattr(records, "nbytes", 0)
+        self._waiting.add(Taken(step, probes, records, nbytes, deque(), wanted))
+        # Of threads that call at once one collects for all; the others go on, unless
+        # too much waits.
+        if not self._taking.acquire(blocking=self._waiting.is_over):
+            return
         self._account.enter()
         try:
-            if self._flight is not None:
-                self._flight.keep(step, records)
-            if not any(self._wants(probe, step) for probe in probes.values()):
-                for probe in probes.values():
-                    self._handing.leave_out(class_of(probe))
-                return
-            if any(probe.kind == "frame" for probe in probes.values()):
-                self._frames.take(entered)
-            nbytes = getattr(records, "nbytes", 0)
-            self._waiting.add(Taken(step, probes, records, nbytes, deque()))
             self._draining.if_due(entered)
             self._draining.shed()
         except (OutputError, ValueError) as e:  # of what `record` was given earlier
             self._handing.note_failure(e)
         finally:
             self._account.leave(entered)
+            self._taking.release()
 
     def note(self, kind: Kind, stream: str, values: Mapping[str, np.ndarray]) -> None:
         """Take what a program handed over from inside, by a callback.
@@ -321,16 +335,11 @@ class Watcher:
 
         Raises:
             OutputError: the journal cannot be written; may be called again.
-            ValueError: the journal is closed.
+            ValueError: the journal is closed, or metrics of a step were refused; all
+                others are written.
         """
-        self._refuse_closed()
-        self._draining.wait_for_device()
-        with self.spending():
-            self._handing.failure = None
-            self._draining.all_but(0)
-            self._draining.rest()
-            if self._handing.failure is not None and self._waiting:
-                raise self._handing.failure
+        self._collect()
+        self._draining.say_refused()
 
     def finish(self, timeout_s: float = 5.0) -> None:
         """Collect all that waits, flush the journal, and wait for the sinks.
@@ -341,12 +350,28 @@ class Watcher:
 
         Raises:
             OutputError: the journal cannot be written; `finish` may be called again.
-            ValueError: the journal is closed.
+            ValueError: the journal is closed, or metrics of a step were refused; all
+                others are written.
         """
-        self.collect()
+        self._collect()
         with self.spending():
             self._draining.flush(self._journal)
             self._handing.flush(timeout_s)
+        self._draining.say_refused()
+
+    def _collect(self) -> None:
+        self._refuse_closed()
+        self._draining.wait_for_device()
+        with self.spending():
+            self._handing.failure = None
+            try:
+                self._draining.all_but(0)
+                self._draining.rest()
+            except OutputError as e:
+                self._handing.note_failure(e)
+                raise
+            if self._handing.failure is not None and self._waiting:
+                raise self._handing.failure
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
@@ -398,6 +423,11 @@ class Watcher:
 
     def _refuse_closed(self) -> None:
         if self._journal is not None and self._journal.closed:
+            if (failure := self._handing.failure) is not None:
+                raise OutputError(
+                    f"{failure} The journal is closed since, with {self.pending} "
+                    "record(s) not written."
+                ) from failure
             raise ValueError(
                 f"the journal is closed, with {self.pending} record(s) not written: "
                 "record and finish before `Journal.close`."
@@ -406,12 +436,10 @@ class Watcher:
     def _last_step(self) -> int | None:
         """What the step of the next `record` must be above."""
         journal = None if self._journal is None else self._journal.last_step
+        if journal == self._handing.last_step:
+            journal = None  # a program's steps are no reason to refuse the caller's
         known = [step for step in (self._last_record, journal) if step is not None]
         return max(known, default=None)
-
-    def _wants(self, probe: Probe, step: int) -> bool:
-        # A function of the user's is no question of how much is watched.
-        return probe.kind == "call" or self._dial.wants(probe.kind, step)
 
 
 _default: Watcher | None = None

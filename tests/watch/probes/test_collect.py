@@ -301,6 +301,10 @@ def test_what_was_called_twice_stays_one_function_of_the_program():
     assert text.count("func.func private @layer") == 1
 
 
+def _frame_of_2_gib():
+    probes.frame("v", jnp.zeros((2**15, 2**14), jnp.float32))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -308,6 +312,8 @@ def test_what_was_called_twice_stays_one_function_of_the_program():
         (lambda: record("", 1.0), ValueError, "name"),
         (lambda: record("v", "text"), TypeError, "str"),
         (lambda: record("v", jax.random.key(0)), TypeError, "key"),
+        (lambda: record("v", jnp.complex64(1)), TypeError, "'v' must be a real"),
+        (lambda: jax.eval_shape(_frame_of_2_gib), ValueError, "2,147,483,648 bytes"),
         (lambda: record("v", 1.0, when=1), TypeError, "bool"),
         (lambda: record("v", 1.0, when=jnp.ones(2, bool)), TypeError, "bool"),
         (lambda: record("v", 1.0, lanes=0), ValueError, "lanes"),

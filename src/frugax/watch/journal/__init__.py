@@ -11,7 +11,7 @@ from ._heads import RECORDS_PER_BLOCK
 from ._journal import Journal
 from ._records import Records, read
 from ._storage import CompressedStorage
-from ._values import as_number, as_step, check_names, is_real
+from ._values import as_number, as_step, check_names, check_size, is_real
 from ._walk import Lost
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "as_number",
     "as_step",
     "check_names",
+    "check_size",
     "export",
     "is_real",
     "read",

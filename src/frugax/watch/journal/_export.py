@@ -65,7 +65,7 @@ def export(
         path: the journal; it may still be written to.
         target: the file, or the folder of zarr.
         format: which.
-        overwrite: replace what stands there, if it is of that kind.
+        overwrite: replace what stands there, if it is of that kind; never the journal.
         progress: called now and then with how many bytes are done, and of how many.
 
     Raises:
@@ -87,11 +87,13 @@ def export(
     if format == "csv":
         paths = _csv_paths(place, [name for name, one in streams.items() if len(one)])
         for one in paths.values():
-            _refuse_existing(one, overwrite=overwrite)
+            _refuse_existing(one, Path(path), overwrite=overwrite)
         write_csv({paths[name]: streams[name] for name in paths}, told)
         written = tuple(paths.values())
     else:
-        _refuse_existing(place, overwrite=overwrite, folder=format == "zarr")
+        _refuse_existing(
+            place, Path(path), overwrite=overwrite, folder=format == "zarr"
+        )
         tables = [t for name, one in streams.items() for t in tables_of(name, one)]
         labels = [table.label for table in tables]
         if twice := {label for label in labels if labels.count(label) > 1}:
@@ -117,9 +119,18 @@ def _csv_paths(target: Path, streams: list[str]) -> dict[str, Path]:
     return {name: beside(name) if name else target for name in streams or [""]}
 
 
-def _refuse_existing(path: Path, *, overwrite: bool, folder: bool = False) -> None:
+def _refuse_existing(
+    path: Path, source: Path, *, overwrite: bool, folder: bool = False
+) -> None:
     if not os.path.lexists(path):
         return
+    # Also by another name, and inside of the folder that would be replaced.
+    same = path.exists() and path.samefile(source)
+    if same or source.resolve().is_relative_to(path.resolve()):
+        raise OutputError(
+            f"cannot write {path}: that is where the journal itself is; choose another "
+            "place."
+        )
     if not overwrite:
         raise OutputError(
             f"cannot write {path}: it exists; choose another name, or overwrite it "

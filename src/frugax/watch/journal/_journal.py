@@ -1,5 +1,6 @@
 """Writing a journal: records of a run, appended in blocks that survive a crash."""
 
+import contextlib
 import io
 import os
 import secrets
@@ -13,6 +14,7 @@ from frugax.errors import OutputError
 
 from ._blocks import Block, encode_mark
 from ._header import encode_header
+from ._lock import lock, unlock
 from ._stream import Stream, record_bytes
 from ._values import as_step, as_steps, check_name, check_names
 from ._walk import Lost, Walk, open_journal
@@ -28,7 +30,7 @@ class Journal:
     Others may hold arrays too. Records are gathered in memory and written 64 of a
     stream at a time, fewer if they are large. A block that was written survives the
     death of the process, `kill -9` included; one that was flushed survives the death
-    of the machine.
+    of the machine. Only one writer has it open at a time; readers do not matter.
 
     Attributes:
         meta: what `create` was given.
@@ -79,7 +81,8 @@ class Journal:
                 "Journal.append_to, or choose another name."
             )
         files.write_whole(target, header)
-        return cls(target, _open(target), meta, (), salt=salt, written=0, streams={})
+        file = _open_locked(target)
+        return cls(target, file, meta, (), salt=salt, written=0, streams={})
 
     @classmethod
     def append_to(cls, path: str | os.PathLike[str]) -> "Journal":
@@ -90,13 +93,15 @@ class Journal:
 
         Raises:
             CorruptFileError: this is no journal or its header is damaged.
-            OutputError: it cannot be written.
+            OutputError: it cannot be written, or another writer has it open.
             UnsupportedFileError: a newer version wrote it.
         """
         target = Path(path)
         streams: dict[str, Stream] = {}
         lost: list[Lost] = []
-        with open_journal(target) as reader:
+        with open_journal(target) as reader, contextlib.ExitStack() as opened:
+            # Locked before it is read: what another adds meanwhile would be cut off.
+            file = opened.enter_context(_open_locked(target))
             size = os.fstat(reader.fileno()).st_size
             walk = Walk(target, reader)
             while found := walk.more(reader, size):
@@ -107,16 +112,15 @@ class Journal:
                         _follow(streams, item)
             if rest := walk.rest(reader, size):
                 lost.append(rest)
+            tail = file.seek(0, os.SEEK_END) - walk.end
+            if tail:
+                try:
+                    file.truncate(walk.end)
+                except OSError as e:
+                    raise OutputError(files.why_not_written(target, e)) from e
+            opened.pop_all()  # nothing failed: it stays open
         for name, count in walk.counts.items():
             streams.setdefault(name, Stream(name)).before = count
-        file = _open(target)
-        tail = file.seek(0, os.SEEK_END) - walk.end
-        if tail:
-            try:
-                file.truncate(walk.end)
-            except OSError as e:
-                file.close()
-                raise OutputError(files.why_not_written(target, e)) from e
         made = cls(
             target,
             file,
@@ -276,6 +280,7 @@ class Journal:
                 self._mark(mark)
                 self._sync()
             finally:
+                unlock(self._file)
                 self._file.close()
 
     def __enter__(self) -> "Journal":
@@ -354,6 +359,16 @@ def _open(path: Path) -> io.FileIO:
         return open(path, "r+b", buffering=0)
     except OSError as e:
         raise OutputError(files.why_not_written(path, e)) from e
+
+
+def _open_locked(path: Path) -> io.FileIO:
+    file = _open(path)
+    try:
+        lock(file, path)
+    except OutputError:
+        file.close()
+        raise
+    return file
 
 
 def _follow(streams: dict[str, Stream], block: Block) -> None:

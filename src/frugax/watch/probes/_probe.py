@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
+from ..journal import check_size
+
 Kind: TypeAlias = Literal["scalar", "summary", "frame", "call"]
 KINDS: frozenset[Kind] = frozenset({"scalar", "summary", "frame", "call"})
 
@@ -94,6 +96,22 @@ def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> Non
                 f"probe {place} must be an array of numbers, got {what}: convert it, "
                 "or leave it out."
             )
+
+
+def check_keepable(name: str, field: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Refuse what no journal can keep, while there is a line to point at.
+
+    Raises:
+        TypeError: it is one complex number.
+        ValueError: it is over 1 GiB, or has more than 32 axes.
+    """
+    place = f"{name}[{field!r}]" if field else name
+    if shape == () and jnp.issubdtype(dtype, np.complexfloating):
+        raise TypeError(
+            f"probe {place!r} must be a real number, got {dtype}: watch its real and "
+            "imaginary parts."
+        )
+    check_size(place, shape, dtype.itemsize)
 
 
 def _is_number(dtype: Any) -> bool:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ._primitive import ALWAYS, PRESENT, bind
-from ._probe import Kind, Probe, check_values
+from ._probe import Kind, Probe, check_keepable, check_values
 
 
 def record(
@@ -27,7 +27,7 @@ def record(
         lanes: under `vmap`, keep only so many of the first rows; >= 1.
 
     Raises:
-        TypeError: a value is no number, or `when` no bool.
+        TypeError: a value is no real number, or `when` no bool.
         ValueError: a value is an array, or `lanes` is below 1.
 
     Example:
@@ -61,7 +61,7 @@ def summarise(
 
     Raises:
         TypeError: a value is no array of numbers, or `when` no bool.
-        ValueError: `lanes` is below 1.
+        ValueError: `lanes` is below 1, or a value is over 1 GiB.
     """
     _emit(name, "summary", value, when, lanes)
 
@@ -77,7 +77,7 @@ def frame(name: str, array: Any, *, when: Any = None, lanes: int | None = None) 
 
     Raises:
         TypeError: a value is no array of numbers, or `when` no bool.
-        ValueError: `lanes` is below 1.
+        ValueError: `lanes` is below 1, or a value is over 1 GiB.
     """
     _emit(name, "frame", array, when, lanes)
 
@@ -95,7 +95,8 @@ def emit(
 
     Raises:
         TypeError: a value is no array of numbers, or `when` no bool.
-        ValueError: there are more or fewer values than fields, or `lanes` is below 1.
+        ValueError: there are more or fewer values than fields, `lanes` is below 1, or
+            a value is over 1 GiB.
     """
     if len(values) != len(probe.fields):
         raise ValueError(
@@ -106,6 +107,9 @@ def emit(
     if lanes is not None and (isinstance(lanes, bool) or lanes < 1):
         raise ValueError(f"lanes of {probe.name!r} must be >= 1, got {lanes!r}.")
     arrays = list(map(jnp.asarray, values))
+    if probe.kind != "call":
+        for field, array in zip(probe.fields, arrays, strict=True):
+            check_keepable(probe.name, field, array.shape, array.dtype)
     if when is None:
         bind(probe, arrays, meaning=ALWAYS, lanes=lanes)
         return
