@@ -288,7 +288,11 @@ def _emit(
 def _check_options(
     whose: str, options: Mapping[str, Any], fn: Callable[..., object], *others: str
 ) -> None:
-    """Refuse an unknown option where it is written: a callback cannot raise later."""
+    """Refuse an unknown option where it is written: a callback cannot raise later.
+
+    Raises:
+        TypeError: there is one.
+    """
     taken = {"mask", "title"}  # what the callback itself hands over
     known = [
         name
