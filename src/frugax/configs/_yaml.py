@@ -51,8 +51,6 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(e, "problem", None) or str(e).splitlines()[0]
         raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
-    if data is None:  # empty, or comments only: every key has its default
-        return {}, {}
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: a config is a mapping of keys to values.")
     lines: dict[str, int] = {}

@@ -190,6 +190,8 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
             unknown or impossible; names file, line and key.
     """
     name, text = _read(name_or_path)
+    if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
+        text = "{}"  # nothing but comments: every key has its default
     return config_of(Config, text, name, overrides=overrides)
 
 

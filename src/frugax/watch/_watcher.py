@@ -197,10 +197,11 @@ class Watcher:
                 call tries again.
             TypeError: called while JAX traces a function, `metrics` is no mapping, a
                 metric is no real number, or the step no whole one.
-            ValueError: a metric is no single number or a whole one beyond int64, a name is empty or too long, there
-                are over 1000, the step is not higher, or the journal is closed. A whole
-                number on the device that is beyond int64 is found only when it is read,
-                perhaps calls later; that record is refused, no other.
+            ValueError: a metric is no single number, or a whole one beyond int64, a
+                name is empty or too long, there are over 1000, the step is not higher,
+                or the journal is closed. A whole number on the device that is beyond
+                int64 is found only when it is read, perhaps calls later; that record is
+                refused, no other.
         """
         entered = self._account.clock()
         self._refuse_closed()
