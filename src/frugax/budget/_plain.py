@@ -100,7 +100,18 @@ def _read(kind: Any, data: Any, at: str) -> Any:
         return float(data)
     if isinstance(kind, type) and type(data) is kind:
         return data
-    raise _wrong(at, _name(kind), data)
+    raise _wrong(at, _name(kind), data, _share_hint(kind, data))
+
+
+def _share_hint(kind: Any, data: Any) -> str:
+    """What to write in place of `1%` where a number is wanted."""
+    number = str(data).strip().removesuffix("%")
+    if kind is not float or number == str(data).strip():
+        return ""
+    try:
+        return f" Write {float(number) / 100:g} for {data}."
+    except ValueError:
+        return ""
 
 
 def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:

@@ -31,6 +31,8 @@ class Spend:
         noise: half-width of the interval in which the true value lies, in `unit`;
             0 for what is counted exactly.
         source: where the measurement comes from, so that it can be done again.
+        wrong: what went wrong beside it, as sentences, printed below the table; empty
+            if nothing did.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Spend:
     source: str
     predicted: float | None = None
     noise: float = 0.0
+    wrong: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -117,7 +120,10 @@ class Receipt:
             ]
             for s in self.spends
         ]
-        return table(["budget", "limit", "predicted", "measured", "verdict"], rows)
+        lines = [table(["budget", "limit", "predicted", "measured", "verdict"], rows)]
+        return "\n".join(
+            [*lines, *(f"{s.name}: {s.wrong}" for s in self.spends if s.wrong)]
+        )
 
 
 def amount(value: float | None, unit: str) -> str:

@@ -6,7 +6,8 @@ fast path and keeps it out of the compile cache; it is safe all the same (see
 `_host_call.py`), and reports say so once.
 """
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ._shown import (
     step_of,
 )
 from .probes import Probe, emit
-from .sinks import Kind
+from .sinks import Kind, log_grid_to_console, step_svg
 
 _NOTHING = "nothing"
 _SUMMARY_FIELDS = (
@@ -128,7 +129,12 @@ def jax_log_grid(
         mask: which cells count, `(rows, columns)`.
         title: its name; also that of the watcher's stream.
         **options: of `log_grid_to_console`, such as `show_numbers=True`.
+
+    Raises:
+        TypeError: there is no such option.
     """
+    # `show_coordinates`, of older callers, is let go by.
+    _check_options("jax_log_grid", options, log_grid_to_console, "show_coordinates")
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
 
     def show(arrays: Sequence[np.ndarray]) -> None:
@@ -188,7 +194,11 @@ def jax_save_step_visualization(
         **options: of `step_svg`, such as `show_numbers=True`.
 
     The number is the `step_count` after the step, or counts the files made here.
+
+    Raises:
+        TypeError: there is no such option.
     """
+    _check_options("jax_save_step_visualization", options, step_svg)
     values = {"before": grid_of(before_state), "after": grid_of(after_state)}
     for name, found in (
         ("mask", mask_of(before_state)),
@@ -273,6 +283,26 @@ def _emit(
     )
     tree = jax.tree.structure(arrays)
     emit(Probe(call.stream, kind or "call", call, tree, call.fields), *arrays)
+
+
+def _check_options(
+    whose: str, options: Mapping[str, Any], fn: Callable[..., object], *others: str
+) -> None:
+    """Refuse an unknown option where it is written: a callback cannot raise later.
+
+    Raises:
+        TypeError: there is one.
+    """
+    taken = {"mask", "title"}  # what the callback itself hands over
+    known = [
+        name
+        for name, parameter in inspect.signature(fn).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in taken
+    ]
+    if unknown := [name for name in options if name not in (*known, *others)]:
+        raise TypeError(
+            f"{whose} has no option {unknown[0]!r}; there are {', '.join(known)}."
+        )
 
 
 def _is_number(value: Any) -> bool:

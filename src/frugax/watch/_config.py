@@ -34,7 +34,8 @@ class MemoryConfig:
     """What watching may keep in memory.
 
     Attributes:
-        max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0.
+        max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0, and at most
+            `max_total_mb`.
         max_total_mb: most in all: cache, lazy data, queues; > 0.
         lazy_loading: False: lazy loaders load when they are registered.
         compression: whether what leaves the cache for the disk is compressed.
@@ -50,6 +51,11 @@ class MemoryConfig:
             value = getattr(self, name)
             if not 1e-6 <= value < float("inf"):
                 raise ValueError(f"{name} must be > 0 and finite, got {value}.")
+        if self.max_cache_mb > self.max_total_mb:
+            raise ValueError(
+                f"max_cache_mb must be at most max_total_mb, {self.max_total_mb}, got "
+                f"{self.max_cache_mb}."
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +190,8 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
             unknown or impossible; names file, line and key.
     """
     name, text = _read(name_or_path)
+    if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
+        text = "{}"  # nothing but comments: every key has its default
     return config_of(Config, text, name, overrides=overrides)
 
 

@@ -288,8 +288,7 @@ class HandingOn:
         """How the sinks have done; the callbacks too, if something went wrong there."""
         reports = [outlet.report() for outlet in self._outlets]
         calls = self._calling.report()
-        lost = sum(tally.lost for tally in calls.tallies.values())
-        return [*reports, calls] if lost or calls.failures or calls.hung else reports
+        return [*reports, calls] if calls.went_wrong else reports
 
     def _give(self, outlets: Sequence[Outlet], events: Sequence[Event]) -> None:
         for outlet in outlets:

@@ -19,7 +19,7 @@ from frugax.jaxprs import is_tracing
 from ._asleep import changes, sleep
 from ._entered import current
 from ._variants import BARE, LOUD, QUIET, Variants
-from .probes import Partly, Probe, hand_over
+from .probes import Expected, Partly, Probe, hand_over
 
 
 @runtime_checkable
@@ -80,7 +80,8 @@ def jit(
     change nothing that is compiled.
 
     Inside of another `jit`, `grad` or `vmap` its records go to the `watch.jit` around
-    that, if there is one. Take the gradient first: `watch.jit(jax.grad(loss))`.
+    that, if there is one; where they are dropped, a warning says so once. Take the
+    gradient first: `watch.jit(jax.grad(loss))`.
 
     Args:
         fn: the function; without it, `jit` is a decorator with options.
@@ -135,6 +136,7 @@ def _watched(
     slept = False  # calls were made that only `call` has counted
     inside = 0  # calls from another program, which are no steps
     counting = threading.Lock()  # two threads that call at once are two steps
+    expected = Expected(getattr(fn, "__name__", "fn"), variants.probes)
 
     def run_from_now_on(program: Callable[..., Any]) -> None:
         now.__setstate__((program, (), {}, None))
@@ -143,7 +145,9 @@ def _watched(
         nonlocal inside
         if is_tracing():
             inside += 1
-            return variants.hushed(*args, **kwargs)
+            out = variants.hushed(*args, **kwargs)
+            expected.called_inside()
+            return out
         step = next_step()
         seen = changes()
         taker = current() if watcher is None else watcher

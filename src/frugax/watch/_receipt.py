@@ -32,12 +32,17 @@ def receipt(
         *([f"{forced} drains were forced."] if forced else []),
         f"Records: {handing.losses}.",
     ]
+    wrong: list[str] = []
     if handing.last_error:
         said.append(f"Refused last: {handing.last_error}")
     if handing.failure is not None:
-        said.append(f"The journal could not be written: {handing.failure}")
+        wrong.append(f"The journal could not be written: {handing.failure}")
+    # Whatever `monitor` is: what went wrong is said where the receipt is printed.
+    wrong += [f"{report}." for report in handing.reports() if report.went_wrong]
+    said += wrong
     if monitor:
-        said += [f"{report}." for report in handing.reports()]
+        well = [one for one in handing.reports() if not one.went_wrong]
+        said += [f"{report}." for report in well]
         said += [note] if (note := callbacks_note(STATS.get())) else []
     spend = Spend(
         name="time spent watching",
@@ -46,5 +51,6 @@ def receipt(
         predicted=predicted,
         measured=account.spent_share(),
         source=" ".join(said),
+        wrong=" ".join(wrong),
     )
     return Receipt((spend,))

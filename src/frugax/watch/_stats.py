@@ -1,5 +1,6 @@
 """What callbacks have cost: a few numbers for each name, however often it is called."""
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterable
@@ -27,7 +28,8 @@ class CallbackStats:
         Args:
             name: of the callback.
             seconds: what it took.
-            error: what it raised, as text; empty if nothing.
+            error: what it raised, as text; empty if nothing. The first of each name
+                is said on standard error, later ones are counted only.
         """
         with self._lock:
             totals = self._of(name)
@@ -35,9 +37,12 @@ class CallbackStats:
             totals.total_s += seconds
             totals.longest_s = max(totals.longest_s, seconds)
             totals.shortest_s = min(totals.shortest_s, seconds)
+            is_first = bool(error) and not totals.errors
             if error:
                 totals.errors += 1
                 totals.last_error = error
+        if is_first:
+            _say_failed(name, error)
 
     def hang(self, name: str, seconds: float) -> None:
         """A callback was not waited for any longer, after so many seconds."""
@@ -74,6 +79,16 @@ class CallbackStats:
         if name not in self._by_name and len(self._by_name) >= _MOST_NAMES:
             name = _THE_REST
         return self._by_name.setdefault(name, _Totals())
+
+
+def _say_failed(name: str, error: str) -> None:
+    # No warning: made an error, it would have to be swallowed here like any other.
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is gone
+        sys.stderr.write(
+            f"frugax.watch: the callback {name!r} failed: {error}. The program goes "
+            "on; further failures of it are counted only, see "
+            "print_callback_performance_report.\n"
+        )
 
 
 class _Totals:

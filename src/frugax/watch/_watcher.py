@@ -7,6 +7,7 @@ drain, the records that the device has finished are fetched (`_draining.py`,
 `_collecting.py`) and handed on (`_handing_on.py`).
 """
 
+import os
 import threading
 import time
 from collections import deque
@@ -89,10 +90,13 @@ class Watcher:
             monitor: whether the receipt says what callbacks and sinks have cost.
 
         Raises:
-            TypeError: `budget` is none, but text or a number.
+            TypeError: `budget` is none, but text or a number; `journal` is none, but a
+                path; or `sinks` are no list of sinks.
             ValueError: a number is out of its range, or there is no such level.
         """
         check_budget(budget, OverheadBudget)
+        _check_journal(journal)
+        sinks = _checked_sinks(sinks)
         self._flight = flight
         self._journal = journal
         self._plan = plan
@@ -193,16 +197,22 @@ class Watcher:
         Raises:
             OutputError: the journal cannot be written. Nothing is lost: the next
                 call tries again.
-            TypeError: called while JAX traces a function, a metric is no real number,
-                or the step no whole one.
-            ValueError: a metric is no single number, a name is empty or too long, there
-                are over 1000, the step is not higher, or the journal is closed. A whole
-                number on the device that is beyond int64 is found only when it is read,
-                perhaps calls later; that record is refused, no other.
+            TypeError: called while JAX traces a function, `metrics` is no mapping, a
+                metric is no real number, or the step no whole one.
+            ValueError: a metric is no single number, or a whole one beyond int64, a
+                name is empty or too long, there are over 1000, the step is not higher,
+                or the journal is closed. A whole number on the device that is beyond
+                int64 is found only when it is read, perhaps calls later; that record is
+                refused, no other.
         """
         entered = self._account.clock()
         self._refuse_closed()
         step = as_step(step, after=self._last_step())
+        if not isinstance(metrics, Mapping):
+            raise TypeError(
+                f"metrics must be numbers by name, such as {{'loss': loss}}, got "
+                f"{metrics!r:.99}."
+            )
         check_names(metrics)
         kept = {name: checked_metric(name, value) for name, value in metrics.items()}
         self._waiting.add((step, kept))
@@ -455,3 +465,36 @@ def default() -> Watcher:
     if _default is None:
         _default = Watcher(None, OverheadBudget(share=0.01))
     return _default
+
+
+def _check_journal(journal: object) -> None:
+    """Refuse what is no journal.
+
+    Raises:
+        TypeError: it is a path, or something else.
+    """
+    if journal is not None and not isinstance(journal, Journal):
+        text = isinstance(journal, str | os.PathLike)
+        hint = f" Write Journal.create({str(journal)!r}, {{}})." if text else ""
+        raise TypeError(
+            f"journal must be a Journal or None, got {journal!r:.99}.{hint}"
+        )
+
+
+def _checked_sinks(sinks: Any) -> tuple[Sink, ...]:
+    """The sinks.
+
+    Raises:
+        TypeError: they are no list, or one is no sink.
+    """
+    if isinstance(sinks, Sink) or not isinstance(sinks, Sequence):
+        raise TypeError(
+            f"sinks must be a list of sinks, such as [Terminal()], got {sinks!r:.99}."
+        )
+    for sink in sinks:
+        if not isinstance(sink, Sink) or isinstance(sink, type):
+            raise TypeError(
+                f"a sink needs name, write(events) and close(), {sink!r:.99} lacks "
+                "one; a class must be called first."
+            )
+    return tuple(sinks)

@@ -46,6 +46,12 @@ class OutletReport:
     last_error: str
     cpu_s: float
 
+    @property
+    def went_wrong(self) -> bool:
+        """Whether a write failed or hung, or a record was lost."""
+        lost = any(tally.lost for tally in self.tallies.values())
+        return lost or bool(self.failures or self.hung)
+
     def __str__(self) -> str:
         lost = sum(tally.lost for tally in self.tallies.values())
         given = sum(tally.given for tally in self.tallies.values())

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 from frugax.errors import OutputError
@@ -54,7 +54,7 @@ class Exported:
 def export(
     path: str | os.PathLike[str],
     target: str | os.PathLike[str],
-    format: Format = "npz",
+    format: Format | None = None,
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -64,19 +64,23 @@ def export(
     Args:
         path: the journal; it may still be written to.
         target: the file, or the folder of zarr.
-        format: which.
+        format: which; None: the one that `target` ends in.
         overwrite: replace what stands there, if it is of that kind; never the journal.
         progress: called now and then with how many bytes are done, and of how many.
 
     Raises:
         CorruptFileError: this is no journal or its header is damaged.
+        FileNotFoundError: there is no journal.
+        IsADirectoryError: a folder stands there.
         MissingExtraError: zarr is not installed.
         OutputError: something stands there already, or it cannot be written.
         UnsupportedFileError: a newer version wrote it.
-        ValueError: the format is none of these, two columns would have the same name,
-            or a CSV would have over 10,000 columns.
+        ValueError: the format is none of these, or neither named nor the ending; two
+            columns would have the same name, or a CSV would have over 10,000 columns.
     """
     place = Path(target)
+    if format is None:
+        format = _format_of(place)
     if format not in ("npz", "zarr", "csv"):
         raise ValueError(f'format must be "npz", "zarr" or "csv", got {format!r}.')
     if format == "zarr":
@@ -110,6 +114,20 @@ def export(
         written = (place,)
     counts = {name: len(one) for name, one in streams.items()}
     return Exported(written, counts, records.lost, records.closed)
+
+
+def _format_of(target: Path) -> Format:
+    """The format that a name ends in.
+
+    Raises:
+        ValueError: it ends in none of them.
+    """
+    for format in get_args(Format):
+        if target.suffix == f".{format}":
+            return format
+    raise ValueError(
+        f'{target} ends in no format: use .npz, .zarr or .csv, or say format="npz".'
+    )
 
 
 def _csv_paths(target: Path, streams: list[str]) -> dict[str, Path]:

@@ -62,6 +62,8 @@ class Follower:
 
         Raises:
             CorruptFileError: this is no journal or its header is damaged.
+            FileNotFoundError: there is no journal.
+            IsADirectoryError: a folder stands there.
             UnsupportedFileError: a newer version wrote it.
         """
         self.path = Path(path)

@@ -69,12 +69,12 @@ class Journal:
 
         Raises:
             OutputError: something stands there already, or cannot be written.
-            TypeError: `meta` holds what JSON cannot.
+            TypeError: `meta` is no dict, or holds what JSON cannot.
             ValueError: `meta` is longer than 16 MiB.
         """
         target = Path(path)
         salt = secrets.randbits(32)
-        header = encode_header(meta, salt=salt)
+        header = _header_of(meta, salt)
         if target.exists():
             raise OutputError(
                 f"cannot write {target}: it exists; go on with it by "
@@ -93,6 +93,8 @@ class Journal:
 
         Raises:
             CorruptFileError: this is no journal or its header is damaged.
+            FileNotFoundError: there is no journal.
+            IsADirectoryError: a folder stands there.
             OutputError: it cannot be written, or another writer has it open.
             UnsupportedFileError: a newer version wrote it.
         """
@@ -237,17 +239,21 @@ class Journal:
         mark is appended, which `read` obeys.
 
         Args:
-            step: the training step of the checkpoint.
+            step: the training step of the checkpoint; >= 0. Above the last record
+                there is nothing to do.
             others: for streams that count something else, such as episodes, their
                 own last step at the checkpoint.
 
         Raises:
             OutputError: the mark cannot be written.
             TypeError: a step is no whole number.
-            ValueError: the journal is closed, or a stream's name is none.
+            ValueError: the journal is closed, a stream's name is none, or the step is
+                negative.
         """
         self._refuse_closed()
         step = as_step(step)
+        if step < 0:
+            raise ValueError(f"rewind needs a step >= 0, got {step}.")
         given = {name: as_step(own) for name, own in (others or {}).items()}
         for name in given:
             check_name(name, "a stream", shortest=0)
@@ -351,6 +357,22 @@ class Journal:
             os.fsync(self._file.fileno())
         except OSError as e:
             raise OutputError(files.why_not_written(self._path, e)) from e
+
+
+def _header_of(meta: object, salt: int) -> bytes:
+    """The header.
+
+    Raises:
+        TypeError: `meta` is no dict, or holds what JSON cannot.
+    """
+    if not isinstance(meta, dict):
+        raise TypeError(
+            f"meta must be a dict, such as {{'seed': 0}}, got {meta!r:.99}."
+        )
+    try:
+        return encode_header(meta, salt=salt)
+    except TypeError as e:
+        raise TypeError(f"meta must be what JSON can hold: {e}.") from e
 
 
 def _open(path: Path) -> io.FileIO:

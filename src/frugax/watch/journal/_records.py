@@ -25,7 +25,8 @@ class Records:
         lost: the stretches of the file that could not be read; empty if it is sound.
         closed: whether `Journal.close` ended it. If not, the run still goes on or died,
             and a file cut off between two blocks shows no other sign of it.
-        streams: the other streams by name; empty for a stream itself.
+        streams: the other streams by name; empty for a stream itself. A name that is
+            not there is a KeyError that says which are.
         missing: how many records of this stream are known to be lost, by the counts
             that the blocks behind them carry.
     """
@@ -48,7 +49,7 @@ class Records:
         self.lost = lost
         self.closed = closed
         self.missing = missing
-        self.streams = MappingProxyType(dict(streams))
+        self.streams = MappingProxyType(_Streams(streams))
         self._blocks = tuple(blocks)
         names = dict.fromkeys(name for block in blocks for name in block.columns)
         self._columns = {
@@ -63,6 +64,10 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, as a mapping gives them."""
+        return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
@@ -126,6 +131,13 @@ class Records:
             ) from None
 
 
+class _Streams(dict[str, Records]):
+    def __missing__(self, name: str) -> Records:
+        raise KeyError(
+            f"there is no stream {name!r}; there are {', '.join(self) or 'none'}."
+        )
+
+
 def read(
     path: str | os.PathLike[str],
     *,
@@ -147,6 +159,8 @@ def read(
     Raises:
         CorruptFileError: this is no journal or its header is damaged; with
             `strict`, any damage or a missing end.
+        FileNotFoundError: there is no journal.
+        IsADirectoryError: a folder stands there.
         UnsupportedFileError: a newer version wrote it.
     """
     with open_journal(path) as file:

@@ -70,6 +70,10 @@ def as_number(name: str, value: object) -> np.number:
         TypeError: it is no real number.
         ValueError: it is beyond int64.
     """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(
+            f"{name!r} must fit in int64, got {value!r:.40}; give a float instead."
+        )
     array = np.asarray(value)
     if array.shape != ():
         raise TypeError(f"{name!r} must be one number, got shape {array.shape}.")

@@ -143,5 +143,18 @@ class Walk:
 
 
 def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a journal to read; unbuffered, since blocks are read as a whole."""
-    return open(Path(path), "rb", buffering=0)
+    """Open a journal to read; unbuffered, since blocks are read as a whole.
+
+    Raises:
+        FileNotFoundError: there is no journal.
+        IsADirectoryError: a folder stands there.
+    """
+    try:
+        return open(Path(path), "rb", buffering=0)
+    except FileNotFoundError as e:
+        raise FileNotFoundError(
+            e.errno, "there is no journal", os.fspath(path)
+        ) from None
+    except IsADirectoryError as e:
+        why = "this is a folder; of a run's folder say RUN/journal"
+        raise IsADirectoryError(e.errno, why, os.fspath(path)) from None

@@ -56,12 +56,17 @@ class MemoryManager:
             compression: whether files in `storage_path` are compressed.
 
         Raises:
+            TypeError: a limit is no number.
             ValueError: a limit is not positive or not finite.
         """
         for name, limit_mb in (
             ("max_cache_memory_mb", max_cache_memory_mb),
             ("max_total_memory_mb", max_total_memory_mb),
         ):
+            if isinstance(limit_mb, bool) or not isinstance(limit_mb, int | float):
+                raise TypeError(
+                    f"{name} must be a number of MB, such as 100.0, got {limit_mb!r}."
+                )
             if not 1 / BYTES_PER_MB <= limit_mb < float("inf"):
                 raise ValueError(f"{name} must be > 0 and finite, got {limit_mb}.")
         self.monitor = MemoryUsageMonitor()

@@ -6,6 +6,7 @@ an output. Nothing here runs on the host but `deliver`, where nobody collects.
 
 from ._collect import Traced, collect, trace_watched
 from ._delivery import delivery_faults, hand_over, on_delivery
+from ._expected import Expected
 from ._made import Last, Made, Partly, by_name, value_of
 from ._primitive import ambient_stride
 from ._probe import KINDS, Kind, Probe
@@ -15,6 +16,7 @@ from ._scan import scan
 
 __all__ = [
     "KINDS",
+    "Expected",
     "Kind",
     "Last",
     "Made",

@@ -10,6 +10,7 @@ import numpy as np
 
 from frugax.jaxprs import ClosedJaxpr, closed, jaxpr_as_fun
 
+from ._expected import expecting
 from ._made import Made, by_name, value_of
 from ._probe import KINDS, Probe
 from ._rebuild import Rebuild
@@ -147,5 +148,9 @@ def trace_watched(fn: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
         args, kwargs = jax.tree.unflatten(tree, whole)
         return fn(*args, **kwargs)
 
-    program, shapes = jax.make_jaxpr(call, return_shape=True)(*arrays)
-    return Traced(closed(program), arrays, jax.tree.structure(shapes))
+    with expecting() as called:
+        program, shapes = jax.make_jaxpr(call, return_shape=True)(*arrays)
+    traced = Traced(closed(program), arrays, jax.tree.structure(shapes))
+    for expected in called:
+        expected.arrived(traced.probes)
+    return traced

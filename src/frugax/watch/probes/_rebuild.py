@@ -136,7 +136,7 @@ class Rebuild:
         return tied, self._spread([(mark, values)])
 
     def _spread(self, taken: list[Taken]) -> list[Taken]:
-        def one(x: jax.Array) -> jax.Array:
+        def one(x: Any) -> Any:  # also a number that stands in the program
             lacking = tuple(a for a in self._axes if a not in varying_axes(x))
             return lax.pcast(x, lacking, to="varying") if lacking else x
 

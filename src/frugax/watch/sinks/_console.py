@@ -71,7 +71,9 @@ def log_grid_to_console(
             does this.
         title: any text; printed as it is.
         mask: which cells count, `(rows, columns)`; the others are shown as padding.
-        show_numbers: numbers and colours.
+        show_numbers: numbers and colours. Other numbers than 0 to 9 stand in cells as
+            wide as the longest, without colours; of several lanes, or a picture in
+            colour, none are shown, and that is said.
         palette: as in `grid_svg`.
         console: where to; standard output if not given.
 
@@ -83,11 +85,17 @@ def log_grid_to_console(
     shown = picture(grid, mask)
     known = check_palette(palette)
     out = Console() if console is None else console
-    cells = grid_cells(shown, out, palette=known, numbers=show_numbers)
+    note = ""
+    if show_numbers and shown.kind == "ramp" and np.ndim(grid) == 2:
+        cells = Cells(_written(np.asarray(grid), shown, out))
+    else:
+        cells = grid_cells(shown, out, palette=known, numbers=show_numbers)
+        if show_numbers and shown.kind != "digits":
+            note = "; numbers are shown of one grid without colours only"
     if title:
         out.print(Text(printable(title), style="bold"), soft_wrap=True)
     out.print(cells)
-    out.print(Text(shown.described(), style="dim"), soft_wrap=True)
+    out.print(Text(shown.described() + note, style="dim"), soft_wrap=True)
 
 
 def grid_cells(
@@ -190,6 +198,25 @@ def _without_colour(shown: Picture, width: int, *, plain: bool) -> list[list[Seg
     return [[Segment(between.join(row[:count]))] for row in signs.tolist()] + _cut(
         rest, "columns"
     )
+
+
+def _written(
+    values: np.ndarray, shown: Picture, console: Console
+) -> list[list[Segment]]:
+    """The numbers themselves, in columns."""
+    pad = "·" if _can_show(console, "·") else "."
+    texts = [
+        [f"{v:.6g}" if isinstance(v, float) else str(v) for v in row]
+        for row in values.tolist()
+    ]
+    said = np.where(shown.known, np.array(texts), pad)
+    each = max(map(len, said.ravel().tolist())) + 1
+    count, rest = _fitting(shown.columns, each, console.width + 1)
+    lines = [
+        [Segment("".join(text.rjust(each) for text in row[:count])[1:])]
+        for row in said.tolist()
+    ]
+    return lines + _cut(rest, "columns")
 
 
 def _fitting(columns: int, each: int, width: int) -> tuple[int, int]:

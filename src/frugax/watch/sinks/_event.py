@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
+_KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class Event:
     stream: str
     step: int
     values: Mapping[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(
+                f"kind must be one of {', '.join(_KINDS)}, got {self.kind!r:.99}."
+            )
 
     @property
     def bytes(self) -> int:

@@ -50,13 +50,18 @@ class HtmlReport:
             clock: seconds, rising.
 
         Raises:
-            ValueError: `every_s` is not positive, `most_bytes` below 1, or there is no
-                such palette.
+            ValueError: `path` is a folder, `every_s` is not positive, `most_bytes`
+                below 1, or there is no such palette.
         """
         if every_s is not None and not every_s > 0:
             raise ValueError(f"every_s must be > 0, got {every_s}.")
         if most_bytes < 1:
             raise ValueError(f"most_bytes must be >= 1, got {most_bytes}.")
+        if Path(path).is_dir():
+            raise ValueError(
+                f"path must be the report's file, but {os.fspath(path)} is a folder; "
+                f"such as {Path(path) / 'report.html'}."
+            )
         self.receipt: Receipt | None = None
         self._path = Path(path)
         self._title = title or self._path.stem

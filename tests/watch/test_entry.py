@@ -1,0 +1,191 @@
+"""What a new user writes wrong is said where it is written.
+
+Where the run-time type checker would be first, code runs without it in a fork.
+"""
+
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from forked import python
+from frugax import OverheadBudget, watch
+from frugax.errors import ConfigError
+
+
+def test_an_unknown_option_of_a_callback_is_refused_where_it_is_written(tmp_path):
+    grid = jnp.zeros((2, 2), jnp.int32)
+    with pytest.raises(TypeError, match="'nope'; there are show_numbers, palette"):
+        watch.jax_log_grid(grid, nope=3)
+    with pytest.raises(TypeError, match="jax_save_step_visualization has no option"):
+        watch.jax_save_step_visualization(grid, 1, grid, tmp_path, nope=3)
+    watch.jax_log_grid(grid, show_numbers=True, show_coordinates=True)
+
+
+def test_the_first_failure_of_a_callback_is_said_and_later_ones_counted(capsys):
+    watch.reset_callback_performance_stats()
+
+    @jax.jit
+    def program(x):
+        watch.jax_debug_callback(lambda x: 1 / 0, x, callback_name="broken")
+        return x + 1
+
+    for _ in range(3):
+        program(jnp.float32(1))
+    jax.effects_barrier()
+    text = capsys.readouterr().err
+    assert text.count("'broken' failed: ZeroDivisionError") == 1
+    stats = watch.get_callback_performance_stats()["broken"]
+    assert stats["error_count"] == 3
+
+
+def test_a_sink_that_fails_is_in_the_printed_receipt(tmp_path):
+    class Broken:
+        name = "broken sink"
+
+        def write(self, events):
+            raise OSError("no such place")
+
+        def close(self):
+            pass
+
+    with (
+        watch.Journal.create(tmp_path / "a", {}) as journal,
+        watch.Watcher(
+            journal, OverheadBudget("100%"), sinks=[Broken()], monitor=False
+        ) as watcher,
+    ):
+        watcher.record(0, {"loss": np.float32(1)})
+    text = str(watcher.report())
+    assert "broken sink" in text
+    assert "OSError: no such place" in text
+
+
+def watched():
+    def size(x):
+        watch.record("size", x.sum())
+        return x.sum() ** 2
+
+    return watch.jit(size)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda wg: watch.jit(jax.grad(wg)),
+        jax.grad,
+        lambda wg: jax.vmap(lambda row: wg(row[None])),
+        lambda wg: jax.jit(lambda x: wg(x)),
+    ],
+    ids=["jit of grad", "grad", "vmap", "jit"],
+)
+def test_a_watched_function_whose_records_are_dropped_warns_once(around):
+    program = around(watched())
+    with pytest.warns(UserWarning, match=r"watch.jit\(size\) are dropped") as said:
+        [program(jnp.ones(n)) for n in (3, 4)]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda wg: watch.jit(lambda x: wg(x)),
+        lambda wg: watch.jit(jax.vmap(lambda row: wg(row[None]))),
+        lambda wg: jax.jit(lambda x: watch.collect(wg)(x)[0]),
+    ],
+    ids=["jit", "vmap", "collect"],
+)
+def test_a_watched_function_whose_records_arrive_does_not_warn(around):
+    around(watched())(jnp.ones(3))  # a warning would be an error
+
+
+def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
+    done = python(
+        textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from frugax import OverheadBudget, watch
+        from frugax.watch import sinks
+        folder = Path(sys.argv[1])
+        budget = OverheadBudget("1%")
+        journal = watch.Journal.create(folder / "a", {})
+        journal.write(0, {"loss": 1.0})
+        w = watch.Watcher(journal, budget)
+        for wrong in (
+            lambda: watch.Watcher("/a/run", budget),
+            lambda: watch.Watcher(None, budget, sinks=[print]),
+            lambda: watch.Watcher(None, budget, sinks=watch.Terminal()),
+            lambda: w.record(4, None),
+            lambda: w.record(8, {"loss": 2**70}),
+            lambda: watch.Journal.create(folder / "b", {"a": object()}),
+            lambda: watch.Journal.create(folder / "b", [1]),
+            lambda: watch.MemoryManager("5"),
+            lambda: journal.rewind(-1),
+            lambda: watch.HtmlReport(folder),
+            lambda: watch.Event("sound", "", 0, {}),
+            lambda: watch.export(folder / "a", folder / "o.xlsx"),
+            lambda: watch.read(folder / "nowhere"),
+            lambda: watch.Follower(folder / "nowhere"),
+            lambda: watch.export(folder / "nowhere", folder / "o.npz"),
+            lambda: watch.Journal.append_to(folder),
+            lambda: watch.read(folder),
+            lambda: watch.read(folder / "a").streams["x"],
+        ):
+            try:
+                wrong()
+            except Exception as e:
+                print(type(e).__name__, e)
+            else:
+                print("nothing")
+        """),
+        tmp_path,
+    )
+    lines = done.stdout.splitlines()
+    wanted = (
+        "TypeError journal must be a Journal or None, got '/a/run'. Write Journal.cre",
+        "TypeError a sink needs name, write(events) and close(), <built-in function p",
+        "TypeError sinks must be a list of sinks, such as [Terminal()], got <frugax",
+        "TypeError metrics must be numbers by name, such as {'loss': loss}, got None",
+        "ValueError 'loss' must fit in int64, got 1180591620717411303424",
+        "TypeError meta must be what JSON can hold: ",
+        "TypeError meta must be a dict, such as {'seed': 0}, got [1]",
+        "TypeError max_cache_memory_mb must be a number of MB, such as 100.0, got '5'",
+        "ValueError rewind needs a step >= 0, got -1",
+        "ValueError path must be the report's file, but ",
+        "ValueError kind must be one of summary, scalar, frame, got 'sound'",
+        f"ValueError {tmp_path}/o.xlsx ends in no format: use .npz, .zarr or .csv",
+        "FileNotFoundError [Errno 2] there is no journal: ",
+        "FileNotFoundError [Errno 2] there is no journal: ",
+        "FileNotFoundError [Errno 2] there is no journal: ",
+        "IsADirectoryError [Errno 21] this is a folder; of a run's folder say RUN/jou",
+        "IsADirectoryError [Errno 21] this is a folder; of a run's folder say RUN/jou",
+        "KeyError \"there is no stream 'x'; there are none",
+    )
+    assert len(lines) == len(wanted), (done.stdout, done.stderr)
+    for line, start in zip(lines, wanted, strict=True):
+        assert line.startswith(start)
+
+
+def test_iterating_over_records_gives_their_names(tmp_path):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        journal.write(0, {"loss": 1.0, "norm": 2.0})
+    assert list(watch.read(tmp_path / "a")) == ["loss", "norm"]
+
+
+def test_large_numbers_are_printed_in_wider_cells(capsys):
+    watch.log_grid_to_console([[100, -7], [3, 12345]], show_numbers=True)
+    assert capsys.readouterr().out.splitlines()[:2] == ["  100    -7", "    3 12345"]
+    watch.log_grid_to_console(np.full((2, 2, 2), 50), show_numbers=True)
+    assert "numbers are shown of one grid" in capsys.readouterr().out
+
+
+def test_an_empty_config_is_all_defaults_and_mistakes_say_what_to_write(tmp_path):
+    file = tmp_path / "watch.yaml"
+    file.write_text("# nothing yet\n")
+    assert watch.load_config(file) == watch.Config()
+    with pytest.raises(ConfigError, match=r"Write 0.01 for 1%"):
+        watch.load_config(file, "budget.overhead=1%")
+    with pytest.raises(ConfigError, match="max_cache_mb: must be at most max_total_mb"):
+        watch.load_config(file, "debug.memory_management.max_total_mb=5")
