@@ -435,8 +435,8 @@ class Watcher:
         if self._journal is not None and self._journal.closed:
             if (failure := self._handing.failure) is not None:
                 raise OutputError(
-                    f"{failure} The journal is closed since, with {self.pending} "
-                    "record(s) not written."
+                    f"{failure.args[0]} The journal is closed since, with "
+                    f"{self.pending} record(s) not written."
                 ) from failure
             raise ValueError(
                 f"the journal is closed, with {self.pending} record(s) not written: "
