@@ -200,11 +200,12 @@ def _watched(
 
     def count_down(*args: Any, **kwargs: Any) -> Any:
         nonlocal left
-        left = mine = left - 1
+        with counting:
+            mine = left - 1
+            left = max(mine, 0)
         if mine <= 0:
             wake()
         if mine < 0:  # another thread made the last call that was free
-            left += 1
             return ask(*args, **kwargs)
         return bare(*args, **kwargs)
 
