@@ -18,29 +18,24 @@ what it can at once, which costs a round about a microsecond.
 import argparse
 import functools
 import itertools
-import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from benchmarks import watch_programs as programs
-from benchmarks.machine import made_with
+from benchmarks.parts import Part, run_parts
 
 from frugax.budget import table
-from frugax.files import write_whole
 from frugax.watch._turns import take_turns  # noqa: PLC2701
 
-RESULTS = Path(__file__).parent / "results" / "watch.json"
 UNWATCHED, AGAIN = "unwatched", "unwatched, again"
 STEPS = 2000
 # About 12 us on the machine on which the bars were set; what they take is in the table.
@@ -267,7 +262,7 @@ _PROCESS = """
 """
 
 
-def cache(_: float) -> dict[str, Any]:
+def cache() -> dict[str, Any]:
     """What a second process finds compiled, and what changing level and stride does."""
     with tempfile.TemporaryDirectory() as folder:
         env = os.environ | {
@@ -317,47 +312,19 @@ def cache_table(found: dict[str, Any]) -> str:
     return table(["programs", *names], rows)
 
 
-PARTS: dict[str, tuple[Callable[[float], Any], Callable[[Any], str]]] = {
-    "scan": (scan, cases_table),
-    "frames": (frames, cases_table),
-    "call": (call, cases_table),
-    "vmap": (vmap, cases_table),
-    "cache": (cache, cache_table),
+PARTS: dict[str, Part] = {
+    "scan": (lambda given: scan(given.seconds), cases_table),
+    "frames": (lambda given: frames(given.seconds), cases_table),
+    "call": (lambda given: call(given.seconds), cases_table),
+    "vmap": (lambda given: vmap(given.seconds), cases_table),
+    "cache": (lambda _: cache(), cache_table),
 }
-
-
-def shown(record: dict[str, Any]) -> str:
-    """All tables, each with the command that made it and when."""
-    texts = [
-        f"## {part}: {record[part]['command']}, {record[part]['made_with']['date']}\n\n"
-        f"{show(record[part]['found'])}"
-        for part, (_, show) in PARTS.items()
-        if part in record
-    ]
-    return "\n\n".join(texts)
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("--parts", default=",".join(PARTS))
     ask.add_argument("--seconds", type=float, default=60.0, help="of each part")
-    ask.add_argument("--out", type=Path, default=RESULTS)
-    given = ask.parse_args()
-    parts = given.parts.split(",")
-    unknown = set(parts) - set(PARTS)
-    if unknown:
-        ask.error(f"no such part: {', '.join(sorted(unknown))}.")
-    record = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for part in (p for p in PARTS if p in parts):
-        print(f"{part} ...", file=sys.stderr, flush=True)
-        record[part] = {
-            "command": shlex.join(["python", "-m", "benchmarks.watch", *sys.argv[1:]]),
-            "made_with": made_with(),
-            "found": PARTS[part][0](given.seconds),
-        }
-        given.out.parent.mkdir(exist_ok=True)
-        write_whole(given.out, json.dumps(record, indent=1) + "\n")
-    print(shown(record))
+    run_parts("benchmarks.watch", PARTS, ask)
 
 
 if __name__ == "__main__":
