@@ -102,6 +102,7 @@ def test_values_and_gradients_in_float64(case):
     compare(by_torch(on_torch, arrays), wanted, 1e-9, "torch")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [c for c in CASES if c.single], ids=lambda c: c.name)
 def test_values_and_gradients_in_float32(case):
     arrays = case.arrays(np.float32)
