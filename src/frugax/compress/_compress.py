@@ -11,11 +11,12 @@ from frugax.trees import describe
 from frugax.typing import PyTree
 
 from ._arrays import arrays_of, unwrapped
-from ._choose import Draft, Progress, choose, draft_of, limit_of
+from ._choose import choose
+from ._draft import Draft, Progress, draft_of, limit_of
 from ._error import Error, relative
 from ._file import CompressedFile
 from ._plan import CompressPlan, plan_of
-from ._report import CompressReport, TensorReport, gap_to_bound_db
+from ._report import CompressReport, TensorReport
 from ._sources import Source
 from ._stream import write_exact
 
@@ -146,10 +147,10 @@ def save(
         return _save_exact(path, tree, _rising(progress))
     told = _rising(progress)
     draft = _draft(tree, budget, plan, sensitivity, told)
-    errors = _measure(draft)
+    tensors = _measure(draft)
     write_whole(path, draft.data)
     _ended(told)
-    return _report(draft, errors, budget, plan, file_bytes=os.stat(path).st_size)
+    return _report(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)
 
 
 def _save_exact(
@@ -171,24 +172,13 @@ def _save_exact(
         budget=_EXACT,
         receipt=Receipt((none,)),
         tensors=tuple(
-            TensorReport(
-                name=record.name,
-                dtype=record.dtype,
-                shape=record.shape,
-                codec=record.codec,
-                bytes=record.stored_bytes,
-                original_bytes=record.nbytes,
-                rel_error=0.0,
-                max_abs=0.0,
-                bound_gap_db=None,
-            )
+            TensorReport.of(record, rel_error=0.0, max_abs=0.0)
             for record in header.tensors
         ),
         file_bytes=file_bytes,
         original_bytes=sum(record.nbytes for record in header.tensors),
         rel_error=0.0,
         max_abs=0.0,
-        bound_gap_db=None,
     )
 
 
@@ -265,13 +255,13 @@ def _draft(
     return draft
 
 
-def _measure(draft: Draft) -> Mapping[str, Error]:
+def _measure(draft: Draft) -> tuple[TensorReport, ...]:
     """Decode the file and measure it against the originals.
 
     Raises:
         CorruptFileError: the file does not hold what was meant: a bug, never seen.
     """
-    errors: dict[str, Error] = {}
+    found: list[TensorReport] = []
     with CompressedFile(draft.data, place="the file just made") as file:
         file.check()
         for source, tensor in zip(draft.sources, draft.tensors, strict=True):
@@ -282,43 +272,22 @@ def _measure(draft: Draft) -> Mapping[str, Error]:
             same = math.isclose(error.energy, tensor.error.energy, rel_tol=1e-9)
             if not same or error.largest != tensor.error.largest:
                 raise CorruptFileError(f"tensor {source.name!r} does not come back.")
-            errors[source.name] = error
-    return errors
+            rel_error = relative(error.energy, source.energy)
+            record = file.record(source.name)
+            found.append(
+                TensorReport.of(record, rel_error=rel_error, max_abs=error.largest)
+            )
+    return tuple(found)
 
 
 def _report(
     draft: Draft,
-    errors: Mapping[str, Error],
+    tensors: tuple[TensorReport, ...],
     budget: SizeBudget,
     plan: CompressPlan | None,
     *,
     file_bytes: int,
 ) -> CompressReport:
-    tensors: list[TensorReport] = []
-    gaps: list[tuple[float, int]] = []
-    for source, tensor in zip(draft.sources, draft.tensors, strict=True):
-        error = errors[source.name]
-        rel_error = relative(error.energy, source.energy)
-        stored = sum(map(len, tensor.blocks))
-        gap = None
-        if rel_error:
-            gap = gap_to_bound_db(
-                rel_error=rel_error, stored_bytes=stored, size=source.array.size
-            )
-            gaps.append((gap, source.array.size))
-        tensors.append(
-            TensorReport(
-                name=source.name,
-                dtype=tensor.record.dtype,
-                shape=tensor.record.shape,
-                codec=tensor.record.codec,
-                bytes=stored,
-                original_bytes=source.array.nbytes,
-                rel_error=rel_error,
-                max_abs=error.largest,
-                bound_gap_db=gap,
-            )
-        )
     before = "by coding these very weights" if plan is None else "by the plan"
     plan = plan or plan_of(draft, budget)
     rows = [
@@ -339,15 +308,13 @@ def _report(
         for name, unit, limit, predicted, measured in rows
         if limit is not None
     )
-    weights = sum(size for _, size in gaps)
     return CompressReport(
         budget=budget,
         receipt=Receipt(spends),
-        tensors=tuple(tensors),
+        tensors=tensors,
         file_bytes=file_bytes,
         original_bytes=sum(source.array.nbytes for source in draft.sources),
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
-        bound_gap_db=sum(g * n for g, n in gaps) / weights if weights else None,
         allocation_gap=plan.allocation_gap,
     )

@@ -10,7 +10,7 @@ from frugax.budget import (
     table,
 )
 
-from ._choose import Draft
+from ._draft import Draft
 from ._quantised import Step
 from ._report import gap_line
 
