@@ -1,7 +1,6 @@
 """What the tests of the guide's names compress, and how far off it comes back."""
 
 import numpy as np
-import torch
 
 from frugax.compress import SystemConfiguration
 
@@ -14,6 +13,8 @@ def normal(*shape, dtype="float32"):
 
 
 def net():
+    import torch
+
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
