@@ -1,5 +1,6 @@
 """Damaged and forged files: refused by name, in little memory, without a crash."""
 
+import contextlib
 import tracemalloc
 
 import numpy as np
@@ -9,7 +10,11 @@ from hypothesis import given, settings, strategies as st
 from forged_files import DAMAGES, FORGERIES, rewritten, rng_of
 from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile
-from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.errors import (
+    CorruptFileError,
+    InfeasibleBudgetError,
+    UnsupportedFileError,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +43,9 @@ def files():
         compress.compress(wide, SizeBudget(rel_error=0.02)),
         compress.compress([{"w": normal}, (noise, None)], SizeBudget(rel_error=0.05)),
         compress.compress(rng.normal(size=(40, 33)), SizeBudget(rel_error=0.1)),
+        compress.compress(
+            {"w": normal, "n": noise["n"]}, SizeBudget(max_abs=0), progressive=True
+        ),
     ]
 
 
@@ -57,6 +65,10 @@ def tried(wrong):
                     said.append(str(e))
     except DAMAGE as e:
         said.append(str(e))
+    with contextlib.suppress(*DAMAGE, InfeasibleBudgetError):
+        # What is not read may be damaged: no error is fine, a wrong one is not.
+        with CompressedFile(wrong, place="x", budget=SizeBudget("3x")) as file:
+            file.tree()
     return said
 
 
@@ -121,7 +133,7 @@ def test_a_header_with_anything_in_it_is_read_or_refused(files, data):
         st.sampled_from(
             [
                 *("structure", "chunks", "codec", "digest", "dtype", "name", "shape"),
-                *("step", "rel_error", "max_abs"),
+                *("step", "rel_error", "max_abs", "planes", "layers", "norm"),
             ]
         )
     )

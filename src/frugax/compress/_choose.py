@@ -55,7 +55,7 @@ def choose(
         # The estimate does not see repeats, which shorten a file too.
         if search.about_exact_bytes <= 1.1 * limit or original <= 2 * limit:
             exact = search.exact
-            if len(exact.data) <= limit:
+            if exact.length <= limit:
                 return exact
         draft = search.within_bytes(limit)
     elif budget.max_abs is not None:
@@ -64,12 +64,12 @@ def choose(
         assert budget.rel_error is not None  # the only one that is left
         draft = search.within_rel_error(budget.rel_error)
     # What a step saves in few weights may be less than it takes in the header.
-    stepped = any(tensor.record.step for tensor in draft.tensors)
-    if stepped and search.about_exact_bytes <= 1.1 * len(draft.data):
-        draft = min(search.exact, draft, key=lambda found: len(found.data))
-    if limit is None or len(draft.data) <= limit:
+    stepped = any(tensor.step for tensor in draft.tensors)
+    if stepped and search.about_exact_bytes <= 1.1 * draft.length:
+        draft = min(search.exact, draft, key=lambda found: found.length)
+    if limit is None or draft.length <= limit:
         return draft
-    needed = len(draft.data)
+    needed = draft.length
     raise InfeasibleBudgetError(
         "the smallest file of these weights"
         + ("" if only_size else " within the error"),

@@ -6,20 +6,19 @@ from ._step_search import StepSearch
 
 def hint(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> str:
     """What would help besides more bytes; names the tensors that are in the way."""
-    needed = len(draft.data)
+    needed = draft.length
     if not draft.tensors:
         return "give a tree with weights in it: this one has none."
-    header = needed - sum(len(b) for tensor in draft.tensors for b in tensor.blocks)
+    header = needed - sum(tensor.stored_bytes for tensor in draft.tensors)
     if header > limit:
         return (
             f"compress fewer tensors: without any weight the file takes {header:,} "
             "bytes, for names, shapes and checks."
         )
     exact_only = search.exact_only()
-    binds = max(draft.tensors, key=lambda t: sum(map(len, t.blocks)))
+    binds = max(draft.tensors, key=lambda t: t.stored_bytes)
     longest = (
-        f"{binds.record.name or '(the array)'!r} alone takes "
-        f"{sum(map(len, binds.blocks)):,} bytes."
+        f"{binds.name or '(the array)'!r} alone takes {binds.stored_bytes:,} bytes."
     )
     if not only_size and sum(source.exact_bytes for source in exact_only) < limit:
         return f"allow a larger error: {longest}"

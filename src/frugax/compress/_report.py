@@ -27,7 +27,8 @@ class TensorReport:
         name: the leaf's name in the tree.
         dtype: its dtype.
         shape: its shape.
-        codec: `"lossless"`, `"stored"` (as it is), `"quantised"` or `"trellis"`.
+        codec: `"lossless"`, `"stored"` (as it is), `"quantised"`, `"trellis"` or
+            `"planes"` (progressive).
         bytes: its bytes in the file, without its part of the header.
         original_bytes: its bytes in memory.
         rel_error: ||decoded - original|| / ||original||; 0 if exact.

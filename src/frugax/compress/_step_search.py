@@ -70,7 +70,7 @@ class StepSearch:
             ),
             key=_length,
         )
-        if self.about_exact_bytes > 2 * len(draft.data):
+        if self.about_exact_bytes > 2 * draft.length:
             return draft
         return min(draft, self.exact, key=_length)
 
@@ -96,7 +96,7 @@ class StepSearch:
         )
 
         def miss(draft: Draft) -> float:
-            return (len(draft.data) - limit * (1 - _CLOSE / 2)) / (limit * _CLOSE / 2)
+            return (draft.length - limit * (1 - _CLOSE / 2)) / (limit * _CLOSE / 2)
 
         floats = sum(s.array.size for s in self.sources if s.quantisable) / 8
         return self._refined(
@@ -289,4 +289,4 @@ def _uniform(_: Source) -> str:
 
 
 def _length(draft: Draft) -> int:
-    return len(draft.data)
+    return draft.length
