@@ -348,8 +348,8 @@ def _record(item: Any, data_bytes: int) -> Record:
     if record.planes:
         sound = sound and len(record.layers) - record.planes in (0, 1)
         # Values between two levels are told in half steps.
-        sound = sound and record.step is not None
-        sound = sound and record.step.exponent > LEAST_STEP.exponent
+        halved = record.step is not None and record.step.exponent > LEAST_STEP.exponent
+        sound = sound and halved
         # What is said of the whole is said of the last layer.
         sound = sound and record.up_to(len(record.layers)) == record
     if codec == "stored":

@@ -99,6 +99,7 @@ class LayeredSource(Source):
                 return None
             for layer, block in enumerate(_planes.split(levels, planes)):
                 blocks[layer].append(block)
+            values = part
             for layer in range(planes):
                 shift = planes - 1 - layer
                 known = np.sign(levels) * (np.abs(levels) >> shift)

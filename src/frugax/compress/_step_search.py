@@ -78,9 +78,9 @@ class StepSearch:
         """The file closest below the limit; the shortest there is if all are above."""
         if limit < _TIGHT * sum(s.array.nbytes for s in self.sources):
             shortest = self._shortest
-            if len(shortest.data) > limit:
+            if shortest.length > limit:
                 return shortest
-            if len(shortest.data) > limit * (1 - _CLOSE):
+            if shortest.length > limit * (1 - _CLOSE):
                 return shortest
         fakes = [source.placeholder() for source in self.sources]
         overhead = len(write(self.structure, fakes))
