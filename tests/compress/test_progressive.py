@@ -135,7 +135,7 @@ def test_a_budget_that_no_prefix_meets_says_what_one_would(tmp_path, tree, data)
         compress.open(path, budget=SizeBudget(rel_error=0.001))
     with compress.open(path, budget=SizeBudget(rel_error=e.value.needed)) as file:
         assert file.prefix is not None
-        assert file.prefix.bytes == path.stat().st_size
+        assert file.prefix.rel_error == e.value.needed
     with pytest.raises(TypeError):
         compress.open(path, budget="8x")  # pyright: ignore[reportArgumentType]
 
@@ -146,7 +146,7 @@ def test_other_files_have_one_prefix_the_whole(tree):
     with CompressedFile(plain, place="x", budget=budget) as file:
         assert file.prefix is not None
         assert file.prefix.bytes == len(plain)
-        assert error_of(file.tree(), tree)[0] <= file.prefix.rel_error < 0.03
+        assert error_of(file.tree(), tree)[0] <= file.prefix.rel_error < 0.1
     with pytest.raises(InfeasibleBudgetError, match="progressive=True"):
         CompressedFile(plain, place="x", budget=SizeBudget(bytes=len(plain) - 1))
 
@@ -282,9 +282,9 @@ def test_layers_in_each_others_place_are_refused(data):
         compress.decompress(rewritten(data, forge))
 
 
-def test_levels_that_are_too_large_for_layers_stay_exact():
-    wide = np.array([1e-30, 1e30] * 200, np.float32)
-    made = compress.compress({"w": wide}, SizeBudget(max_abs=1e-30), progressive=True)
+def test_what_has_no_middle_between_two_levels_stays_exact():
+    wide = np.array([np.finfo(np.float32).max, 1.0] * 200, np.float32)
+    made = compress.compress({"w": wide}, SizeBudget("1.5x"), progressive=True)
     with CompressedFile(made, place="x") as file:
         assert file.record("w").codec == "lossless"
         np.testing.assert_array_equal(file["w"], wide)

@@ -7,8 +7,9 @@ read in so many bytes is a prefix of the file.
 
 import dataclasses
 import heapq
+import io
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 from ._container import Chunk, Encoded, Record
 from ._writer import ContainerWriter
@@ -22,7 +23,7 @@ class Assembly:
         later: an empty temporary file, for the layers that stand further behind.
     """
 
-    def __init__(self, file: BinaryIO, later: BinaryIO) -> None:
+    def __init__(self, file: io.BufferedIOBase, later: io.BufferedIOBase) -> None:
         self._writer = ContainerWriter(file.write)
         self._later = later
         self._records: list[Record] = []

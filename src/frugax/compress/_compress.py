@@ -157,7 +157,7 @@ def save(
     draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
     tensors = _measure(draft)
     with replacing(path) as file:
-        draft.copy_to(file)
+        draft.copy_to(file.write)
     _ended(told)
     return _report(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)
 

@@ -11,7 +11,7 @@ import mmap
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 from frugax.budget import SizeBudget
 from frugax.errors import OutputError
@@ -54,7 +54,7 @@ class Draft:
     errors: tuple[Error, ...]
     sources: tuple[Source, ...]
     gap: float | None
-    _file: BinaryIO
+    _file: io.BufferedIOBase
 
     @property
     def rel_error(self) -> float:
@@ -72,11 +72,11 @@ class Draft:
         self._file.seek(0)
         return self._file.read()
 
-    def copy_to(self, target: BinaryIO) -> None:
-        """Write the file into another."""
+    def copy_to(self, write: Callable[[bytes], object]) -> None:
+        """Write the file into another, with the method of that one."""
         self._file.seek(0)
         while piece := self._file.read(_PIECE):
-            target.write(piece)
+            write(piece)
 
     def opened(self) -> CompressedFile:
         """The file, to be read back."""
@@ -137,6 +137,8 @@ def draft_of(
     return found
 
 
-def _temporary(weights_bytes: int) -> BinaryIO:
+def _temporary(weights_bytes: int) -> io.BufferedIOBase:
     """A file to write in: in memory for few weights, else on disk, without a name."""
-    return io.BytesIO() if weights_bytes <= _IN_MEMORY else tempfile.TemporaryFile()
+    if weights_bytes <= _IN_MEMORY:
+        return io.BytesIO()
+    return cast(io.BufferedIOBase, tempfile.TemporaryFile())
