@@ -82,14 +82,16 @@ def stream(source: Path, target: Path, budget: SizeBudget) -> dict[str, float | 
 
 def main() -> None:
     """Measure every budget, or one, and keep what was found of the others."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Memory while a model is written tensor by tensor."
+    )
     parser.add_argument("--only", choices=list(map(str, BUDGETS)))
     asked = parser.parse_args()
     largest = 4 * max(a * b for _, (a, b) in SHAPES.values())
     bar = 1.3 * largest + MARGIN_BYTES
     rows = {}
     if asked.only and RESULTS.is_file():
-        rows = json.loads(RESULTS.read_text())["budgets"]
+        rows = json.loads(RESULTS.read_text()).get("budgets", {})
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "m.safetensors"), Path(folder, "m.fxz")
         model_bytes = write_model(source)

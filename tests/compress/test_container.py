@@ -59,7 +59,7 @@ def test_the_golden_file_still_reads_the_same():
     assert back["absent"] == (None, 3)
     with compress.open(GOLDEN) as file:
         codecs = {r.name: r.codec for r in file.header.tensors}
-        assert set(codecs.values()) == set(CODECS)
+        assert set(codecs.values()) == set(CODECS) - {"planes"}  # has one of its own
         for (name, want), (_, got) in zip(
             trees.named_leaves(tree), trees.named_leaves(back), strict=True
         ):

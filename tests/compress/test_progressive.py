@@ -263,6 +263,7 @@ def test_the_last_layer_has_every_bit(dtype):
         lambda t: t.update(norm=-1),
         lambda t: t.update(norm="1"),
         lambda t: t["chunks"].pop(),
+        lambda t: t.update(shape=[0], chunks=[]),
     ],
 )
 def test_a_header_that_contradicts_itself_is_refused(data, change):

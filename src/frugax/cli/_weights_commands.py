@@ -12,10 +12,12 @@ from frugax.budget import SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError
 
 from ._consoles import console, errors
+from ._show import print_receipt
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
-Force = tyro.conf.FlagCreatePairsOff[bool]
+Size = Annotated[str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])]
+Flag = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER")]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
@@ -25,13 +27,12 @@ def compress(
     /,
     *,
     to: Output = None,
-    size: Annotated[
-        str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])
-    ] = None,
+    size: Size = None,
     ratio: Number = None,
     rel_error: Number = None,
     max_abs: Number = None,
-    force: Force = False,
+    progressive: Flag = False,
+    force: Flag = False,
 ) -> int:
     """Compress the weights in a .safetensors or .npz file into a size or an error.
 
@@ -43,6 +44,8 @@ def compress(
 
     frugax compress model.npz --rel-error 0.01
 
+    frugax compress model.safetensors --max-abs 0 --progressive
+
     Args:
         file: the weights.
         to: the compressed file; by default the same name with .fxz.
@@ -50,7 +53,8 @@ def compress(
             weight.
         ratio: how many times smaller the file must be.
         rel_error: largest relative error over all weights; 0 is exact.
-        max_abs: largest error of any one weight.
+        max_abs: largest error of any one weight; 0 is exact.
+        progressive: in layers, so that decompress can read as much as is wanted.
         force: replace the compressed file if it is there already.
 
     Raises:
@@ -58,20 +62,9 @@ def compress(
     """
     from frugax import compress as room
 
-    try:
-        if size is None:
-            budget = SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
-        else:
-            # A plain number is bytes, though a size in text would want a unit.
-            size = f"{size}B" if size.isdecimal() else size
-            budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
-    except TypeError as e:
-        raise ConfigError(
-            "frugax compress: give one size (--ratio 8, --size 2MiB or --size 4bpw) or "
-            "one error (--rel-error 0.01 or --max-abs 0.001), or one of each."
-        ) from e
-    except ValueError as e:
-        raise ConfigError(f"frugax compress: {e}") from e
+    budget = _budget("compress", size, ratio, rel_error, max_abs)
+    if budget is None:
+        raise ConfigError(_LIMITS.format("compress"))
     _must_exist(file)
     target = to or file.with_suffix(".fxz")
     if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
@@ -84,7 +77,9 @@ def compress(
     if not weights:
         raise ConfigError(f"{file}: there are no weights in this file.")
     with _bar(f"compressing to {budget}") as progress:
-        saved = room.save(target, weights, budget, progress=progress)
+        saved = room.save(
+            target, weights, budget, progressive=progressive, progress=progress
+        )
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
     _say_written(target)
     return 0 if saved.receipt.verdict is Verdict.KEPT else 1
@@ -95,7 +90,11 @@ def decompress(
     /,
     *,
     to: Output = None,
-    force: Force = False,
+    size: Size = None,
+    ratio: Number = None,
+    rel_error: Number = None,
+    max_abs: Number = None,
+    force: Flag = False,
 ) -> int:
     """Write the weights of a .fxz file back as .safetensors or .npz.
 
@@ -107,17 +106,26 @@ def decompress(
 
     frugax decompress model.fxz -o restored.npz
 
+    frugax decompress progressive.fxz --size 2MiB
+
     Args:
         file: the compressed weights.
         to: the file to write, .safetensors or .npz; by default the same name with
             .safetensors, which holds no complex128, as .npz holds no bfloat16.
+        size: of a progressive file read only so much, the best of it: 2MiB, 2000000
+            or 4bpw.
+        ratio: read so many times less than the weights take.
+        rel_error: read no more than this relative error over all weights needs.
+        max_abs: read no more than this error of any one weight needs.
         force: replace it if it is there already.
 
     Raises:
-        ConfigError: there is no such file, or the target is neither of these files.
+        ConfigError: there is no such file, or the target is neither of these files,
+            or limits do not go together.
     """
     from frugax import compress as room
 
+    budget = _budget("decompress", size, ratio, rel_error, max_abs)
     _must_exist(file)
     target = to or file.with_suffix(".safetensors")
     if target.suffix not in (".safetensors", ".npz"):
@@ -125,11 +133,22 @@ def decompress(
     _must_be_free(target, force=force)
     npz = target.suffix == ".npz"
     export = room.export_npz if npz else room.export_safetensors
-    with errors.status(f"decompressing {file.name}"):
+    with _bar(f"decompressing {file.name}") as progress:
         try:
-            export(file, target)
+            export(file, target, budget=budget, progress=progress)
         except ValueError as e:  # over the file itself
             raise ConfigError(f"frugax decompress: {e}") from e
+    if budget is not None:
+        with room.open(file, budget=budget) as read:
+            assert read.prefix is not None  # there is a budget
+            assert read.receipt is not None
+            console.print(
+                f"Read {read.prefix.bytes:,} of {read.nbytes:,} bytes: relative error "
+                f"{read.prefix.rel_error:.4g}, largest {read.prefix.max_abs:.4g}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            print_receipt(console, read.receipt)
     _say_written(target)
     return 0
 
@@ -156,16 +175,16 @@ def verify(file: File, /, *, against: Target = None) -> int:
     if against is not None:
         _must_exist(against)
     original = None if against is None else room.load_weights(against)
-    with errors.status(f"reading {file.name} to its end"):
+    with _bar(f"verifying {file.name}") as progress:
         try:
-            report = room.verify(file, against=original)
+            report = room.verify(file, against=original, progress=progress)
         except ValueError as e:
             raise ConfigError(f"{against}: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
     return 0 if report.ok else 1
 
 
-def inspect(file: File, /, *, plot: Output = None, force: Force = False) -> int:
+def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
     """Show what a .fxz file says of each tensor: codec, bytes, error, way to the bound.
 
     For example:
@@ -198,6 +217,38 @@ def inspect(file: File, /, *, plot: Output = None, force: Force = False) -> int:
         write_whole(plot, found.svg())
         _say_written(plot)
     return 0
+
+
+_LIMITS = (
+    "frugax {}: give one size (--ratio 8, --size 2MiB or --size 4bpw) or one error "
+    "(--rel-error 0.01 or --max-abs 0.001), or one of each."
+)
+
+
+def _budget(
+    command: str,
+    size: str | None,
+    ratio: float | None,
+    rel_error: float | None,
+    max_abs: float | None,
+) -> SizeBudget | None:
+    """The limits that were stated; None if none was.
+
+    Raises:
+        ConfigError: they do not go together, or one is out of its range.
+    """
+    if size is None and ratio is None and rel_error is None and max_abs is None:
+        return None
+    try:
+        if size is None:
+            return SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
+        # A plain number is bytes, though a size in text would want a unit.
+        size = f"{size}B" if size.isdecimal() else size
+        return SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
+    except TypeError as e:
+        raise ConfigError(_LIMITS.format(command)) from e
+    except ValueError as e:
+        raise ConfigError(f"frugax {command}: {e}") from e
 
 
 def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:

@@ -40,7 +40,8 @@ class Assembly:
         self._chunks.append(self._writer.put(blocks[:each], aligned=aligned))
         self._records.append(record)
         lengths = [len(block) for block in blocks[each:]]
-        layers = [lengths[i : i + each] for i in range(0, len(lengths), each)]
+        # An empty tensor has no chunks at all.
+        layers = [lengths[i : i + each] for i in range(0, len(lengths), each or 1)]
         self._finer.append((self._later.tell(), layers))
         for block in blocks[each:]:
             self._later.write(block)

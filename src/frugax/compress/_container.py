@@ -349,7 +349,7 @@ def _record(item: Any, data_bytes: int) -> Record:
         sound = sound and len(record.layers) - record.planes in (0, 1)
         # Values between two levels are told in half steps.
         halved = record.step is not None and record.step.exponent > LEAST_STEP.exponent
-        sound = sound and halved
+        sound = sound and halved and record.size > 0
         # What is said of the whole is said of the last layer.
         sound = sound and record.up_to(len(record.layers)) == record
     if codec == "stored":
@@ -395,21 +395,25 @@ def _layers(item: dict[str, Any], name: str) -> tuple[Layer, ...]:
 def _layer(item: Any, name: str) -> Layer:
     match item:
         case [int() | float() as rel_error, int() | float() as max_abs, str(digest)]:
-            return Layer(_size(rel_error, name), _size(max_abs, name), digest)
+            return Layer(
+                _size(rel_error, name, "rel_error"),
+                _size(max_abs, name, "max_abs"),
+                digest,
+            )
     raise CorruptFileError(f"tensor {name!r} has the layer {item!r:.80}.")
 
 
 def _error(item: dict[str, Any], name: str, key: str) -> float:
-    return _size(item.get(key, 0), name)
+    return _size(item.get(key, 0), name, key)
 
 
-def _size(value: Any, name: str) -> float:
+def _size(value: Any, name: str, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise CorruptFileError(f"tensor {name!r} has the error {value!r:.40}.")
+        raise CorruptFileError(f"tensor {name!r} has the {key} {value!r:.40}.")
     try:
         return float(value)
     except OverflowError as e:
-        raise CorruptFileError(f"tensor {name!r} has the error {value!r:.40}.") from e
+        raise CorruptFileError(f"tensor {name!r} has the {key} {value!r:.40}.") from e
 
 
 def _is_whole(value: Any) -> bool:

@@ -1,81 +1,130 @@
-"""Compressed weights back into files that other tools read."""
+"""Compressed weights back into files that other tools read, a piece at a time."""
 
-import io
+import json
 import os
 import zipfile
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import safetensors.numpy
 
+from frugax.budget import SizeBudget
 from frugax.errors import UnsupportedFileError
-from frugax.files import write_whole
+from frugax.files import replacing
 
-from ._file import open_file
+from ._arrays import dtype_named
+from ._container import Record
+from ._draft import Progress
+from ._file import CompressedFile, open_file
 from ._weights import SAFETENSORS
 
 
 def export_safetensors(
-    file: str | os.PathLike[str], to: str | os.PathLike[str]
+    file: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    budget: SizeBudget | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the weights in a `.fxz` file as `.safetensors`, under their names.
 
     Args:
         file: the compressed weights.
         to: the file to write, whole or not at all.
+        budget: how much of a progressive file to read; see `frugax.compress.open`.
+        progress: called with the share that is done, in [0, 1], and what is being done.
 
     Raises:
         CorruptFileError: `file` is damaged.
         FileNotFoundError: there is no such file.
+        InfeasibleBudgetError: no prefix of `file` is within the budget.
         OutputError: `to` cannot be written.
         UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
             that `.safetensors` has no place for.
         ValueError: `to` is `file` itself.
     """
-    arrays = _decoded(file, to)
-    if "__metadata__" in arrays:
-        raise UnsupportedFileError(
-            f"{os.fspath(file)}: a .safetensors file cannot hold a tensor named "
-            "'__metadata__': rename it and compress again, or write an .npz file."
+    place = os.fspath(file)
+    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
+    with _opened(file, to, budget) as compressed:
+        header: dict[str, object] = {}
+        at = 0
+        # As `safetensors` itself orders them: the widest first, so all are aligned.
+        records = sorted(
+            compressed.header.tensors,
+            key=lambda r: (-dtype_named(r.dtype).itemsize, r.name),
         )
-    for name, array in arrays.items():
-        if array.dtype.name not in SAFETENSORS.values():
-            raise UnsupportedFileError(
-                f"{os.fspath(file)}: tensor {name!r} has dtype {array.dtype}, which a "
-                ".safetensors file cannot hold: write an .npz file."
-            )
-    write_whole(to, safetensors.numpy.save(arrays))
+        for record in records:
+            if record.name == "__metadata__":
+                raise UnsupportedFileError(
+                    f"{place}: a .safetensors file cannot hold a tensor named "
+                    "'__metadata__': rename it and compress again, or write an .npz "
+                    "file."
+                )
+            if record.dtype not in kinds:
+                raise UnsupportedFileError(
+                    f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
+                    "a .safetensors file cannot hold: write an .npz file."
+                )
+            header[record.name] = {
+                "dtype": kinds[record.dtype],
+                "shape": list(record.shape),
+                "data_offsets": [at, at + record.nbytes],
+            }
+            at += record.nbytes
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        with replacing(to) as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for _, pieces in _decoded(compressed, records, progress):
+                out.writelines(pieces)
 
 
-def export_npz(file: str | os.PathLike[str], to: str | os.PathLike[str]) -> None:
+def export_npz(
+    file: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    budget: SizeBudget | None = None,
+    progress: Progress | None = None,
+) -> None:
     """As `export_safetensors`, but as `.npz`: not packed, to be read by `numpy.load`.
 
     Raises:
         UnsupportedFileError: a name or a dtype has no place in an `.npz` file.
     """
-    arrays = _decoded(file, to)
-    # Not `np.savez`: it takes no array named "file".
-    found = io.BytesIO()
-    with zipfile.ZipFile(found, "w") as packed:
-        for name, array in arrays.items():
-            if array.dtype.kind == "V":  # NumPy would write bytes without a meaning
+    place = os.fspath(file)
+    with _opened(file, to, budget) as compressed:
+        records = compressed.header.tensors
+        for record in records:
+            if dtype_named(record.dtype).kind == "V":  # written as bytes of no meaning
                 raise UnsupportedFileError(
-                    f"{os.fspath(file)}: tensor {name!r} has dtype {array.dtype}, "
-                    "which an .npz file cannot hold: write a .safetensors file."
+                    f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
+                    "an .npz file cannot hold: write a .safetensors file."
                 )
-            if name.endswith(".npy") or "\0" in name:
+            if record.name.endswith(".npy") or "\0" in record.name:
                 raise UnsupportedFileError(
-                    f"{os.fspath(file)}: an .npz file cannot hold the name {name!r}: "
+                    f"{place}: an .npz file cannot hold the name {record.name!r}: "
                     "rename the tensor and compress again."
                 )
-            with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-    write_whole(to, found.getvalue())
+        # Not `np.savez`: it takes no array named "file".
+        with replacing(to) as out, zipfile.ZipFile(out, "w") as packed:
+            for record, pieces in _decoded(compressed, records, progress):
+                dtype = dtype_named(record.dtype)
+                head = {
+                    "descr": np.lib.format.dtype_to_descr(dtype),
+                    "fortran_order": False,
+                    "shape": record.shape,
+                }
+                name = f"{record.name}.npy"
+                with packed.open(name, "w", force_zip64=True) as member:
+                    np.lib.format.write_array_header_1_0(member, head)
+                    member.writelines(pieces)
 
 
-def _decoded(
-    file: str | os.PathLike[str], to: str | os.PathLike[str]
-) -> dict[str, np.ndarray]:
-    """Every tensor of a file, to be written into another.
+def _opened(
+    file: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    budget: SizeBudget | None,
+) -> CompressedFile:
+    """The weights, to be written into another file.
 
     Raises:
         ValueError: `to` is `file` itself.
@@ -85,8 +134,18 @@ def _decoded(
             f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "
             "another."
         )
-    with open_file(file) as compressed:
-        # `ascontiguousarray` makes 0-d arrays 1-d.
-        return {
-            n: np.ascontiguousarray(a).reshape(a.shape) for n, a in compressed.items()
-        }
+    return open_file(file, budget=budget)
+
+
+def _decoded(
+    file: CompressedFile, records: Sequence[Record], progress: Progress | None
+) -> Iterator[tuple[Record, Iterator[bytes]]]:
+    """Every tensor, and its bytes piece by piece: take these before the next one."""
+    total, done = max(1, sum(record.nbytes for record in records)), 0
+    for record in records:
+        if progress is not None:
+            progress(done / total, f"decoding {record.name or 'the array'}")
+        yield record, (part.tobytes() for _, part in file.parts(record.name))
+        done += record.nbytes
+    if progress is not None:
+        progress(1.0, "done")

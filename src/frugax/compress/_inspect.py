@@ -6,6 +6,7 @@ import os
 from frugax.budget import format_bytes, table
 
 from ._file import open_file
+from ._prefix import Prefix, prefixes_of
 from ._rate_picture import Dot, rate_picture
 from ._report import TensorReport, mean_gap_db
 
@@ -18,11 +19,14 @@ class Inspection:
         place: the file.
         file_bytes: its length.
         tensors: each tensor as the header has it, in the tree's order.
+        prefixes: how much of it can be read by itself, the shortest first; of a file
+            that is not progressive only the whole.
     """
 
     place: str
     file_bytes: int
     tensors: tuple[TensorReport, ...]
+    prefixes: tuple[Prefix, ...]
 
     @property
     def original_bytes(self) -> int:
@@ -70,7 +74,27 @@ class Inspection:
             said += (
                 "\nBelow 0 dB: the bound is that of Gaussian weights; these are easier."
             )
-        return f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
+        shown = f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
+        return f"{shown}\n{self._parts()}" if len(self.prefixes) > 1 else shown
+
+    def _parts(self) -> str:
+        """Some of the prefixes: the first, the last, and where the error halves."""
+        shown: list[Prefix] = []
+        for prefix in self.prefixes:
+            last = prefix is self.prefixes[-1]
+            if not shown or last or prefix.rel_error <= shown[-1].rel_error / 2:
+                shown.append(prefix)
+        rows = [
+            [
+                f"{p.bytes:,}",
+                f"{self.original_bytes / p.bytes:.4g}x",
+                f"{p.rel_error:.4g}" if p.rel_error else "exact",
+                f"{p.max_abs:.4g}" if p.max_abs else "exact",
+            ]
+            for p in shown
+        ]
+        head = ["read", "smaller", "relative error", "largest"]
+        return f"{len(self.prefixes)} prefixes, of which:\n{table(head, rows)}"
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -92,4 +116,5 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
                 TensorReport.of(r, rel_error=r.rel_error, max_abs=r.max_abs)
                 for r in file.header.tensors
             ),
+            prefixes=prefixes_of(file.header, file.nbytes),
         )

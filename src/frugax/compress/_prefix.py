@@ -31,7 +31,7 @@ class Prefix:
     bytes: int
     rel_error: float
     max_abs: float
-    tensors: tuple[Record, ...]
+    tensors: tuple[Record, ...] = dataclasses.field(repr=False)
 
 
 def prefixes_of(header: Header, file_bytes: int) -> tuple[Prefix, ...]:
