@@ -274,15 +274,19 @@ def _measure(draft: Draft) -> Mapping[str, Error]:
     errors: dict[str, Error] = {}
     with CompressedFile(draft.data, place="the file just made") as file:
         file.check()
-        for source, tensor in zip(draft.sources, draft.tensors, strict=True):
+        made = {
+            source.name: (source, tensor)
+            for source, tensor in zip(draft.sources, draft.tensors, strict=True)
+        }
+        for name, decoded in file.decoded():
             # Digests are compared while decoding: exact tensors need no second look.
-            decoded = file[source.name]
+            source, tensor = made[name]
             exact = tensor.record.step is None
             error = Error() if exact else Error.between(decoded, source.array)
             same = math.isclose(error.energy, tensor.error.energy, rel_tol=1e-9)
             if not same or error.largest != tensor.error.largest:
-                raise CorruptFileError(f"tensor {source.name!r} does not come back.")
-            errors[source.name] = error
+                raise CorruptFileError(f"tensor {name!r} does not come back.")
+            errors[name] = error
     return errors
 
 

@@ -13,7 +13,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import rebuild
 from frugax.typing import PyTree
 
-from ._codecs import decode_tensor, integers_of
+from ._codecs import decode_tensor, decode_tensors, integers_of
 from ._container import Header, Record, check_whole, read_header
 from ._mapped import map_file
 
@@ -105,11 +105,32 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        self._bytes()
+        arrays = dict(self.decoded())
         try:
-            return rebuild(self.header.structure, self.values())
+            return rebuild(
+                self.header.structure, [arrays[name] for name in self._records]
+            )
         except (ValueError, RecursionError) as e:
             raise CorruptFileError(f"{self._place}: {e}") from e
+
+    def decoded(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Decode everything, quicker than one by one: small tensors go side by side.
+
+        Yields:
+            Name and tensor, in the order in which they are ready.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            UnsupportedFileError: it uses a coder of a newer version.
+            ValueError: the file is closed.
+        """
+        try:
+            for record, array in decode_tensors(
+                self._bytes(), self.header, self.header.tensors
+            ):
+                yield record.name, array
+        except (CorruptFileError, UnsupportedFileError) as e:
+            raise type(e)(f"{self._place}: {e.args[0]}") from e
 
     def check(self) -> None:
         """Compare the SHA-256 of the whole file with its footer.

@@ -54,7 +54,8 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             return _npz(path)
         case ".fxz":
             with open_file(path) as file:
-                return dict(file)
+                arrays = dict(file.decoded())
+                return {name: arrays[name] for name in file}
     raise UnsupportedFileError(
         f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
         "use .safetensors, .npz or .fxz."
@@ -189,6 +190,8 @@ def _decoded(
         )
     with open_file(file) as compressed:
         # `ascontiguousarray` makes 0-d arrays 1-d.
+        arrays = dict(compressed.decoded())
         return {
-            n: np.ascontiguousarray(a).reshape(a.shape) for n, a in compressed.items()
+            name: np.ascontiguousarray(arrays[name]).reshape(arrays[name].shape)
+            for name in compressed
         }
