@@ -21,8 +21,10 @@ LOWEST = 1 << 16  # states live in [2^16, 2^32) and move 16 bits at a time
 FAR = -(1 << 31)
 _SLOTS = 1 << SCALE_BITS
 # Numbers side by side are read again soon: so many fit in a processor's cache.
-_MOST_LANES = 4096
+_MOST_LANES = 6144
 _MOST_CLASSES = 256  # 64 KiB of tables each
+# Steps whose levels wait to be put where they belong: turned over in the cache.
+_TILE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,16 +77,15 @@ def walk(blocks: Sequence[Packed]) -> list[np.ndarray | None]:
     ends = np.cumsum([0, *(len(block.words) for block in ranked)])
     states = np.concatenate([block.states for block in ranked])
     words = np.concatenate([block.words for block in ranked]).astype(np.uint32)
-    length = ranked[0].lanes.length
-    out = np.empty((length, len(states)), np.int32)
+    out = [np.empty((b.lanes.count, b.lanes.length), np.int32) for b in ranked]
     at = _steps(ranked, firsts, states, words, ends[:-1].copy(), out)
     found: list[np.ndarray | None] = [None] * len(blocks)
-    for i, block, first, stop, here, end in zip(
-        order, ranked, firsts[:-1], firsts[1:], at, ends[1:], strict=True
+    for i, levels, first, stop, here, end in zip(
+        order, out, firsts[:-1], firsts[1:], at, ends[1:], strict=True
     ):
         # The coder began with every state at its lowest: a check that comes for free.
         if here == end and (states[first:stop] == LOWEST).all():
-            found[i] = block.lanes.join(out[: block.lanes.length, first:stop])
+            found[i] = levels.reshape(-1)[: blocks[i].lanes.size]
     return found
 
 
@@ -94,7 +95,7 @@ def _steps(
     states: np.ndarray,
     words: np.ndarray,
     at: np.ndarray,
-    out: np.ndarray,
+    out: list[np.ndarray],
 ) -> np.ndarray:
     """Decode into `out`, and say how many words each block has come to.
 
@@ -104,19 +105,22 @@ def _steps(
         states: of all lanes; changed in place.
         words: of all blocks.
         at: the first word of each block; changed in place.
-        out: levels, `(steps, lanes)`.
+        out: levels of each block, `(lanes, steps)`.
     """
     entries, levels = _tables(blocks)
     context, changes = np.zeros(len(states), np.uint32), _changes(blocks, firsts)
     older = np.zeros((3, len(states)), np.uint32)  # branch bits, at bit 12
     slot, entry = (np.empty(len(states), np.uint32) for _ in range(2))
-    index = np.empty(len(states), np.intp)  # take() would make it again each time
+    index = np.empty(len(states), np.intp)  # take() would make it each time
     low, ramp = np.empty(len(states), bool), np.arange(len(states))
-    active = np.array([block.lanes.length for block in blocks])
+    tile = np.empty((_TILE, len(states)), np.int32)
+    lengths = [block.lanes.length for block in blocks]
     x, open_blocks = states, len(blocks)
-    for k in range(len(out)):
-        if k == active[open_blocks - 1]:
-            open_blocks = int(np.count_nonzero(active > k))
+    for k in range(lengths[0]):
+        if k and k % _TILE == 0:
+            _turn_over(tile, k - _TILE, firsts, out)
+        if k == lengths[open_blocks - 1]:
+            open_blocks = sum(length > k for length in lengths)
             lanes = firsts[open_blocks]
             x, slot, entry, index, low = (
                 part[:lanes] for part in (x, slot, entry, index, low)
@@ -127,10 +131,9 @@ def _steps(
         last, second, third = older[(k - 1) % 3], older[(k - 2) % 3], older[k % 3]
         np.bitwise_and(x, _SLOTS - 1, out=slot)
         np.bitwise_or(slot, context, out=slot)
-        np.bitwise_or(slot, last, out=slot)
-        index[:] = slot
+        np.bitwise_or(slot, last, out=index)
         entries.take(index, out=entry, mode="clip")
-        levels.take(index, out=out[k, : len(x)], mode="clip")
+        levels.take(index, out=tile[k % _TILE, : len(x)], mode="clip")
         # The branch bit takes the place of the oldest: q ^ b[t-2] ^ b[t-3].
         np.bitwise_xor(third, second, out=third)
         np.bitwise_xor(third, entry, out=third)
@@ -149,13 +152,23 @@ def _steps(
                 break
         else:
             edges = empty.searchsorted(firsts[: open_blocks + 1])
-            counts = np.diff(edges)
-            place = np.repeat(at[:open_blocks] - edges[:-1], counts)
+            counts = edges[1:] - edges[:-1]
+            place = (at[:open_blocks] - edges[:-1]).repeat(counts)
             place += ramp[: len(empty)]
             new = words.take(place, mode="clip")  # past its own: seen at the end
             at[:open_blocks] += counts
         x[empty] = (x[empty] << np.uint32(16)) | new
+    _turn_over(tile, (lengths[0] - 1) // _TILE * _TILE, firsts, out)
     return at
+
+
+def _turn_over(
+    tile: np.ndarray, first: int, firsts: np.ndarray, out: list[np.ndarray]
+) -> None:
+    """Put the levels of the steps from `first` on where they belong."""
+    for i, levels in enumerate(out):
+        now = levels[:, first : first + _TILE]
+        now[:] = tile[: now.shape[1], firsts[i] : firsts[i + 1]].T
 
 
 def _tables(blocks: Sequence[Packed]) -> tuple[np.ndarray, np.ndarray]:
