@@ -131,7 +131,7 @@ def _trace(taken: np.ndarray, extra: np.ndarray, at: int) -> np.ndarray:
 
 
 def _lagrangian(cost: np.ndarray, loss: np.ndarray, limit: int) -> float:
-    """The bound of one price for all: the largest over prices, which is where costs balance."""
+    """The bound of one price for all; it is largest where costs balance."""
 
     def at(log_price: float) -> tuple[float, float]:
         price = 2.0**log_price
