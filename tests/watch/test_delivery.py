@@ -210,7 +210,7 @@ def test_a_hung_sink_never_holds_more_than_its_cap(gate):
 
 @pytest.mark.thorough
 def test_many_small_records_take_no_more_than_they_are_counted_as(gate):
-    # Never given up, however slow the machine: what then becomes of records is not asked.
+    # Never given up, however slow the machine is.
     outlet = Outlet(sink := Sink(gate.wait), most_bytes=4 << 20, hang_s=1e9)
     outlet.put([event(step=-1)])
     until(lambda: sink.writes)

@@ -23,9 +23,9 @@ from ._dtypes import DTYPES, bits_of
 Codec: TypeAlias = Literal["plain", "xor"]
 Buffer: TypeAlias = bytes | memoryview
 LEVEL = 3
-# For arrays of a journal: level 1 and nothing shorter than 7 bytes taken for a
-# repetition, which packs grids better than level 3 does and half of them faster
-# (benchmarks/watch_storage.py). Walks of floats lose 0.2%, at nearly twice the speed.
+# For arrays of a journal: level 1, and nothing shorter than 7 bytes is taken for a
+# repetition. Grids come out smaller than at level 3, and sooner; random walks of floats
+# come out 0.2% larger (benchmarks/watch_storage.py).
 _QUICK = "quick"
 
 
