@@ -3,6 +3,8 @@
 Start at `SCM` and `sample`. Guide: docs/causal_scm.md.
 """
 
+from ._batch import GeneratedBatch, generate_batch
+from ._generate import generate, generate_scm_for_difficulty
 from ._intervention import (
     Change,
     Intervention,
@@ -18,9 +20,13 @@ from ._scm import SCM
 __all__ = [
     "SCM",
     "Change",
+    "GeneratedBatch",
     "Intervention",
     "Mechanisms",
     "collect_observational_data",
+    "generate",
+    "generate_batch",
+    "generate_scm_for_difficulty",
     "imperfect",
     "intervene",
     "sample",
