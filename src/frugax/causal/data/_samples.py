@@ -6,7 +6,7 @@ frames: `_frames.py`, `_csv.py`.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -52,7 +52,7 @@ class Samples:
             )
 
     @classmethod
-    def observed(cls, variables: Sequence[str], values: Any) -> Self:
+    def observed(cls, variables: Sequence[str], values: Any) -> "Samples":
         """Rows in which nobody changed anything.
 
         Args:
@@ -86,7 +86,7 @@ class Samples:
             )
         return self.variables.index(name)
 
-    def select(self, variables: Sequence[str]) -> Self:
+    def select(self, variables: Sequence[str]) -> "Samples":
         """The same rows with these columns, in this order.
 
         Args:
@@ -100,7 +100,7 @@ class Samples:
             tuple(variables), self.values[:, columns], self.intervened[:, columns]
         )
 
-    def rows(self, which: Any) -> Self:
+    def rows(self, which: Any) -> "Samples":
         """The same columns with some of the rows.
 
         Args:
@@ -108,7 +108,7 @@ class Samples:
         """
         return type(self)(self.variables, self.values[which], self.intervened[which])
 
-    def concat(self, other: Self) -> Self:
+    def concat(self, other: "Samples") -> "Samples":
         """The rows of this table, then those of another.
 
         Args:
