@@ -79,7 +79,7 @@ def test_interventions_combine_and_say_what_they_do(chain, base):
 def test_an_intervention_survives_json():
     each = intervene(a=1.5) | shift(b=2.0) | imperfect({"c": 0.1}, sd=1.0, hit=0.5)
     assert Intervention.from_record(json.loads(json.dumps(each.record()))) == each
-    with pytest.raises(ValueError, match=r"no record of an intervention.*'who'"):
+    with pytest.raises(ValueError, match="no record of an intervention"):
         Intervention.from_record([{"who": "a"}])
 
 

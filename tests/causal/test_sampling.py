@@ -158,7 +158,7 @@ def test_an_expectation_is_what_many_draws_average_to():
     n = 20_000
     for value, mean in zip(at, exact, strict=True):
         data = causal.sample(scm, n, seed=0, intervention=intervene(x0=float(value)))
-        error = data[target].std() / n**0.5
+        error = float(data[target].std()) / n**0.5
         assert data[target].mean() == pytest.approx(mean, abs=4 * error + 0.005)
     functions = dataclasses.replace(scm, functions=(None,) * 5)
     np.testing.assert_allclose(
