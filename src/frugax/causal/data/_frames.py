@@ -68,11 +68,9 @@ def arrays_of(
         for name, mark in intervened.items():
             if name not in variables:
                 raise ValueError(f"intervened has {name!r}, which is no variable.")
-            flags = _numbers(frame[mark], mark)
+            flags = _flags(frame[mark], mark)
             _check_length(flags, n, mark)
-            if not np.isin(flags, (0, 1)).all():
-                raise ValueError(f"{mark!r} must be true or false in every row.")
-            changed[:, variables.index(name)] = flags == 1
+            changed[:, variables.index(name)] = flags
     elif intervened is not None:
         given = np.asarray(intervened)
         if given.shape != values.shape or given.dtype != bool:
@@ -140,6 +138,21 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
             )
         numbers[row] = number
     return numbers
+
+
+def _flags(column: Any, name: str) -> list[bool]:
+    """A column as booleans.
+
+    Raises:
+        ValueError: a cell is neither true nor false.
+    """
+    words = {"true": True, "1": True, "1.0": True, "false": False, "0": False}
+    words |= {"0.0": False}
+    flags = [words.get(str(cell).strip().lower()) for cell in _cells(column)]
+    if None in flags:
+        row = flags.index(None)
+        raise ValueError(f"{name!r} is neither true nor false in row {row}.")
+    return [flag is True for flag in flags]
 
 
 def _number(cell: Any) -> float | None:
