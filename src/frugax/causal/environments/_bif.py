@@ -16,9 +16,9 @@ import numpy as np
 from frugax.causal.scm import SCM
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-_TOKENS = re.compile(
-    r"\s*(?:(//[^\n]*|/\*.*?\*/)|([{}()\[\],;|]|[^\s{}()\[\],;|]+))", re.S
-)
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_WORD = r"[{}()\[\],;|]|[^\s{}()\[\],;|]+"
+_TOKENS = re.compile(rf"\s*(?:({_COMMENT})|({_WORD}))", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

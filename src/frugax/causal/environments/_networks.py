@@ -95,7 +95,11 @@ def _parse(content: bytes, where: str) -> SCM:
 
 
 def _linear(network: Any) -> SCM:
-    """A linear network of nodes, arcs and coefficients."""
+    """A linear network of nodes, arcs and coefficients.
+
+    Raises:
+        ValueError: arcs and coefficients are not of the same graph.
+    """
     equations: dict[str, dict[str, float]] = {}
     bias: dict[str, float] = {}
     noise_scale: dict[str, float] = {}
