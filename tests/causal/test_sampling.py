@@ -176,4 +176,5 @@ def test_evenly_spread_noise_is_as_good_as_its_docstring_says():
         at = {scm.order[0]: np.array([-2.0, 1.5])}
         close = causal.expectation(scm, scm.order[-1], at, nodes=2**16)
         errors.append(np.abs(causal.expectation(scm, scm.order[-1], at) - close).max())
-    assert np.median(errors) < 0.004 and max(errors) < 0.025
+    assert np.median(errors) < 0.004
+    assert max(errors) < 0.025
