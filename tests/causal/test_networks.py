@@ -97,7 +97,7 @@ def test_a_linear_network_has_its_coefficients(tmp_path):
         ("[ 3 ]", "[ 4 ]", CorruptFileError, "line 5: 4 states are announced and 3"),
         ("discrete [ 3 ]", "continuous", UnsupportedFileError, "only discrete ones"),
         ("Cancer | Smoker )", "Cancer | Nobody )", CorruptFileError, "no variable 'No"),
-        ("(yes) 0.5", "(maybe) 0.5", CorruptFileError, "line 9: 'Smoker' has no state"),
+        ("(yes) 0.5", "(maybe) 0.5", CorruptFileError, "line 10: 'Smoker' has no state"),
         ("(yes) 0.5, 0.3", "(yes) 0.5, 0.9", CorruptFileError, "are no 3 probabilit"),
         ("(yes) 0.5, 0.3", "(yes) 0.5", CorruptFileError, "are no 3 probabilities"),
         ("(yes) 0.5", "(yes) half", CorruptFileError, "half , 0.3|half 0.3 0.2 are no"),
