@@ -72,6 +72,10 @@ class Renamed:
         ({"x": [1.0], "y": [1.0, 2.0]}, ValueError, "'y' has 2 rows and 'x' has 1"),
         ({"x": ["1", "high"]}, ValueError, "'x' is no number in row 1: 'high'"),
         ({"x": ["1_000"]}, ValueError, "'x' is no number in row 0: '1_000'"),
+        ({"x": np.zeros((2, 2))}, ValueError, "'x' is no column"),
+        ({"x": 3.0}, ValueError, "'x' is no column"),
+        ({"x": "abc"}, ValueError, "'x' is no column"),
+        ({"x": [1.0, 1e39]}, ValueError, "'x' is infinite in row 1"),
         ({"x": [1.0, float("inf")]}, ValueError, "'x' is infinite in row 1"),
     ],
 )

@@ -90,6 +90,8 @@ def _parse(content: bytes, where: str) -> SCM:
         return _linear(json.loads(text))
     except json.JSONDecodeError as error:
         raise CorruptFileError(f"{where} is no JSON: {error}.") from error
+    except RecursionError as error:
+        raise CorruptFileError(f"{where} is nested without end.") from error
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{where} holds no network: {error!r}.") from error
 
