@@ -2,8 +2,8 @@
 
 Data sets of 128 rows (64 observations, 64 single interventions) of 10 variables, made
 64 at a time by `frugax.causal.generate_batch`; and, for scale, as many rows of one
-model by `sample`. Processor time, not the clock's: the machine is shared. The median of the
-rounds, with the quickest and the slowest:
+model by `sample`. Processor time, not the clock's: the machine is shared. The median of
+the rounds, with the quickest and the slowest:
 
     OMP_NUM_THREADS=1 python -m benchmarks.causal_data
 """
