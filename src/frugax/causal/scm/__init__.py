@@ -4,6 +4,7 @@ Start at `SCM` and `sample`. Guide: docs/causal_scm.md.
 """
 
 from ._batch import GeneratedBatch, generate_batch
+from ._expectation import expectation
 from ._generate import generate, generate_scm_for_difficulty
 from ._intervention import (
     Change,
@@ -16,6 +17,7 @@ from ._intervention import (
 from ._mechanisms import Mechanisms
 from ._sample import collect_observational_data, sample, standardised
 from ._scm import SCM
+from ._simulate import simulate, stack
 
 __all__ = [
     "SCM",
@@ -24,6 +26,7 @@ __all__ = [
     "Intervention",
     "Mechanisms",
     "collect_observational_data",
+    "expectation",
     "generate",
     "generate_batch",
     "generate_scm_for_difficulty",
@@ -32,5 +35,7 @@ __all__ = [
     "sample",
     "scale",
     "shift",
+    "simulate",
+    "stack",
     "standardised",
 ]
