@@ -77,7 +77,12 @@ def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
 
 
 def apply_network(
-    weights: Weights, told: Evidence, mask: Any, *, temperature: float = 1.0, xp: Any = np
+    weights: Weights,
+    told: Evidence,
+    mask: Any,
+    *,
+    temperature: float = 1.0,
+    xp: Any = np,
 ) -> Answer:
     """Probabilities of parent sets and edges.
 
@@ -140,7 +145,10 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
     hide = (mask - 1)[:, None, None, None, :] * 1e9
     for block in range(weights["row"].shape[0]):
         w = {name: weights[name][block] for name in _BLOCK}
-        x = x + _attend(_normal(x, w["norms"][0], xp), w["row"], hide, xp) @ w["row_out"]
+        x = (
+            x
+            + _attend(_normal(x, w["norms"][0], xp), w["row"], hide, xp) @ w["row_out"]
+        )
         turned = xp.swapaxes(x, 1, 2)
         y = _attend(_normal(turned, w["norms"][1], xp), w["column"], hide, xp)
         x = x + xp.swapaxes(y @ w["column_out"], 1, 2)

@@ -140,9 +140,7 @@ class Surrogate:
         m = m * np.minimum(1, _ROWS / np.maximum(rows, 1)).astype(np.float32)
         mask = present.max(1)
         told = evidence(m, mask)
-        return apply_network(
-            self.weights, told, mask, temperature=self.temperature
-        )
+        return apply_network(self.weights, told, mask, temperature=self.temperature)
 
 
 def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from ._moments import moments
 from ._network import apply_network, initial_weights
 from ._pairs import evidence
 from ._surrogate import Surrogate
-from ._tasks import CALIBRATION, TRAINING, Tasks, draw_tasks
+from ._tasks import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
 
 # Rows without and with an intervention; most as in small studies, some larger.
 _ROWS = ((64, 64), (64, 64), (64, 64), (30, 30), (100, 20), (200, 100))
@@ -101,8 +101,8 @@ def train_surrogate(
         if progress is not None:
             progress(index, metrics)
 
-    spent = lambda: cpu_seconds is not None and (
-        time.process_time() - start > cpu_seconds
+    spent = lambda: (
+        cpu_seconds is not None and (time.process_time() - start > cpu_seconds)
     )
     result = train.fit(
         step,
@@ -137,16 +137,12 @@ def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, A
         batch: data sets.
         width: the most variables.
     """
-    observed, experiments = _ROWS[index % len(_ROWS)]
-    tasks = draw_tasks(
-        [seed, index],
-        batch,
-        width=width,
-        families=TRAINING,
-        observed=observed,
-        experiments=experiments,
-        vary=True,
-    )
+    observed, experiments = _ROWS[index // 2 % len(_ROWS)]
+    rows = {"width": width, "observed": observed, "experiments": experiments}
+    if index % 2:
+        tasks = draw_generated([seed, index], batch, **rows)
+    else:
+        tasks = draw_tasks([seed, index], batch, families=TRAINING, vary=True, **rows)
     return as_batch(tasks)
 
 

@@ -28,7 +28,8 @@ class SurrogateTrainingConfig:
     def __post_init__(self) -> None:
         if self.model_hidden_dim < 4 or self.model_hidden_dim % 4:
             raise ValueError(
-                f"model_hidden_dim must be a multiple of 4, got {self.model_hidden_dim}."
+                "model_hidden_dim must be a multiple of 4, got "
+                f"{self.model_hidden_dim}."
             )
         for name, least in (
             ("model_n_layers", 0),

@@ -62,9 +62,7 @@ def progressive_learning(
     config = config or SurrogateTrainingConfig()
     model = create_parent_set_model(config)
     optimizer = optax.adam(config.learning_rate)
-    step = create_jax_surrogate_train_step(
-        model, optimizer, kl_divergence_loss, config
-    )
+    step = create_jax_surrogate_train_step(model, optimizer, kl_divergence_loss, config)
     params = model.init(jax.random.key(seed)) if params is None else params
     state = optimizer.init(params)
     stages = []

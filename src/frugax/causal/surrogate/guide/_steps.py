@@ -34,9 +34,7 @@ class _Arrays(NamedTuple):
 
 
 class SurrogateStep:
-    """`(params, opt_state, parent_sets, variable_orders, target_variables,
-    observational_data, expert_probs, expert_accuracies, key)` to new params, new
-    opt_state and metrics.
+    """One step of training, in the guide's call order.
 
     Metrics are `total_loss`, `kl_loss` (the mean of the given loss, whatever it is),
     `regularization_loss`, `mean_expert_accuracy`, `gradient_norm`, `learning_rate`.
@@ -64,7 +62,9 @@ class SurrogateStep:
         self._config = config
         self._optimizer = optimizer
         self._loss = lambda params, arrays: _total(params, arrays, loss_fn, config)
-        self._room = 1 + sum(comb(MOST - 1, s) for s in range(config.max_parent_size + 1))
+        self._room = 1 + sum(
+            comb(MOST - 1, s) for s in range(config.max_parent_size + 1)
+        )
         self._step = None
         if compiled:
             self._step = train.make_train_step(
@@ -141,7 +141,11 @@ class SurrogateStep:
         updates, opt_state = self._optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
         norm = optax.global_norm(grads)
-        return params, opt_state, self._named({"loss": loss, "gradient_norm": norm, **parts})
+        return (
+            params,
+            opt_state,
+            self._named({"loss": loss, "gradient_norm": norm, **parts}),
+        )
 
     def _named(self, metrics: dict[str, Any]) -> dict[str, Any]:
         named = dict(metrics)
