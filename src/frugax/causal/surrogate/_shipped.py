@@ -22,7 +22,7 @@ _REL_ERROR = 0.0005
 def default_surrogate() -> Surrogate:
     """The surrogate that comes with the package, ready to be asked.
 
-    `scripts/train_surrogate.py` made it; docs/causal_surrogate.md has the command and
+    `benchmarks/causal_train.py` made it; docs/causal_surrogate.md has the command and
     what it was measured to do.
     """
     return load_surrogate(_SHIPPED)

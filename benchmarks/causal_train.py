@@ -1,6 +1,6 @@
 """Train the surrogate that ships with frugax, and put it into the package.
 
-    python scripts/train_surrogate.py --seed 1 --steps 3000 --cpu-minutes 20
+    python benchmarks/causal_train.py --seed 1 --steps 3000 --cpu-minutes 20
 
 Prints what training cost in CPU-seconds of this process, all threads together.
 """
