@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -15,9 +15,9 @@ from ._posterior import ParentSetPosterior
 from ._subsets import members, others
 
 MOST = 12  # variables whose sets of parents are all weighed against each other
-# What a thousand rows say of simple models is believed; more rows say no more of them,
-# since the models are never quite true.
-_ROWS = 1000.0
+# The most rows that training had. More count as that many, since simple models are
+# never quite true and their evidence would grow without end.
+_ROWS = 300.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Surrogate:
     weights: Weights
     temperature: float = 1.0
 
-    def with_temperature(self, temperature: float) -> Self:
+    def with_temperature(self, temperature: float) -> "Surrogate":
         """The same network, more (below 1) or less (above 1) certain.
 
         Args:
