@@ -11,13 +11,14 @@ References:
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 # The sines vanish at the ends of [-EDGE, EDGE], in half-widths of a variable's range: far
 # enough outside to leave the range free, near enough not to waste sines.
 EDGE = 1.5
 # Beyond this the smooth part stays as it is: no sine says anything there.
 _REACH = 1.1
+_FAR = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,39 +37,59 @@ class Basis:
     def of(
         cls,
         values: Float[np.ndarray, "n d"],
+        observed: Bool[np.ndarray, " n"],
         low: Float[np.ndarray, " d"],
         high: Float[np.ndarray, " d"],
     ) -> "Basis":
-        """The ranges that data and interventions cover together.
+        """The ranges in which interventions and data lie.
 
         Args:
             values: the data; NaN is missing.
+            observed: in which rows nobody intervened.
             low: least value of an intervention; NaN where there are none.
             high: greatest value of an intervention; NaN where there are none.
         """
-        seen = np.isfinite(values)
-        safe = np.where(seen, values, 0.0)
-        # Not the extremes: one outlier would stretch the range that the sines resolve.
-        nothing = not len(values)
-        quantiles = np.zeros((2, len(low))) if nothing else np.full((2, len(low)), 0.0)
-        for j in range(len(low)):
-            column = safe[seen[:, j], j] if len(values) else np.zeros(0)
-            quantiles[:, j] = (
-                np.quantile(column, (0.01, 0.99)) if len(column) else (np.nan, np.nan)
-            )
-        low = np.fmin(quantiles[0], low)
-        high = np.fmax(quantiles[1], high)
-        low, high = np.where(np.isfinite(low), low, -1.0), np.where(
-            np.isfinite(high), high, 1.0
-        )
-        half = (high - low) / 2
-        return cls((low + high) / 2, np.where(half > 1e-9, half, 1.0))
+        ranges = np.array(
+            [
+                _range_of(values[:, j], values[observed, j], low[j], high[j])
+                for j in range(len(low))
+            ]
+        ).reshape(-1, 2)
+        half = (ranges[:, 1] - ranges[:, 0]) / 2
+        return cls(ranges.mean(1), np.where(half > 1e-9, half, 1.0))
 
     def scaled(
         self, x: Float[np.ndarray, "*points"], variable: int
     ) -> Float[np.ndarray, "*points"]:
-        """Values in half-widths from the centre of the variable's range."""
-        return (x - self.centre[variable]) / self.half[variable]
+        """Values in half-widths from the centre of the variable's range.
+
+        Far outside they stop: one huge value must not decide a slope.
+        """
+        u = (x - self.centre[variable]) / self.half[variable]
+        return np.clip(u, -_FAR, _FAR)
+
+
+def _range_of(
+    column: Float[np.ndarray, " n"],
+    observed: Float[np.ndarray, " m"],
+    low: float,
+    high: float,
+) -> tuple[float, float]:
+    # Not the extremes: one outlier would stretch the range that the sines resolve.
+    usual = np.quantile(observed[np.isfinite(observed)], (0.01, 0.99)) if np.isfinite(
+        observed
+    ).any() else np.array([np.nan, np.nan])
+    if np.isfinite(low):
+        # Where one may intervene counts; what else happens there need only be seen.
+        return float(np.fmin(low, usual[0])), float(np.fmax(high, usual[1]))
+    seen = column[np.isfinite(column)]
+    if not len(seen):
+        return -1.0, 1.0
+    found = np.quantile(seen, (0.01, 0.99))
+    if np.isfinite(usual).all():
+        room = 1.5 * (usual[1] - usual[0])
+        found = np.clip(found, usual[0] - room, usual[1] + room)
+    return float(found[0]), float(found[1])
 
 
 def sines(

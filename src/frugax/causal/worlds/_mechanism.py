@@ -20,6 +20,8 @@ _GAINS = (0.3, 3.0, 30.0, 300.0)
 _LINE_GAINS = (1.0, 10.0, 100.0, 1000.0)
 _WAVES = 24
 _WAVE_LENGTHS = (0.5, 1.2)
+_NOTHING = 1e-10  # prior variance below which a column is left out
+_KEPT = 6  # shapes that are kept: some bend where there is no data, some do not
 _TABLE = np.linspace(-1.15, 1.15, 116)
 
 
@@ -31,13 +33,11 @@ class Shape:
         line: gain of the straight lines.
         bends: for each parent the length and gain of its sines; gain 0 for none.
         waves: which length of waves, and their gain; gain 0 for none.
-        rows: how many rows it was found with.
     """
 
     line: float
     bends: tuple[tuple[float, float], ...]
     waves: tuple[int, float]
-    rows: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Mechanism:
             tables=self.spread * tables,
             waves=self.spread * waves,
             frequencies=self.frequencies,
-            noise=self.spread * noise * (self.residuals / found if found > 0 else None)
+            noise=self.spread * noise / found * self.residuals
             if found > 0
             else np.zeros(1),
         )
@@ -151,14 +151,29 @@ class Drawn:
         return value
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shapes:
+    """Shapes that explain a variable about as well as each other.
+
+    Attributes:
+        each: the shapes.
+        odds: how likely each is; they sum to 1.
+        rows: how many rows they were found with.
+    """
+
+    each: tuple[Shape, ...]
+    odds: Float[np.ndarray, " shapes"]
+    rows: int
+
+
 def fit_mechanism(
     y: Float[np.ndarray, " n"],
     x: Float[np.ndarray, "n p"],
     parents: tuple[int, ...],
     basis: Basis,
     *,
-    known: Shape | None = None,
-) -> Mechanism:
+    known: Shapes | None = None,
+) -> tuple[Shapes, tuple[Mechanism, ...]]:
     """Fit a variable as a function of its parents.
 
     Args:
@@ -166,57 +181,73 @@ def fit_mechanism(
         x: its parents in the same rows.
         parents: their positions among the variables.
         basis: ranges of the variables.
-        known: a shape found with almost the same data; saves the search for one.
+        known: shapes found with almost the same data; saves the search for them.
+
+    Returns:
+        Shapes, and the mechanism for each.
     """
-    p = len(parents)
-    offset, spread = (float(y.mean()), float(y.std())) if len(y) else (0.0, 0.0)
+    n, p = x.shape
+    offset, spread = (float(y.mean()), float(y.std())) if n else (0.0, 0.0)
     spread = spread if spread > 1e-12 else 1.0
-    scaled_y = (y - offset) / spread
+    scaled = (y - offset) / spread
     # The same waves for the same parents, whatever was drawn before.
-    rng = np.random.default_rng([7, *parents])
     count = _WAVES if p > 1 else 0
-    directions = rng.standard_normal((count, p))
-    u = np.stack([basis.scaled(x[:, i], v) for i, v in enumerate(parents)], axis=1) if p else x
-    best: tuple[float, Shape, np.ndarray, np.ndarray, np.ndarray] | None = None
-    options = range(len(_WAVE_LENGTHS)) if count else range(1)
-    if known is not None:
-        options = range(known.waves[0], known.waves[0] + 1)
-    for which in options:
-        frequencies = directions / _WAVE_LENGTHS[which]
-        columns = _columns(u, frequencies)
-        gram, against = columns.T @ columns, columns.T @ scaled_y
-        square = float(scaled_y @ scaled_y)
-        if known is None:
-            shape, score = _search(gram, against, square, len(y), p, count, which)
-        else:
-            shape, score = known, 0.0
-        if best is None or score > best[0] + 1e-9:
-            best = score, shape, columns, gram, against
-    assert best is not None  # there is at least one length
-    _, shape, columns, gram, against = best
-    prior = _prior(shape.line, shape.bends, shape.waves, p, count)
-    used = prior > 0
-    scale = np.sqrt(prior[used])
-    precision = gram[np.ix_(used, used)] * scale[:, None] * scale + np.eye(len(scale))
-    root = np.linalg.cholesky(precision)
-    half = np.linalg.solve(root, against[used] * scale)
-    weights = np.linalg.solve(root.T, half)
-    residuals = scaled_y - columns[:, used] @ (weights * scale)
-    rest = max(float(scaled_y @ scaled_y - half @ half), 1e-12 * max(len(y), 1))
-    return Mechanism(
-        parents=parents,
-        shape=shape,
-        weights=weights * scale,
-        # Of the weights themselves: S^-1 (precision of w / scale) S^-1.
-        root=root / scale[:, None],
-        used=used,
-        noise_shape=NOISE_SHAPE + len(y) / 2,
-        noise_scale=NOISE_SCALE * (1e-3 if len(y) > 2 else 1.0) + rest / 2,
-        residuals=residuals - residuals.mean() if len(y) else residuals,
-        offset=offset,
-        spread=spread,
-        frequencies=directions / _WAVE_LENGTHS[shape.waves[0]],
-    )
+    directions = np.random.default_rng([7, *parents]).standard_normal((count, p))
+    u = np.empty((n, p))
+    for i, v in enumerate(parents):
+        u[:, i] = basis.scaled(x[:, i], v)
+    square = float(scaled @ scaled)
+    sums: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def sums_of(which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if which not in sums:
+            columns = _columns(u, directions / _WAVE_LENGTHS[which])
+            sums[which] = columns, columns.T @ columns, columns.T @ scaled
+        return sums[which]
+
+    if known is None:
+        visited: dict[Shape, float] = {}
+        for which in range(len(_WAVE_LENGTHS) if count else 1):
+            _, gram, against = sums_of(which)
+            visited |= _search(gram, against, square, n, p, count, which)
+        known = _likely(visited, n)
+    mechanisms: list[Mechanism] = []
+    for shape in known.each:
+        columns, gram, against = sums_of(shape.waves[0])
+        prior = _prior(shape, p, count)
+        used = prior > _NOTHING
+        scale = np.sqrt(prior[used])
+        precision = gram[np.ix_(used, used)] * scale[:, None] * scale
+        root = np.linalg.cholesky(precision + np.eye(len(scale)))
+        half = np.linalg.solve(root, against[used] * scale)
+        weights = np.linalg.solve(root.T, half)
+        residuals = scaled - columns[:, used] @ (weights * scale)
+        rest = max(square - float(half @ half), 1e-12 * max(n, 1))
+        mechanisms.append(
+            Mechanism(
+                parents=parents,
+                shape=shape,
+                weights=weights * scale,
+                # Of the weights themselves: S^-1 (precision of w / S) S^-1.
+                root=root / scale[:, None],
+                used=used,
+                noise_shape=NOISE_SHAPE + n / 2,
+                # The prior's own noise would be all there is of a noiseless one.
+                noise_scale=NOISE_SCALE * (1e-3 if n > 2 else 1.0) + rest / 2,
+                residuals=residuals - residuals.mean() if n else residuals,
+                offset=offset,
+                spread=spread,
+                frequencies=directions / _WAVE_LENGTHS[shape.waves[0]],
+            )
+        )
+    return known, tuple(mechanisms)
+
+
+def _likely(visited: dict[Shape, float], rows: int) -> Shapes:
+    """The most likely of the shapes that were tried."""
+    best = sorted(visited, key=lambda shape: -visited[shape])[:_KEPT]
+    odds = np.exp(np.array([visited[shape] - visited[best[0]] for shape in best]))
+    return Shapes(tuple(best), odds / odds.sum(), rows)
 
 
 def _columns(
@@ -230,16 +261,10 @@ def _columns(
     )
 
 
-def _prior(
-    line: float,
-    bends: tuple[tuple[float, float], ...],
-    waves: tuple[int, float],
-    p: int,
-    count: int,
-) -> Float[np.ndarray, " k"]:
-    parts = [np.full(1, 100.0), np.full(p, line)]
-    parts += [gain * spectrum(_SINES, length) for length, gain in bends]
-    parts.append(np.full(2 * count, waves[1] / max(count, 1)))
+def _prior(shape: Shape, p: int, count: int) -> Float[np.ndarray, " k"]:
+    parts = [np.full(1, 100.0), np.full(p, shape.line)]
+    parts += [gain * spectrum(_SINES, length) for length, gain in shape.bends]
+    parts.append(np.full(2 * count, shape.waves[1] / max(count, 1)))
     return np.concatenate(parts)
 
 
@@ -251,33 +276,44 @@ def _search(
     p: int,
     count: int,
     which: int,
-) -> tuple[Shape, float]:
-    """The most convincing shape, one part after the other, twice."""
-    line, bends, waves = 10.0, [(0.7, 0.0)] * p, (which, 0.0)
+) -> dict[Shape, float]:
+    """Log odds of shapes, from climbing one part after the other, twice."""
+    visited: dict[Shape, float] = {}
 
-    def score(line: float, bends: list[tuple[float, float]], gain: float) -> float:
-        prior = _prior(line, tuple(bends), (which, gain), p, count)
-        used = prior > 1e-10
-        return float(
-            log_evidence(
-                gram[np.ix_(used, used)], against[used], square, rows, prior[used]
-            )
-        )
+    def climb(here: Shape, options: list[Shape]) -> Shape:
+        for shape in [here, *options]:
+            if shape not in visited:
+                prior = _prior(shape, p, count)
+                used = prior > _NOTHING
+                visited[shape] = float(
+                    log_evidence(
+                        gram[np.ix_(used, used)],
+                        against[used],
+                        square,
+                        rows,
+                        prior[used],
+                    )
+                )
+        return max([here, *options], key=lambda shape: visited[shape])
 
-    best = score(line, bends, waves[1])
-    for _ in range(2 if p else 0):
-        before = best
+    here = Shape(10.0, ((_LENGTHS[-1], 0.0),) * p, (which, 0.0))
+    bends = [(_LENGTHS[-1], 0.0), *((a, g) for a in _LENGTHS for g in _GAINS)]
+    for _ in range(2):
+        before = here
         for i in range(p):
-            for option in [(0.7, 0.0)] + [(a, g) for a in _LENGTHS for g in _GAINS]:
-                tried = [*bends[:i], option, *bends[i + 1 :]]
-                if (found := score(line, tried, waves[1])) > best:
-                    best, bends = found, tried
-        for gain in (0.0, *_GAINS) if count else ():
-            if (found := score(line, bends, gain)) > best:
-                best, waves = found, (which, gain)
-        for gain in _LINE_GAINS:
-            if (found := score(gain, bends, waves[1])) > best:
-                best, line = found, gain
-        if best - before < 0.1:
+            here = climb(
+                here,
+                [
+                    dataclasses.replace(
+                        here, bends=(*here.bends[:i], bend, *here.bends[i + 1 :])
+                    )
+                    for bend in bends
+                ],
+            )
+        waves = [(which, gain) for gain in (0.0, *_GAINS)] if count else []
+        here = climb(here, [dataclasses.replace(here, waves=w) for w in waves])
+        lines = _LINE_GAINS if p else ()
+        here = climb(here, [dataclasses.replace(here, line=gain) for gain in lines])
+        if here == before:
             break
-    return Shape(line, tuple(bends), waves, rows), best
+    return visited
