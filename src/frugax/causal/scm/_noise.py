@@ -84,7 +84,15 @@ def simulate_noise(
         kinds: index into `NOISES` of each variable.
         n: values of each.
     """
-    # Away from 0 and 1, where the inverses are infinite.
+    return noise_from_uniform(uniform_inside(key, (n, kinds.shape[0])), kinds[None])
+
+
+def uniform_inside(key: Key[Array, ""], shape: tuple[int, int]) -> Float[Array, "n D"]:
+    """Uniform numbers away from 0 and 1, where the inverses are infinite.
+
+    Args:
+        key: random key.
+        shape: of the result.
+    """
     edge = float(jnp.finfo(jnp.float32).eps) / 2
-    uniform = jax.random.uniform(key, (n, kinds.shape[0]), minval=edge, maxval=1 - edge)
-    return noise_from_uniform(uniform, kinds[None])
+    return jax.random.uniform(key, shape, minval=edge, maxval=1 - edge)

@@ -52,9 +52,9 @@ def propagate(
         if spreads:
             toward = np.matmul(m.spread[models, None, :, j], x)[:, 0]
             own *= np.exp(np.tanh(toward))
-        if any(functions) and (function := functions[int(j[0])]) is not None:
-            causes = np.flatnonzero(m.parents[0, :, int(j[0])])
-            value = function({names[i]: x[0, i] for i in causes}, own[0])
+        if any(functions) and (function := functions[j[0]]) is not None:
+            causes = np.flatnonzero(m.parents[0, :, j[0]])
+            value = function({names[int(i)]: x[0, i] for i in causes}, own[0])
             raw = np.broadcast_to(np.asarray(value, x.dtype), own.shape)
         else:
             raw = own + np.matmul(m.weight[models, None, :, j], x)[:, 0]

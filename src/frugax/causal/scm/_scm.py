@@ -195,6 +195,21 @@ class SCM:
         column = self.adjacency[:, self.index(name)]
         return tuple(self.variables[i] for i in np.flatnonzero(column))
 
+    def ancestors(self, name: str) -> frozenset[str]:
+        """All causes of a variable, direct and indirect.
+
+        Args:
+            name: the variable.
+
+        Raises:
+            ValueError: there is no such variable.
+        """
+        found = set(self.parents(name))
+        for other in reversed(self.order):
+            if other in found:
+                found |= set(self.parents(other))
+        return frozenset(found)
+
     def index(self, name: str) -> int:
         """The column of a variable.
 
