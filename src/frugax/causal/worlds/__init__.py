@@ -14,14 +14,19 @@ from ._effects import (
     corrected,
     deviation,
 )
+from ._mechanism import Shape, Shapes
+from ._orders import MOST_VARIABLES
 from ._world import World
 
 __all__ = [
+    "MOST_VARIABLES",
     "Basis",
     "Belief",
     "Deviation",
     "Outcomes",
     "Points",
+    "Shape",
+    "Shapes",
     "World",
     "answers",
     "believe",

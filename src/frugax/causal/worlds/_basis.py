@@ -76,9 +76,11 @@ def _range_of(
     high: float,
 ) -> tuple[float, float]:
     # Not the extremes: one outlier would stretch the range that the sines resolve.
-    usual = np.quantile(observed[np.isfinite(observed)], (0.01, 0.99)) if np.isfinite(
-        observed
-    ).any() else np.array([np.nan, np.nan])
+    usual = (
+        np.quantile(observed[np.isfinite(observed)], (0.01, 0.99))
+        if np.isfinite(observed).any()
+        else np.array([np.nan, np.nan])
+    )
     if np.isfinite(low):
         # Where one may intervene counts; what else happens there need only be seen.
         return float(np.fmin(low, usual[0])), float(np.fmax(high, usual[1]))

@@ -88,7 +88,7 @@ def believe(
         worlds=tuple(worlds),
         graphs=graphs,
         edges=edges(graphs).mean(0),
-        shapes={**(shapes or {}), **found},
+        shapes=found,
     )
 
 
@@ -106,7 +106,11 @@ def _mechanism(
     if known is not None and known.rows < _STALE * rows:
         known = None
     return fit_mechanism(
-        values[whole, v], values[np.ix_(whole, list(parents))], parents, basis, known=known
+        values[whole, v],
+        values[np.ix_(whole, list(parents))],
+        parents,
+        basis,
+        known=known,
     )
 
 

@@ -117,7 +117,9 @@ def _pick(
     return np.argmax(logs + rng.gumbel(size=logs.shape), axis=1)
 
 
-def agreeing_orders(graphs: Int[np.ndarray, "graphs d"]) -> Float[np.ndarray, " graphs"]:
+def agreeing_orders(
+    graphs: Int[np.ndarray, "graphs d"],
+) -> Float[np.ndarray, " graphs"]:
     """How many orders each graph agrees with.
 
     Args:

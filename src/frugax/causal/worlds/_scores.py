@@ -152,8 +152,10 @@ def _mean_evidence(
             prior = wide.copy()
             prior[1:] *= gain
             # Half of the odds are on straight lines.
-            odds = -log(len(shapes)) if len(shapes) == 1 else log(
-                0.5 if used == 1 else 0.5 / len(_LENGTHS)
+            odds = (
+                -log(len(shapes))
+                if len(shapes) == 1
+                else log(0.5 if used == 1 else 0.5 / len(_LENGTHS))
             )
             found.append(
                 odds + log_evidence(grams, against[index], square, rows, prior)
