@@ -142,8 +142,11 @@ def look(
     for where, values_set in under_way:
         at = _position(points, where, values_set)
         reached = np.minimum(reached, np.where(allowed[:, at], loss[:, at], np.inf))
+    # Where only their number is limited, each experiment costs one of it.
+    budget = settings.budget
     prices = [
-        float(price(settings.budget, [names[v] for v in w])) for w in points.where
+        1.0 if budget.cost is None else float(price(budget, [names[v] for v in w]))
+        for w in points.where
     ]
     outlook = Outlook(
         points=points,

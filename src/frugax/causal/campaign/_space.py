@@ -9,7 +9,7 @@ from frugax.causal.worlds import Points
 
 from ._settings import Settings
 
-_MOST = 1200  # points in all; each costs some twenty microseconds a world
+_MOST = 700  # points in all; each costs some twenty microseconds a world
 _NEAR = 12  # points around each place that is looked at more closely
 
 

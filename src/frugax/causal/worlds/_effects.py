@@ -21,7 +21,7 @@ from ._belief import Belief
 
 _SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)
 _LENGTHS = (0.25, 0.6)
-DRAWS = 48
+DRAWS = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ _WAVES = 24
 _WAVE_LENGTHS = (0.5, 1.2)
 _NOTHING = 1e-10  # prior variance below which a column is left out
 _KEPT = 6  # shapes that are kept: some bend where there is no data, some do not
+_UNLIKELY = 4.0  # log odds against the best from which a shape is left out
 _TABLE = np.linspace(-1.15, 1.15, 116)
 
 
@@ -246,6 +247,7 @@ def fit_mechanism(
 def _likely(visited: dict[Shape, float], rows: int) -> Shapes:
     """The most likely of the shapes that were tried."""
     best = sorted(visited, key=lambda shape: -visited[shape])[:_KEPT]
+    best = [shape for shape in best if visited[shape] > visited[best[0]] - _UNLIKELY]
     odds = np.exp(np.array([visited[shape] - visited[best[0]] for shape in best]))
     return Shapes(tuple(best), odds / odds.sum(), rows)
 
