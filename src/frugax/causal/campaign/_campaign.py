@@ -18,7 +18,7 @@ from . import _file, _ledger
 from ._answers import joined, rows_of
 from ._file import State
 from ._known import Known, look
-from ._ledger import Entry
+from ._ledger import Entry, Forecast
 from ._results import Advice, Ask, Recommendation
 from ._settings import Settings
 
@@ -223,7 +223,7 @@ class Campaign:
         ]
         if not affordable:
             return None
-        known = self._look()
+        known = self.look()
         outlook = self._affordable(known)
         if not outlook.affordable.any():
             return None
@@ -231,20 +231,35 @@ class Campaign:
         point = POLICIES[self.settings.policy](outlook, rng)
         where, values = outlook.points.at(point)
         chosen = {known.names[v]: float(x) for v, x in zip(where, values, strict=True)}
-        entry = Entry(id=len(entries), values=chosen)
-        effect = outlook.loss[:, point] * (1 if self.settings.minimize else -1)
-        low, high = np.quantile(effect, (0.05, 0.95))
-        ask = Ask(
+        value = value_of(outlook, point)
+        expected, low, high = self._interval(outlook, point)
+        best = self._recommendation(known)
+        entry = Entry(
+            id=len(entries),
+            values=chosen,
+            forecast=Forecast(
+                expected=expected,
+                low=low,
+                high=high,
+                learn=value.learn,
+                exploit=value.exploit,
+                best=best.value,
+                best_expected=best.expected,
+                best_low=best.low,
+                best_high=best.high,
+                right=best.right,
+            ),
+        )
+        self._change(entries=(*entries, entry))
+        return Ask(
             id=entry.id,
             intervention=intervene(**chosen),
             cost=float(_ledger.price(budget, chosen)),
-            expected=float(effect.mean()),
-            low=float(low),
-            high=float(high),
-            value=value_of(outlook, point),
+            expected=expected,
+            low=low,
+            high=high,
+            value=value,
         )
-        self._change(entries=(*entries, entry))
-        return ask
 
     def tell(self, ask: Ask | Entry | int, data: Any) -> None:
         """Tell what an experiment gave.
@@ -291,23 +306,7 @@ class Campaign:
                 "nothing is known yet: tell observations, or the answer of an "
                 "experiment, before you ask for a recommendation."
             )
-        known = self._look()
-        outlook, sign = known.outlook, 1 if self.settings.minimize else -1
-        best = outlook.best
-        where, values = outlook.points.at(best)
-        effect = sign * outlook.loss[:, best]
-        low, high = np.quantile(effect, (0.05, 0.95))
-        names = [known.names[v] for v in where]
-        behind = _behind(outlook)
-        return Recommendation(
-            intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
-            expected=float(effect.mean()),
-            low=float(low),
-            high=float(high),
-            right=float((behind <= self._tolerance(known)).mean()),
-            keeps=float(outlook.allowed[:, best].mean()),
-            regret=float(behind.mean()),
-        )
+        return self._recommendation(self.look())
 
     def advise(self) -> Advice:
         """Whether another experiment is worth its price.
@@ -315,7 +314,7 @@ class Campaign:
         Raises:
             ValueError: an edge or a constraint names a variable that no row has.
         """
-        known, settings = self._look(), self.settings
+        known, settings = self.look(), self.settings
         outlook = self._affordable(known)
         right = float((_behind(outlook) <= self._tolerance(known)).mean())
         if not outlook.affordable.any() or self.left.get("seconds", 1.0) <= 0:
@@ -363,9 +362,6 @@ class Campaign:
         Raises:
             ValueError: an edge or a constraint names a variable that no row has.
         """
-        return self._look()
-
-    def _look(self) -> Known:
         if self._known is None:
             state, settings = self._state, self.settings
             table = state.table
@@ -386,6 +382,30 @@ class Campaign:
             )
             self._state = dataclasses.replace(state, shapes=self._known.belief.shapes)
         return self._known
+
+    def _recommendation(self, known: Known) -> Recommendation:
+        outlook = known.outlook
+        best = outlook.best
+        where, values = outlook.points.at(best)
+        names = [known.names[v] for v in where]
+        expected, low, high = self._interval(outlook, best)
+        behind = _behind(outlook)
+        return Recommendation(
+            intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
+            expected=expected,
+            low=low,
+            high=high,
+            right=float((behind <= self._tolerance(known)).mean()),
+            keeps=float(outlook.allowed[:, best].mean()),
+            regret=float(behind.mean()),
+        )
+
+    def _interval(self, outlook: Outlook, point: int) -> tuple[float, float, float]:
+        effect = outlook.loss[:, point] * (1 if self.settings.minimize else -1)
+        low, high = np.quantile(effect, (0.05, 0.95))
+        # A lopsided spread can have its mean beyond a quantile.
+        expected = float(np.clip(effect.mean(), low, high))
+        return expected, float(low), float(high)
 
     def _affordable(self, known: Known) -> Outlook:
         budget, entries = self.settings.budget, self._state.entries

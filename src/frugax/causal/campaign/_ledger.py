@@ -11,6 +11,35 @@ Status = Literal["pending", "answered", "failed", "refunded"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What was believed when an experiment was chosen; means of the target.
+
+    Attributes:
+        expected: of the experiment.
+        low: lower end of the 90 % interval of that mean.
+        high: upper end of it.
+        learn: what knowing the target's causes better was worth.
+        exploit: what knowing effects better was worth.
+        best: the intervention that was recommended then.
+        best_expected: of that intervention.
+        best_low: lower end of its 90 % interval.
+        best_high: upper end of it.
+        right: probability that it was within the tolerance of the best.
+    """
+
+    expected: float
+    low: float
+    high: float
+    learn: float
+    exploit: float
+    best: dict[str, float]
+    best_expected: float
+    best_low: float
+    best_high: float
+    right: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One experiment that was asked for.
 
@@ -20,12 +49,14 @@ class Entry:
         status: whether its answer is awaited or has come, it failed, or it never took
             place and costs nothing.
         why: of a failure, in words.
+        forecast: what was believed when it was chosen.
     """
 
     id: int
     values: dict[str, float]
     status: Status = "pending"
     why: str = ""
+    forecast: Forecast | None = None
 
 
 def price(budget: ExperimentBudget, names: Iterable[str]) -> Fraction:

@@ -10,6 +10,9 @@ from frugax.causal.worlds import Points
 
 # Share of worlds in which a recommendation must keep the constraints.
 SURE = 0.9
+# Deviations that a recommendation is worse than its mean: worlds may all be wrong alike,
+# where nobody has tried.
+PRUDENCE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,5 +48,5 @@ class Outlook:
 
     @property
     def best(self) -> int:
-        """The point to recommend today."""
-        return int(np.argmin(self.mean))
+        """The point to recommend today: good on average, and not by luck."""
+        return int(np.argmin(self.mean + PRUDENCE * self.loss.std(0)))

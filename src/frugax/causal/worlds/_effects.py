@@ -2,7 +2,7 @@
 
 A world may be wrong: a cause that nobody measured, a bend that the columns cannot show.
 So to each world's answer a smooth deviation is added, as large as the experiments done
-so far call for and none if they do not, and each is made to agree with what they gave.
+so far call for, and each is made to agree with what they gave.
 
 References:
     Aglietti et al. 2020, AISTATS, 'Causal Bayesian optimization' (a causal prior for a
@@ -19,7 +19,8 @@ from jaxtyping import Float, Int
 from ._basis import Basis
 from ._belief import Belief
 
-_SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)
+# Never none: what was not tried is known a little less well than what was.
+_SIZES = (0.03, 0.1, 0.3, 1.0)
 _LENGTHS = (0.25, 0.6)
 DRAWS = 32
 
@@ -122,7 +123,7 @@ class Deviation:
     """How far the experiments are from the worlds.
 
     Attributes:
-        size: standard deviation of the deviation, in the target's unit; 0 for none.
+        size: standard deviation of the deviation, in the target's unit.
         length: over which it changes, in half-widths of a range.
     """
 
@@ -145,7 +146,7 @@ def deviation(
         scale: standard deviation of the target, in its unit.
     """
     experiments = worlds.shape[1]
-    best, found = -np.inf, Deviation(0.0, _LENGTHS[0])
+    best, found = -np.inf, Deviation(_SIZES[0] * scale, _LENGTHS[0])
     if experiments < 2:
         return found
     spread = worlds - worlds.mean(0)
@@ -153,15 +154,15 @@ def deviation(
     shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2)
     gap = outcomes.mean - worlds.mean(0)
     for size in _SIZES:
-        for length in _LENGTHS if size else _LENGTHS[:1]:
+        for length in _LENGTHS:
             kernel = (size * scale) ** 2 * _kernel(
                 outcomes.points, outcomes.points, basis, length
             )
             root = np.linalg.cholesky(shared + kernel)
             half = np.linalg.solve(root, gap)
-            # A world that needs no correction is twice as likely as any that does.
             score = -0.5 * half @ half - np.log(np.diag(root)).sum()
-            score -= np.log(2 * len(_LENGTHS) * len(_SIZES)) if size else np.log(2)
+            # Worlds that are about right are likelier than any that are not.
+            score += np.log(len(_SIZES)) if size == _SIZES[0] else 0.0
             if score > best:
                 best, found = score, Deviation(size * scale, length)
     return found
@@ -187,8 +188,6 @@ def corrected(
         found: how large the deviation is.
         rng: where the deviations come from.
     """
-    if not found.size:
-        return worlds
     result = worlds.copy()
     groups = {where: g for g, where in enumerate(outcomes.points.where)}
     done, group = outcomes.points.group, points.group
