@@ -5,11 +5,15 @@ frames: `_frames.py`, `_csv.py`.
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+
+from ._csv import columns_of_csv
+from ._frames import arrays_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +56,7 @@ class Samples:
             )
 
     @classmethod
-    def observed(cls, variables: Sequence[str], values: Any) -> Self:
+    def observed(cls, variables: Sequence[str], values: Any) -> "Samples":
         """Rows in which nobody changed anything.
 
         Args:
@@ -64,6 +68,64 @@ class Samples:
         """
         values = np.asarray(values, np.float32)
         return cls(tuple(variables), values, np.zeros(values.shape, bool))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        intervened: Any = None,
+        variables: Sequence[str] | None = None,
+    ) -> "Samples":
+        """The rows of a frame of pandas, polars, narwhals or pyarrow, or of a dict.
+
+        Args:
+            frame: named columns of numbers; what is missing becomes NaN.
+            intervened: what was changed in which row. The name of a column of text that
+                names the variables, several with a comma, none where it is empty; or
+                for each variable the name of a column of booleans; or bool `(n, d)`;
+                or nothing, for observations.
+            variables: the columns to take; by default all that `intervened` does not
+                name.
+
+        Raises:
+            TypeError: the frame has no named columns, or is lazy.
+            ValueError: a column is missing, is no numbers, or is longer than another;
+                or what was changed is no variable.
+
+        Example:
+            >>> table = {"x": [1.0, 2.0], "y": [3.0, None], "changed": ["", "x"]}
+            >>> Samples.from_frame(table, intervened="changed").intervened.tolist()
+            [[False, False], [True, False]]
+        """
+        return cls(*arrays_of(frame, intervened, variables))
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        intervened: Any = None,
+        variables: Sequence[str] | None = None,
+        delimiter: str = ",",
+    ) -> "Samples":
+        """The rows of a text file whose first line names the columns.
+
+        Args:
+            path: of the file, UTF-8. Empty cells, `NA` and `NaN` are missing values.
+            intervened: as for `from_frame`.
+            variables: the columns to take; by default all that `intervened` does not
+                name.
+            delimiter: between the cells.
+
+        Raises:
+            ValueError: the file is no such table; the message has the line.
+        """
+        columns = columns_of_csv(path, delimiter)
+        try:
+            return cls.from_frame(columns, intervened=intervened, variables=variables)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def __len__(self) -> int:
         return len(self.values)
@@ -86,7 +148,7 @@ class Samples:
             )
         return self.variables.index(name)
 
-    def select(self, variables: Sequence[str]) -> Self:
+    def select(self, variables: Sequence[str]) -> "Samples":
         """The same rows with these columns, in this order.
 
         Args:
@@ -100,7 +162,7 @@ class Samples:
             tuple(variables), self.values[:, columns], self.intervened[:, columns]
         )
 
-    def rows(self, which: Any) -> Self:
+    def rows(self, which: Any) -> "Samples":
         """The same columns with some of the rows.
 
         Args:
@@ -108,7 +170,7 @@ class Samples:
         """
         return type(self)(self.variables, self.values[which], self.intervened[which])
 
-    def concat(self, other: Self) -> Self:
+    def concat(self, other: "Samples") -> "Samples":
         """The rows of this table, then those of another.
 
         Args:

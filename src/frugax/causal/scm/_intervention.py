@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -87,7 +87,7 @@ class Intervention:
         kinds = {change.kind for change in self.changes}
         return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
-    def __or__(self, other: Self) -> Self:
+    def __or__(self, other: "Intervention") -> "Intervention":
         return type(self)(self.changes + other.changes)
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Intervention:
         return [dataclasses.asdict(change) for change in self.changes]
 
     @classmethod
-    def from_record(cls, record: Iterable[Mapping[str, Any]]) -> Self:
+    def from_record(cls, record: Iterable[Mapping[str, Any]]) -> "Intervention":
         """The intervention that was written down.
 
         Args:

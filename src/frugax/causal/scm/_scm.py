@@ -8,7 +8,7 @@ pytree. Its arrays: `_mechanisms.py`. Drawing from it: `_sample.py` in NumPy,
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -61,7 +61,7 @@ class SCM:
         noise: str | Mapping[str, str] = "gaussian",
         target: str | None = None,
         hidden: Iterable[str] = (),
-    ) -> Self:
+    ) -> "SCM":
         """A model whose variables are weighted sums of their parents, plus noise.
 
         Args:
@@ -101,7 +101,7 @@ class SCM:
         noise: str | Mapping[str, str] = "gaussian",
         target: str | None = None,
         hidden: Iterable[str] = (),
-    ) -> Self:
+    ) -> "SCM":
         """A model of weights and of functions of your own.
 
         A function gets the values of its parents by name and the noise, already times
@@ -222,7 +222,7 @@ class SCM:
         _check_known([name], self.variables, "the model")
         return self.variables.index(name)
 
-    def with_target(self, name: str | None) -> Self:
+    def with_target(self, name: str | None) -> "SCM":
         """The same model with another target.
 
         Args:

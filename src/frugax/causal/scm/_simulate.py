@@ -136,7 +136,7 @@ def _made(
     m: Mechanisms, x: Float[Array, "n D"], noise: Float[Array, "n D"], j: Any
 ) -> Float[Array, " n"]:
     """The natural value of variable `j`."""
-    units = x @ m.inner[:, j] + m.phase[j]
+    units = x @ m.inner[:, j] + m.phase[j][None]
     act = jnp.where(m.kind[j] == KINDS.index("rff"), jnp.cos(units), jnp.tanh(units))
     size = m.noise_scale[j] * jnp.exp(jnp.tanh(x @ m.spread[:, j]))
     raw = m.bias[j] + x @ m.weight[:, j] + act @ m.outer[j] + size * noise[:, j]

@@ -6,6 +6,7 @@ graphs: `ExactLinearPosterior`. Guide: docs/causal_campaign.md.
 
 from ._basis import Basis
 from ._belief import Belief, believe
+from ._best_graph import LinearModel, best_linear_model
 from ._effects import (
     Deviation,
     Outcomes,
@@ -23,6 +24,7 @@ __all__ = [
     "Basis",
     "Belief",
     "Deviation",
+    "LinearModel",
     "Outcomes",
     "Points",
     "Shape",
@@ -30,6 +32,7 @@ __all__ = [
     "World",
     "answers",
     "believe",
+    "best_linear_model",
     "corrected",
     "deviation",
 ]
