@@ -35,14 +35,22 @@ from frugax.budget import table
 RESULTS = Path(__file__).parent / "results" / "causal_optimise.json"
 TRIALS = {"toy": 20, "complete": 40, "psa": 10, "epidemiology": 30}
 # What counts as solved: within so much of the optimum.
-GOOD = {"toy": 0.02 * 2.172, "complete": 0.05 * 3.48, "psa": 0.01, "epidemiology": 0.049}
+GOOD = {
+    "toy": 0.02 * 2.172,
+    "complete": 0.05 * 3.48,
+    "psa": 0.01,
+    "epidemiology": 0.049,
+}
 OBSERVED = 100
 Method = Callable[..., Iterator[causal.Intervention]]
 
 
 def campaign(policy: str, **more: Any) -> Method:
     def run(
-        env: causal.Environment, observed: causal.Samples, trials: int, rows: int,
+        env: causal.Environment,
+        observed: causal.Samples,
+        trials: int,
+        rows: int,
         seed: int,
     ) -> Iterator[causal.Intervention]:
         made = causal.Campaign(
@@ -60,9 +68,13 @@ def campaign(policy: str, **more: Any) -> Method:
         made.tell_observations(observed)
         while (ask := made.ask()) is not None:
             made.tell(
-                ask, env.sample(rows, seed=seed * 1000 + ask.id, intervention=ask.intervention)
+                ask,
+                env.sample(
+                    rows, seed=seed * 1000 + ask.id, intervention=ask.intervention
+                ),
             )
             yield made.recommend().intervention
+
     return run
 
 
@@ -90,7 +102,9 @@ def regrets(
     return [max(env.regret(i), 0.0) for i in found], spent
 
 
-def environments(names: Sequence[str], seeds: int, rows: int, methods: Sequence[str]) -> dict[str, Any]:
+def environments(
+    names: Sequence[str], seeds: int, rows: int, methods: Sequence[str]
+) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name in names:
         env = causal.environment(name)
@@ -145,7 +159,9 @@ def models(count: int) -> Iterator[tuple[str, causal.Environment]]:
         yield f"{family} {graph} {d}", env
 
 
-def random_models(count: int, trials: int, rows: int, methods: Sequence[str]) -> dict[str, Any]:
+def random_models(
+    count: int, trials: int, rows: int, methods: Sequence[str]
+) -> dict[str, Any]:
     found: dict[str, list[list[float]]] = {m: [] for m in methods}
     names: list[str] = []
     nothing: list[float] = []
@@ -158,7 +174,8 @@ def random_models(count: int, trials: int, rows: int, methods: Sequence[str]) ->
             found[method].append(each)
             cpu[method] += spent / count
         print(
-            f"{i:3} {name:22} " + " ".join(f"{m} {found[m][-1][-1]:.3f}" for m in methods),
+            f"{i:3} {name:22} "
+            + " ".join(f"{m} {found[m][-1][-1]:.3f}" for m in methods),
             flush=True,
         )
     summary: dict[str, Any] = {}
@@ -174,10 +191,16 @@ def random_models(count: int, trials: int, rows: int, methods: Sequence[str]) ->
         if "campaign" in found and method != "campaign":
             ours = np.array([r[-1] for r in found["campaign"]])
             summary[method]["campaign minus it"] = interval(ours - last)
-            summary[method]["campaign over it"] = float(ours.mean() / last.mean()) if last.mean() else None
+            summary[method]["campaign over it"] = (
+                float(ours.mean() / last.mean()) if last.mean() else None
+            )
     return {
-        "models": names, "doing nothing": float(np.mean(nothing)), "trials": trials, "rows": rows,
-        "regret": found, "summary": summary,
+        "models": names,
+        "doing nothing": float(np.mean(nothing)),
+        "trials": trials,
+        "rows": rows,
+        "regret": found,
+        "summary": summary,
     }
 
 
@@ -199,21 +222,35 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--to", type=Path)
     asked = parser.parse_args()
-    have = [m for m in METHODS if m != "gies + regression" or gies_regression.__module__ and _has_gies()]
+    have = [
+        m
+        for m in METHODS
+        if m != "gies + regression" or (gies_regression.__module__ and _has_gies())
+    ]
     result: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         if asked.part in ("all", "environments"):
             methods = asked.methods or ["campaign", "random"]
-            result["environments"] = environments(asked.names, asked.seeds, asked.rows or 100, methods)
+            result["environments"] = environments(
+                asked.names, asked.seeds, asked.rows or 100, methods
+            )
         if asked.part in ("all", "random"):
-            part = random_models(asked.models, asked.trials, asked.rows or 10, asked.methods or have)
+            part = random_models(
+                asked.models, asked.trials, asked.rows or 10, asked.methods or have
+            )
             result[f"random, {part['rows']} rows"] = part
             head = ["method", "mean regret", "95 %", "campaign minus it", "CPU-s"]
             lines = [
-                [m, f"{s['mean']:.3f}", "{:.3f} to {:.3f}".format(*s["interval"]),
-                 "{:+.3f} to {:+.3f}".format(*s["campaign minus it"]) if "campaign minus it" in s else "",
-                 f"{s['cpu_s']:.2f}"]
+                [
+                    m,
+                    f"{s['mean']:.3f}",
+                    "{:.3f} to {:.3f}".format(*s["interval"]),
+                    "{:+.3f} to {:+.3f}".format(*s["campaign minus it"])
+                    if "campaign minus it" in s
+                    else "",
+                    f"{s['cpu_s']:.2f}",
+                ]
                 for m, s in part["summary"].items()
             ]
             print(table(head, lines))

@@ -158,7 +158,7 @@ def gies_regression(
 def _gies_model(
     data: list[np.ndarray], targets: list[list[int]], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights `[parent, child]` and constants of a linear model on the graph of GIES."""
+    """Weights `[parent, child]` and constants of a linear model on GIES' graph."""
     import gies
 
     # One entry for each set of targets, as gies wants it.

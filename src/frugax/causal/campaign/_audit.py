@@ -1,8 +1,8 @@
 """Would it have been better to choose otherwise? The campaign replayed where we know.
 
 Each world that agrees with the data stands in for the truth: it gives the observations
-and the answers, and its own best intervention is known. All ways to choose may spend the
-same.
+and the answers, and its own best intervention is known. All ways to choose may spend
+the same.
 """
 
 import dataclasses
@@ -62,7 +62,9 @@ def audit(
     """
     known, settings = campaign.look(), campaign.settings
     if campaign.samples is None:
-        raise ValueError("nothing is known yet: an audit needs rows to learn worlds from.")
+        raise ValueError(
+            "nothing is known yet: an audit needs rows to learn worlds from."
+        )
     if not 1 <= worlds <= len(known.belief.worlds):
         raise ValueError(
             f"worlds must be 1 to {len(known.belief.worlds)}, got {worlds}."
@@ -170,7 +172,8 @@ class _Truth:
                 if loss < best:
                     best = loss
                     found = {
-                        self.names[v]: float(x) for v, x in zip(where, each, strict=True)
+                        self.names[v]: float(x)
+                        for v, x in zip(where, each, strict=True)
                     }
         return found
 
@@ -185,9 +188,7 @@ class _Truth:
         if not sets or (budget.cost is None and budget.n is None):
             return None
         chosen = sets[self.rng.integers(len(sets))]
-        return {
-            n: float(self.rng.uniform(*self.settings.variables[n])) for n in chosen
-        }
+        return {n: float(self.rng.uniform(*self.settings.variables[n])) for n in chosen}
 
     def _rows(self, values: dict[str, float], rows: int) -> Samples:
         where = [self.names.index(n) for n in values]

@@ -169,6 +169,19 @@ class Campaign:
         """All rows that were told; None before there are any."""
         return self._state.table
 
+    def rows_of(self, entry: Entry) -> Samples:
+        """The rows that an experiment gave; none if it has none.
+
+        Args:
+            entry: one of `asks`.
+
+        Raises:
+            FrugaxError: nothing was told yet.
+        """
+        if self._state.table is None:
+            raise FrugaxError("nothing was told yet: there are no rows.")
+        return self._state.table.rows(self._state.of_entry == entry.id)
+
     @property
     def spent(self) -> float:
         """What the experiments that took place cost, failed ones too."""
@@ -342,8 +355,8 @@ class Campaign:
             stop, why = (
                 True,
                 (
-                    f"the best experiment is worth {value.per_cost:.3g} for each unit of "
-                    f"cost, and {settings.worth:g} is wanted."
+                    f"the best experiment is worth {value.per_cost:.3g} for each unit "
+                    f"of cost, and {settings.worth:g} is wanted."
                 ),
             )
         else:

@@ -45,9 +45,7 @@ def simulated(truth: Environment, rows: int, seed: int) -> Experiment:
     )
 
 
-def asked_of(
-    function: Callable[..., Any], rows: int, seed: int
-) -> Experiment:
+def asked_of(function: Callable[..., Any], rows: int, seed: int) -> Experiment:
     """Experiments by a function of the user's own.
 
     Args:

@@ -95,7 +95,7 @@ def read(path: str | os.PathLike[str]) -> State:
             arrays = {key: file[key] for key in file.files}
         told = json.loads(arrays["campaign"].tobytes())
         if told["format"] != _FORMAT:
-            raise ValueError(f"its format is {told['format']!r:.60}")
+            raise CorruptFileError(f"{name} is a {told['format']!r:.60}, no campaign.")
         if told["version"] > _VERSION:
             raise UnsupportedFileError(
                 f"{name} was written by a newer version of frugax: update it."

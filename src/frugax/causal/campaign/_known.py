@@ -26,7 +26,6 @@ from ._ledger import Entry, price
 from ._settings import Settings
 from ._space import grid, joined, nearby
 
-
 _MEASURED = 0.5  # share of rows in which a variable must be known to count
 
 

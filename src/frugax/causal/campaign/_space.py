@@ -1,4 +1,4 @@
-"""The experiments that are weighed: a grid over each set's ranges, finer where it counts."""
+"""The experiments that are weighed: a grid, finer where it counts."""
 
 import itertools
 
@@ -89,7 +89,7 @@ def joined(one: Points, other: Points) -> Points:
 def _unit(
     places: int, count: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "points {places}"]:
-    """Points in the unit cube: a grid in two dimensions, corners and a spread in more."""
+    """Points in the unit cube: a grid for two places, corners and a spread for more."""
     if places == 2:
         side = np.linspace(0.0, 1.0, max(int(count**0.5), 3))
         return np.array(list(itertools.product(side, side)))

@@ -7,11 +7,10 @@ from jaxtyping import Bool, Float, Int
 
 from frugax.causal.worlds import Points
 
-
 # Share of worlds in which a recommendation must keep the constraints.
 SURE = 0.9
-# Deviations that a recommendation is worse than its mean: worlds may all be wrong alike,
-# where nobody has tried.
+# A recommendation counts as so many deviations worse than its mean: where nobody has
+# tried, worlds may all be wrong alike.
 PRUDENCE = 0.5
 
 

@@ -7,6 +7,7 @@ variables, in ascending order, is a parent.
 
 from functools import lru_cache
 from typing import Any
+
 import numpy as np
 
 _EDGE_LOG_ODDS = np.float32(-1.2)  # of an edge before any data: about one in four

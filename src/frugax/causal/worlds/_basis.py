@@ -1,8 +1,8 @@
 """Functions of one variable, from which a mechanism is put together.
 
 A smooth function on an interval is a sum of sines whose weights have a known prior
-variance (a Gaussian process in its Laplace eigenbasis), so it costs a regression on some
-twenty columns and a sample of it is a sample of their weights.
+variance (a Gaussian process in its Laplace eigenbasis), so it costs a regression on
+some twenty columns and a sample of it is a sample of their weights.
 
 References:
     Solin & Särkkä 2020, Statistics and Computing 30:419-446.
@@ -13,8 +13,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Bool, Float
 
-# The sines vanish at the ends of [-EDGE, EDGE], in half-widths of a variable's range: far
-# enough outside to leave the range free, near enough not to waste sines.
+# The sines vanish at the ends of [-EDGE, EDGE], in half-widths of a variable's range:
+# far enough outside to leave the range free, near enough not to waste sines.
 EDGE = 1.5
 # Beyond this the smooth part stays as it is: no sine says anything there.
 _REACH = 1.1

@@ -77,7 +77,7 @@ def best_linear_model(
 def _best_parents(
     sets: tuple[np.ndarray, ...], logs: tuple[np.ndarray, ...]
 ) -> list[int]:
-    """Parents in the best graph, as bit masks: best of each order, best last variable."""
+    """Parents in the best graph, as bit masks: the best last variable of each set."""
     d = len(sets)
     best = np.full((d, 1 << d), -np.inf)
     which = np.zeros((d, 1 << d), np.int64)
@@ -91,7 +91,9 @@ def _best_parents(
     total = np.full(1 << d, -np.inf)
     total[0], last = 0.0, np.zeros(1 << d, np.int64)
     for s in range(1, 1 << d):
-        options = [(total[s ^ 1 << v] + best[v, s ^ 1 << v], v) for v in range(d) if s >> v & 1]
+        options = [
+            (total[s ^ 1 << v] + best[v, s ^ 1 << v], v) for v in range(d) if s >> v & 1
+        ]
         total[s], last[s] = max(options)
     found, left = [0] * d, (1 << d) - 1
     while left:

@@ -46,7 +46,11 @@ class Points:
         return np.repeat(np.arange(len(self.where)), [len(v) for v in self.values])
 
     def at(self, index: int) -> tuple[tuple[int, ...], Float[np.ndarray, " places"]]:
-        """The variables that a point sets, and to what."""
+        """The variables that a point sets, and to what.
+
+        Raises:
+            IndexError: there is no such point.
+        """
         for where, values in zip(self.where, self.values, strict=True):
             if index < len(values):
                 return where, values[index]
