@@ -20,6 +20,7 @@ from frugax.causal.worlds import (
     believe,
     corrected,
     deviation,
+    doubt,
 )
 
 from ._ledger import Entry, price
@@ -78,13 +79,10 @@ def look(
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
     basis = Basis.of(values, observed, ranges[:, 0], ranges[:, 1])
-    edges = {
-        what: [(names.index(a), names.index(b)) for a, b in pairs]
-        for what, pairs in (
-            ("required", settings.required),
-            ("forbidden", settings.forbidden),
-        )
-    }
+    required, forbidden = (
+        [(names.index(a), names.index(b)) for a, b in pairs]
+        for pairs in (settings.required, settings.forbidden)
+    )
     belief = believe(
         values,
         table.intervened,
@@ -93,7 +91,8 @@ def look(
         rng=rng,
         max_parents=settings.max_parents,
         shapes=shapes,
-        **edges,
+        required=required,
+        forbidden=forbidden,
     )
     scale = _scale(values[:, target], observed)
     outcomes, one_row = _outcomes(
@@ -133,6 +132,14 @@ def look(
         said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
     )
     loss = sign * likely
+    shift, unsure = doubt(
+        likely.mean(0),
+        points,
+        at_experiments.mean(0),
+        outcomes,
+        basis,
+        scale,
+    )
     allowed = np.ones(loss.shape, bool)
     for i, (low, high) in enumerate(settings.constraints.values(), start=1):
         allowed &= said[:, :, i] >= (-np.inf if low is None else low)
@@ -155,6 +162,8 @@ def look(
         affordable=np.ones(len(points), bool),
         causes=belief.graphs[:, target],
         reached=reached,
+        shift=sign * shift,
+        doubt=unsure,
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
     )
     return Known(

@@ -9,8 +9,7 @@ from frugax.causal.worlds import Points
 
 # Share of worlds in which a recommendation must keep the constraints.
 SURE = 0.9
-# A recommendation counts as so many deviations worse than its mean: where nobody has
-# tried, worlds may all be wrong alike.
+# A recommendation counts as so many deviations worse than its mean.
 PRUDENCE = 0.5
 
 
@@ -26,6 +25,8 @@ class Outlook:
         affordable: which experiments the budget still allows.
         causes: which worlds agree on the causes of the target; `[worlds]`.
         reached: the least loss of the experiments under way; infinite without any.
+        shift: what experiments nearby add to the mean that worlds agree on.
+        doubt: standard deviation of what is left of that.
         noise: standard error of one experiment's outcome, in the target's unit.
     """
 
@@ -36,6 +37,8 @@ class Outlook:
     affordable: Bool[np.ndarray, " points"]
     causes: Int[np.ndarray, " worlds"]
     reached: Float[np.ndarray, " worlds"]
+    shift: Float[np.ndarray, " points"]
+    doubt: Float[np.ndarray, " points"]
     noise: float
 
     @property
@@ -48,4 +51,5 @@ class Outlook:
     @property
     def best(self) -> int:
         """The point to recommend today: good on average, and not by luck."""
-        return int(np.argmin(self.mean + PRUDENCE * self.loss.std(0)))
+        unsure = PRUDENCE * self.loss.std(0) + self.doubt
+        return int(np.argmin(self.mean + self.shift + unsure))

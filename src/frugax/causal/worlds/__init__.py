@@ -14,6 +14,7 @@ from ._effects import (
     answers,
     corrected,
     deviation,
+    doubt,
 )
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
@@ -35,4 +36,5 @@ __all__ = [
     "best_linear_model",
     "corrected",
     "deviation",
+    "doubt",
 ]

@@ -107,7 +107,7 @@ def _mechanism(
         known = None
     return fit_mechanism(
         values[whole, v],
-        values[np.ix_(whole, list(parents))],
+        values[whole][:, list(parents)],
         parents,
         basis,
         known=known,

@@ -2,7 +2,7 @@
 
 A world may be wrong: a cause that nobody measured, a bend that the columns cannot show.
 So to each world's answer a smooth deviation is added, as large as the experiments done
-so far call for, and each is made to agree with what they gave.
+so far call for and none if they do not, and each is made to agree with what they gave.
 
 References:
     Aglietti et al. 2020, AISTATS, 'Causal Bayesian optimization' (a causal prior for a
@@ -19,8 +19,10 @@ from jaxtyping import Float, Int
 from ._basis import Basis
 from ._belief import Belief
 
-# Never none: what was not tried is known a little less well than what was.
-_SIZES = (0.03, 0.1, 0.3, 1.0)
+_SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)
+# What was not tried is known a little less well than what was: by this share of the
+# target's spread, whatever the worlds say.
+_DOUBT = 0.1
 _LENGTHS = (0.25, 0.6)
 DRAWS = 32
 
@@ -59,7 +61,7 @@ class Points:
 
     @classmethod
     def of(
-        cls, each: Sequence[tuple[tuple[int, ...], Sequence[float]]]
+        cls, each: Sequence[tuple[tuple[int, ...], Sequence[float] | np.ndarray]]
     ) -> tuple["Points", Int[np.ndarray, " points"]]:
         """Group single interventions; and where each of them has gone."""
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -127,7 +129,7 @@ class Deviation:
     """How far the experiments are from the worlds.
 
     Attributes:
-        size: standard deviation of the deviation, in the target's unit.
+        size: standard deviation of the deviation, in the target's unit; 0 for none.
         length: over which it changes, in half-widths of a range.
     """
 
@@ -150,7 +152,7 @@ def deviation(
         scale: standard deviation of the target, in its unit.
     """
     experiments = worlds.shape[1]
-    best, found = -np.inf, Deviation(_SIZES[0] * scale, _LENGTHS[0])
+    best, found = -np.inf, Deviation(0.0, _LENGTHS[0])
     if experiments < 2:
         return found
     spread = worlds - worlds.mean(0)
@@ -158,15 +160,15 @@ def deviation(
     shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2)
     gap = outcomes.mean - worlds.mean(0)
     for size in _SIZES:
-        for length in _LENGTHS:
+        for length in _LENGTHS if size else _LENGTHS[:1]:
             kernel = (size * scale) ** 2 * _kernel(
                 outcomes.points, outcomes.points, basis, length
             )
             root = np.linalg.cholesky(shared + kernel)
             half = np.linalg.solve(root, gap)
             score = -0.5 * half @ half - np.log(np.diag(root)).sum()
-            # Worlds that are about right are likelier than any that are not.
-            score += np.log(len(_SIZES)) if size == _SIZES[0] else 0.0
+            # Worlds that are right are as likely as all that are not.
+            score -= np.log(2 * len(_LENGTHS) * len(_SIZES)) if size else np.log(2)
             if score > best:
                 best, found = score, Deviation(size * scale, length)
     return found
@@ -192,6 +194,8 @@ def corrected(
         found: how large the deviation is.
         rng: where the deviations come from.
     """
+    if not found.size:
+        return worlds
     result = worlds.copy()
     groups = {where: g for g, where in enumerate(outcomes.points.where)}
     done, group = outcomes.points.group, points.group
@@ -217,6 +221,40 @@ def corrected(
             add = add + gap @ np.linalg.solve(inner, kernel[n:, :n])
         result[:, group == g] += add
     return result
+
+
+def doubt(
+    mean: Float[np.ndarray, " points"],
+    points: Points,
+    at_experiments: Float[np.ndarray, " experiments"],
+    outcomes: Outcomes,
+    basis: Basis,
+    scale: float,
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    """How far the worlds' mean may be off where nobody has tried.
+
+    Args:
+        mean: what the worlds say of the points on average.
+        points: interventions.
+        at_experiments: what they say of the experiments on average.
+        outcomes: what those gave.
+        basis: ranges of the variables.
+        scale: standard deviation of the target, in its unit.
+
+    Returns:
+        What to add to the mean, and the standard deviation that is left; none of both
+        before there are experiments.
+    """
+    if not len(outcomes.mean):
+        return np.zeros_like(mean), np.zeros_like(mean)
+    size, length = _DOUBT * scale, _LENGTHS[0]
+    among = size**2 * _kernel(outcomes.points, outcomes.points, basis, length)
+    cross = size**2 * _kernel(points, outcomes.points, basis, length)
+    inner = among + np.diag(outcomes.error**2)
+    solved = np.linalg.solve(inner, cross.T)
+    left = size**2 - np.einsum("ij,ji->i", cross, solved)
+    shift = (outcomes.mean - at_experiments) @ solved
+    return shift, np.sqrt(np.maximum(left, 0.0))
 
 
 def _kernel(

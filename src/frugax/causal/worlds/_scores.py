@@ -16,9 +16,9 @@ from ._basis import Basis, sines, spectrum
 from ._evidence import log_evidence
 
 # Columns for one parent when sets are compared: enough to see a bend, few enough that
-# a thousand sets cost a tenth of a second.
-_SINES = 6
-_LENGTHS = (0.5, 1.2)
+# a thousand sets cost a tenth of a second. Few variables can have more of them.
+_SINES, _SINES_OF_FEW, _FEW = 6, 12, 6
+_LENGTHS = (0.3, 1.0)
 _GAINS = (3.0, 30.0, 300.0)
 
 
@@ -59,7 +59,7 @@ def parent_scores(
     whole = np.isfinite(values).all(axis=1)
     values, intervened = values[whole], intervened[whole]
     d = values.shape[1]
-    sines_each = _SINES if curved else 0
+    sines_each = (_SINES_OF_FEW if d <= _FEW else _SINES) if curved else 0
     width = 1 + sines_each
     columns = np.empty((len(values), 1 + d * width))
     columns[:, 0] = 1.0
