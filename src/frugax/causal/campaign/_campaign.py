@@ -4,13 +4,13 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from frugax.budget import ExperimentBudget
 from frugax.causal.data import Samples
-from frugax.causal.policy import POLICIES, Outlook, PolicyName, value_of
+from frugax.causal.policy import POLICIES, Outlook, value_of
 from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
 
@@ -56,7 +56,7 @@ class Campaign:
         tolerance: float | None = None,
         worth: float = 0.0,
         sure: float = 0.95,
-        policy: PolicyName = "improvement",
+        policy: str = "improvement",
         worlds: int = 32,
         max_parents: int = 3,
         seed: int = 0,
@@ -96,7 +96,7 @@ class Campaign:
         self._path: str | os.PathLike[str] | None = None
 
     @classmethod
-    def begin(cls, settings: Settings) -> Self:
+    def begin(cls, settings: Settings) -> "Campaign":
         """Begin a campaign with settings that were read from a file.
 
         Args:
@@ -105,13 +105,13 @@ class Campaign:
         return cls._of(State(settings=settings, began_s=time.time()))
 
     @classmethod
-    def _of(cls, state: State) -> Self:
+    def _of(cls, state: State) -> "Campaign":
         campaign = cls.__new__(cls)
         campaign._state, campaign._known, campaign._path = state, None, None
         return campaign
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> "Campaign":
         """Go on with a campaign that was saved.
 
         Args:

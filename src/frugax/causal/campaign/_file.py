@@ -5,6 +5,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def read(path: str | os.PathLike[str]) -> State:
         return _state(told, arrays)
     except (
         *(ValueError, KeyError, TypeError, IndexError, EOFError, OSError),
-        *(zipfile.BadZipFile, WrongValueError, NotImplementedError),
+        *(zipfile.BadZipFile, zlib.error, WrongValueError, NotImplementedError),
     ) as e:
         raise CorruptFileError(
             f"{name} is no campaign, or damaged ({e}): go back to a copy of it."

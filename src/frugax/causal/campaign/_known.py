@@ -218,7 +218,7 @@ def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
     must = [settings.target, *settings.constraints]
     rest = [n for n in table.variables if n not in must]
     # What is hardly ever measured says little and costs whole rows.
-    seen = np.isfinite(table.values).mean(0)
+    seen = np.isfinite(table.values).sum(0) / max(len(table), 1)
     rest = [
         n for n in rest if n in settings.variables or seen[table.index(n)] >= _MEASURED
     ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from frugax.budget import ExperimentBudget, check_budget
-from frugax.causal.policy import POLICIES, PolicyName
+from frugax.causal.policy import POLICIES
 
 _MOST_SETS = 400
 
@@ -56,7 +56,7 @@ class Settings:
     tolerance: float | None = None
     worth: float = 0.0
     sure: float = 0.95
-    policy: PolicyName = "improvement"
+    policy: str = "improvement"
     worlds: int = 32
     max_parents: int = 3
     seed: int = 0

@@ -5,7 +5,7 @@ that is affordable. All weigh what they hope for by its price.
 """
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -13,7 +13,6 @@ from jaxtyping import Float
 from ._outlook import Outlook
 from ._value import totals
 
-PolicyName: TypeAlias = Literal["improvement", "thompson", "gain", "ucb", "random"]
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
 # Experiments whose worth is computed in full; it takes a millisecond each.

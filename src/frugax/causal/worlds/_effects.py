@@ -37,7 +37,7 @@ class Points:
     """
 
     where: tuple[tuple[int, ...], ...]
-    values: tuple[Float[np.ndarray, "points places"], ...]
+    values: tuple[Float[np.ndarray, "_ _"], ...]
 
     def __len__(self) -> int:
         return sum(map(len, self.values))

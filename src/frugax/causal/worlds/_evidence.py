@@ -36,7 +36,7 @@ def log_evidence(
     diagonal = np.diagonal(root, axis1=-2, axis2=-1)
     shape = NOISE_SHAPE + rows / 2
     rest = np.maximum(square - np.sum(half**2, axis=-1), 1e-12 * max(square, 1.0))
-    return (
+    return np.asarray(
         -np.sum(np.log(diagonal), axis=-1)
         - shape * np.log(NOISE_SCALE + rest / 2)
         + NOISE_SHAPE * np.log(NOISE_SCALE)

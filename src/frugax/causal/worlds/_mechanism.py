@@ -129,12 +129,13 @@ class Drawn:
     noise: Float[np.ndarray, " n"]
 
     def __call__(
-        self, scaled: list[Float[np.ndarray, "rows draws"]]
+        self, scaled: list[Float[np.ndarray, "_ _"]]
     ) -> Float[np.ndarray, "rows draws"]:
         """Its value without noise.
 
         Args:
-            scaled: the parents' values, as `Basis.scaled` gives them.
+            scaled: the parents' values, as `Basis.scaled` gives them; one row or draw
+                counts for all.
         """
         value: np.ndarray = np.full((1, 1), self.constant)
         for u, slope, table in zip(scaled, self.lines, self.tables, strict=True):
