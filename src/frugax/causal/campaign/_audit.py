@@ -60,7 +60,7 @@ def audit(
     Raises:
         ValueError: no row was told, or there are fewer worlds than that.
     """
-    known, settings = campaign.look(), campaign.settings
+    known, settings = campaign.look(whole=True), campaign.settings
     if campaign.samples is None:
         raise ValueError(
             "nothing is known yet: an audit needs rows to learn worlds from."

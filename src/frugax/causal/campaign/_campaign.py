@@ -369,13 +369,17 @@ class Campaign:
             )
         return Advice(stop=stop, why=why, value=value, right=right)
 
-    def look(self) -> Known:
+    def look(self, *, whole: bool = False) -> Known:
         """What is known: worlds, edges, and what they say of every experiment.
+
+        Args:
+            whole: whether the worlds must have functions for all variables, to sample
+                from; else only for what causes the target.
 
         Raises:
             ValueError: an edge or a constraint names a variable that no row has.
         """
-        if self._known is None:
+        if self._known is None or whole:
             state, settings = self._state, self.settings
             table = state.table
             if table is None:
@@ -390,9 +394,17 @@ class Campaign:
                 table = joined(
                     table, Samples.observed(missing, np.empty((0, len(missing))))
                 )
-            self._known = look(
-                settings, table, state.of_entry, state.entries, state.shapes
+            known = look(
+                settings,
+                table,
+                state.of_entry,
+                state.entries,
+                state.shapes,
+                whole=whole,
             )
+            if whole:
+                return known
+            self._known = known
             self._state = dataclasses.replace(state, shapes=self._known.belief.shapes)
         return self._known
 

@@ -57,6 +57,8 @@ def look(
     of_entry: np.ndarray,
     entries: Sequence[Entry],
     shapes: Mapping[tuple[int, int], Shapes],
+    *,
+    whole: bool = False,
 ) -> Known:
     """Weigh all experiments in the light of all rows.
 
@@ -66,6 +68,7 @@ def look(
         of_entry: for each row the number of its experiment, or -1.
         entries: the experiments.
         shapes: of mechanisms, found before with fewer rows.
+        whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
         ValueError: an edge or a constraint names a variable that no row has.
@@ -91,6 +94,7 @@ def look(
         rng=rng,
         max_parents=settings.max_parents,
         shapes=shapes,
+        wanted=None if whole else wanted,
         required=required,
         forbidden=forbidden,
     )

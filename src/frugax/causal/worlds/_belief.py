@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ._basis import Basis
-from ._mechanism import Mechanism, Shapes, fit_mechanism
+from ._mechanism import Drawn, Mechanism, Shapes, fit_mechanism
 from ._orders import draw_graphs, edges, sum_over_orders
 from ._scores import parent_scores
 from ._world import World
@@ -45,6 +45,7 @@ def believe(
     forbidden: Collection[tuple[int, int]] = (),
     shapes: Mapping[tuple[int, int], Shapes] | None = None,
     curved: bool = True,
+    wanted: Collection[int] | None = None,
 ) -> Belief:
     """Draw worlds: a graph each, then a function for every variable.
 
@@ -59,6 +60,8 @@ def believe(
         forbidden: edges (parent, child) that there are not.
         shapes: of an earlier belief, which save the search for them.
         curved: whether effects may bend when graphs are compared.
+        wanted: the variables that will be asked for: only what causes them gets a
+            function; None for all variables.
     """
     scores = parent_scores(
         values,
@@ -74,8 +77,12 @@ def believe(
     mechanisms: dict[tuple[int, int], tuple[Mechanism, ...]] = {}
     worlds: list[World] = []
     for graph in graphs:
-        drawn = []
+        drawn: list[Drawn | None] = []
+        needed = range(len(graph)) if wanted is None else _causes(graph, wanted)
         for v, parents in enumerate(graph.tolist()):
+            if v not in needed:
+                drawn.append(None)
+                continue
             key = v, parents
             if key not in mechanisms:
                 found[key], mechanisms[key] = _mechanism(
@@ -112,6 +119,16 @@ def _mechanism(
         basis,
         known=known,
     )
+
+
+def _causes(graph: Int[np.ndarray, " d"], wanted: Collection[int]) -> set[int]:
+    found, left = set[int](), list(wanted)
+    while left:
+        v = left.pop()
+        if v not in found:
+            found.add(v)
+            left += [u for u in range(len(graph)) if int(graph[v]) >> u & 1]
+    return found
 
 
 def _order(graph: Int[np.ndarray, " d"]) -> tuple[int, ...]:

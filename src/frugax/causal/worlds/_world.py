@@ -20,12 +20,12 @@ class World:
 
     Attributes:
         basis: ranges of the variables.
-        drawn: the function of each variable.
+        drawn: the function of each variable; None where nobody asks for it.
         order: the variables, causes first.
     """
 
     basis: Basis
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[Drawn | None, ...]
     order: tuple[int, ...]
 
     def expected(
@@ -88,7 +88,7 @@ class World:
             if v in where:
                 found[v] = values[:, where.index(v), None]
             elif v in needed:
-                drawn = self.drawn[v]
+                drawn = self._function(v)
                 scaled = [self.basis.scaled(found[u], u) for u in drawn.parents]
                 shaken = drawn.noise[noise[v] % len(drawn.noise)]
                 # On average noise is nothing: without this a few draws would say so
@@ -104,5 +104,11 @@ class World:
             if v not in needed:
                 needed.add(v)
                 if v not in where:
-                    left += self.drawn[v].parents
+                    left += self._function(v).parents
         return needed
+
+    def _function(self, v: int) -> Drawn:
+        drawn = self.drawn[v]
+        if drawn is None:
+            raise ValueError(f"variable {v} was not wanted when this world was drawn.")
+        return drawn
