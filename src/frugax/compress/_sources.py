@@ -208,7 +208,9 @@ class Source:
             block, values = found
             blocks.append(block)
             digest.update(values.view(np.uint8).data)
-            error += Error.between(values, flat[at : at + len(values)])
+            part = flat[at : at + len(values)]
+            error += Error.between(values, part)
+            let_go(part)
             at += len(values)
         record = self._record(codec, step, digest.hexdigest(), error)
         return Encoded(record, tuple(blocks), error)
