@@ -21,6 +21,7 @@ from ._container import (
     digest_of,
     row_of,
 )
+from ._mapped import let_go
 from ._quantised import Step, values_of
 from ._trellis_lanes import Lanes, quantise, run_classes
 from ._trellis_walk import Packed, groups
@@ -33,11 +34,14 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     need not wait for the next.
     """
     flat = array.reshape(-1)
-    parts = [flat[i : i + BLOCK] for i in range(0, len(flat), BLOCK)]
-    blocks = tuple(_lossless.encode(part) for part in parts)
+    blocks: list[bytes] = []
+    for i in range(0, len(flat), BLOCK):
+        part = flat[i : i + BLOCK]
+        blocks.append(_lossless.encode(part))
+        let_go(part)
     if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
-        return "lossless", blocks
-    return "stored", tuple(part.tobytes() for part in parts)
+        return "lossless", tuple(blocks)
+    return "stored", (flat.tobytes(),) * len(blocks)
 
 
 def stepped_blocks(
