@@ -30,6 +30,7 @@ from frugax.allocate import best_one_each
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
+from ._coding import Wanted, encode_all
 from ._container import Encoded
 from ._error import relative
 from ._estimate import Point
@@ -111,11 +112,13 @@ def draft_of(
     total = max(1, sum(source.array.nbytes for source in sources))
     tensors: list[Encoded] = []
     done = 0
+    coded = encode_all(
+        [Wanted(s, steps(s), None if codec is None else codec(s)) for s in sources]
+    )
     for source in sources:
         if progress is not None:
             progress(done / total, f"coding {source.name or 'the array'}")
-        named = None if codec is None else codec(source)
-        tensors.append(source.encoded(steps(source), named))
+        tensors.append(next(coded))
         done += source.array.nbytes
     return Draft(write(structure, tensors), tuple(tensors), sources, gap)
 

@@ -2,7 +2,7 @@
 
 import collections
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -22,8 +22,11 @@ from ._container import (
     row_of,
 )
 from ._quantised import Step, values_of
-from ._trellis_lanes import Lanes, quantise, run_classes
+from ._trellis_lanes import Lanes, Part, quantise, run_classes
 from ._trellis_walk import Packed, groups
+
+# Lanes of the trellis that are coded side by side, at most: some 100 MB of work.
+_MOST_LANES = 2048
 
 
 def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
@@ -40,32 +43,59 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     return "stored", tuple(part.tobytes() for part in parts)
 
 
-def stepped_blocks(
-    array: np.ndarray, codec: str, step: Step
+def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
+    """The chunks of an array, as `trellis_blocks` codes them."""
+    flat, row = array.reshape(-1), row_of(array.shape)
+    numbers = chunk_numbers("trellis", array.shape)
+    for first in range(0, len(flat), numbers):
+        values = flat[first : first + numbers]
+        lanes = Lanes.of_rows(len(values), row)
+        yield Part(values, step, lanes, run_classes(values, lanes))
+
+
+def trellis_blocks(
+    parts: Iterable[Part],
 ) -> Iterator[tuple[bytes, np.ndarray] | None]:
-    """Code an array with a step, chunk by chunk; None where some number is too large.
+    """Code chunks with the trellis; small neighbours side by side, which is quicker.
 
     Yields:
-        The bytes of each chunk, and the values that they stand for.
+        The bytes of each chunk, and the values that they stand for; None where some
+        number is too large.
     """
+    group: list[Part] = []
+    for part in parts:
+        lanes = sum(other.lanes.count for other in group) + part.lanes.count
+        if group and lanes > _MOST_LANES:
+            yield from _trellis_group(group)
+            group = []
+        group.append(part)
+    yield from _trellis_group(group)
+
+
+def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | None]:
+    quantised = quantise(parts)
+    blocks = iter(_trellis_block.encode([c for c in quantised if c is not None]))
+    return [
+        None
+        if coded is None
+        else (next(blocks), values_of(coded.flat, part.step, part.values.dtype))
+        for part, coded in zip(parts, quantised, strict=True)
+    ]
+
+
+def uniform_blocks(
+    array: np.ndarray, step: Step
+) -> Iterator[tuple[bytes, np.ndarray] | None]:
+    """Code an array with a uniform grid, chunk by chunk, as `trellis_blocks` does."""
     flat = array.reshape(-1)
-    numbers = chunk_numbers(codec, array.shape)
+    numbers = chunk_numbers("quantised", array.shape)
     for first in range(0, len(flat), numbers):
-        part = flat[first : first + numbers]
-        if codec == "trellis":
-            lanes = Lanes.of_rows(len(part), row_of(array.shape))
-            coded = quantise(part, step, lanes, run_classes(part, lanes))
-            if coded is None:
-                yield None
-                return
-            levels, block = coded.flat, _trellis_block.encode(coded)
+        levels = _quantised.levels_of(flat[first : first + numbers], step)
+        if levels is None:
+            yield None
         else:
-            levels = _quantised.levels_of(part, step)
-            if levels is None:
-                yield None
-                return
-            block = _quantised.encode(levels)
-        yield block, _quantised.values_of(levels, step, array.dtype)
+            values = _quantised.values_of(levels, step, array.dtype)
+            yield _quantised.encode(levels), values
 
 
 def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarray:

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import hashlib
 import math
 
 import numpy as np
 
 from . import _quantised
 from ._arrays import QUANTISABLE
-from ._codecs import lossless_blocks, stepped_blocks
+from ._codecs import lossless_blocks
 from ._container import BLOCK, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
@@ -20,7 +19,7 @@ from ._quantised import LEAST_STEP, Step, levels_of, values_of
 _SMALL_SIZE = 256
 # Fewer numbers do not pay for the tables of a trellis, and up to the second both
 # codecs are tried.
-_LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
+_LEAST_TRELLIS, BOTH = 1 << 10, 1 << 14
 _MOST_TRELLIS_LEVEL = 1 << 22
 _SAMPLE = 1 << 16
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
@@ -76,7 +75,7 @@ class Source:
         """The tensor coded without loss."""
         codec, blocks = lossless_blocks(self.array)
         digest = digest_of(self.array.reshape(-1).view(np.uint8))
-        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
+        return Encoded(self.record(codec, None, digest, Error()), blocks, Error())
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -117,29 +116,6 @@ class Source:
             self._points[step] = point
         return min(exact, point, key=_bytes)
 
-    def encoded(self, step: Step | None, codec: str | None = None) -> Encoded:
-        """The shortest coding at a step, for real; the exact one if that is as short.
-
-        Args:
-            step: None for the exact coding.
-            codec: only this one; by default what suits.
-        """
-        if step is None or not self.energy:
-            return self.exact
-        codecs = {codec or self.codec_at(step)}
-        if codec is None and self.array.size <= _BOTH:
-            codecs.add("quantised")
-        found = [self._stepped(name, step) for name in sorted(codecs)]
-        coded = [e for e in found if e is not None]
-        if not coded:
-            return self.exact
-        best = min(coded, key=lambda e: sum(map(len, e.blocks)))
-        length = sum(map(len, best.blocks))
-        # Coding exactly takes its time: not where it is sure to be longer.
-        if length < 0.8 * self.about_exact_bytes or length < self.exact_bytes:
-            return best
-        return self.exact
-
     def error_at(self, step: Step | None) -> Error:
         """The error that the uniform grid of this step makes; none if it is exact."""
         if step is None or not self.energy:
@@ -171,7 +147,7 @@ class Source:
         codec = self.codec_at(step)
         if codec == "trellis":
             found.append(self._sample.at(step))
-        if codec == "quantised" or self.array.size <= _BOTH:
+        if codec == "quantised" or self.array.size <= BOTH:
             found.append(self._uniform(step))
         return min((p for p in found if p is not None), key=_bytes, default=None)
 
@@ -186,21 +162,6 @@ class Source:
             error += Error.between(values_of(levels, step, part.dtype), part)
         return Point(bytes_, error.energy)
 
-    def _stepped(self, codec: str, step: Step) -> Encoded | None:
-        blocks: list[bytes] = []
-        error, digest, at = Error(), hashlib.blake2b(digest_size=16), 0
-        flat = self.array.reshape(-1)
-        for found in stepped_blocks(self.array, codec, step):
-            if found is None:
-                return None
-            block, values = found
-            blocks.append(block)
-            digest.update(values.view(np.uint8).data)
-            error += Error.between(values, flat[at : at + len(values)])
-            at += len(values)
-        record = self._record(codec, step, digest.hexdigest(), error)
-        return Encoded(record, tuple(blocks), error)
-
     def placeholder(self) -> Encoded:
         """The tensor in a file, with nothing in its chunks."""
         codec = "trellis" if self.energy else "lossless"
@@ -208,7 +169,7 @@ class Source:
         digest = digest_of(self.name.encode())
         error = Error(self.energy * 0.00123, 0.0123)
         chunks = -(-self.array.size // chunk_numbers(codec, self.array.shape))
-        record = self._record(codec, step, digest, error)
+        record = self.record(codec, step, digest, error)
         return Encoded(record, (b"",) * chunks, error)
 
     def _parts(self) -> list[np.ndarray]:
@@ -216,9 +177,10 @@ class Source:
         flat = self.array.reshape(-1)
         return [flat[i : i + BLOCK] for i in range(0, flat.size, BLOCK)]
 
-    def _record(
+    def record(
         self, codec: str, step: Step | None, digest: str, error: Error
     ) -> Record:
+        """What a file says of the tensor; without chunks."""
         return Record(
             name=self.name,
             dtype=self.array.dtype.name,
