@@ -9,11 +9,11 @@ import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from . import _lossless, _quantised, _trellis_block, _trellis_decode
+from . import _lossless, _planes, _quantised, _trellis_block, _trellis_decode
 from ._arrays import dtype_named
 from ._container import (
     BLOCK,
-    STEPPED,
+    Digest,
     Header,
     Record,
     block_of,
@@ -27,6 +27,9 @@ from ._trellis_walk import Packed, groups
 
 # Lanes of the trellis that are coded side by side, at most: some 100 MB of work.
 _MOST_LANES = 2048
+# The bytes of a chunk, and the values that they stand for; None where some number is
+# too large for the codec.
+Blocks = Iterator[tuple[bytes, np.ndarray] | None]
 
 
 def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
@@ -53,15 +56,8 @@ def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
         yield Part(values, step, lanes, run_classes(values, lanes))
 
 
-def trellis_blocks(
-    parts: Iterable[Part],
-) -> Iterator[tuple[bytes, np.ndarray] | None]:
-    """Code chunks with the trellis; small neighbours side by side, which is quicker.
-
-    Yields:
-        The bytes of each chunk, and the values that they stand for; None where some
-        number is too large.
-    """
+def trellis_blocks(parts: Iterable[Part]) -> Blocks:
+    """Code chunks with the trellis; small neighbours side by side, which is quicker."""
     group: list[Part] = []
     for part in parts:
         lanes = sum(other.lanes.count for other in group) + part.lanes.count
@@ -83,10 +79,8 @@ def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | Non
     ]
 
 
-def uniform_blocks(
-    array: np.ndarray, step: Step
-) -> Iterator[tuple[bytes, np.ndarray] | None]:
-    """Code an array with a uniform grid, chunk by chunk, as `trellis_blocks` does."""
+def uniform_blocks(array: np.ndarray, step: Step) -> Blocks:
+    """Code an array with a uniform grid, chunk by chunk."""
     flat = array.reshape(-1)
     numbers = chunk_numbers("quantised", array.shape)
     for first in range(0, len(flat), numbers):
@@ -110,15 +104,37 @@ def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarra
         CorruptFileError: its bytes are damaged; the message names the tensor.
         UnsupportedFileError: it uses a coder of a newer version.
     """
-    dtype = dtype_named(record.dtype)
+    flat = np.empty(record.size, dtype_named(record.dtype))
+    at = 0
+    for part in decoded_parts(file, header, record):
+        flat[at : at + len(part)] = part
+        at += len(part)
+    return flat.reshape(record.shape)
+
+
+def decoded_parts(
+    file: memoryview, header: Header, record: Record
+) -> Iterator[np.ndarray]:
+    """The flat values of a tensor, chunk by chunk; only one is in memory.
+
+    They are all read before an error in the last one is found.
+
+    Raises:
+        CorruptFileError: its bytes are damaged; the message names the tensor.
+        UnsupportedFileError: it uses a coder of a newer version.
+    """
     numbers = chunk_numbers(record.codec, record.shape)
+    each = -(-record.size // numbers)
+    digest = Digest()
+    for i in range(each):
+        with _named(record):
+            blocks = [block_of(file, header, c) for c in record.chunks[i::each]]
+            size = min(numbers, record.size - i * numbers)
+            part = _decode_chunk(blocks, record, size)
+        digest.update(part.view(np.uint8).data)
+        yield part
     with _named(record):
-        blocks = [block_of(file, header, chunk) for chunk in record.chunks]
-        flat = np.empty(record.size, dtype)
-        for i, block in enumerate(blocks):
-            part = flat[i * numbers : (i + 1) * numbers]
-            part[:] = _decode_block(block, record, len(part))
-        return _checked(flat, record)
+        _compare(digest.hexdigest(), record)
 
 
 def decode_tensors(
@@ -162,8 +178,9 @@ def decode_tensors(
                 left[record.name] -= 1
                 if left[record.name]:
                     continue
-                tensor = _checked(begun.pop(record.name), record)
-            yield record, tensor
+                del begun[record.name]
+                _compare(digest_of(flat.view(np.uint8)), record)
+            yield record, flat.reshape(record.shape)
 
 
 @contextlib.contextmanager
@@ -182,27 +199,22 @@ def _named(record: Record) -> Iterator[None]:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
 
 
-def _checked(flat: np.ndarray, record: Record) -> np.ndarray:
-    """The tensor, if it is the one that was written.
-
-    Raises:
-        CorruptFileError: it is another one.
-    """
-    if digest_of(flat.view(np.uint8)) != record.digest:
+def _compare(digest: str, record: Record) -> None:
+    if digest != record.digest:
         raise CorruptFileError("its values are not the ones that were written.")
-    return flat.reshape(record.shape)
 
 
 def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:
     """The whole numbers whose product with `record.step` is a tensor, flat.
 
-    For decoders on a device, which multiply there; None where the codec has none. The
-    product is not compared with the digest here.
+    For decoders on a device, which multiply there; None where the codec has none, and
+    for planes, whose step depends on how many are read. The product is not compared
+    with the digest here.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
     """
-    if record.codec not in STEPPED:
+    if record.codec not in ("quantised", "trellis"):
         return None
     dtype = dtype_named(record.dtype)
     numbers = chunk_numbers(record.codec, record.shape)
@@ -215,8 +227,16 @@ def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray 
     return flat
 
 
-def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
+def _decode_chunk(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
+    """One row of chunks: several with planes, and one with any other codec.
+
+    Raises:
+        CorruptFileError: a stored chunk has the wrong length.
+    """
     dtype = dtype_named(record.dtype)
+    if record.planes:
+        return _decode_planes(blocks, record, size)
+    (block,) = blocks
     if record.codec == "stored":
         if len(block) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
@@ -224,6 +244,20 @@ def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
     if record.step is None:
         return _lossless.decode(block, dtype, size)
     return _stepped(record).decode(block, record.step, dtype, size)
+
+
+def _decode_planes(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
+    dtype, step = dtype_named(record.dtype), record.step
+    assert step is not None  # the header was read so
+    shift = record.planes - 1
+    levels = _planes.first(blocks[0], shift, dtype, size)
+    for block in blocks[1 : record.planes]:
+        levels = _planes.refined(levels, block)
+        shift -= 1
+    values = _planes.values_at(levels, shift, step, dtype)
+    if len(blocks) > record.planes:
+        values = _planes.whole(values, blocks[-1])
+    return values
 
 
 def _stepped(record: Record) -> ModuleType:

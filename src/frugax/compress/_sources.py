@@ -2,26 +2,31 @@
 
 import dataclasses
 import functools
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from . import _quantised
 from ._arrays import QUANTISABLE
-from ._codecs import lossless_blocks
-from ._container import BLOCK, Encoded, Record, chunk_numbers, digest_of
+from ._codecs import Blocks, lossless_blocks, trellis_parts, uniform_blocks
+from ._container import BLOCK, Digest, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
+from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
+from ._trellis_lanes import Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
 _SMALL_SIZE = 256
 # Fewer numbers do not pay for the tables of a trellis, and up to the second both
 # codecs are tried.
-_LEAST_TRELLIS, BOTH = 1 << 10, 1 << 14
+_LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 _MOST_TRELLIS_LEVEL = 1 << 22
 _SAMPLE = 1 << 16
+_KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
@@ -44,7 +49,7 @@ class Source:
         if self.array.dtype.name not in QUANTISABLE or not self.array.size:
             return 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = [part.astype(np.float64) for part in self._parts()]
+            parts = (part.astype(np.float64) for part in self._parts())
             total = math.fsum(float(part @ part) for part in parts)
         return total if math.isfinite(total) else 0.0
 
@@ -70,12 +75,10 @@ class Source:
         """Whether to keep it much more exact than the others."""
         return self.array.ndim < 2 or self.array.size < _SMALL_SIZE
 
-    @functools.cached_property
+    @property
     def exact(self) -> Encoded:
-        """The tensor coded without loss."""
-        codec, blocks = lossless_blocks(self.array)
-        digest = digest_of(self.array.reshape(-1).view(np.uint8))
-        return Encoded(self.record(codec, None, digest, Error()), blocks, Error())
+        """The tensor coded without loss; made anew each time if it is large."""
+        return self._small_exact if self.array.nbytes <= _KEPT else self._exactly()
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -116,6 +119,42 @@ class Source:
             self._points[step] = point
         return min(exact, point, key=_bytes)
 
+    def trellis_parts(self, step: Step | None, codec: str | None) -> Iterator[Part]:
+        """What `encoded` needs coded with the trellis, chunk by chunk."""
+        if step is not None and "trellis" in self._codecs(step, codec):
+            yield from trellis_parts(self.array, step)
+
+    def encoded(
+        self, step: Step | None, codec: str | None, *, trellis: Blocks
+    ) -> Encoded:
+        """The shortest coding at a step, for real; the exact one if that is as short.
+
+        Args:
+            step: None for the exact coding.
+            codec: only this one; by default what suits.
+            trellis: what `trellis_blocks` makes of `trellis_parts`, and of more after
+                them, perhaps.
+        """
+        if step is None:
+            return self.exact
+        found = [
+            self._stepped(
+                name,
+                step,
+                trellis if name == "trellis" else uniform_blocks(self.array, step),
+            )
+            for name in self._codecs(step, codec)
+        ]
+        coded = [e for e in found if e is not None]
+        if not coded:
+            return self.exact
+        best = min(coded, key=lambda e: sum(map(len, e.blocks)))
+        length = sum(map(len, best.blocks))
+        # Coding exactly takes its time: not where it is sure to be longer.
+        if length < 0.8 * self.about_exact_bytes or length < self.exact_bytes:
+            return best
+        return self.exact
+
     def error_at(self, step: Step | None) -> Error:
         """The error that the uniform grid of this step makes; none if it is exact."""
         if step is None or not self.energy:
@@ -135,19 +174,30 @@ class Source:
         return all(levels_of(part, step) is not None for part in self._parts())
 
     @functools.cached_property
+    def _small_exact(self) -> Encoded:
+        return self._exactly()
+
+    def _exactly(self) -> Encoded:
+        codec, blocks = lossless_blocks(self.array)
+        digest = digest_of(self.array.reshape(-1).view(np.uint8))
+        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
+
+    @functools.cached_property
     def _points(self) -> dict[Step, Point]:
         return {}
 
     @functools.cached_property
     def _sample(self) -> Sample:
-        return Sample.of(self.array)
+        found = Sample.of(self.array)
+        let_go(self.array)
+        return found
 
     def _estimate(self, step: Step) -> Point | None:
         found: list[Point | None] = []
         codec = self.codec_at(step)
         if codec == "trellis":
             found.append(self._sample.at(step))
-        if codec == "quantised" or self.array.size <= BOTH:
+        if codec == "quantised" or self.array.size <= _BOTH:
             found.append(self._uniform(step))
         return min((p for p in found if p is not None), key=_bytes, default=None)
 
@@ -162,6 +212,37 @@ class Source:
             error += Error.between(values_of(levels, step, part.dtype), part)
         return Point(bytes_, error.energy)
 
+    def _codecs(self, step: Step, codec: str | None) -> list[str]:
+        """What to try at a step: nothing if the tensor stays exact."""
+        if not self.energy:
+            return []
+        codecs = {codec or self.codec_at(step)}
+        if codec is None and self.array.size <= _BOTH:
+            codecs.add("quantised")
+        return sorted(codecs)
+
+    def _stepped(self, codec: str, step: Step, blocks: Blocks) -> Encoded | None:
+        """The tensor as the next chunks of `blocks`; None if some number is too large.
+
+        All its chunks are taken off, whatever they are.
+        """
+        flat = self.array.reshape(-1)
+        chunks = -(-flat.size // chunk_numbers(codec, self.array.shape))
+        kept: list[bytes] = []
+        error, digest, at = Error(), Digest(), 0
+        for found in itertools.islice(blocks, chunks):
+            if found is None:
+                continue
+            block, values = found
+            kept.append(block)
+            digest.update(values.view(np.uint8).data)
+            error += Error.between(values, flat[at : at + len(values)])
+            at += len(values)
+        if len(kept) < chunks:
+            return None
+        record = self._record(codec, step, digest.hexdigest(), error)
+        return Encoded(record, tuple(kept), error)
+
     def placeholder(self) -> Encoded:
         """The tensor in a file, with nothing in its chunks."""
         codec = "trellis" if self.energy else "lossless"
@@ -169,18 +250,20 @@ class Source:
         digest = digest_of(self.name.encode())
         error = Error(self.energy * 0.00123, 0.0123)
         chunks = -(-self.array.size // chunk_numbers(codec, self.array.shape))
-        record = self.record(codec, step, digest, error)
+        record = self._record(codec, step, digest, error)
         return Encoded(record, (b"",) * chunks, error)
 
-    def _parts(self) -> list[np.ndarray]:
+    def _parts(self) -> Iterator[np.ndarray]:
         """Views of at most a block each: no float64 copy of a whole tensor."""
         flat = self.array.reshape(-1)
-        return [flat[i : i + BLOCK] for i in range(0, flat.size, BLOCK)]
+        for i in range(0, flat.size, BLOCK):
+            part = flat[i : i + BLOCK]
+            yield part
+            let_go(part)
 
-    def record(
+    def _record(
         self, codec: str, step: Step | None, digest: str, error: Error
     ) -> Record:
-        """What a file says of the tensor; without chunks."""
         return Record(
             name=self.name,
             dtype=self.array.dtype.name,
