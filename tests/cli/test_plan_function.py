@@ -7,10 +7,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from frugax import remat
-from frugax.cli import _commands, main
+from frugax.cli import _consoles, main
 
 OWN = """
 import jax
@@ -78,8 +77,9 @@ def here(tmp_path, monkeypatch):
 def frugax(here, monkeypatch):
     def command(*args, width=90):
         out, err = io.StringIO(), io.StringIO()
-        monkeypatch.setattr(_commands, "console", Console(file=out, width=width))
-        monkeypatch.setattr(_commands, "errors", Console(file=err, width=width))
+        for console, file in ((_consoles.console, out), (_consoles.errors, err)):
+            monkeypatch.setattr(console, "file", file)
+            monkeypatch.setattr(console, "width", width)
         with pytest.raises(SystemExit) as ended:
             main(["plan", *map(str, args)])
         return ended.value.code, out.getvalue(), err.getvalue()

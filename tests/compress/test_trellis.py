@@ -9,8 +9,8 @@ import pytest
 from frugax import tropical
 from frugax.compress import _quantised, _trellis_block, _trellis_decode, gap_to_bound_db
 from frugax.compress._quantised import step_below, values_of
-from frugax.compress._trellis import best_levels, residues
-from frugax.compress._trellis_lanes import Lanes, quantise, run_classes
+from frugax.compress._trellis import Wanted, best_levels, residues
+from frugax.compress._trellis_lanes import Lanes, Part, quantise, run_classes
 from frugax.errors import CorruptFileError
 
 
@@ -18,9 +18,18 @@ def coded(values, size, row=64):
     step = step_below(size)
     assert step is not None
     lanes, flat = Lanes.of_rows(values.size, row), values.reshape(-1)
-    found = quantise(flat, step, lanes, run_classes(flat, lanes))
+    (found,) = quantise([Part(flat, step, lanes, run_classes(flat, lanes))])
     assert found is not None
     return found, step
+
+
+def path(scaled, rates=None):
+    classes = np.zeros(scaled.shape, np.uint8)
+    return best_levels([Wanted(scaled, rates, classes)])[0]
+
+
+def encode(found):
+    return _trellis_block.encode([found])[0]
 
 
 def normal(*shape, seed=0):
@@ -37,7 +46,7 @@ def walk(bits):
 
 def test_no_path_is_better():
     x = normal(9, 3, seed=1) * 3
-    best = best_levels(x, classes=None)
+    best = path(x)
     for lane in range(x.shape[1]):
         least = min(
             sum(
@@ -60,7 +69,7 @@ def test_the_recursion_is_a_min_plus_product():
             gap = (v - residue + 2) % 4 - 2
             step[state, (state << 1 & 7) | b] = gap**2
         cost = tropical.matmul(cost, step, kind="min")
-    found = ((x - best_levels(x, classes=None)) ** 2).sum()
+    found = ((x - path(x)) ** 2).sum()
     assert found == pytest.approx(cost.min(), rel=1e-5)
 
 
@@ -72,11 +81,8 @@ def test_numbers_of_a_path_follow_its_bits():
 def test_rates_are_weighed_against_error():
     x = normal(256, 8) * 2
     dear = np.abs(np.arange(-20, 21)).astype(np.float32)[None]
-    free, priced = (
-        best_levels(x, rates=r, classes=np.zeros(x.shape, np.uint8))
-        for r in (np.zeros_like(dear), dear)
-    )
-    np.testing.assert_array_equal(free, best_levels(x, classes=None))
+    free, priced = (path(x, rates=r) for r in (np.zeros_like(dear), dear))
+    np.testing.assert_array_equal(free, path(x))
     assert np.abs(priced).sum() < np.abs(free).sum()
 
 
@@ -86,7 +92,7 @@ def test_numbers_come_back(shape, size):
     w = normal(*shape)
     w.flat[:: max(1, w.size // 3)] *= 40  # far out
     found, step = coded(w, size, row=shape[-1])
-    block = memoryview(_trellis_block.encode(found))
+    block = memoryview(encode(found))
     again = _trellis_decode.integers(block, w.dtype, w.size)
     np.testing.assert_array_equal(again, found.flat)
     values = _trellis_decode.decode(block, step, w.dtype, w.size)
@@ -99,7 +105,7 @@ def test_numbers_come_back(shape, size):
 def test_normal_weights_are_near_the_bound(size):
     w = normal(128, 512)
     found, step = coded(w, size, row=512)
-    block = _trellis_block.encode(found)
+    block = encode(found)
     gap = values_of(found.flat, step, w.dtype) - w.reshape(-1)
     error = float(np.linalg.norm(gap) / np.linalg.norm(w))
     from_bound = gap_to_bound_db(rel_error=error, stored_bytes=len(block), size=w.size)
@@ -111,14 +117,14 @@ def test_rows_of_other_sizes_have_tables_of_their_own():
     w = normal(256, 256) * np.repeat([[1.0], [0.05]], 128, axis=0).astype(np.float32)
     mixed, _ = coded(w, 0.1, row=256)
     assert 2 <= len(mixed.tables.halves) <= 4  # two sizes, and their edges
-    parts = [len(_trellis_block.encode(coded(p, 0.1, 256)[0])) for p in np.split(w, 2)]
-    assert len(_trellis_block.encode(mixed)) < sum(parts) + 200
+    parts = [len(encode(coded(p, 0.1, 256)[0])) for p in np.split(w, 2)]
+    assert len(encode(mixed)) < sum(parts) + 200
 
 
 def test_the_path_is_the_same_for_equal_costs():
     half = np.full((64, 4), 0.5, np.float32)  # always between two numbers
-    first = best_levels(half, classes=None)
-    np.testing.assert_array_equal(first, best_levels(half.copy(), classes=None))
+    first = path(half)
+    np.testing.assert_array_equal(first, path(half.copy()))
     assert (first == first[:, :1]).all()
 
 
@@ -130,7 +136,7 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
         dtype = np.dtype(getattr(ml_dtypes, name, name))
         w = normal(20, 64).astype(dtype)
         found, step = coded(w, 0.123)
-        block = memoryview(_trellis_block.encode(found))
+        block = memoryview(encode(found))
         ours = _trellis_decode.decode(block, step, dtype, w.size).view(np.uint8)
         whole = _trellis_decode.integers(block, dtype, w.size)
         by_jax = (jnp.asarray(whole, jnp.float32) * jnp.float32(step.size)).astype(name)
@@ -146,12 +152,12 @@ def test_what_is_too_large_for_the_trellis_is_said():
     values = np.array([1e9, 0, 0, 1], np.float32)
     step = step_below(1.0)
     assert step is not None
-    assert quantise(values, step, lanes, run_classes(values, lanes)) is None
+    assert quantise([Part(values, step, lanes, run_classes(values, lanes))]) == [None]
 
 
 def test_damage_never_crashes():
     found, step = coded(normal(10, 40), 0.2, row=40)
-    good = _trellis_block.encode(found)
+    good = encode(found)
     rng = np.random.default_rng(0)
     noticed = 0
     for _ in range(50):
@@ -175,5 +181,5 @@ def test_a_uniform_grid_of_the_same_error_is_longer():
     assert uniform is not None
     levels = _quantised.levels_of(w.reshape(-1), uniform)
     assert levels is not None
-    saved = len(_quantised.encode(levels)) - len(_trellis_block.encode(found))
+    saved = len(_quantised.encode(levels)) - len(encode(found))
     assert saved * 8 / w.size > 0.12  # of the 0.17 bits that 1 dB is

@@ -2,7 +2,7 @@
 
 import collections
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -23,8 +23,14 @@ from ._container import (
 )
 from ._mapped import let_go
 from ._quantised import Step, values_of
-from ._trellis_lanes import Lanes, quantise, run_classes
+from ._trellis_lanes import Lanes, Part, quantise, run_classes
 from ._trellis_walk import Packed, groups
+
+# Lanes of the trellis that are coded side by side, at most: some 100 MB of work.
+_MOST_LANES = 2048
+# The bytes of a chunk, and the values that they stand for; None where some number is
+# too large for the codec.
+Blocks = Iterator[tuple[bytes, np.ndarray] | None]
 
 
 def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
@@ -44,32 +50,50 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     return "stored", (flat.tobytes(),) * len(blocks)
 
 
-def stepped_blocks(
-    array: np.ndarray, codec: str, step: Step
-) -> Iterator[tuple[bytes, np.ndarray] | None]:
-    """Code an array with a step, chunk by chunk; None where some number is too large.
-
-    Yields:
-        The bytes of each chunk, and the values that they stand for.
-    """
-    flat = array.reshape(-1)
-    numbers = chunk_numbers(codec, array.shape)
+def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
+    """The chunks of an array, as `trellis_blocks` codes them."""
+    flat, row = array.reshape(-1), row_of(array.shape)
+    numbers = chunk_numbers("trellis", array.shape)
     for first in range(0, len(flat), numbers):
-        part = flat[first : first + numbers]
-        if codec == "trellis":
-            lanes = Lanes.of_rows(len(part), row_of(array.shape))
-            coded = quantise(part, step, lanes, run_classes(part, lanes))
-            if coded is None:
-                yield None
-                return
-            levels, block = coded.flat, _trellis_block.encode(coded)
+        values = flat[first : first + numbers]
+        lanes = Lanes.of_rows(len(values), row)
+        yield Part(values, step, lanes, run_classes(values, lanes))
+
+
+def trellis_blocks(parts: Iterable[Part]) -> Blocks:
+    """Code chunks with the trellis; small neighbours side by side, which is quicker."""
+    group: list[Part] = []
+    for part in parts:
+        lanes = sum(other.lanes.count for other in group) + part.lanes.count
+        if group and lanes > _MOST_LANES:
+            yield from _trellis_group(group)
+            group = []
+        group.append(part)
+    yield from _trellis_group(group)
+
+
+def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | None]:
+    quantised = quantise(parts)
+    blocks = iter(_trellis_block.encode([c for c in quantised if c is not None]))
+    return [
+        None
+        if coded is None
+        else (next(blocks), values_of(coded.flat, part.step, part.values.dtype))
+        for part, coded in zip(parts, quantised, strict=True)
+    ]
+
+
+def uniform_blocks(array: np.ndarray, step: Step) -> Blocks:
+    """Code an array with a uniform grid, chunk by chunk."""
+    flat = array.reshape(-1)
+    numbers = chunk_numbers("quantised", array.shape)
+    for first in range(0, len(flat), numbers):
+        levels = _quantised.levels_of(flat[first : first + numbers], step)
+        if levels is None:
+            yield None
         else:
-            levels = _quantised.levels_of(part, step)
-            if levels is None:
-                yield None
-                return
-            block = _quantised.encode(levels)
-        yield block, _quantised.values_of(levels, step, array.dtype)
+            values = _quantised.values_of(levels, step, array.dtype)
+            yield _quantised.encode(levels), values
 
 
 def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarray:
@@ -106,15 +130,15 @@ def decoded_parts(
     numbers = chunk_numbers(record.codec, record.shape)
     each = -(-record.size // numbers)
     digest = Digest()
-    with _named(record):
-        for i in range(each):
+    for i in range(each):
+        with _named(record):
             blocks = [block_of(file, header, c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             part = _decode_chunk(blocks, record, size)
-            digest.update(part.view(np.uint8).data)
-            yield part
-        if digest.hexdigest() != record.digest:
-            raise CorruptFileError("its values are not the ones that were written.")
+        digest.update(part.view(np.uint8).data)
+        yield part
+    with _named(record):
+        _compare(digest.hexdigest(), record)
 
 
 def decode_tensors(
@@ -158,8 +182,9 @@ def decode_tensors(
                 left[record.name] -= 1
                 if left[record.name]:
                     continue
-                tensor = _checked(begun.pop(record.name), record)
-            yield record, tensor
+                del begun[record.name]
+                _compare(digest_of(flat.view(np.uint8)), record)
+            yield record, flat.reshape(record.shape)
 
 
 @contextlib.contextmanager
@@ -178,15 +203,9 @@ def _named(record: Record) -> Iterator[None]:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
 
 
-def _checked(flat: np.ndarray, record: Record) -> np.ndarray:
-    """The tensor, if it is the one that was written.
-
-    Raises:
-        CorruptFileError: it is another one.
-    """
-    if digest_of(flat.view(np.uint8)) != record.digest:
+def _compare(digest: str, record: Record) -> None:
+    if digest != record.digest:
         raise CorruptFileError("its values are not the ones that were written.")
-    return flat.reshape(record.shape)
 
 
 def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:

@@ -19,6 +19,7 @@ from frugax.errors import OutputError
 from frugax.files import why_not_written
 
 from ._assembly import Assembly
+from ._coding import Wanted, encode_all
 from ._container import Record
 from ._error import Error, relative
 from ._error_weights import error_weights
@@ -118,11 +119,16 @@ def draft_of(
     try:
         with _temporary(total) as later:
             assembly = Assembly(file, later)
+            coding = encode_all(
+                [
+                    Wanted(s, steps(s), None if codec is None else codec(s))
+                    for s in sources
+                ]
+            )
             for source in sources:
                 if progress is not None:
                     progress(done / total, f"coding {source.name or 'the array'}")
-                named = None if codec is None else codec(source)
-                coded = source.encoded(steps(source), named)
+                coded = next(coding)
                 let_go(source.array)
                 assembly.add(coded)
                 errors.append(coded.error)

@@ -14,7 +14,7 @@ from . import _trellis_block
 from ._container import chunk_numbers, row_of
 from ._error import Error
 from ._quantised import Step, values_of
-from ._trellis_lanes import Lanes, quantise, run_classes, run_squares
+from ._trellis_lanes import Lanes, Part, quantise, run_classes, run_squares
 
 _SAMPLE = 1 << 15
 _PIECE = 128  # numbers in a lane of a sample: many short lanes are quick
@@ -99,7 +99,7 @@ class Sample:
 
     def at(self, step: Step) -> Point | None:
         """The point of a step; None where the numbers get too large."""
-        coded = quantise(self.values, step, self.lanes, self.classes)
+        (coded,) = quantise([Part(self.values, step, self.lanes, self.classes)])
         if coded is None:
             return None
         decoded = values_of(coded.flat, step, self.values.dtype)

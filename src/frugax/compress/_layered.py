@@ -1,15 +1,18 @@
 """A tensor of a progressive file: as a source is, but coded layer by layer."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
 from . import _planes, _quantised
+from ._codecs import Blocks
 from ._container import BLOCK, Digest, Encoded, Layer, Record
 from ._error import Error, relative, rounded_up
 from ._estimate import Point
 from ._quantised import Step, levels_of, step_below
 from ._sources import Source
+from ._trellis_lanes import Part
 
 # A tensor that ends exact has planes down to this share of its deviation: finer ones
 # cost what the exact layer would have cost, and more layers.
@@ -24,7 +27,13 @@ class LayeredSource(Source):
         """The codec at a step."""
         return "planes" if _planes.fits(step) else "lossless"
 
-    def encoded(self, step: Step | None, codec: str | None = None) -> Encoded:
+    def trellis_parts(self, step: Step | None, codec: str | None) -> Iterator[Part]:
+        """None: layers are coded by themselves."""
+        return iter(())
+
+    def encoded(
+        self, step: Step | None, codec: str | None, *, trellis: Blocks
+    ) -> Encoded:
         """The layers down to a step, or down to the very bits; never another codec."""
         if step is None or not self.energy:
             return self.exact

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import hashlib
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from . import _quantised
 from ._arrays import QUANTISABLE
-from ._codecs import lossless_blocks, stepped_blocks
+from ._codecs import Blocks, lossless_blocks, trellis_parts, uniform_blocks
 from ._container import BLOCK, Digest, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
+from ._trellis_lanes import Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
@@ -118,19 +119,32 @@ class Source:
             self._points[step] = point
         return min(exact, point, key=_bytes)
 
-    def encoded(self, step: Step | None, codec: str | None = None) -> Encoded:
+    def trellis_parts(self, step: Step | None, codec: str | None) -> Iterator[Part]:
+        """What `encoded` needs coded with the trellis, chunk by chunk."""
+        if step is not None and "trellis" in self._codecs(step, codec):
+            yield from trellis_parts(self.array, step)
+
+    def encoded(
+        self, step: Step | None, codec: str | None, *, trellis: Blocks
+    ) -> Encoded:
         """The shortest coding at a step, for real; the exact one if that is as short.
 
         Args:
             step: None for the exact coding.
             codec: only this one; by default what suits.
+            trellis: what `trellis_blocks` makes of `trellis_parts`, and of more after
+                them, perhaps.
         """
-        if step is None or not self.energy:
+        if step is None:
             return self.exact
-        codecs = {codec or self.codec_at(step)}
-        if codec is None and self.array.size <= _BOTH:
-            codecs.add("quantised")
-        found = [self._stepped(name, step) for name in sorted(codecs)]
+        found = [
+            self._stepped(
+                name,
+                step,
+                trellis if name == "trellis" else uniform_blocks(self.array, step),
+            )
+            for name in self._codecs(step, codec)
+        ]
         coded = [e for e in found if e is not None]
         if not coded:
             return self.exact
@@ -201,22 +215,38 @@ class Source:
             error += Error.between(values_of(levels, step, part.dtype), part)
         return Point(bytes_, error.energy)
 
-    def _stepped(self, codec: str, step: Step) -> Encoded | None:
-        blocks: list[bytes] = []
-        error, digest, at = Error(), hashlib.blake2b(digest_size=16), 0
+    def _codecs(self, step: Step, codec: str | None) -> list[str]:
+        """What to try at a step: nothing if the tensor stays exact."""
+        if not self.energy:
+            return []
+        codecs = {codec or self.codec_at(step)}
+        if codec is None and self.array.size <= _BOTH:
+            codecs.add("quantised")
+        return sorted(codecs)
+
+    def _stepped(self, codec: str, step: Step, blocks: Blocks) -> Encoded | None:
+        """The tensor as the next chunks of `blocks`; None if some number is too large.
+
+        All its chunks are taken off, whatever they are.
+        """
         flat = self.array.reshape(-1)
-        for found in stepped_blocks(self.array, codec, step):
+        chunks = -(-flat.size // chunk_numbers(codec, self.array.shape))
+        kept: list[bytes] = []
+        error, digest, at = Error(), Digest(), 0
+        for found in itertools.islice(blocks, chunks):
             if found is None:
-                return None
+                continue
             block, values = found
-            blocks.append(block)
+            kept.append(block)
             digest.update(values.view(np.uint8).data)
             part = flat[at : at + len(values)]
             error += Error.between(values, part)
             let_go(part)
             at += len(values)
+        if len(kept) < chunks:
+            return None
         record = self._record(codec, step, digest.hexdigest(), error)
-        return Encoded(record, tuple(blocks), error)
+        return Encoded(record, tuple(kept), error)
 
     def placeholder(self) -> Encoded:
         """The tensor in a file, with nothing in its chunks."""

@@ -19,48 +19,103 @@ References:
     Marcellin 1994, IEEE Trans. Communications 42(1), 14-16 (with an entropy coder).
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 
 # Steps of the recursion whose costs are computed in one go.
 _TILE = 32
 
 
-def best_levels(
-    scaled: np.ndarray, *, rates: np.ndarray | None = None, classes: np.ndarray | None
-) -> np.ndarray:
-    """The path of whole numbers with the least squared error, or error plus rate.
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """Weights whose best path is wanted.
 
-    Args:
+    Attributes:
         scaled: weights over their step, float32, `(steps, lanes)`: each column is a
             lane of its own, which begins in state 0.
         rates: what each whole number costs, in squared steps, `(classes, numbers)`,
             float32; an odd count, the number 0 in the middle; the ends stand for all
             beyond them. None if all cost the same.
-        classes: the row of `rates` for each weight, `(steps, lanes)`; only with them.
+        classes: the row of `rates` for each weight, `(steps, lanes)`.
+    """
+
+    scaled: np.ndarray
+    rates: np.ndarray | None
+    classes: np.ndarray
+
+
+def best_levels(wanted: Sequence[Wanted]) -> list[np.ndarray]:
+    """The paths of whole numbers with the least squared error, or error plus rate.
+
+    No path depends on what else is wanted. Lanes stand side by side, as a step of few
+    takes as long as one of many.
+
+    Args:
+        wanted: all with rates, or all without.
 
     Returns:
-        The numbers, int32, `(steps, lanes)`. Of two equal paths the one whose oldest
-        differing bit is 0.
+        The numbers of each, int32, `(steps, lanes)`. Of two equal paths the one whose
+        oldest differing bit is 0.
     """
-    steps, lanes = scaled.shape
+    if not wanted:
+        return []
+    order = sorted(range(len(wanted)), key=lambda i: -len(wanted[i].scaled))
+    ranked = [wanted[i] for i in order]
+    ends = np.cumsum([part.scaled.shape[1] for part in ranked])
+    scaled, classes, rates = _side_by_side(ranked)
+    state = np.empty(ends[-1], np.intp)
     # Indices of a cost: its state's bits, the oldest first, then the lane.
-    cost = np.full((2, 2, 2, lanes), np.inf, np.float32)
+    cost = np.full((2, 2, 2, ends[-1]), np.inf, np.float32)
     cost[0, 0, 0] = 0
-    by_low, by_high = np.empty((2, 2, 2, 2, lanes), np.float32)
-    high = np.empty((steps, 8, lanes), bool)
-    for first in range(0, steps, _TILE):
-        rows = slice(first, min(steps, first + _TILE))
-        tile = _branch_costs(
-            scaled[rows], rates, None if classes is None else classes[rows]
-        )
-        for t, branch in enumerate(tile, start=first):
-            np.add(cost[0][:, :, None], branch, out=by_low)
-            np.add(cost[1][:, :, None], branch[::-1], out=by_high)
-            # Strictly less: equal paths are decided alike everywhere.
-            np.less(by_high, by_low, out=high[t].reshape(by_low.shape))
-            np.minimum(by_low, by_high, out=cost)
-    bits = _trace_back(cost.reshape(8, lanes).argmin(axis=0), high)
-    return _nearest(scaled, residues(bits))
+    high: list[np.ndarray] = []
+    lengths = [len(part.scaled) for part in ranked]
+    for length in sorted(set(lengths)):  # lanes end, the shortest first
+        lanes = int(ends[sum(n >= length for n in lengths) - 1])
+        cost = np.ascontiguousarray(cost[..., :lanes])
+        by_low, by_high = (np.empty(cost.shape, np.float32) for _ in range(2))
+        for first in range(len(high), length, _TILE):
+            rows = slice(first, min(length, first + _TILE))
+            tile = _branch_costs(scaled[rows, :lanes], rates, classes[rows, :lanes])
+            for branch in tile:
+                np.add(cost[0][:, :, None], branch, out=by_low)
+                np.add(cost[1][:, :, None], branch[::-1], out=by_high)
+                # Strictly less: equal paths are decided alike everywhere.
+                high.append(by_high < by_low)
+                np.minimum(by_low, by_high, out=cost)
+        state[:lanes] = cost.reshape(8, lanes).argmin(axis=0)
+    numbers = _nearest(scaled, residues(_trace_back(state, high)))
+    found = [numbers] * len(wanted)
+    for i, part, end in zip(order, ranked, ends, strict=True):
+        steps, lanes = part.scaled.shape
+        found[i] = numbers[:steps, end - lanes : end]
+    return found
+
+
+def _side_by_side(
+    ranked: Sequence[Wanted],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Weights, classes and rates of all, the longest first."""
+    if len(ranked) == 1:  # nothing to copy
+        return ranked[0].scaled, ranked[0].classes, ranked[0].rates
+    shape = len(ranked[0].scaled), sum(part.scaled.shape[1] for part in ranked)
+    scaled, classes = np.zeros(shape, np.float32), np.zeros(shape, np.int16)
+    rates = [part.rates for part in ranked if part.rates is not None]
+    width = max((of_part.shape[1] for of_part in rates), default=0)
+    at = base = 0
+    for part in ranked:
+        steps, lanes = part.scaled.shape
+        scaled[:steps, at : at + lanes] = part.scaled
+        if part.rates is not None:
+            classes[:steps, at : at + lanes] = part.classes.astype(np.int16) + base
+            base += len(part.rates)
+        at += lanes
+    padded = [
+        np.pad(r, ((0, 0), ((width - r.shape[1]) // 2,) * 2), mode="edge")
+        for r in rates
+    ]
+    return scaled, classes, np.concatenate(padded) if padded else None
 
 
 def residues(bits: np.ndarray) -> np.ndarray:
@@ -73,7 +128,7 @@ def residues(bits: np.ndarray) -> np.ndarray:
 
 
 def _branch_costs(
-    scaled: np.ndarray, rates: np.ndarray | None, classes: np.ndarray | None
+    scaled: np.ndarray, rates: np.ndarray | None, classes: np.ndarray
 ) -> np.ndarray:
     """Cost of each branch, `(steps, b[t-2], b[t-1], b[t], lanes)`, if b[t-3] is 0.
 
@@ -81,6 +136,11 @@ def _branch_costs(
     """
     steps, lanes = scaled.shape
     out = np.empty((steps, 2, 2, 2, lanes), np.float32)
+    middle, flat, zero = 0, np.zeros(0, np.float32), scaled
+    if rates is not None:
+        middle, flat = rates.shape[1] // 2, rates.reshape(-1)
+        # Where the rate of 0 is: exact in float32, below 2^24.
+        zero = classes * np.float32(rates.shape[1]) + np.float32(middle)
     for q in (0, 1):
         for odd in (0, 1):
             residue = np.float32(2 * q + odd)
@@ -91,26 +151,27 @@ def _branch_costs(
             gap *= gap
             gap *= np.float32(16)
             if rates is not None:
-                assert classes is not None  # they come together
-                middle = rates.shape[1] // 2
-                number = nearest * np.float32(4) + residue
-                np.clip(number, -middle, middle, out=number)
-                number += classes * np.float32(rates.shape[1]) + np.float32(middle)
-                gap += rates.reshape(-1)[number.astype(np.intp)]
+                nearest *= np.float32(4)
+                nearest += residue
+                np.clip(nearest, -middle, middle, out=nearest)
+                nearest += zero
+                gap += flat.take(nearest.astype(np.intp))
             out[:, 0, odd, q] = gap
             out[:, 1, odd, 1 - q] = gap
     return out
 
 
-def _trace_back(state: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _trace_back(state: np.ndarray, high: list[np.ndarray]) -> np.ndarray:
     """The branch bits of the paths that end in these states, `(steps, lanes)`."""
-    steps, _, lanes = high.shape
-    bits = np.empty((steps, lanes), np.uint8)
-    lane = np.arange(lanes)
-    for t in range(steps - 1, -1, -1):
-        np.bitwise_and(state, 1, out=bits[t], casting="unsafe")
-        from_high = high[t].reshape(-1)[state * lanes + lane]
-        state = (state >> 1) + (from_high.astype(np.intp) << 2)
+    bits = np.zeros((len(high), len(state)), np.uint8)
+    lane = np.arange(len(state))
+    for t in range(len(high) - 1, -1, -1):
+        lanes = high[t].shape[-1]
+        now = state[:lanes]
+        np.bitwise_and(now, 1, out=bits[t, :lanes], casting="unsafe")
+        from_high = high[t].reshape(-1).take(now * lanes + lane[:lanes])
+        now >>= 1
+        now += from_high.astype(np.intp) << 2
     return bits
 
 

@@ -6,11 +6,12 @@ with a table of its own.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from ._quantised import MOST_LEVEL, Step, values_of, working_type
-from ._trellis import best_levels
+from ._trellis import Wanted, best_levels
 from ._trellis_tables import Tables, build, classes_of
 
 # Each lane costs 4 bytes of state, 3/4 of a byte of which carries something: 0.3% of
@@ -22,6 +23,8 @@ _LEAST_RUN = 64
 _BIT = np.float32(0.36)
 # Beyond this many steps of deviation, rates are as good as equal (0.003 dB).
 _RATES_UP_TO = 12.0
+# Few are larger, and the largest has the rate of these: tables stay small.
+_MOST_RATES = 1 << 11
 _PART = 1 << 20  # numbers in a float64 copy
 # Rates are learnt on short pieces of the lanes, many side by side: that is quick.
 _PIECE, _PIECES = 128, 256
@@ -122,34 +125,74 @@ def run_classes(values: np.ndarray, lanes: Lanes) -> np.ndarray:
     return classes_of(run_squares(values, lanes), lengths)
 
 
-def quantise(
-    values: np.ndarray, step: Step, lanes: Lanes, classes: np.ndarray
-) -> Coded | None:
-    """Find the best numbers for flat finite values; None if some are too large.
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Weights to be quantised.
 
-    Args:
-        values: one-dimensional, at least one.
+    Attributes:
+        values: flat, finite, at least one.
         step: what the numbers are multiples of.
         lanes: how they are cut up.
         classes: the class of each run.
     """
-    scaled = (values.astype(working_type(values.dtype)) / step.size).astype(np.float32)
-    if np.abs(scaled).max() > MOST_LEVEL[4] / 4:
+
+    values: np.ndarray
+    step: Step
+    lanes: Lanes
+    classes: np.ndarray
+
+
+def quantise(parts: Sequence[Part]) -> list[Coded | None]:
+    """Find the best numbers for each; None where some are too large.
+
+    They do not depend on what else is asked for. Memory is needed for all at once.
+    """
+    rough: dict[int, Wanted] = {}
+    fine: dict[int, Wanted] = {}
+    for i, part in enumerate(parts):
+        scaled = _scaled(part)
+        if scaled is None:
+            continue
+        rms = float(np.sqrt(np.mean(np.square(scaled), dtype=np.float64)))
+        spread = np.repeat(part.lanes.spread(part.classes), part.lanes.run, axis=0)
+        wanted = Wanted(part.lanes.split(scaled), None, spread)
+        (rough if rms < _RATES_UP_TO else fine)[i] = wanted
+    rough = dict(zip(rough, _with_rates([*rough.values()]), strict=True))
+    found: list[Coded | None] = [None] * len(parts)
+    for group in (rough, fine):
+        paths = best_levels([*group.values()])
+        for i, levels in zip(group, paths, strict=True):
+            found[i] = _coded(parts[i], levels)
+    return found
+
+
+def _scaled(part: Part) -> np.ndarray | None:
+    working = working_type(part.values.dtype)
+    scaled = (part.values.astype(working) / part.step.size).astype(np.float32)
+    return None if np.abs(scaled).max() > MOST_LEVEL[4] / 4 else scaled
+
+
+def _coded(part: Part, levels: np.ndarray) -> Coded | None:
+    flat = part.lanes.join(levels)
+    if not np.isfinite(values_of(flat, part.step, part.values.dtype)).all():
         return None
-    split = lanes.split(scaled)
-    spread = np.repeat(lanes.spread(classes), lanes.run, axis=0)
-    rates = None
-    if float(np.sqrt(np.mean(np.square(scaled), dtype=np.float64))) < _RATES_UP_TO:
-        sample, of_sample = (_pieces(part) for part in (split, spread))
-        for _ in range(2):
-            found = best_levels(sample, rates=rates, classes=of_sample)
-            rates = _rates(found, of_sample, int(classes.max()) + 1)
-    levels = best_levels(split, rates=rates, classes=spread)
-    flat = lanes.join(levels)
-    if not np.isfinite(values_of(flat, step, values.dtype)).all():
-        return None
-    tables = build(flat, np.repeat(classes, lanes.run)[: lanes.size])
-    return Coded(lanes, levels, classes, tables)
+    spread = np.repeat(part.classes, part.lanes.run)[: part.lanes.size]
+    return Coded(part.lanes, levels, part.classes, build(flat, spread))
+
+
+def _with_rates(wanted: Sequence[Wanted]) -> list[Wanted]:
+    """Rates come from how often numbers are taken in pieces of the lanes."""
+    rates: list[np.ndarray | None] = [None] * len(wanted)
+    pieces = [(_pieces(w.scaled), _pieces(w.classes)) for w in wanted]
+    for _ in range(2):
+        samples = [Wanted(s, r, c) for (s, c), r in zip(pieces, rates, strict=True)]
+        rates = [
+            _rates(levels, sample.classes, int(w.classes.max()) + 1)
+            for w, sample, levels in zip(
+                wanted, samples, best_levels(samples), strict=True
+            )
+        ]
+    return [dataclasses.replace(w, rates=r) for w, r in zip(wanted, rates, strict=True)]
 
 
 def _pieces(lanes: np.ndarray) -> np.ndarray:
@@ -163,9 +206,10 @@ def _pieces(lanes: np.ndarray) -> np.ndarray:
 
 def _rates(levels: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
     """What each number costs, in squared steps, from how often it was taken."""
-    middle = int(np.abs(levels).max())
+    middle = min(int(np.abs(levels).max()), _MOST_RATES)
     width = 2 * middle + 1
-    index = classes.astype(np.intp) * width + levels + middle
+    index = classes.astype(np.intp) * width + middle
+    index += np.clip(levels, -middle, middle)
     seen = np.bincount(index.reshape(-1), minlength=count * width) + 0.25
     seen = seen.reshape(count, width)
     for odd in (0, 1):

@@ -1,0 +1,35 @@
+"""Tensors coded for real, one after the other; small ones are worked on together."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from ._codecs import trellis_blocks
+from ._container import Encoded
+from ._quantised import Step
+from ._sources import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A tensor to be coded.
+
+    Attributes:
+        source: the tensor.
+        step: None for the exact coding.
+        codec: only this one; by default what suits.
+    """
+
+    source: Source
+    step: Step | None
+    codec: str | None = None
+
+
+def encode_all(wanted: Sequence[Wanted]) -> Iterator[Encoded]:
+    """The shortest coding of each at its step, in order."""
+    trellis = trellis_blocks(
+        part
+        for each in wanted
+        for part in each.source.trellis_parts(each.step, each.codec)
+    )
+    for each in wanted:
+        yield each.source.encoded(each.step, each.codec, trellis=trellis)
