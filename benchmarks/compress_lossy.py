@@ -308,7 +308,7 @@ def speed() -> dict[str, float]:
     # The codec alone: `compress` also searches, hashes and decodes what it made.
     from frugax.compress._codecs import stepped_blocks  # noqa: PLC2701
     from frugax.compress._quantised import step_below  # noqa: PLC2701
-    from frugax.compress._trellis_block import decode  # noqa: PLC2701
+    from frugax.compress._trellis_decode import decode  # noqa: PLC2701
 
     rng = np.random.default_rng(0)
     found: dict[str, float] = {}

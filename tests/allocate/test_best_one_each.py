@@ -42,6 +42,14 @@ def test_many_items_come_close_to_the_bound():
     assert 0 <= found.gap < 0.003
 
 
+def test_few_menus_with_dents_have_a_bound_as_well():
+    # With one price for all, half of an option is one: 150 would seem within reach.
+    cost = np.array([[0, 600, 1000], [0, 500, 1000], [0, 550, 1000]])
+    loss = np.array([[100.0, 90, 0], [100, 92, 0], [100, 91, 0]])
+    found = best_one_each(cost, loss, limit=1500)
+    assert (found.loss, found.gap) == (192, 0)
+
+
 def test_an_option_of_infinite_loss_is_none():
     cost, loss = np.array([[1, 2]]), np.array([[np.inf, 3.0]])
     assert best_one_each(cost, loss, limit=5).chosen.tolist() == [1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from frugax import tropical
-from frugax.compress import _quantised, _trellis_block, gap_to_bound_db
+from frugax.compress import _quantised, _trellis_block, _trellis_decode, gap_to_bound_db
 from frugax.compress._quantised import step_below, values_of
 from frugax.compress._trellis import best_levels, residues
 from frugax.compress._trellis_lanes import Lanes, quantise, run_classes
@@ -87,9 +87,9 @@ def test_numbers_come_back(shape, size):
     w.flat[:: max(1, w.size // 3)] *= 40  # far out
     found, step = coded(w, size, row=shape[-1])
     block = memoryview(_trellis_block.encode(found))
-    again = _trellis_block.integers(block, w.dtype, w.size)
+    again = _trellis_decode.integers(block, w.dtype, w.size)
     np.testing.assert_array_equal(again, found.flat)
-    values = _trellis_block.decode(block, step, w.dtype, w.size)
+    values = _trellis_decode.decode(block, step, w.dtype, w.size)
     np.testing.assert_array_equal(values, values_of(found.flat, step, w.dtype))
     # Beyond a step is never best; half of one is what a uniform grid would make.
     assert np.abs(values - w.reshape(-1)).max() <= 2 * size * (1 + 1e-6) + 1e-6
@@ -131,8 +131,8 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
         w = normal(20, 64).astype(dtype)
         found, step = coded(w, 0.123)
         block = memoryview(_trellis_block.encode(found))
-        ours = _trellis_block.decode(block, step, dtype, w.size).view(np.uint8)
-        whole = _trellis_block.integers(block, dtype, w.size)
+        ours = _trellis_decode.decode(block, step, dtype, w.size).view(np.uint8)
+        whole = _trellis_decode.integers(block, dtype, w.size)
         by_jax = (jnp.asarray(whole, jnp.float32) * jnp.float32(step.size)).astype(name)
         by_torch = (torch.from_numpy(whole).to(torch.float32) * step.size).to(
             getattr(torch, name)
@@ -160,7 +160,7 @@ def test_damage_never_crashes():
         if rng.random() < 0.2:
             block = block[: rng.integers(len(block))]
         try:
-            back = _trellis_block.decode(memoryview(block), step, np.dtype("f4"), 400)
+            back = _trellis_decode.decode(memoryview(block), step, np.dtype("f4"), 400)
         except CorruptFileError:
             noticed += 1
             continue

@@ -4,8 +4,10 @@ A menu is a tropical polynomial, the least loss for each price; all menus togeth
 the min-plus product of these (`frugax.tropical.convolve`), a table of the least loss
 for every total price. Menus are short, so the product is taken option by option.
 
-No choice can beat the Lagrangian bound: with a price on every unit of cost, each menu
-is minimised alone, and the price that makes the most of it is searched for.
+Two bounds say what no choice can beat, and the better one is told. Lagrange's: with a
+price on every unit of cost, each menu is minimised alone, and the price that makes the
+most of it is searched for; it is loose where few menus with dents in them decide. The
+table's: with all costs rounded down, more choices are within the limit than are.
 
 References:
     Bellman 1957, "Dynamic Programming", Princeton (the table);
@@ -94,7 +96,9 @@ def best_one_each(
             chosen, least = found, float(loss[items, found].sum())
             break
     total = int(cost[items, chosen].sum())
-    bound = min(least, _bound(cost.astype(np.float64), loss, limit))
+    cheaper, _ = _table(np.floor(extra / width), loss, buckets)
+    bound = max(float(cheaper[-1]), _lagrangian(cost.astype(np.float64), loss, limit))
+    bound = min(least, bound)
     return Allocation(chosen, total, least, bound)
 
 
@@ -126,8 +130,8 @@ def _trace(taken: np.ndarray, extra: np.ndarray, at: int) -> np.ndarray:
     return chosen
 
 
-def _bound(cost: np.ndarray, loss: np.ndarray, limit: int) -> float:
-    """The Lagrangian bound: the largest over prices, which is where costs balance."""
+def _lagrangian(cost: np.ndarray, loss: np.ndarray, limit: int) -> float:
+    """The bound of one price for all; it is largest where costs balance."""
 
     def at(log_price: float) -> tuple[float, float]:
         price = 2.0**log_price

@@ -1,13 +1,15 @@
 """A tensor to blocks and back, by the name of its codec."""
 
-from collections.abc import Iterator
+import collections
+import contextlib
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from . import _lossless, _planes, _quantised, _trellis_block
+from . import _lossless, _planes, _quantised, _trellis_block, _trellis_decode
 from ._arrays import dtype_named
 from ._container import (
     BLOCK,
@@ -16,10 +18,13 @@ from ._container import (
     Record,
     block_of,
     chunk_numbers,
+    digest_of,
     row_of,
 )
-from ._quantised import Step
+from ._mapped import let_go
+from ._quantised import Step, values_of
 from ._trellis_lanes import Lanes, quantise, run_classes
+from ._trellis_walk import Packed, groups
 
 
 def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
@@ -29,11 +34,14 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     need not wait for the next.
     """
     flat = array.reshape(-1)
-    parts = [flat[i : i + BLOCK] for i in range(0, len(flat), BLOCK)]
-    blocks = tuple(_lossless.encode(part) for part in parts)
+    blocks: list[bytes] = []
+    for i in range(0, len(flat), BLOCK):
+        part = flat[i : i + BLOCK]
+        blocks.append(_lossless.encode(part))
+        let_go(part)
     if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
-        return "lossless", blocks
-    return "stored", tuple(part.tobytes() for part in parts)
+        return "lossless", tuple(blocks)
+    return "stored", (flat.tobytes(),) * len(blocks)
 
 
 def stepped_blocks(
@@ -98,7 +106,7 @@ def decoded_parts(
     numbers = chunk_numbers(record.codec, record.shape)
     each = -(-record.size // numbers)
     digest = Digest()
-    try:
+    with _named(record):
         for i in range(each):
             blocks = [block_of(file, header, c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
@@ -107,10 +115,78 @@ def decoded_parts(
             yield part
         if digest.hexdigest() != record.digest:
             raise CorruptFileError("its values are not the ones that were written.")
+
+
+def decode_tensors(
+    file: memoryview, header: Header, records: Sequence[Record]
+) -> Iterator[tuple[Record, np.ndarray]]:
+    """Decode many tensors as `decode_tensor` does, the small ones side by side.
+
+    Yields:
+        Each of the records, in no order of theirs, and its tensor.
+
+    Raises:
+        CorruptFileError: some bytes are damaged; the message names the tensor.
+        UnsupportedFileError: one uses a coder of a newer version.
+    """
+    parts: list[tuple[Record, int]] = []
+    blocks: list[Packed] = []
+    for record in records:
+        if record.codec != "trellis":
+            yield record, decode_tensor(file, header, record)
+            continue
+        numbers = chunk_numbers(record.codec, record.shape)
+        with _named(record):
+            for i, chunk in enumerate(record.chunks):
+                size = min(numbers, record.size - i * numbers)
+                block = block_of(file, header, chunk)
+                blocks.append(_trellis_decode.parse(block, size))
+                parts.append((record, i * numbers))
+    begun: dict[str, np.ndarray] = {}
+    left = collections.Counter(record.name for record, _ in parts)
+    for group in groups(blocks):
+        decoded = _trellis_decode.levels_of([blocks[i] for i in group])
+        for record, at in (parts[i] for i in group):
+            dtype = dtype_named(record.dtype)
+            flat = begun.get(record.name)
+            if flat is None:
+                flat = begun[record.name] = np.empty(record.size, dtype)
+            assert record.step is not None  # reading the header has seen to that
+            with _named(record):
+                levels = next(decoded)
+                flat[at : at + len(levels)] = values_of(levels, record.step, dtype)
+                left[record.name] -= 1
+                if left[record.name]:
+                    continue
+                tensor = _checked(begun.pop(record.name), record)
+            yield record, tensor
+
+
+@contextlib.contextmanager
+def _named(record: Record) -> Iterator[None]:
+    """Whatever is wrong inside is wrong with this tensor.
+
+    Raises:
+        CorruptFileError: as inside, with the tensor's name before it.
+        UnsupportedFileError: as inside, with the tensor's name before it.
+    """
+    try:
+        yield
     except CorruptFileError as e:
         raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
     except UnsupportedFileError as e:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
+
+
+def _checked(flat: np.ndarray, record: Record) -> np.ndarray:
+    """The tensor, if it is the one that was written.
+
+    Raises:
+        CorruptFileError: it is another one.
+    """
+    if digest_of(flat.view(np.uint8)) != record.digest:
+        raise CorruptFileError("its values are not the ones that were written.")
+    return flat.reshape(record.shape)
 
 
 def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:
@@ -128,13 +204,11 @@ def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray 
     dtype = dtype_named(record.dtype)
     numbers = chunk_numbers(record.codec, record.shape)
     flat = np.empty(record.size, np.int64)
-    try:
+    with _named(record):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
             block = block_of(file, header, chunk)
             part[:] = _stepped(record).integers(block, dtype, len(part))
-    except CorruptFileError as e:
-        raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
     return flat
 
 
@@ -172,4 +246,4 @@ def _decode_planes(blocks: list[memoryview], record: Record, size: int) -> np.nd
 
 
 def _stepped(record: Record) -> ModuleType:
-    return _trellis_block if record.codec == "trellis" else _quantised
+    return _trellis_decode if record.codec == "trellis" else _quantised

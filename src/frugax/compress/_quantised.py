@@ -82,8 +82,9 @@ def values_of(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndar
     """What the levels stand for: one rounded product, then the dtype."""
     working = working_type(dtype)
     with np.errstate(over="ignore"):
-        product = levels.astype(working) * working(step.size)
-        return product.astype(dtype)
+        product = levels.astype(working)
+        product *= working(step.size)
+        return product.astype(dtype, copy=False)
 
 
 def encode(levels: np.ndarray) -> bytes:

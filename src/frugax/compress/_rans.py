@@ -21,11 +21,11 @@ import zstandard
 
 from frugax.errors import CorruptFileError
 
+from ._rans_loop import pop, push
 from ._zstd import unzstd
 
 # int64 low, u8 low_bits, u8 scale_bits, u16 alphabet, u16 lanes, u32 table, u32 words.
 _HEADER = struct.Struct("<qBBHHII")
-_LOWEST = 1 << 16  # states live in [2^16, 2^32) and move 16 bits at a time
 _MAX_ALPHABET = 1 << 14
 _MAX_SCALE_BITS = 15
 # Each lane costs 4 bytes and a pass costs the same for 1 lane or 1,000: 2,048 passes
@@ -49,7 +49,7 @@ def encode(numbers: np.ndarray) -> bytes:
     symbols = (offsets >> np.uint64(low_bits)).astype(np.intp)
     scale_bits = _scale_bits(counts)
     frequencies = _scaled(counts, scale_bits)
-    states, words = _push(symbols, frequencies, scale_bits)
+    states, words = push(symbols, frequencies, scale_bits, _lanes(len(symbols)))
     table = _pack_table(frequencies)
     head = _HEADER.pack(
         *(low, low_bits, scale_bits, len(counts), len(states), len(table), len(words))
@@ -100,7 +100,7 @@ def decode(block: bytes | memoryview, size: int) -> np.ndarray:
     frequencies = _unpack_table(block[at[0] : at[1]], alphabet, scale_bits)
     states = np.frombuffer(block[at[1] : at[2]], "<u4").astype(np.uint32)
     words = np.frombuffer(block[at[2] : at[3]], "<u2").astype(np.uint32)
-    symbols = _pop(states, words, frequencies, scale_bits, size)
+    symbols = pop(states, words, frequencies, scale_bits, size)
     offsets = symbols.astype(np.uint64) << np.uint64(low_bits)
     offsets |= _unpack_low(block[at[3] :], low_bits, size)
     return offsets.view(np.int64) + np.int64(low)
@@ -184,63 +184,6 @@ def _unpack_table(packed: memoryview, alphabet: int, scale_bits: int) -> np.ndar
     if shift or len(found) != alphabet or int(frequencies.sum()) != total:
         raise CorruptFileError("an entropy-coded block has a damaged table.")
     return frequencies
-
-
-def _push(
-    symbols: np.ndarray, frequencies: np.ndarray, scale_bits: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Code the symbols, the last ones first, as rANS is a stack."""
-    lanes = _lanes(len(symbols))
-    frequency = frequencies.astype(np.uint64)
-    start = np.cumsum(frequency, dtype=np.uint64) - frequency
-    limit = frequency << np.uint64(32 - scale_bits)
-    states = np.full(lanes, _LOWEST, np.uint64)
-    groups: list[np.ndarray] = []
-    for first in range((len(symbols) - 1) // lanes * lanes, -1, -lanes):
-        now = symbols[first : first + lanes]
-        x = states[: len(now)]
-        full = x >= limit[now]
-        if full.any():
-            groups.append(x[full].astype("<u2"))
-            x = np.where(full, x >> np.uint64(16), x)
-        f = frequency[now]
-        above, below = np.divmod(x, f)
-        states[: len(now)] = (above << np.uint64(scale_bits)) + below + start[now]
-    words = np.concatenate([np.zeros(0, "<u2"), *reversed(groups)])
-    return states, words.astype("<u2")
-
-
-def _pop(
-    states: np.ndarray,
-    words: np.ndarray,
-    frequencies: np.ndarray,
-    scale_bits: int,
-    size: int,
-) -> np.ndarray:
-    slots = np.repeat(np.arange(len(frequencies), dtype=np.uint32), frequencies)
-    start = np.cumsum(frequencies) - frequencies
-    frequency = frequencies.astype(np.uint32)[slots]
-    inside = (np.arange(len(slots)) - start[slots]).astype(np.uint32)
-    shift, mask = np.uint32(scale_bits), np.uint32((1 << scale_bits) - 1)
-    symbols = np.empty(size, np.uint32)
-    lanes, at = len(states), 0
-    for first in range(0, size, lanes):
-        count = min(lanes, size - first)
-        x = states[:count]
-        slot = x & mask
-        symbols[first : first + count] = slots[slot]
-        x = frequency[slot] * (x >> shift) + inside[slot]
-        empty = np.flatnonzero(x < _LOWEST)
-        new = words[at : at + len(empty)]
-        if len(new) < len(empty):
-            raise CorruptFileError("an entropy-coded block ends too early.")
-        x[empty] = (x[empty] << np.uint32(16)) | new
-        states[:count] = x
-        at += len(empty)
-    # The coder began with every state at its lowest: a check that comes for free.
-    if at != len(words) or (states != _LOWEST).any():
-        raise CorruptFileError("an entropy-coded block does not end where it should.")
-    return symbols
 
 
 def _pack_low(offsets: np.ndarray, low_bits: int) -> bytes:

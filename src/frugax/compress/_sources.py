@@ -11,7 +11,7 @@ import numpy as np
 from . import _quantised
 from ._arrays import QUANTISABLE
 from ._codecs import lossless_blocks, stepped_blocks
-from ._container import BLOCK, Encoded, Record, chunk_numbers, digest_of
+from ._container import BLOCK, Digest, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
 from ._mapped import let_go
@@ -165,8 +165,11 @@ class Source:
 
     def _exactly(self) -> Encoded:
         codec, blocks = lossless_blocks(self.array)
-        digest = digest_of(self.array.reshape(-1).view(np.uint8))
-        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
+        digest = Digest()
+        for part in self._parts():
+            digest.update(part.view(np.uint8).data)
+        record = self._record(codec, None, digest.hexdigest(), Error())
+        return Encoded(record, blocks, Error())
 
     @functools.cached_property
     def _points(self) -> dict[Step, Point]:
@@ -208,7 +211,9 @@ class Source:
             block, values = found
             blocks.append(block)
             digest.update(values.view(np.uint8).data)
-            error += Error.between(values, flat[at : at + len(values)])
+            part = flat[at : at + len(values)]
+            error += Error.between(values, part)
+            let_go(part)
             at += len(values)
         record = self._record(codec, step, digest.hexdigest(), error)
         return Encoded(record, tuple(blocks), error)

@@ -20,6 +20,8 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 
+from ._quantised import MOST_LEVEL
+
 SCALE_BITS = 12
 MOST_CLASSES = 16
 _MOST_HALVES = 126  # of 2 symbols each, and 2 symbols for what is far out: 254
@@ -27,6 +29,7 @@ _HALVES = 100  # what a fine grid is cut down to, by raw bits
 # Powers of two, an eighth of an octave apart, from 2^12.
 _EIGHTHS = np.array([4096, 4467, 4871, 5312, 5793, 6317, 6889, 7513], np.int64)
 _MOST_LOG = 8 * 24
+_MOST = MOST_LEVEL[4]
 # A class of fewer numbers costs more for its tables than it saves.
 _LEAST_NUMBERS = 6000
 
@@ -130,6 +133,9 @@ def unpack(packed: bytes, *, classes: int, raw_bits: int) -> Tables:
         raise CorruptFileError("a trellis-coded block has a damaged table.")
     lowest = np.frombuffer(packed, "<i4", classes).astype(np.int64)
     halves = np.frombuffer(packed, np.uint8, classes, 4 * classes).astype(np.int64)
+    shift = 2 + raw_bits
+    if max(-lowest.min() << shift, (lowest + halves - 1).max() << shift) > _MOST:
+        raise CorruptFileError(f"a trellis-coded block has levels beyond {_MOST}.")
     sizes = 4 * halves + 4
     curves = np.frombuffer(packed, np.uint8, offset=5 * classes)
     if halves.max() > _MOST_HALVES or int(sizes.sum()) != len(curves):

@@ -51,7 +51,8 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             return _npz(path)
         case ".fxz":
             with open_file(path) as file:
-                return dict(file)
+                arrays = dict(file.decoded())
+                return {name: arrays[name] for name in file}
     raise UnsupportedFileError(
         f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
         "use .safetensors, .npz or .fxz."
