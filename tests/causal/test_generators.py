@@ -141,6 +141,13 @@ def test_shifts_keep_the_causes():
     assert by_cause[0] > by_cause[1] + 0.05
 
 
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_the_smallest_graphs_of_every_kind(d):
+    batch = causal.generate_batch(60, d=(1, d), graph=GRAPHS, rows=8, seed=d)
+    assert np.isfinite(batch.values).all()
+    assert batch.adjacency.sum((1, 2)).max() == d * (d - 1) // 2
+
+
 def test_a_seed_gives_the_same_batch_and_a_generator_goes_on():
     one, same = (causal.generate_batch(3, seed=7).values for _ in range(2))
     np.testing.assert_array_equal(one, same)
@@ -160,6 +167,9 @@ def test_a_seed_gives_the_same_batch_and_a_generator_goes_on():
         ({"d": 5, "pad_to": 4}, "d must be in 1..pad_to"),
         ({"rows": 10, "observed": 11}, "observed in 2..rows"),
         ({"sets": 0}, "sets must be >= 1"),
+        ({"edges_per_node": -1.0}, "edges_per_node must go up from 0 or more"),
+        ({"weights": (2.0, 1.0)}, "weights must go up"),
+        ({"noise_scales": (-1.0, 1.0)}, "noise_scales must go up"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(options, says):

@@ -86,7 +86,7 @@ def test_an_intervention_survives_json():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: intervene(x=float("nan")), "value for 'x' must be finite: nan"),
+        (lambda: intervene(x=float("nan")), "value for 'x' must be finite, got nan"),
         (lambda: imperfect({"x": 1.0}, hit=1.5), r"hit in \[0, 1\], got 0.0 and 1.5"),
         (lambda: imperfect({"x": 1.0}, sd=-1.0), "sd must be >= 0"),
         (lambda: Change("x", "perfekt", 1.0), "kind 'perfekt'"),

@@ -64,6 +64,14 @@ def test_what_is_no_model_is_refused_with_its_place(equations, options, says):
         SCM.linear(equations, **options)
 
 
+def test_what_a_function_makes_superfluous_is_refused():
+    own = lambda p, e: p["a"] + e
+    with pytest.raises(ValueError, match="bias of 'b': its function adds its own"):
+        SCM.create({"a": {}, "b": own}, bias={"b": 1.0})
+    with pytest.raises(ValueError, match="parents of 'b': its weights name them"):
+        SCM.create({"a": {}, "b": {"a": 1.0}}, parents={"b": ["a"]})
+
+
 def test_functions_name_their_parents_by_reading_them():
     scm = SCM.create(
         {

@@ -160,22 +160,3 @@ def test_tables_are_joined_cut_and_reordered():
         seen.concat(seen.select(["x"]))
     with pytest.raises(ValueError, match="no variable 'z', only x, y"):
         seen["z"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "values", "intervened", "says"),
-    [
-        ((), np.zeros((1, 0)), np.zeros((1, 0), bool), "variables must be given"),
-        (("x", "x"), np.zeros((1, 2)), np.zeros((1, 2), bool), "each once"),
-        (("x",), np.zeros((1, 2)), np.zeros((1, 1), bool), r"need \(n, 1\)"),
-        (("x",), np.zeros((1, 1)), np.zeros((2, 1), bool), "1 rows and intervened 2"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(variables, values, intervened, says):
-    import jaxtyping
-
-    # Whoever runs the type checker hears of most of these from that.
-    with pytest.raises((ValueError, jaxtyping.TypeCheckError)) as told:
-        Samples(variables, values.astype(np.float32), intervened)
-    if told.type is ValueError:
-        assert told.match(says)

@@ -100,6 +100,14 @@ def generate_batch(
             f"sets must be >= 1 and observed in 2..rows, got {sets} sets with "
             f"{observed} of {rows} rows."
         )
+    for what, ends in (
+        ("edges_per_node", edges_per_node),
+        ("weights", weights),
+        ("noise_scales", noise_scales),
+    ):
+        low, high = ends if isinstance(ends, tuple) else (ends, ends)
+        if not 0 <= low <= high < np.inf:
+            raise ValueError(f"{what} must go up from 0 or more, got {ends}.")
     sizes = rng.integers(least, most + 1, sets)
     edges = _edges(graph, sizes, width, edges_per_node, rng)
     kinds = _pick(family, FAMILIES, sets, "family", rng)

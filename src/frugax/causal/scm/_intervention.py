@@ -10,12 +10,13 @@ All kinds are one formula, so that programs need no branch on the kind:
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+
+from ._equations import finite
 
 KINDS = ("perfect", "shift", "scale", "imperfect")
 
@@ -42,11 +43,8 @@ class Change:
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r} of intervention is none of {KINDS}.")
         for what in ("value", "sd", "hit"):
-            number = getattr(self, what)
-            if not math.isfinite(number):
-                raise ValueError(
-                    f"{what} for {self.target!r} must be finite: {number}."
-                )
+            number = finite(getattr(self, what), f"{what} for {self.target!r}")
+            object.__setattr__(self, what, number)
         if self.sd < 0 or not 0 <= self.hit <= 1:
             raise ValueError(
                 f"for {self.target!r}: sd must be >= 0 and hit in [0, 1], got "
@@ -149,9 +147,7 @@ class Intervention:
 
 def _all(kind: str, values: Mapping[str, float], **more: float) -> Intervention:
     return Intervention(
-        tuple(
-            Change(name, kind, float(value), **more) for name, value in values.items()
-        )
+        tuple(Change(name, kind, value, **more) for name, value in values.items())
     )
 
 

@@ -6,20 +6,24 @@ pytree. Its arrays: `_mechanisms.py`. Drawing from it: `_sample.py` in NumPy,
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool
 
+from ._equations import (
+    Equation,
+    by_name,
+    check_known,
+    finite,
+    names_of,
+    parents_read_by,
+)
 from ._mechanisms import KINDS, Mechanisms, blank
 from ._noise import NOISES
 from ._order import topological_order
-
-Equation: TypeAlias = Mapping[str, float] | Callable[[Mapping[str, Any], Any], Any]
-"""Weights of the parents, or a function of the parents' values and the noise."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,23 +134,30 @@ class SCM:
             >>> scm.parents("y")
             ('x',)
         """
-        names = _names(equations)
+        names = names_of(equations)
         for what, given in (("parents", parents), ("bias", bias)):
-            _check_known(given or {}, names, what)
+            check_known(given or {}, names, what)
         m = blank((), len(names))
         functions: list[Callable[..., Any] | None] = [None] * len(names)
         for j, (name, equation) in enumerate(equations.items()):
             if isinstance(equation, Mapping):
-                _check_known(equation, names, f"the parents of {name!r}")
+                if name in (parents or {}):
+                    raise ValueError(f"parents of {name!r}: its weights name them.")
+                check_known(equation, names, f"the parents of {name!r}")
                 for parent, weight in equation.items():
                     i = names.index(parent)
                     m.parents[i, j] = True
-                    m.weight[i, j] = _finite(weight, f"weight {parent!r} of {name!r}")
-                m.bias[j] = _finite((bias or {}).get(name, 0.0), f"bias of {name!r}")
+                    m.weight[i, j] = finite(weight, f"weight {parent!r} of {name!r}")
+                m.bias[j] = finite((bias or {}).get(name, 0.0), f"bias of {name!r}")
             elif callable(equation):
-                reads = (parents or {}).get(name)
-                reads = _probe(equation, name, names) if reads is None else tuple(reads)
-                _check_known(reads, names, f"the parents of {name!r}")
+                if name in (bias or {}):
+                    raise ValueError(f"bias of {name!r}: its function adds its own.")
+                told = (parents or {}).get(name)
+                if told is None:
+                    reads = parents_read_by(equation, name, names)
+                else:
+                    reads = tuple(told)
+                check_known(reads, names, f"the parents of {name!r}")
                 m.parents[[names.index(i) for i in reads], j] = True
                 m.kind[j] = KINDS.index("function")
                 functions[j] = equation
@@ -156,11 +167,11 @@ class SCM:
                     "weights ({} for no parents) or a function of parents and noise."
                 )
         m.order[:] = topological_order(m.parents, names)
-        scales = _by_name(noise_scale, names, "noise_scale", 1.0)
-        m.noise_scale[:] = [_finite(s, "noise_scale") for s in scales]
+        scales = by_name(noise_scale, names, "noise_scale", 1.0)
+        m.noise_scale[:] = [finite(s, "noise_scale") for s in scales]
         if (m.noise_scale < 0).any():
             raise ValueError(f"noise_scale must be >= 0, got {m.noise_scale.min():g}.")
-        for j, kind in enumerate(_by_name(noise, names, "noise", NOISES[0])):
+        for j, kind in enumerate(by_name(noise, names, "noise", NOISES[0])):
             if kind not in NOISES:
                 raise ValueError(
                     f"noise {kind!r} of {names[j]!r}: is none of {NOISES}."
@@ -233,7 +244,7 @@ class SCM:
         Raises:
             ValueError: there is no such variable.
         """
-        _check_known([name], self.variables, "the model")
+        check_known([name], self.variables, "the model")
         return self.variables.index(name)
 
     def with_target(self, name: str | None) -> "SCM":
@@ -253,97 +264,3 @@ jax.tree_util.register_dataclass(
     data_fields=["mechanisms"],
     meta_fields=["variables", "target", "hidden", "functions", "graph"],
 )
-
-
-class _Reads(Mapping[str, Any]):
-    """Values that note which of them are read.
-
-    No dict: its `get` and `values` would read without asking `__getitem__`.
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.all, self.read = dict(values), list[str]()
-
-    def __getitem__(self, name: str) -> Any:
-        value = self.all[name]
-        if name not in self.read:
-            self.read.append(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.all)
-
-    def __len__(self) -> int:
-        return len(self.all)
-
-
-def _probe(
-    function: Callable[..., Any], name: str, names: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The parents that a function reads when it is called once.
-
-    Raises:
-        ValueError: it cannot be called, or reads a variable that there is not.
-    """
-    values = _Reads({other: np.full(1, 0.5) for other in names if other != name})
-    try:
-        with np.errstate(all="ignore"):
-            function(values, np.zeros(1))
-    except KeyError as error:
-        raise ValueError(
-            f"the function of {name!r} reads {error}: it may read "
-            f"{', '.join(values) or 'nothing'}."
-        ) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"the function of {name!r} failed on arrays of one value ({error}): it is "
-            "called as function(parents, noise). Mend it, or name its parents=."
-        ) from error
-    return tuple(values.read)
-
-
-def _names(equations: Mapping[str, Equation]) -> tuple[str, ...]:
-    """The variables of a model.
-
-    Raises:
-        ValueError: there is none, or one is no name.
-    """
-    if not equations:
-        raise ValueError("a model needs at least one variable; there is none.")
-    for name in equations:
-        if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"a variable needs a name, not {name!r:.60}.")
-    return tuple(equations)
-
-
-def _check_known(given: Iterable[str], names: tuple[str, ...], where: str) -> None:
-    """Refuse a name that is no variable.
-
-    Raises:
-        ValueError: there is one.
-    """
-    for name in given:
-        if name not in names:
-            shown = ", ".join(map(str, names))
-            raise ValueError(
-                f"{where}: there is no variable {name!r}, only {shown:.200}."
-            )
-
-
-def _finite(value: float, what: str) -> float:
-    """The value as a number.
-
-    Raises:
-        ValueError: it is not finite.
-    """
-    if not math.isfinite(value):
-        raise ValueError(f"{what} must be finite, got {value}.")
-    return float(value)
-
-
-def _by_name(value: Any, names: tuple[str, ...], what: str, default: Any) -> list[Any]:
-    """One value for each variable, from one for all or some by name."""
-    if isinstance(value, Mapping):
-        _check_known(value, names, what)
-        return [value.get(name, default) for name in names]
-    return [value] * len(names)

@@ -1,0 +1,111 @@
+"""What a user writes to describe a model, read and checked before any array is made.
+
+Reads: equations, names, numbers. Gives: the same, or an error that names the place.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Equation: TypeAlias = Mapping[str, float] | Callable[[Mapping[str, Any], Any], Any]
+"""Weights of the parents, or a function of the parents' values and the noise."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class _Reads(Mapping[str, Any]):
+    """Values that note which of them are read.
+
+    No dict: its `get` and `values` would read without asking `__getitem__`.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.all, self.read = dict(values), list[str]()
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.all[name]
+        if name not in self.read:
+            self.read.append(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+def parents_read_by(
+    function: Callable[..., Any], name: str, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The parents that a function reads when it is called once.
+
+    Raises:
+        ValueError: it cannot be called, or reads a variable that there is not.
+    """
+    values = _Reads({other: np.full(1, 0.5) for other in names if other != name})
+    try:
+        with np.errstate(all="ignore"):
+            function(values, np.zeros(1))
+    except KeyError as error:
+        raise ValueError(
+            f"the function of {name!r} reads {error}: it may read "
+            f"{', '.join(values) or 'nothing'}."
+        ) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"the function of {name!r} failed on arrays of one value ({error}): it is "
+            "called as function(parents, noise). Mend it, or name its parents=."
+        ) from error
+    return tuple(values.read)
+
+
+def names_of(equations: Mapping[str, Equation]) -> tuple[str, ...]:
+    """The variables of a model.
+
+    Raises:
+        ValueError: there is none, or one is no name.
+    """
+    if not equations:
+        raise ValueError("a model needs at least one variable; there is none.")
+    for name in equations:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"a variable needs a name, not {name!r:.60}.")
+    return tuple(equations)
+
+
+def check_known(given: Iterable[str], names: tuple[str, ...], where: str) -> None:
+    """Refuse a name that is no variable.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name in given:
+        if name not in names:
+            shown = ", ".join(map(str, names))
+            raise ValueError(
+                f"{where}: there is no variable {name!r}, only {shown:.200}."
+            )
+
+
+def finite(value: float, what: str) -> float:
+    """The value as a number.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is not finite, or too large for float32.
+    """
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"{what} must be a number, not {value!r:.60}.")
+    if not abs(float(value)) <= _LARGEST:  # not >, which would let NaN through
+        raise ValueError(f"{what} must be finite, got {value}.")
+    return float(value)
+
+
+def by_name(value: Any, names: tuple[str, ...], what: str, default: Any) -> list[Any]:
+    """One value for each variable, from one for all or some by name."""
+    if isinstance(value, Mapping):
+        check_known(value, names, what)
+        return [value.get(name, default) for name in names]
+    return [value] * len(names)

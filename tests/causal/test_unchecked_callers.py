@@ -1,0 +1,52 @@
+"""What callers hear who check no types: the same, with the value and its place."""
+
+import forked
+
+# A process of its own: in this one every call is type-checked before it is made.
+CODE = """
+import numpy as np
+from frugax import causal
+from frugax.causal import SCM, Samples
+
+scm = SCM.linear({"x": {}, "y": {"x": 1.0}})
+no = lambda n, d: np.zeros((n, d), bool)
+for case in (
+    lambda: SCM.create({"a": 1.0}),
+    lambda: SCM.linear({"a": {}, "b": {"a": "2"}}),
+    lambda: SCM.linear({"a": {}}, bias={"a": None}),
+    lambda: SCM.linear({"a": {}}, noise_scale=1e39),
+    lambda: SCM.linear({3: {}}),
+    lambda: Samples((), np.zeros((1, 0)), no(1, 0)),
+    lambda: Samples(("x", "x"), np.zeros((1, 2)), no(1, 2)),
+    lambda: Samples(("x",), np.zeros((1, 2)), no(1, 1)),
+    lambda: Samples(("x",), np.zeros((1, 1)), no(2, 1)),
+    lambda: causal.simulate(scm.mechanisms, None, 3, causal.intervene(x=1.0)),
+    lambda: causal.intervene(x="high"),
+):
+    try:
+        case()
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+    else:
+        print("nothing")
+"""
+SAYS = """
+TypeError the equation of 'a' is 1.0: give a dict of weights ({} for no parents) or a \
+function of parents and noise.
+TypeError weight 'a' of 'b' must be a number, not '2'.
+TypeError bias of 'a' must be a number, not None.
+ValueError noise_scale must be finite, got 1e+39.
+ValueError a variable needs a name, not 3.
+ValueError variables must be given, each once; got ().
+ValueError variables must be given, each once; got ('x', 'x').
+ValueError values has shape (1, 2), but 1 variables need (n, 1).
+ValueError values has 1 rows and intervened 2: give both for every row.
+TypeError do(x = 1) has names and the arrays of a model have none: give \
+intervention.arrays(variables, D).
+TypeError value for 'x' must be a number, not 'high'.
+"""
+
+
+def test_callers_that_check_no_types_are_told_the_value_and_its_place():
+    ran = forked.python(CODE)
+    assert ran.stdout == SAYS.replace("\\\n", "").lstrip(), ran.stderr
