@@ -40,7 +40,7 @@ _PAIRS = 400  # bootstrap draws
 
 
 def auroc(p: np.ndarray, truth: np.ndarray) -> float:
-    """Chance that an edge gets a higher probability than a non-edge; ties are halves."""
+    """Chance that an edge gets more probability than a non-edge; ties are halves."""
     yes, no = p[truth > 0], p[truth == 0]
     above = (yes[:, None] > no).mean() + 0.5 * (yes[:, None] == no).mean()
     return float(above)
