@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from frugax import causal
+from frugax import SizeBudget, causal, compress
 from frugax.causal.surrogate import _shipped
+from frugax.causal.surrogate._network import initial_weights
 from frugax.errors import CorruptFileError
 
 
@@ -55,9 +56,7 @@ def test_order_units_and_length_of_a_table_do_not_matter():
     np.testing.assert_allclose(
         surrogate.edges(turned)[np.ix_(place, place)], edges, atol=1e-3
     )
-    other = causal.Samples(
-        data.variables, data.values * 1e4 + 3e5, data.intervened
-    )
+    other = causal.Samples(data.variables, data.values * 1e4 + 3e5, data.intervened)
     np.testing.assert_allclose(surrogate.edges(other), edges, atol=2e-2)
 
 
@@ -90,16 +89,27 @@ def test_many_variables_are_judged_among_their_neighbours():
 
 
 def test_files(tmp_path):
-    surrogate = causal.default_surrogate().with_temperature(2.0)
+    surrogate = causal.Surrogate(initial_weights(0, 4, 0)).with_temperature(2.0)
     causal.save_surrogate(tmp_path / "s.fxz", surrogate)
     again = causal.load_surrogate(tmp_path / "s.fxz")
     assert again.temperature == 2
     data = _chain()
     np.testing.assert_allclose(again.edges(data), surrogate.edges(data), atol=0.01)
-    from frugax import SizeBudget, compress
-
-    compress.save(tmp_path / "t.fxz", {"w": np.ones(300, np.float32)}, SizeBudget("1x"))
+    compress.save(tmp_path / "t.fxz", {"w": np.ones(3)}, SizeBudget(max_abs=0))
     with pytest.raises(CorruptFileError, match="no surrogate"):
         causal.load_surrogate(tmp_path / "t.fxz")
     with pytest.raises(ValueError, match="temperature"):
         surrogate.with_temperature(0.0)
+
+
+def test_a_graph_names_what_is_likely():
+    edges = np.zeros((3, 3), np.float32)
+    edges[0, 1], edges[1, 0], edges[1, 2], edges[0, 2] = 0.6, 0.35, 0.4, 0.05
+    graph = causal.likely_graph(edges)
+    # Without a better candidate 0.4 is worth naming; the other direction never is.
+    assert graph[0, 1]
+    assert graph[1, 2]
+    assert graph.sum() == 2
+    edges[0, 1], edges[1, 0] = 0.5, 0.5
+    assert causal.likely_graph(edges).tolist()[0][1] is True
+    assert not causal.likely_graph(np.zeros((2, 2), np.float32)).any()

@@ -83,6 +83,4 @@ def test_squared_puts_each_pair_in_its_place():
     square = squared(values)[0]
     for child in range(4):
         assert square[child, child] == 0
-        np.testing.assert_array_equal(
-            square[others(4)[child], child], values[0, child]
-        )
+        np.testing.assert_array_equal(square[others(4)[child], child], values[0, child])

@@ -11,7 +11,7 @@ from frugax.doors import open_name
 
 from ._posterior import ParentSetPosterior
 from ._shipped import default_surrogate, load_surrogate, save_surrogate
-from ._surrogate import Surrogate
+from ._surrogate import Surrogate, likely_graph
 
 if TYPE_CHECKING:
     from ._training import SurrogateTraining, train_surrogate
@@ -59,6 +59,7 @@ __all__ = [
     "default_surrogate",
     "kl_divergence_loss",
     "kl_divergence_loss_jax",
+    "likely_graph",
     "load_surrogate",
     "multi_target_loss",
     "progressive_learning",
@@ -70,7 +71,7 @@ __all__ = [
 
 # Training needs JAX and optax; asking does not.
 _HERE = {"ParentSetPosterior", "Surrogate", "default_surrogate", "load_surrogate"}
-_HERE |= {"save_surrogate"}
+_HERE |= {"likely_graph", "save_surrogate"}
 HOMES = {
     name: "_training" if name in {"SurrogateTraining", "train_surrogate"} else "guide"
     for name in __all__

@@ -143,18 +143,25 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
     x = xp.concatenate([pairs, xp.swapaxes(pairs, 1, 2)], axis=-1)
     x = _gelu(x @ weights["embed"] + _last(weights["embed_bias"], x), xp)
     hide = (mask - 1)[:, None, None, None, :] * 1e9
-    for block in range(weights["row"].shape[0]):
-        w = {name: weights[name][block] for name in _BLOCK}
-        x = (
-            x
-            + _attend(_normal(x, w["norms"][0], xp), w["row"], hide, xp) @ w["row_out"]
-        )
+
+    def block(x: Any, w: Weights) -> tuple[Any, None]:
+        y = _attend(_normal(x, w["norms"][0], xp), w["row"], hide, xp)
+        x = x + y @ w["row_out"]
         turned = xp.swapaxes(x, 1, 2)
         y = _attend(_normal(turned, w["norms"][1], xp), w["column"], hide, xp)
         x = x + xp.swapaxes(y @ w["column_out"], 1, 2)
         y = _normal(x, w["norms"][2], xp)
         y = xp.concatenate([y, xp.swapaxes(y, 1, 2)], axis=-1) @ w["mix"]
-        x = x + _gelu(y + _last(w["mix_bias"], y), xp) @ w["mix_out"]
+        return x + _gelu(y + _last(w["mix_bias"], y), xp) @ w["mix_out"], None
+
+    blocks = {name: weights[name] for name in _BLOCK}
+    if xp is np:
+        for index in range(len(blocks["row"])):
+            x, _ = block(x, {name: w[index] for name, w in blocks.items()})
+    elif len(blocks["row"]):
+        from jax.lax import scan  # asking needs no JAX
+
+        x, _ = scan(block, x, blocks)  # compiled once, however many there are
     return _normal(x, weights["norm"], xp)
 
 
