@@ -2,21 +2,23 @@
 
 A pair is a token. In each block tokens look along their row (one parent, all children),
 along their column (one child, all parents) and at their transpose. No weight depends on
-the number of variables.
+the number of variables. The same lines run in NumPy, for an answer without compiling,
+and in JAX, for training.
 """
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from ._pairs import PAIR_FEATURES, Evidence
 from ._subsets import NEVER, members, others, squared
 
-Params = dict[str, Any]
-_FLOOR = -40.0
+HEADS = 4
+_FLOOR = -40.0  # log-probabilities below are all the same: not believed
+
+# Arrays of NumPy or of JAX, by name; those of all blocks are stacked.
+Weights = dict[str, Any]
 
 
 class Answer(NamedTuple):
@@ -27,105 +29,167 @@ class Answer(NamedTuple):
         edges: probability of each edge, parent first [batch, width, width].
     """
 
-    log_sets: Float[Array, "b w s"]
-    edges: Float[Array, "b w w"]
+    log_sets: Float[Any, "b w s"]
+    edges: Float[Any, "b w w"]
 
 
-def initial_weights(key: Array, hidden: int, blocks: int) -> Params:
-    """Weights of a network.
+def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
+    """Weights before training: float32, of NumPy.
+
+    The answer is then the mean of both posteriors' logarithms, whatever the pairs say.
 
     Args:
-        key: a JAX random key.
-        hidden: channels of a token, divisible by 4 (heads).
+        seed: of the draw.
+        hidden: channels of a token, a multiple of 4.
         blocks: how often tokens look at each other, >= 0.
+
+    Raises:
+        ValueError: a size is out of its range.
     """
-    keys = iter(jax.random.split(key, 2 + 8 * blocks))
+    if hidden < HEADS or hidden % HEADS or blocks < 0:
+        raise ValueError(
+            f"hidden must be a multiple of {HEADS} and blocks >= 0, got hidden="
+            f"{hidden} and blocks={blocks}."
+        )
+    rng = np.random.default_rng(seed)
 
-    def dense(rows: int, columns: int, gain: float = 1.0) -> Array:
-        w = jax.random.normal(next(keys), (rows, columns), jnp.float32)
-        return w * (gain / rows**0.5)
+    def dense(*shape: int, gain: float = 1.0) -> np.ndarray:
+        scale = np.float32(gain / shape[-2] ** 0.5)
+        return rng.standard_normal(shape, np.float32) * scale
 
-    def block() -> Params:
-        return {
-            "row": dense(hidden, 3 * hidden),
-            "row_out": dense(hidden, hidden, 0.3),
-            "column": dense(hidden, 3 * hidden),
-            "column_out": dense(hidden, hidden, 0.3),
-            "mix": dense(2 * hidden, 2 * hidden),
-            "mix_bias": jnp.zeros(2 * hidden, jnp.float32),
-            "mix_out": dense(2 * hidden, hidden, 0.3),
-            "norms": jnp.ones((3, hidden), jnp.float32),
-        }
-
-    embed = dense(2 * PAIR_FEATURES, hidden)
-    made = [block() for _ in range(blocks)]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *made) if made else {}
+    zeros = lambda *shape: np.zeros(shape, np.float32)
     return {
-        "embed": embed,
-        "embed_bias": jnp.zeros(hidden, jnp.float32),
-        "blocks": stacked,
-        "norm": jnp.ones(hidden, jnp.float32),
-        # Before training the answer is the mean of both posteriors' logarithms.
-        "edge": jnp.zeros((hidden, 1), jnp.float32),
-        "trust": jnp.zeros((hidden, 2), jnp.float32),
-        "trust_bias": jnp.full(2, -0.4328, jnp.float32),  # softplus: a half
+        "embed": dense(2 * PAIR_FEATURES, hidden),
+        "embed_bias": zeros(hidden),
+        "row": dense(blocks, hidden, 3 * hidden),
+        "row_out": dense(blocks, hidden, hidden, gain=0.3),
+        "column": dense(blocks, hidden, 3 * hidden),
+        "column_out": dense(blocks, hidden, hidden, gain=0.3),
+        "mix": dense(blocks, 2 * hidden, 2 * hidden),
+        "mix_bias": zeros(blocks, 2 * hidden),
+        "mix_out": dense(blocks, 2 * hidden, hidden, gain=0.3),
+        "norms": np.ones((blocks, 3, hidden), np.float32),
+        "norm": np.ones(hidden, np.float32),
+        "edge": zeros(hidden, 1),
+        "trust": zeros(hidden, 2),
+        "trust_bias": np.full(2, np.log(np.expm1(0.5)), np.float32),  # softplus: 1/2
     }
 
 
-def _normal(x, gain):
-    x = x - x.mean(-1, keepdims=True)
-    scale = jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6)
-    return x * scale * gain.reshape((1,) * (x.ndim - 1) + (-1,))
-
-
-def _attend(x, qkv, out, mask, heads=4):
-    """Attention along the third axis of [batch, rows, tokens, hidden]."""
-    b, r, t, h = x.shape
-    q, k, v = jnp.split((x @ qkv).reshape(b, r, t, heads, 3 * h // heads), 3, axis=-1)
-    logits = jnp.einsum("brqhc,brkhc->brhqk", q, k) * (h // heads) ** -0.5
-    logits = logits + (mask - 1)[:, None, None, None, :] * 1e9
-    weights = jax.nn.softmax(logits, axis=-1)
-    return jnp.einsum("brhqk,brkhc->brqhc", weights, v).reshape(b, r, t, h) @ out
-
-
 def apply_network(
-    params: Params, told: Evidence, mask: Float[Array, "b w"], temperature: Any = 1.0
+    weights: Weights,
+    told: Evidence,
+    mask: Any,
+    *,
+    temperature: float = 1.0,
+    xp: Any = np,
 ) -> Answer:
     """Probabilities of parent sets and edges.
 
     Args:
-        params: from `initial_weights`.
+        weights: from `initial_weights`, or trained.
         told: from `evidence`.
-        mask: 1 for variables that are there.
+        mask: 1 for variables that are there [batch, width].
         temperature: log-probabilities are divided by it.
+        xp: `numpy` or `jax.numpy`.
     """
+    x = _tokens(weights, told.pairs, mask, xp)
     width = mask.shape[1]
-    flipped = jnp.swapaxes(told.pairs, 1, 2)
-    x = jnp.concatenate([told.pairs, flipped], axis=-1) @ params["embed"]
-    x = jax.nn.gelu(x + params["embed_bias"][None, None, None])
-
-    def block(x, p):
-        x = x + _attend(_normal(x, p["norms"][0]), p["row"], p["row_out"], mask)
-        turned = jnp.swapaxes(x, 1, 2)
-        y = _attend(_normal(turned, p["norms"][1]), p["column"], p["column_out"], mask)
-        x = x + jnp.swapaxes(y, 1, 2)
-        y = _normal(x, p["norms"][2])
-        y = jnp.concatenate([y, jnp.swapaxes(y, 1, 2)], axis=-1) @ p["mix"]
-        y = jax.nn.gelu(y + p["mix_bias"][None, None, None])
-        return x + y @ p["mix_out"], None
-
-    if params["blocks"]:
-        x, _ = jax.lax.scan(block, x, params["blocks"])
-    x = _normal(x, params["norm"])
-    edge = (x @ params["edge"])[..., 0]  # [batch, parent, child]
-    weight = mask / jnp.maximum(mask.sum(1, keepdims=True), 1.0)
-    pooled = jnp.einsum("bijh,bi->bjh", x, weight)
-    trust = jax.nn.softplus(pooled @ params["trust"] + params["trust_bias"][None, None])
+    edge, trust = _heads(weights, x, mask, xp)
     of_others = edge[:, others(width), np.arange(width)[:, None]]
-    sets = jnp.asarray(members(width))
-    trust = trust[:, :, None]
-    linear, curved = (jnp.maximum(p, _FLOOR) for p in (told.linear, told.curved))
-    logits = of_others @ sets.T + trust[..., 0] * linear + trust[..., 1] * curved
-    never = told.linear < NEVER / 2
-    log_sets = jax.nn.log_softmax(jnp.where(never, NEVER, logits / temperature), axis=2)
-    return Answer(log_sets, squared(jnp.exp(log_sets) @ sets))
+    sets = xp.asarray(members(width))
+    linear, curved = (xp.maximum(p, _FLOOR) for p in (told.linear, told.curved))
+    logits = of_others @ sets.T
+    logits = logits + trust[:, :, :1] * linear + trust[:, :, 1:] * curved
+    logits = xp.where(told.linear < NEVER / 2, NEVER, logits / temperature)
+    log_sets = logits - logits.max(-1)[..., None]
+    log_sets = log_sets - xp.log(xp.exp(log_sets).sum(-1))[..., None]
+    return Answer(log_sets, squared(xp.exp(log_sets) @ sets))
+
+
+def set_scores(
+    weights: Weights,
+    pairs: Any,
+    mask: Any,
+    target: Any,
+    inside: Any,
+    posteriors: Any,
+    xp: Any = np,
+) -> Any:
+    """Scores of listed parent sets of one target in each data set [batch, k].
+
+    Args:
+        weights: of the network.
+        pairs: features of pairs [batch, width, width, features].
+        mask: 1 for variables that are there [batch, width].
+        target: index of the target [batch].
+        inside: 1 for the variables in each set [batch, k, width].
+        posteriors: `linear` and `curved` of each set [batch, k, 2].
+        xp: `numpy` or `jax.numpy`.
+    """
+    edge, trust = _heads(weights, _tokens(weights, pairs, mask, xp), mask, xp)
+    into = xp.take_along_axis(edge, target[:, None, None], axis=2)  # [batch, width, 1]
+    trusted = xp.take_along_axis(trust, target[:, None, None], axis=1)
+    return (inside @ into)[..., 0] + (xp.maximum(posteriors, _FLOOR) * trusted).sum(-1)
+
+
+_BLOCK = (
+    "row", "row_out", "column", "column_out", "mix", "mix_bias", "mix_out", "norms",
+)  # fmt: skip
+
+
+def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
+    """What the network makes of each pair [batch, width, width, hidden]."""
+    x = xp.concatenate([pairs, xp.swapaxes(pairs, 1, 2)], axis=-1)
+    x = _gelu(x @ weights["embed"] + _last(weights["embed_bias"], x), xp)
+    hide = (mask - 1)[:, None, None, None, :] * 1e9
+    for block in range(weights["row"].shape[0]):
+        w = {name: weights[name][block] for name in _BLOCK}
+        x = (
+            x
+            + _attend(_normal(x, w["norms"][0], xp), w["row"], hide, xp) @ w["row_out"]
+        )
+        turned = xp.swapaxes(x, 1, 2)
+        y = _attend(_normal(turned, w["norms"][1], xp), w["column"], hide, xp)
+        x = x + xp.swapaxes(y @ w["column_out"], 1, 2)
+        y = _normal(x, w["norms"][2], xp)
+        y = xp.concatenate([y, xp.swapaxes(y, 1, 2)], axis=-1) @ w["mix"]
+        x = x + _gelu(y + _last(w["mix_bias"], y), xp) @ w["mix_out"]
+    return _normal(x, weights["norm"], xp)
+
+
+def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
+    """What each edge adds [batch, width, width], trust in each posterior [.., 2]."""
+    share = mask / xp.maximum(mask.sum(1)[:, None], 1.0)
+    pooled = (x * share[:, :, None, None]).sum(1)
+    trust = pooled @ weights["trust"]
+    trust = _softplus(trust + _last(weights["trust_bias"], trust), xp)
+    return (x @ weights["edge"])[..., 0], trust
+
+
+def _last(vector: Any, like: Any) -> Any:
+    return vector.reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+def _gelu(x: Any, xp: Any) -> Any:
+    return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
+
+
+def _softplus(x: Any, xp: Any) -> Any:
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
+
+
+def _normal(x: Any, gain: Any, xp: Any) -> Any:
+    x = x - x.mean(-1)[..., None]
+    return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-6) * _last(gain, x)
+
+
+def _attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
+    """Attention along the third axis of [batch, rows, tokens, hidden]."""
+    b, r, t, h = x.shape
+    split = (x @ qkv).reshape(b, r, t, 3, HEADS, h // HEADS)
+    q, k, v = (xp.swapaxes(split[:, :, :, i], 2, 3) for i in range(3))
+    logits = q @ xp.swapaxes(k, 3, 4) * (h // HEADS) ** -0.5 + hide
+    w = xp.exp(logits - logits.max(-1)[..., None])
+    w = w / w.sum(-1)[..., None]
+    return xp.swapaxes(w @ v, 2, 3).reshape(b, r, t, h)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 
@@ -63,7 +63,7 @@ class ParentSetPosterior:
         """The most probable set."""
         return self.parent_sets[int(self.probs.argmax())]
 
-    def prob(self, parents: frozenset[str]) -> float:
+    def prob(self, parents: Iterable[str]) -> float:
         """Probability of exactly these parents; 0 for a set that is not listed.
 
         Args:
@@ -84,8 +84,8 @@ class ParentSetPosterior:
 
     def given(
         self,
-        required: frozenset[str] = frozenset(),
-        forbidden: frozenset[str] = frozenset(),
+        required: Iterable[str] = (),
+        forbidden: Iterable[str] = (),
     ) -> "ParentSetPosterior":
         """This distribution where some parents are known, and some excluded.
 

@@ -185,7 +185,7 @@ def order_posterior(score: np.ndarray) -> np.ndarray:
     Returns:
         Log-probabilities of the same shape.
     """
-    width, _, batch = score.shape
+    width = score.shape[0]
     place, _, without, with_child = _places(width)
     reach = _over_subsets(score, up=False)
     before = [np.zeros_like(score[0, :1])]  # by size of set

@@ -9,7 +9,9 @@ import dataclasses
 
 import numpy as np
 
-LINEAR = ("gaussian", "laplace", "uniform")
+from ..scm import generate_batch
+
+KINDS_OF_NOISE = ("gaussian", "laplace", "uniform", "student")
 TRAINING = ("linear", "mlp", "sigmoid", "product")
 CALIBRATION = ("wave",)
 HELD_OUT = ("rff",)
@@ -94,17 +96,7 @@ def draw_tasks(
     )
     present = np.broadcast_to(mask[:, None], values.shape).copy()
     if vary:
-        keep = np.ones((batch, n), np.float32)
-        part = rng.random((batch, 2)) < 0.3
-        share = rng.uniform(0.1, 1, (batch, 2))
-        share = np.where(part, share, 1)
-        share[:, 1] = np.where(rng.random(batch) < 0.1, 0, share[:, 1])
-        keep[:, :observed] = rng.random((batch, observed)) < share[:, :1]
-        keep[:, observed:] = rng.random((batch, experiments)) < share[:, 1:]
-        keep[:, :8] = 1
-        present *= keep[:, :, None]
-        lost = rng.random((batch, 1, 1)) < 0.1
-        present *= ~(lost & (rng.random(values.shape) < 0.1))
+        present *= _kept(rng, batch, n, width, observed)
     # Names carry nothing: a random order of the variables that are there.
     shuffle = np.argsort(rng.random((batch, width)) + 2 * (1 - mask), axis=1)
     take = shuffle[:, None]
@@ -117,6 +109,61 @@ def draw_tasks(
         ),
         mask=mask,
     )
+
+
+def draw_generated(
+    seed: int | list[int], batch: int, *, width: int, observed: int, experiments: int
+) -> Tasks:
+    """The same from `generate_batch`, whose models are drawn in another way.
+
+    Args:
+        seed: of everything.
+        batch: how many.
+        width: variables that arrays have room for.
+        observed: rows without intervention.
+        experiments: rows in which one variable was changed.
+    """
+    rng = np.random.default_rng(seed)
+    reach = float(rng.uniform(1, 3.5))
+    made = generate_batch(
+        batch,
+        d=(2 if rng.random() < 0.7 else width, width),
+        pad_to=width,
+        rows=observed + experiments,
+        observed=observed,
+        family=("linear", "mlp"),
+        noise=KINDS_OF_NOISE,
+        edges_per_node=(0.4, 2.5),
+        weights=(0.3, 2.0),
+        noise_scales=(0.2, 1.0),
+        heteroscedastic=0.15,
+        values=(-reach, reach),
+        hidden_units=int(rng.integers(4, 24)),
+        seed=rng,
+    )
+    mask = made.present.astype(np.float32)
+    kept = _kept(rng, batch, observed + experiments, width, observed)
+    return Tasks(
+        values=made.values,
+        intervened=made.intervened.astype(np.float32),
+        present=kept * mask[:, None],
+        graphs=made.adjacency.astype(np.float32),
+        mask=mask,
+    )
+
+
+def _kept(
+    rng: np.random.Generator, batch: int, n: int, width: int, observed: int
+) -> np.ndarray:
+    """1 where a value is left: rows are dropped in some data sets, values in others."""
+    keep = np.ones((batch, n), np.float32)
+    share = np.where(rng.random((batch, 2)) < 0.3, rng.uniform(0.1, 1, (batch, 2)), 1)
+    share[:, 1] = np.where(rng.random(batch) < 0.1, 0, share[:, 1])
+    keep[:, :observed] = rng.random((batch, observed)) < share[:, :1]
+    keep[:, observed:] = rng.random((batch, n - observed)) < share[:, 1:]
+    keep[:, :8] = 1
+    lost = rng.random((batch, 1, 1)) < 0.1
+    return keep[:, :, None] * ~(lost & (rng.random((batch, n, width)) < 0.1))
 
 
 def _graphs(rng: np.random.Generator, mask: np.ndarray) -> np.ndarray:
@@ -150,7 +197,7 @@ def _noise(rng: np.random.Generator, kind: str, shape: tuple[int, ...]) -> np.nd
 def _data(rng, graphs, mask, hit, level, observed, families, noise):
     batch, width = mask.shape
     n = hit.shape[1]
-    kinds = ("gaussian", "laplace", "uniform", "student") if noise is None else (noise,)
+    kinds = KINDS_OF_NOISE if noise is None else (noise,)
     which = rng.integers(len(kinds), size=batch)
     eps = np.stack([_noise(rng, kind, (batch, n, width)) for kind in kinds])
     eps = eps[which, np.arange(batch)]
