@@ -9,21 +9,11 @@ turns and compared within a round, beside a control: the same program against it
 """
 
 import argparse
-import json
-import shlex
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from benchmarks import train_calls, train_peers, train_runs
-from benchmarks.machine import made_with
+from benchmarks.parts import Part, run_parts
 
-from frugax.files import write_whole
-
-RESULTS = Path(__file__).parent / "results" / "train.json"
-
-PARTS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
+PARTS: dict[str, Part] = {
     "overhead": (
         lambda given: train_calls.overhead(given.rounds or 200),
         train_calls.overhead_table,
@@ -51,41 +41,13 @@ PARTS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[[Any], str]]] =
 }
 
 
-def shown(record: dict[str, Any]) -> str:
-    """All tables, each with the command that made it and when."""
-    texts = [
-        f"## {part}: {record[part]['command']}, {record[part]['made_with']['date']}\n\n"
-        f"{table(record[part]['found'])}"
-        for part, (_, table) in PARTS.items()
-        if part in record
-    ]
-    return "\n\n".join(texts)
-
-
 def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("--parts", default=",".join(PARTS))
     ask.add_argument("--rounds", type=int, help="of a part's own number if not given")
     ask.add_argument("--runs", type=int, default=20, help="of the part time")
     ask.add_argument("--seconds", type=float, default=30.0, help="of each such run")
     ask.add_argument("--seeds", type=int, default=5, help="of the part precision")
-    ask.add_argument("--out", type=Path, default=RESULTS)
-    given = ask.parse_args()
-    parts = given.parts.split(",")
-    unknown = set(parts) - set(PARTS)
-    if unknown:
-        ask.error(f"no such part: {', '.join(sorted(unknown))}.")
-    record = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for part in (p for p in PARTS if p in parts):
-        print(f"{part} ...", file=sys.stderr, flush=True)
-        record[part] = {
-            "command": shlex.join(["python", "-m", "benchmarks.train", *sys.argv[1:]]),
-            "made_with": made_with(),
-            "found": PARTS[part][0](given),
-        }
-        given.out.parent.mkdir(exist_ok=True)
-        write_whole(given.out, json.dumps(record, indent=1) + "\n")
-    print(shown(record))
+    run_parts("benchmarks.train", PARTS, ask)
 
 
 if __name__ == "__main__":

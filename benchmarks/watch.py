@@ -6,8 +6,11 @@ Each part is merged into `benchmarks/results/watch.json` as soon as it is done; 
 tables printed are of all that is there. Programs take turns of some milliseconds in an
 order drawn anew for each round; what is kept is the ratio to the unwatched program of
 the same round, in processor time of all threads (the clock's time means nothing on a
-shared machine). "unwatched, again" is the same program compiled once more: as far as it
-is from 1, nothing can be told. "ops" counts the operations in a round of the compiled
+shared machine). Where a program's code and constants come to lie changes its time by a
+percent or more, so all are compiled six times: what is shown is the middle of the six,
+and the least and the largest, between which the middle of all lies in 97 of 100 cases.
+"unwatched, again" is the same program compiled once more: as far as it is from 1,
+nothing can be told. "ops" counts the operations in a round of the compiled
 loop, which no neighbour changes; up to eight XLA runs in order on CPU, of more it runs
 what it can at once, which costs a round about a microsecond.
 """
@@ -15,29 +18,24 @@ what it can at once, which costs a round about a microsecond.
 import argparse
 import functools
 import itertools
-import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from benchmarks import watch_programs as programs
-from benchmarks.machine import made_with
+from benchmarks.parts import Part, run_parts
 
 from frugax.budget import table
-from frugax.files import write_whole
 from frugax.watch._turns import take_turns  # noqa: PLC2701
 
-RESULTS = Path(__file__).parent / "results" / "watch.json"
 UNWATCHED, AGAIN = "unwatched", "unwatched, again"
 STEPS = 2000
 # About 12 us on the machine on which the bars were set; what they take is in the table.
@@ -47,23 +45,35 @@ _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 
 
 def timed(
-    runs: Mapping[str, Callable[[Any], Any]], state: Any, seconds: float, steps: int
+    compiled: Callable[[], Mapping[str, Callable[[Any], Any]]],
+    state: Any,
+    seconds: float,
+    steps: int,
+    times: int = 6,
 ) -> dict[str, Any]:
-    """Each program beside `UNWATCHED`, by name."""
-    turns = take_turns(
-        runs, (state,), seconds=seconds, chunk_s=0.005, clock=time.process_time
-    )
+    """Each program beside `UNWATCHED`, by name; all compiled anew some times."""
+    turns = [
+        take_turns(
+            compiled(),
+            (state,),
+            seconds=seconds / times,
+            chunk_s=0.005,
+            clock=time.process_time,
+        )
+        for _ in range(times)
+    ]
     found = {}
-    for name in runs:
-        ratio = turns.ratio(name, UNWATCHED)
-        added = turns.added(name, UNWATCHED).middle
+    for name in turns[0].seconds:
+        ratios = [each.ratio(name, UNWATCHED).middle for each in turns]
+        added = [each.added(name, UNWATCHED).middle for each in turns]
+        took = [np.median(each.seconds[name]) for each in turns]
         found[name] = {
-            "us": float(np.median(turns.seconds[name])) / steps * 1e6,
-            "added_ns": added / steps * 1e9,
-            "ratio": ratio.middle,
-            "low": ratio.low,
-            "high": ratio.high,
-            "rounds": turns.rounds,
+            "us": float(np.median(took)) / steps * 1e6,
+            "added_ns": float(np.median(added)) / steps * 1e9,
+            "ratio": float(np.median(ratios)),
+            "low": min(ratios),
+            "high": max(ratios),
+            "rounds": [each.rounds for each in turns],
         }
     return found
 
@@ -93,15 +103,17 @@ def scan(seconds: float) -> dict[str, Any]:
         step, state = make(size)
         for numbers in NUMBERS:
             loop = functools.partial(programs.looped, step, numbers, STEPS)
-            quiet = programs.watched(loop(programs.recorded), 1)
-            runs: dict[str, Any] = {
-                UNWATCHED: jax.jit(loop(programs.unwatched)),
-                AGAIN: jax.jit(loop(programs.unwatched)),
-                "watch.jit": quiet,
-                "by hand, one more output": jax.jit(loop(programs.outputs)),
-            }
-            case = timed(runs, state, seconds / 4, STEPS)
-            for key, run in runs.items():
+
+            def compiled(loop: Callable[..., Any] = loop) -> dict[str, Any]:
+                return {
+                    UNWATCHED: jax.jit(loop(programs.unwatched)),
+                    AGAIN: jax.jit(loop(programs.unwatched)),
+                    "watch.jit": programs.watched(loop(programs.recorded), 1),
+                    "by hand, one more output": jax.jit(loop(programs.outputs)),
+                }
+
+            case = timed(compiled, state, seconds / 4, STEPS)
+            for key, run in compiled().items():
                 case[key]["ops"] = operations(run.lower(state))
             if numbers == "held":
                 case |= _peers(loop, state)
@@ -111,13 +123,13 @@ def scan(seconds: float) -> dict[str, Any]:
 
 def _peers(loop: Callable[..., Any], state: Any) -> dict[str, Any]:
     """Callbacks are so much dearer that a few rounds tell."""
-    runs = {
+    compiled = lambda: {
         UNWATCHED: jax.jit(loop(programs.unwatched)),
         "jax.debug.callback": jax.jit(loop(programs.debugged)),
         "io_callback": jax.jit(loop(programs.called)),
         "callback behind a gate that stays shut": jax.jit(loop(programs.gated)),
     }
-    found = timed(runs, state, 3.0, STEPS)
+    found = timed(compiled, state, 3.0, STEPS, times=1)
     del found[UNWATCHED]
     return found
 
@@ -128,23 +140,25 @@ def frames(seconds: float) -> dict[str, Any]:
     steps = 5000
     for name, (make, size) in SCANNED.items():
         step, state = make(size)
-        bare = programs.looped(step, "held", steps, programs.unwatched)
-        runs: dict[str, Any] = {UNWATCHED: jax.jit(bare), AGAIN: jax.jit(bare)}
-        for every in (2500, 100):
-            run = programs.looped(step, "held", steps, programs.recorded, every=every)
-            alone = programs.looped(
-                step, "held", steps, programs.unwatched, every=every
-            )
-            runs |= {
-                f"numbers, frames every {every} steps when 30/s ask": programs.paced(
-                    run
-                ),
-                f"numbers, a frame every {every} steps in each call": programs.watched(
-                    run, 2
-                ),
-                f"no number, a frame every {every} steps": programs.watched(alone, 2),
+
+        def compiled(step: Callable[..., Any] = step) -> dict[str, Any]:
+            loop = functools.partial(programs.looped, step, "held", steps)
+            runs: dict[str, Any] = {
+                UNWATCHED: jax.jit(loop(programs.unwatched)),
+                AGAIN: jax.jit(loop(programs.unwatched)),
             }
-        found[name] = timed(runs, state, seconds / 2, steps)
+            for every in (2500, 100):
+                both = loop(programs.recorded, every=every)
+                alone = loop(programs.unwatched, every=every)
+                frame = f"frames every {every} steps"
+                runs |= {
+                    f"numbers, {frame} when 30/s ask": programs.paced(both),
+                    f"numbers, {frame} in each call": programs.watched(both, 2),
+                    f"no number, {frame} in each call": programs.watched(alone, 2),
+                }
+            return runs
+
+        found[name] = timed(compiled, state, seconds / 2, steps)
     return found
 
 
@@ -154,19 +168,25 @@ def call(seconds: float) -> dict[str, Any]:
     for name, size, calls in (("26 us", 720, 150), ("as small as can be", 4, 60)):
         step, state = programs.matrix_step(size)
         one = functools.partial(programs.single, step)
-        each = {
-            UNWATCHED: jax.jit(one(programs.unwatched)),
-            AGAIN: jax.jit(one(programs.unwatched)),
-            "watch.jit, nothing due": programs.idle(one(programs.recorded)),
-            "a Python function around jax.jit": programs.passed_on(
-                one(programs.unwatched)
-            ),
-            "callback behind a gate that stays shut": jax.jit(one(programs.gated)),
-        }
-        runs = {key: _repeated(run, calls) for key, run in each.items()}
-        for run in runs.values():  # `watch.jit` rests from its second call on
-            run(state)
-        found[name] = timed(runs, state, seconds / 2, calls)
+
+        def compiled(
+            one: Callable[..., Any] = one, state: Any = state, calls: int = calls
+        ) -> dict[str, Any]:
+            each = {
+                UNWATCHED: jax.jit(one(programs.unwatched)),
+                AGAIN: jax.jit(one(programs.unwatched)),
+                "watch.jit, nothing due": programs.idle(one(programs.recorded)),
+                "a Python function around jax.jit": programs.passed_on(
+                    one(programs.unwatched)
+                ),
+                "callback behind a gate that stays shut": jax.jit(one(programs.gated)),
+            }
+            runs = {key: _repeated(run, calls) for key, run in each.items()}
+            for run in runs.values():  # `watch.jit` rests from its second call on
+                run(state)
+            return runs
+
+        found[name] = timed(compiled, state, seconds / 2, calls)
     return found
 
 
@@ -183,21 +203,26 @@ def vmap(seconds: float) -> dict[str, Any]:
     """64 lanes of which four are watched, small and larger."""
     found = {}
     for size, numbers in itertools.product((4, 64), NUMBERS):
-        made = {
-            UNWATCHED: lambda _: None,
-            AGAIN: lambda _: None,
-            "watch.jit, 4 lanes": programs.four_recorded,
-        }
-        runs: dict[str, Any] = {}
-        state = None
-        for key, tell in made.items():
-            run, state = programs.lanes(size, tell, numbers, STEPS)
-            watched = key.startswith("watch")
-            runs[key] = programs.watched(run, 1) if watched else jax.jit(run)
+        loop = functools.partial(programs.lanes, size, numbers=numbers, length=STEPS)
+        _, state = loop(_untold)
+
+        def compiled(loop: Callable[..., Any] = loop) -> dict[str, Any]:
+            return {
+                UNWATCHED: jax.jit(loop(_untold)[0]),
+                AGAIN: jax.jit(loop(_untold)[0]),
+                "watch.jit, 4 lanes": programs.watched(
+                    loop(programs.four_recorded)[0], 1
+                ),
+            }
+
         found[f"{size} numbers a lane, {numbers}"] = timed(
-            runs, state, seconds / 4, STEPS
+            compiled, state, seconds / 4, STEPS
         )
     return found
+
+
+def _untold(_: Any) -> None:
+    pass
 
 
 _PROCESS = """
@@ -237,7 +262,7 @@ _PROCESS = """
 """
 
 
-def cache(_: float) -> dict[str, Any]:
+def cache() -> dict[str, Any]:
     """What a second process finds compiled, and what changing level and stride does."""
     with tempfile.TemporaryDirectory() as folder:
         env = os.environ | {
@@ -263,7 +288,7 @@ def cache(_: float) -> dict[str, Any]:
 
 def cases_table(found: dict[str, Any]) -> str:
     """The rows of every case; "ops" where they were counted."""
-    head = ["program", "one step", "added", "of unwatched", "95% interval", "ops"]
+    head = ["program", "one step", "added", "of unwatched", "of six", "ops"]
     texts = []
     for case, rows in found.items():
         lines = [
@@ -287,47 +312,19 @@ def cache_table(found: dict[str, Any]) -> str:
     return table(["programs", *names], rows)
 
 
-PARTS: dict[str, tuple[Callable[[float], Any], Callable[[Any], str]]] = {
-    "scan": (scan, cases_table),
-    "frames": (frames, cases_table),
-    "call": (call, cases_table),
-    "vmap": (vmap, cases_table),
-    "cache": (cache, cache_table),
+PARTS: dict[str, Part] = {
+    "scan": (lambda given: scan(given.seconds), cases_table),
+    "frames": (lambda given: frames(given.seconds), cases_table),
+    "call": (lambda given: call(given.seconds), cases_table),
+    "vmap": (lambda given: vmap(given.seconds), cases_table),
+    "cache": (lambda _: cache(), cache_table),
 }
-
-
-def shown(record: dict[str, Any]) -> str:
-    """All tables, each with the command that made it and when."""
-    texts = [
-        f"## {part}: {record[part]['command']}, {record[part]['made_with']['date']}\n\n"
-        f"{show(record[part]['found'])}"
-        for part, (_, show) in PARTS.items()
-        if part in record
-    ]
-    return "\n\n".join(texts)
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("--parts", default=",".join(PARTS))
     ask.add_argument("--seconds", type=float, default=60.0, help="of each part")
-    ask.add_argument("--out", type=Path, default=RESULTS)
-    given = ask.parse_args()
-    parts = given.parts.split(",")
-    unknown = set(parts) - set(PARTS)
-    if unknown:
-        ask.error(f"no such part: {', '.join(sorted(unknown))}.")
-    record = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for part in (p for p in PARTS if p in parts):
-        print(f"{part} ...", file=sys.stderr, flush=True)
-        record[part] = {
-            "command": shlex.join(["python", "-m", "benchmarks.watch", *sys.argv[1:]]),
-            "made_with": made_with(),
-            "found": PARTS[part][0](given.seconds),
-        }
-        given.out.parent.mkdir(exist_ok=True)
-        write_whole(given.out, json.dumps(record, indent=1) + "\n")
-    print(shown(record))
+    run_parts("benchmarks.watch", PARTS, ask)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,8 @@ def damaged_chunk(data, rng):
     header, end = header_of(data)
     body = bytearray(data[:end])
     tensors = [t for t in header["tensors"] if t["chunks"]]
-    chunk = tensors[int(rng.integers(len(tensors)))]["chunks"][0]
+    chunks = tensors[int(rng.integers(len(tensors)))]["chunks"]
+    chunk = chunks[int(rng.integers(len(chunks)))]
     start, length = FOOTER + chunk[0], chunk[1]
     for _ in range(int(rng.integers(1, 5))):
         # Mostly near the start: the tables and lengths are there.
@@ -98,7 +99,16 @@ def damaged_chunk(data, rng):
 STRANGE = [
     *(None, True, False, 0, 1, -1, 2, 3, 7, 64, 255, 2**31, 2**32, 2**48 - 1),
     *(2**63, 2**64, 2**70, 0.5, -0.0, 1e300, "", "w", "*", "../x", "\0", "float32"),
-    *("bool", "float64", "lossless", "quantised", "trellis", "stored", "a" * 3000),
+    *(
+        "bool",
+        "float64",
+        "lossless",
+        "quantised",
+        "trellis",
+        "stored",
+        "planes",
+        "a" * 3000,
+    ),
     *([], {}, [1], [[1]], [0] * 40, [1 << 40], {"dict": {}}, {"flat": ["a", "a"]}),
     *({"list": ["*"] * 9}, {"tuple": [None]}, [1 << 20, 1 << 20], [[0, 1, 0]] * 3),
 ]

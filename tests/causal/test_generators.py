@@ -58,7 +58,7 @@ def test_random_graphs_have_the_edges_that_were_asked_for(graph):
         closed = np.einsum("bij,bjk,bki->b", both, both, both).mean()
         random = random_graphs("erdos_renyi", sizes, 24, np.full(300, 2.0), rng)
         both = (random | random.swapaxes(1, 2)).astype(int)
-        assert closed > 1.5 * np.einsum("bij,bjk,bki->b", both, both, both).mean()
+        assert closed > 1.15 * np.einsum("bij,bjk,bki->b", both, both, both).mean()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

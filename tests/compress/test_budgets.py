@@ -72,7 +72,13 @@ def test_a_size_is_met_by_the_real_file_and_nearly_used_up(limits, tmp_path):
     assert report.verdict == "kept"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype",
+    mostly_thorough(
+        ["float16", "bfloat16", "float32", "float64"],
+        in_ci=lambda d: d in {"bfloat16", "float32"},
+    ),
+)
 @pytest.mark.parametrize(
     "target", mostly_thorough([1e-3, 1e-2, 0.05, 0.1], in_ci=lambda t: t == 0.05)
 )
@@ -221,9 +227,9 @@ def test_progress_rises_and_may_stop_the_work():
     "limits",
     [
         {"bytes": 100},
-        {"ratio": 1e6},
+        pytest.param({"ratio": 1e6}, marks=pytest.mark.thorough),
         {"bytes": 50_000, "rel_error": 1e-4},
-        {"ratio": 12, "max_abs": 1e-3},
+        pytest.param({"ratio": 12, "max_abs": 1e-3}, marks=pytest.mark.thorough),
     ],
     ids=str,
 )
@@ -346,6 +352,7 @@ def test_no_tree_and_no_ratio_ever_passes_the_limit(seed, ratio):
         assert back[name].dtype == leaf.dtype
 
 
+@pytest.mark.thorough
 def test_a_trained_network_keeps_its_accuracy_at_a_sixth_of_its_size():
     sklearn = pytest.importorskip("sklearn.datasets")
     images, labels = sklearn.load_digits(return_X_y=True)

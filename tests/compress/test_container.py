@@ -59,7 +59,7 @@ def test_the_golden_file_still_reads_the_same():
     assert back["absent"] == (None, 3)
     with compress.open(GOLDEN) as file:
         codecs = {r.name: r.codec for r in file.header.tensors}
-        assert set(codecs.values()) == set(CODECS)
+        assert set(codecs.values()) == set(CODECS) - {"planes"}  # has one of its own
         for (name, want), (_, got) in zip(
             trees.named_leaves(tree), trees.named_leaves(back), strict=True
         ):
@@ -92,13 +92,14 @@ def test_the_golden_files_bytes_are_its_own():
     assert digest == GOLDEN_SHA256
 
 
-def test_every_single_damaged_byte_is_noticed(small):
+@pytest.mark.parametrize("of", [pytest.param(1, marks=pytest.mark.thorough), 5])
+def test_every_single_damaged_byte_is_noticed(small, of):
     tree, data = small
     right = {name: compress.decompress(data)[name].tobytes() for name in tree}
     rng = np.random.default_rng(1)
     places = [*range(len(data)), *rng.integers(0, len(data), 1300)]
     assert len(places) > 2000
-    for at in places:
+    for at in places[::of]:
         wrong = bytearray(data)
         wrong[at] ^= int(rng.integers(1, 256))
         with pytest.raises(DAMAGE):

@@ -1,11 +1,11 @@
-"""Exact weights are written tensor by tensor, and read from mapped files."""
+"""Weights are written tensor by tensor, and read from mapped files."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from frugax.compress import _lossless, _mapped, _stream
+from frugax.compress import _draft, _lossless, _mapped
 from frugax.compress._container import BLOCK
 from frugax.errors import CorruptFileError
 
@@ -36,14 +36,15 @@ def test_a_streamed_file_is_the_one_made_in_memory(tmp_path):
 
 def test_a_tensor_is_written_before_the_next_is_read(tmp_path, monkeypatch):
     order = []
-    encode, let_go = _lossless.encode, _stream.let_go
+    encode, let_go = _lossless.encode, _draft.let_go
     monkeypatch.setattr(
         _lossless, "encode", lambda part: order.append(part.size) or encode(part)
     )
     monkeypatch.setattr(
-        _stream, "let_go", lambda array: order.append("gone") or let_go(array)
+        _draft, "let_go", lambda array: order.append("gone") or let_go(array)
     )
-    compress.save(tmp_path / "w.fxz", {"a": np.ones(3), "b": np.ones(4)}, EXACT)
+    tree = {"a": np.arange(3), "b": np.arange(4)}
+    compress.save(tmp_path / "w.fxz", tree, EXACT)
     assert order == [3, "gone", 4, "gone"]
 
 

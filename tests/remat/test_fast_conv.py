@@ -8,6 +8,7 @@ from jax import lax
 
 from frugax import jaxprs, remat
 from frugax.remat._needs import active_variables, backward_needs
+from tiers import mostly_thorough
 
 KEY = jax.random.key(0)
 SPECS = {"NHWC": ("NHWC", "HWIO", "NHWC"), "NCHW": ("NCHW", "OIHW", "NCHW")}
@@ -92,7 +93,12 @@ DERIVATIVES = {
 }
 
 
-@pytest.mark.parametrize("kind", DERIVATIVES)
+@pytest.mark.parametrize(
+    "kind",
+    mostly_thorough(
+        DERIVATIVES, in_ci=lambda k: k in {"second", "vmap of data", "checkpoint"}
+    ),
+)
 def test_other_derivatives_are_those_of_the_function(kind, monkeypatch):
     got = DERIVATIVES[kind](scanned)
     monkeypatch.setattr(remat, "fast_convolutions", lambda f: f)

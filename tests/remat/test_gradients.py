@@ -49,7 +49,11 @@ def test_gradients_are_those_of_jax(model):
 
 @pytest.mark.parametrize(
     ("model", "gate"),
-    [(residual_mlp, "select"), (residual_mlp, "barrier"), (convolutions, "cond")],
+    [
+        (residual_mlp, "select"),
+        (residual_mlp, "barrier"),
+        pytest.param(convolutions, "cond", marks=pytest.mark.thorough),
+    ],
 )
 def test_every_gate_gives_the_same_gradients(model, gate):
     loss, args, _ = model()
@@ -120,7 +124,7 @@ def half_of(loss, args):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [
-        ("float64", 1e-12),
+        pytest.param("float64", 1e-12, marks=pytest.mark.thorough),
         pytest.param(
             "bfloat16",
             30 * float(jnp.finfo(jnp.bfloat16).eps),

@@ -40,7 +40,9 @@ def train_steps(n, **options):
     return step, state, told
 
 
-@pytest.mark.parametrize("parts", [2, 3, 8])
+@pytest.mark.parametrize(
+    "parts", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (2, 8))]
+)
 @pytest.mark.parametrize("budget", [None, MemoryBudget("1MiB")])
 def test_micro_batches_give_the_same_step(parts, budget):
     _, whole, told = train_steps(5)

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
-
 from frugax.errors import ConfigError
 
+from ._consoles import console, errors
 from ._own_function import own_function
 
 if TYPE_CHECKING:
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-
-console = Console()
-errors = Console(stderr=True)
 
 
 def run(

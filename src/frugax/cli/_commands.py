@@ -4,18 +4,15 @@ Nothing heavy is imported until a command runs, so that `frugax --help` is quick
 returns the process's exit code: 0 when all budgets were kept, 1 when one was not.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
-from rich.markup import escape
 
-from frugax.budget import MemoryBudget, Receipt, SizeBudget, Verdict, format_bytes
+from frugax.budget import MemoryBudget, Receipt, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
+from ._consoles import console, errors
 from ._own_function import names_function, plan_function
 from ._show import RunView, print_receipt
 
@@ -24,15 +21,8 @@ if TYPE_CHECKING:
 
 _CONFIG = tyro.conf.arg(metavar="CONFIG")
 Config = Annotated[Path, tyro.conf.Positional, _CONFIG]
-File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
-Force = tyro.conf.FlagCreatePairsOff[bool]
-Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER")]
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
-
-console = Console()
-errors = Console(stderr=True)
 
 
 def run(
@@ -207,230 +197,6 @@ def _plan_run(config: Path, changes: tuple[str, ...]) -> int:
     return 0
 
 
-def compress(
-    file: File,
-    /,
-    *,
-    to: Output = None,
-    size: Annotated[
-        str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])
-    ] = None,
-    ratio: Number = None,
-    rel_error: Number = None,
-    max_abs: Number = None,
-    force: Force = False,
-) -> int:
-    """Compress the weights in a .safetensors or .npz file into a size or an error.
-
-    For example:
-
-    frugax compress model.safetensors --ratio 8
-
-    frugax compress model.safetensors --size 2MiB -o small.fxz
-
-    frugax compress model.npz --rel-error 0.01
-
-    Args:
-        file: the weights.
-        to: the compressed file; by default the same name with .fxz.
-        size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
-            weight.
-        ratio: how many times smaller the file must be.
-        rel_error: largest relative error over all weights; 0 is exact.
-        max_abs: largest error of any one weight.
-        force: replace the compressed file if it is there already.
-
-    Raises:
-        ConfigError: no limit, limits that do not go together, or no weights.
-    """
-    from frugax import compress as room
-
-    try:
-        if size is None:
-            budget = SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
-        else:
-            # A plain number is bytes, though a size in text would want a unit.
-            size = f"{size}B" if size.isdecimal() else size
-            budget = SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
-    except TypeError as e:
-        raise ConfigError(
-            "frugax compress: give one size (--ratio 8, --size 2MiB or --size 4bpw) or "
-            "one error (--rel-error 0.01 or --max-abs 0.001), or one of each."
-        ) from e
-    except ValueError as e:
-        raise ConfigError(f"frugax compress: {e}") from e
-    _must_exist(file)
-    target = to or file.with_suffix(".fxz")
-    if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
-        raise ConfigError(
-            f"--to {target}: compressed weights go into a file of their own that ends "
-            "in .fxz; the original is never replaced."
-        )
-    _must_be_free(target, force=force)
-    weights = room.load_weights(file)
-    if not weights:
-        raise ConfigError(f"{file}: there are no weights in this file.")
-    with _bar(f"compressing to {budget}") as progress:
-        saved = room.save(target, weights, budget, progress=progress)
-    console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
-    _say_written(target)
-    return 0 if saved.receipt.verdict is Verdict.KEPT else 1
-
-
-def decompress(
-    file: File,
-    /,
-    *,
-    to: Output = None,
-    force: Force = False,
-) -> int:
-    """Write the weights of a .fxz file back as .safetensors or .npz.
-
-    For example:
-
-    frugax decompress model.fxz
-
-    frugax decompress model.fxz -o restored.safetensors
-
-    frugax decompress model.fxz -o restored.npz
-
-    Args:
-        file: the compressed weights.
-        to: the file to write, .safetensors or .npz; by default the same name with
-            .safetensors, which holds no complex128, as .npz holds no bfloat16.
-        force: replace it if it is there already.
-
-    Raises:
-        ConfigError: there is no such file, or the target is neither of these files.
-    """
-    from frugax import compress as room
-
-    _must_exist(file)
-    target = to or file.with_suffix(".safetensors")
-    if target.suffix not in (".safetensors", ".npz"):
-        raise ConfigError(f"--to {target}: the file must end in .safetensors or .npz.")
-    _must_be_free(target, force=force)
-    npz = target.suffix == ".npz"
-    export = room.export_npz if npz else room.export_safetensors
-    with errors.status(f"decompressing {file.name}"):
-        try:
-            export(file, target)
-        except ValueError as e:  # over the file itself
-            raise ConfigError(f"frugax decompress: {e}") from e
-    _say_written(target)
-    return 0
-
-
-def verify(file: File, /, *, against: Target = None) -> int:
-    """Check every byte of a .fxz file, and what it claims about the original.
-
-    For example:
-
-    frugax verify runs/digits/model.fxz
-
-    frugax verify model.fxz --against model.safetensors
-
-    Args:
-        file: the compressed weights.
-        against: the original weights: errors are measured anew and compared.
-
-    Raises:
-        ConfigError: there is no such file, or the originals are other weights.
-    """
-    from frugax import compress as room
-
-    _must_exist(file)
-    if against is not None:
-        _must_exist(against)
-    original = None if against is None else room.load_weights(against)
-    with errors.status(f"reading {file.name} to its end"):
-        try:
-            report = room.verify(file, against=original)
-        except ValueError as e:
-            raise ConfigError(f"{against}: {e}") from e
-    console.print(str(report), highlight=False, markup=False, soft_wrap=True)
-    return 0 if report.ok else 1
-
-
-def inspect(file: File, /, *, plot: Output = None, force: Force = False) -> int:
-    """Show what a .fxz file says of each tensor: codec, bytes, error, way to the bound.
-
-    For example:
-
-    frugax inspect model.fxz
-
-    frugax inspect model.fxz --plot model.svg
-
-    Nothing is decoded: frugax verify does that.
-
-    Args:
-        file: the compressed weights.
-        plot: draw bits against error, beside the bound, into this .svg file.
-        force: replace the picture if it is there already.
-
-    Raises:
-        ConfigError: there is no such file, or the picture is no .svg file.
-    """
-    from frugax import compress as room
-    from frugax.files import write_whole
-
-    _must_exist(file)
-    if plot is not None:
-        if plot.suffix != ".svg":
-            raise ConfigError(f"--plot {plot}: the file must end in .svg.")
-        _must_be_free(plot, force=force, option="--plot")
-    found = room.inspect(file)
-    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
-    if plot is not None:
-        write_whole(plot, found.svg())
-        _say_written(plot)
-    return 0
-
-
-def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
-    """Never replace a file that nobody said to replace.
-
-    Raises:
-        ConfigError: it is there already.
-    """
-    if target.exists() and not force:
-        raise ConfigError(
-            f"{target}: this file is there already; choose another with {option}, "
-            "or replace it with --force."
-        )
-
-
-def _say_written(path: Path) -> None:
-    size = path.stat().st_size
-    console.print(
-        f"{path}: {size:,} bytes ({format_bytes(size)})",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-@contextlib.contextmanager
-def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
-    """A bar of what is done, with what is being done; nothing if not in a terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
-
-    columns = ("{task.description}", BarColumn(), TaskProgressColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=errors,
-        disable=not errors.is_terminal,
-        transient=True,
-    ) as bar:
-        row = bar.add_task(escape(task), total=1.0)
-
-        def show(done: float, what: str) -> None:
-            bar.update(row, completed=done, description=escape(f"{task}: {what}"))
-
-        yield show
-
-
 def _already_finished(folder: "RunFolder") -> int:
     """Show the receipt of a run that needs no going on; nothing is written."""
     receipt = Receipt.from_json(folder.receipt.read_text())
@@ -438,17 +204,6 @@ def _already_finished(folder: "RunFolder") -> int:
     print_receipt(console, receipt)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
     return 0 if receipt.verdict is Verdict.KEPT else 1
-
-
-def _must_exist(file: Path) -> None:
-    """Meet a mistyped name at the edge.
-
-    Raises:
-        ConfigError: there is no such file.
-    """
-    if not file.is_file():
-        what = "this is a folder" if file.is_dir() else "there is no such file"
-        raise ConfigError(f"{file}: {what}.")
 
 
 def launch(

@@ -14,7 +14,8 @@ import tyro
 
 from frugax.errors import FrugaxError
 
-from . import _causal_commands, _commands, _watch_commands
+from . import _causal_commands, _commands, _watch_commands, _weights_commands
+from ._consoles import errors
 
 _ABOUT = """JAX under a budget: state what you can afford; get a result and a receipt.
 
@@ -65,7 +66,7 @@ def main(args: Sequence[str] | None = None) -> None:
                 args=given or ["--help"],
             )
     except FrugaxError as e:
-        _commands.errors.print(
+        errors.print(
             f"[bold red]frugax:[/bold red] {_plain(e)}", soft_wrap=True, highlight=False
         )
         code = 2
@@ -73,7 +74,7 @@ def main(args: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except KeyboardInterrupt:
-        _commands.errors.print("Interrupted.")
+        errors.print("Interrupted.")
         code = 130
     except Exception:  # anything else: shown whole, with an exit code of its own
         traceback.print_exc()
@@ -82,13 +83,14 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _commands_by_name() -> dict[str, Callable[..., int]]:
-    names = (
-        *("run", "plan", "launch", "compress", "decompress", "verify", "inspect"),
-        "doctor",
-    )
-    # These have commands of their own; here they stand for the help.
-    groups = {"watch": _watch, "causal": _causal}
-    return {name: getattr(_commands, name) for name in names} | groups
+    return {
+        **{name: getattr(_commands, name) for name in ("run", "plan", "launch")},
+        **_weights_commands.COMMANDS,
+        "doctor": _commands.doctor,
+        # These have commands of their own; here they stand for the help.
+        "watch": _watch,
+        "causal": _causal,
+    }
 
 
 def _watch() -> int:

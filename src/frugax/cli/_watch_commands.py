@@ -4,17 +4,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from frugax.errors import ConfigError
+
+from ._consoles import console, errors
 
 Journal = Annotated[
     Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR|JOURNAL")
 ]
 Target = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 
-console = Console()
-errors = Console(stderr=True)
 _SUFFIXES: dict[str, Literal["npz", "zarr", "csv"]] = {
     ".npz": "npz",
     ".zarr": "zarr",

@@ -7,16 +7,15 @@ import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from . import _lossless, _quantised, _trellis_block
+from . import _lossless, _planes, _quantised, _trellis_block
 from ._arrays import dtype_named
 from ._container import (
     BLOCK,
-    STEPPED,
+    Digest,
     Header,
     Record,
     block_of,
     chunk_numbers,
-    digest_of,
     row_of,
 )
 from ._quantised import Step
@@ -77,33 +76,54 @@ def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarra
         CorruptFileError: its bytes are damaged; the message names the tensor.
         UnsupportedFileError: it uses a coder of a newer version.
     """
-    dtype = dtype_named(record.dtype)
+    flat = np.empty(record.size, dtype_named(record.dtype))
+    at = 0
+    for part in decoded_parts(file, header, record):
+        flat[at : at + len(part)] = part
+        at += len(part)
+    return flat.reshape(record.shape)
+
+
+def decoded_parts(
+    file: memoryview, header: Header, record: Record
+) -> Iterator[np.ndarray]:
+    """The flat values of a tensor, chunk by chunk; only one is in memory.
+
+    They are all read before an error in the last one is found.
+
+    Raises:
+        CorruptFileError: its bytes are damaged; the message names the tensor.
+        UnsupportedFileError: it uses a coder of a newer version.
+    """
     numbers = chunk_numbers(record.codec, record.shape)
+    each = -(-record.size // numbers)
+    digest = Digest()
     try:
-        blocks = [block_of(file, header, chunk) for chunk in record.chunks]
-        flat = np.empty(record.size, dtype)
-        for i, block in enumerate(blocks):
-            part = flat[i * numbers : (i + 1) * numbers]
-            part[:] = _decode_block(block, record, len(part))
-        if digest_of(flat.view(np.uint8)) != record.digest:
+        for i in range(each):
+            blocks = [block_of(file, header, c) for c in record.chunks[i::each]]
+            size = min(numbers, record.size - i * numbers)
+            part = _decode_chunk(blocks, record, size)
+            digest.update(part.view(np.uint8).data)
+            yield part
+        if digest.hexdigest() != record.digest:
             raise CorruptFileError("its values are not the ones that were written.")
     except CorruptFileError as e:
         raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
     except UnsupportedFileError as e:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
-    return flat.reshape(record.shape)
 
 
 def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:
     """The whole numbers whose product with `record.step` is a tensor, flat.
 
-    For decoders on a device, which multiply there; None where the codec has none. The
-    product is not compared with the digest here.
+    For decoders on a device, which multiply there; None where the codec has none, and
+    for planes, whose step depends on how many are read. The product is not compared
+    with the digest here.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
     """
-    if record.codec not in STEPPED:
+    if record.codec not in ("quantised", "trellis"):
         return None
     dtype = dtype_named(record.dtype)
     numbers = chunk_numbers(record.codec, record.shape)
@@ -118,8 +138,16 @@ def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray 
     return flat
 
 
-def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
+def _decode_chunk(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
+    """One row of chunks: several with planes, and one with any other codec.
+
+    Raises:
+        CorruptFileError: a stored chunk has the wrong length.
+    """
     dtype = dtype_named(record.dtype)
+    if record.planes:
+        return _decode_planes(blocks, record, size)
+    (block,) = blocks
     if record.codec == "stored":
         if len(block) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
@@ -127,6 +155,20 @@ def _decode_block(block: memoryview, record: Record, size: int) -> np.ndarray:
     if record.step is None:
         return _lossless.decode(block, dtype, size)
     return _stepped(record).decode(block, record.step, dtype, size)
+
+
+def _decode_planes(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
+    dtype, step = dtype_named(record.dtype), record.step
+    assert step is not None  # the header was read so
+    shift = record.planes - 1
+    levels = _planes.first(blocks[0], shift, dtype, size)
+    for block in blocks[1 : record.planes]:
+        levels = _planes.refined(levels, block)
+        shift -= 1
+    values = _planes.values_at(levels, shift, step, dtype)
+    if len(blocks) > record.planes:
+        values = _planes.whole(values, blocks[-1])
+    return values
 
 
 def _stepped(record: Record) -> ModuleType:

@@ -6,20 +6,19 @@ from collections.abc import Mapping
 
 from frugax.budget import Receipt, SizeBudget, Spend, check_budget
 from frugax.errors import CorruptFileError
-from frugax.files import write_whole
+from frugax.files import replacing
 from frugax.trees import describe
 from frugax.typing import PyTree
 
 from ._arrays import arrays_of, unwrapped
-from ._choose import Draft, Progress, choose, draft_of, limit_of
+from ._choose import choose
+from ._draft import Draft, Progress, draft_of, limit_of
 from ._error import Error, relative
-from ._file import CompressedFile
+from ._layered import LayeredSource
+from ._mapped import let_go
 from ._plan import CompressPlan, plan_of
-from ._report import CompressReport, TensorReport, gap_to_bound_db
+from ._report import CompressReport, TensorReport
 from ._sources import Source
-from ._stream import write_exact
-
-_EXACT = SizeBudget(max_abs=0)
 
 
 def plan(
@@ -27,6 +26,7 @@ def plan(
     budget: SizeBudget,
     *,
     sensitivity: Mapping[str, float] | None = None,
+    progressive: bool = False,
     progress: Progress | None = None,
 ) -> CompressPlan:
     """Choose a codec and a step for every tensor so that the file meets the budget.
@@ -44,6 +44,9 @@ def plan(
         sensitivity: what a squared error of each float tensor is worth, by name, in
             any one unit; `frugax.compress.sensitivity_of` measures it on your data.
             By default 1 over the tensor's root mean square.
+        progressive: code tensors in layers, the highest binary digits first, so that
+            `frugax.compress.open(path, budget=...)` can stop after any of them. With
+            `SizeBudget(max_abs=0)` the last layer makes all weights exact.
         progress: called with the share that is done, in [0, 1], and what is being
             done, now and then; what it raises ends the work.
 
@@ -63,7 +66,7 @@ def plan(
     ('trellis', True)
     """
     check_budget(budget, SizeBudget)
-    sources, structure = _sources(tree)
+    sources, structure = _sources(tree, progressive=progressive)
     told = _rising(progress)
     draft = choose(sources, structure, budget, sensitivity=sensitivity, progress=told)
     _ended(told)
@@ -76,6 +79,7 @@ def compress(
     *,
     plan: CompressPlan | None = None,
     sensitivity: Mapping[str, float] | None = None,
+    progressive: bool = False,
     progress: Progress | None = None,
 ) -> bytes:
     """Code a tree of weights into the bytes of one file, within the budget.
@@ -88,6 +92,7 @@ def compress(
         plan: what `frugax.compress.plan` gave for this tree and budget, to save the
             search; by default it is searched for.
         sensitivity: as `plan` takes it, where none is given.
+        progressive: as `plan` takes it; a plan has said so already.
         progress: as `plan` takes it.
 
     Returns:
@@ -106,10 +111,10 @@ def compress(
            [3., 4., 5.]])
     """
     told = _rising(progress)
-    draft = _draft(tree, budget, plan, sensitivity, told)
+    draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
     _measure(draft)
     _ended(told)
-    return draft.data
+    return draft.data()
 
 
 def save(
@@ -119,9 +124,14 @@ def save(
     *,
     plan: CompressPlan | None = None,
     sensitivity: Mapping[str, float] | None = None,
+    progressive: bool = False,
     progress: Progress | None = None,
 ) -> CompressReport:
     """Write a tree of weights as one `.fxz` file within the budget, or not at all.
+
+    A model need not fit in memory: with arrays over a mapped file, which
+    `frugax.compress.load_weights` gives for `.safetensors`, one tensor at a time is in
+    it. What is coded stands in the folder for temporary files until it is whole.
 
     Args:
         path: where the file will stand.
@@ -130,6 +140,7 @@ def save(
         plan: what `frugax.compress.plan` gave for this tree and budget, perhaps with
             earlier values; the report then has what it predicted.
         sensitivity: as `frugax.compress.plan` takes it, where no plan is given.
+        progressive: as `frugax.compress.plan` takes it, where no plan is given.
         progress: as `frugax.compress.plan` takes it.
 
     Returns:
@@ -142,60 +153,20 @@ def save(
         TypeError: a leaf is no array, or of a dtype that no file can hold.
         ValueError: the plan is for other weights or another budget.
     """
-    if plan is None and budget == _EXACT:
-        return _save_exact(path, tree, _rising(progress))
     told = _rising(progress)
-    draft = _draft(tree, budget, plan, sensitivity, told)
-    errors = _measure(draft)
-    write_whole(path, draft.data)
+    draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
+    tensors = _measure(draft)
+    with replacing(path) as file:
+        draft.copy_to(file.write)
     _ended(told)
-    return _report(draft, errors, budget, plan, file_bytes=os.stat(path).st_size)
+    return _report(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)
 
 
-def _save_exact(
-    path: str | os.PathLike[str], tree: PyTree, progress: Progress | None
-) -> CompressReport:
-    """Nothing to choose: the file is written tensor by tensor."""
+def _sources(tree: PyTree, *, progressive: bool) -> tuple[tuple[Source, ...], object]:
     plain = unwrapped(tree)
-    structure = describe(plain)
-    header, file_bytes = write_exact(path, arrays_of(plain), structure, progress)
-    none = Spend(
-        name="largest error",
-        unit="",
-        limit=0.0,
-        predicted=0.0,
-        measured=0.0,
-        source="decoded from the file; predicted by coding these very weights",
-    )
-    return CompressReport(
-        budget=_EXACT,
-        receipt=Receipt((none,)),
-        tensors=tuple(
-            TensorReport(
-                name=record.name,
-                dtype=record.dtype,
-                shape=record.shape,
-                codec=record.codec,
-                bytes=record.stored_bytes,
-                original_bytes=record.nbytes,
-                rel_error=0.0,
-                max_abs=0.0,
-                bound_gap_db=None,
-            )
-            for record in header.tensors
-        ),
-        file_bytes=file_bytes,
-        original_bytes=sum(record.nbytes for record in header.tensors),
-        rel_error=0.0,
-        max_abs=0.0,
-        bound_gap_db=None,
-    )
-
-
-def _sources(tree: PyTree) -> tuple[tuple[Source, ...], object]:
-    plain = unwrapped(tree)
-    arrays = arrays_of(plain)
-    return tuple(Source(n, a) for n, a in arrays.items()), describe(plain)
+    kind = LayeredSource if progressive else Source
+    found = tuple(kind(name, array) for name, array in arrays_of(plain).items())
+    return found, describe(plain)
 
 
 def _rising(progress: Progress | None) -> Progress | None:
@@ -223,9 +194,13 @@ def _draft(
     plan: CompressPlan | None,
     sensitivity: Mapping[str, float] | None,
     progress: Progress | None,
+    *,
+    progressive: bool,
 ) -> Draft:
     check_budget(budget, SizeBudget)
-    sources, structure = _sources(tree)
+    if plan is not None:
+        progressive = any(tensor.codec == "planes" for tensor in plan.tensors)
+    sources, structure = _sources(tree, progressive=progressive)
     if plan is None:
         return choose(
             sources, structure, budget, sensitivity=sensitivity, progress=progress
@@ -242,7 +217,8 @@ def _draft(
                 f"the plan is for other weights: it has {name!r} as "
                 f"{planned.get(name)}, the tree as {have.get(name)}."
             )
-    steps = {t.name: t.step for t in plan.tensors}
+    # Planes without an error have a last layer that is exact, as no step makes it.
+    steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
     draft = draft_of(
         sources,
@@ -253,7 +229,7 @@ def _draft(
     )
     limit = limit_of(sources, budget)
     for name, found, most in (
-        ("file bytes", len(draft.data), limit),
+        ("file bytes", draft.length, limit),
         ("relative error", draft.rel_error, budget.rel_error),
         ("largest error", draft.max_abs, budget.max_abs),
     ):
@@ -265,60 +241,43 @@ def _draft(
     return draft
 
 
-def _measure(draft: Draft) -> Mapping[str, Error]:
+def _measure(draft: Draft) -> tuple[TensorReport, ...]:
     """Decode the file and measure it against the originals.
 
     Raises:
         CorruptFileError: the file does not hold what was meant: a bug, never seen.
     """
-    errors: dict[str, Error] = {}
-    with CompressedFile(draft.data, place="the file just made") as file:
+    found: list[TensorReport] = []
+    with draft.opened() as file:
         file.check()
-        for source, tensor in zip(draft.sources, draft.tensors, strict=True):
+        for source, meant in zip(draft.sources, draft.errors, strict=True):
             # Digests are compared while decoding: exact tensors need no second look.
-            decoded = file[source.name]
-            exact = tensor.record.step is None
-            error = Error() if exact else Error.between(decoded, source.array)
-            same = math.isclose(error.energy, tensor.error.energy, rel_tol=1e-9)
-            if not same or error.largest != tensor.error.largest:
+            exact = not meant.largest
+            error = Error()
+            for at, part in file.parts(source.name):
+                original = source.array.reshape(-1)[at : at + part.size]
+                if not exact:
+                    error += Error.between(part, original)
+                let_go(original)
+            same = math.isclose(error.energy, meant.energy, rel_tol=1e-9)
+            if not same or error.largest != meant.largest:
                 raise CorruptFileError(f"tensor {source.name!r} does not come back.")
-            errors[source.name] = error
-    return errors
+            rel_error = relative(error.energy, source.energy)
+            record = file.record(source.name)
+            found.append(
+                TensorReport.of(record, rel_error=rel_error, max_abs=error.largest)
+            )
+    return tuple(found)
 
 
 def _report(
     draft: Draft,
-    errors: Mapping[str, Error],
+    tensors: tuple[TensorReport, ...],
     budget: SizeBudget,
     plan: CompressPlan | None,
     *,
     file_bytes: int,
 ) -> CompressReport:
-    tensors: list[TensorReport] = []
-    gaps: list[tuple[float, int]] = []
-    for source, tensor in zip(draft.sources, draft.tensors, strict=True):
-        error = errors[source.name]
-        rel_error = relative(error.energy, source.energy)
-        stored = sum(map(len, tensor.blocks))
-        gap = None
-        if rel_error:
-            gap = gap_to_bound_db(
-                rel_error=rel_error, stored_bytes=stored, size=source.array.size
-            )
-            gaps.append((gap, source.array.size))
-        tensors.append(
-            TensorReport(
-                name=source.name,
-                dtype=tensor.record.dtype,
-                shape=tensor.record.shape,
-                codec=tensor.record.codec,
-                bytes=stored,
-                original_bytes=source.array.nbytes,
-                rel_error=rel_error,
-                max_abs=error.largest,
-                bound_gap_db=gap,
-            )
-        )
     before = "by coding these very weights" if plan is None else "by the plan"
     plan = plan or plan_of(draft, budget)
     rows = [
@@ -339,15 +298,13 @@ def _report(
         for name, unit, limit, predicted, measured in rows
         if limit is not None
     )
-    weights = sum(size for _, size in gaps)
     return CompressReport(
         budget=budget,
         receipt=Receipt(spends),
-        tensors=tuple(tensors),
+        tensors=tensors,
         file_bytes=file_bytes,
         original_bytes=sum(source.array.nbytes for source in draft.sources),
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
-        bound_gap_db=sum(g * n for g, n in gaps) / weights if weights else None,
         allocation_gap=plan.allocation_gap,
     )

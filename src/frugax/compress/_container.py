@@ -11,24 +11,28 @@ import json
 import math
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._arrays import DTYPE_NAMES, QUANTISABLE, dtype_named
 from ._error import Error
-from ._quantised import Step
+from ._quantised import LEAST_STEP, Step
 from ._zstd import unzstd
 
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"
 VERSION = 1
-CODECS = ("lossless", "quantised", "stored", "trellis")
+CODECS = ("lossless", "planes", "quantised", "stored", "trellis")
 # Codecs whose values are whole numbers times a step.
-STEPPED = ("quantised", "trellis")
+STEPPED = ("planes", "quantised", "trellis")
+# Bit planes of one tensor; levels have 52 bits at most.
+MOST_PLANES = 52
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
 ALIGN = 64
 _MOST_HEADER = 64 << 20
+_PIECE = 1 << 24  # bytes of a file that are read at once
 # A file may say it holds at most this many bytes for each of its own, past 64 MiB;
 # what shrinks more is padded. So a small file can never ask for much memory.
 MOST_RATIO, FREE_BYTES = 4096, 64 << 20
@@ -48,6 +52,21 @@ class Chunk:
     crc32: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layer:
+    """What a tensor is once this layer of it is read, and all before.
+
+    Attributes:
+        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
+        max_abs: largest |decoded - original|, rounded up to 4 digits.
+        digest: BLAKE2b-128 of the decoded little-endian bytes, in hex.
+    """
+
+    rel_error: float
+    max_abs: float
+    digest: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """What the header says of one tensor.
@@ -61,7 +80,11 @@ class Record:
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
         max_abs: largest |decoded - original|, rounded up to 4 digits.
         digest: BLAKE2b-128 of the decoded little-endian bytes, in hex.
-        chunks: one for every `chunk_numbers`, the last perhaps shorter.
+        chunks: one for every `chunk_numbers`, the last perhaps shorter; with the
+            codec `"planes"` such a row of them for each layer.
+        planes: how many bit planes `"planes"` has; 0 with any other codec.
+        layers: one for each plane, and one more where the last makes it exact.
+        norm: ||original|| of a finite float tensor in a progressive file; else None.
     """
 
     name: str
@@ -73,6 +96,21 @@ class Record:
     max_abs: float
     digest: str
     chunks: tuple[Chunk, ...]
+    planes: int = 0
+    layers: tuple[Layer, ...] = ()
+    norm: float | None = None
+
+    def up_to(self, layers: int) -> "Record":
+        """The tensor as it is when only so many of its layers are read; >= 1."""
+        last, each = self.layers[layers - 1], len(self.chunks) // len(self.layers)
+        return dataclasses.replace(
+            self,
+            rel_error=last.rel_error,
+            max_abs=last.max_abs,
+            digest=last.digest,
+            chunks=self.chunks[: layers * each],
+            layers=self.layers[:layers],
+        )
 
     @property
     def size(self) -> int:
@@ -97,12 +135,14 @@ class Header:
     Attributes:
         structure: how the tree is built; see `frugax.trees.describe`.
         tensors: one record for each leaf, in the tree's order.
+        data_bytes: length of the data.
         data_start: where the data begins, in bytes from the start of the file.
         version: of the format.
     """
 
     structure: Any
     tensors: tuple[Record, ...]
+    data_bytes: int
     data_start: int = len(PRELUDE)
     version: int = VERSION
 
@@ -113,7 +153,7 @@ class Encoded:
 
     Attributes:
         record: what the header will say of it; without chunks.
-        blocks: its coded bytes, one for each `chunk_numbers`.
+        blocks: its coded bytes, one for each `chunk_numbers`; layer by layer.
         error: how far its decoded values are from the original ones.
     """
 
@@ -198,14 +238,22 @@ def _header_crc(packed: bytes, plain_bytes: int) -> int:
     return zlib.crc32(packed + struct.pack("<Q", plain_bytes))
 
 
-def check_whole(file: memoryview) -> None:
+def check_whole(file: memoryview, after_each: Callable[[], None]) -> None:
     """Compare the SHA-256 of the whole file with its footer.
+
+    Args:
+        file: all of it.
+        after_each: called when another piece has been read.
 
     Raises:
         CorruptFileError: they differ.
     """
-    told = bytes(file[len(file) - 32 :])
-    if hashlib.sha256(file[: len(file) - 32]).digest() != told:
+    end = len(file) - 32
+    found = hashlib.sha256()
+    for at in range(0, end, _PIECE):
+        found.update(file[at : min(end, at + _PIECE)])
+        after_each()
+    if found.digest() != bytes(file[end:]):
         raise CorruptFileError("the file's bytes are damaged: copy it again.")
 
 
@@ -258,7 +306,7 @@ def _header(data: Any, data_bytes: int) -> Header:
             f"the file says it holds {decoded} bytes, over {MOST_RATIO} for each of "
             "its own: no frugax wrote it."
         )
-    return Header(structure=structure, tensors=records)
+    return Header(structure=structure, tensors=records, data_bytes=data_bytes)
 
 
 def _record(item: Any, data_bytes: int) -> Record:
@@ -291,8 +339,19 @@ def _record(item: Any, data_bytes: int) -> Record:
         max_abs=_error(item, name, "max_abs"),
         digest=digest,
         chunks=tuple(_chunk(c, name, data_bytes) for c in chunks),
+        planes=_planes(item, name) if codec == "planes" else 0,
+        layers=_layers(item, name) if codec == "planes" else (),
+        norm=_error(item, name, "norm") if "norm" in item else None,
     )
-    sound = len(chunks) == -(-record.size // chunk_numbers(codec, record.shape))
+    each = -(-record.size // chunk_numbers(codec, record.shape))
+    sound = len(chunks) == each * (len(record.layers) if record.planes else 1)
+    if record.planes:
+        sound = sound and len(record.layers) - record.planes in (0, 1)
+        # Values between two levels are told in half steps.
+        halved = record.step is not None and record.step.exponent > LEAST_STEP.exponent
+        sound = sound and halved and record.size > 0
+        # What is said of the whole is said of the last layer.
+        sound = sound and record.up_to(len(record.layers)) == record
     if codec == "stored":
         sound = sound and record.stored_bytes == record.nbytes
     if not sound:
@@ -319,11 +378,42 @@ def _step(item: dict[str, Any], name: str) -> Step:
     raise CorruptFileError(f"tensor {name!r} is quantised without a step.")
 
 
+def _planes(item: dict[str, Any], name: str) -> int:
+    match item:
+        case {"planes": int(planes)} if 1 <= planes <= MOST_PLANES:
+            return planes
+    raise CorruptFileError(f"tensor {name!r} has no number of planes.")
+
+
+def _layers(item: dict[str, Any], name: str) -> tuple[Layer, ...]:
+    match item:
+        case {"layers": [_, *_] as layers}:
+            return tuple(_layer(layer, name) for layer in layers)
+    raise CorruptFileError(f"tensor {name!r} has planes without layers.")
+
+
+def _layer(item: Any, name: str) -> Layer:
+    match item:
+        case [int() | float() as rel_error, int() | float() as max_abs, str(digest)]:
+            return Layer(
+                _size(rel_error, name, "rel_error"),
+                _size(max_abs, name, "max_abs"),
+                digest,
+            )
+    raise CorruptFileError(f"tensor {name!r} has the layer {item!r:.80}.")
+
+
 def _error(item: dict[str, Any], name: str, key: str) -> float:
-    value = item.get(key, 0)
+    return _size(item.get(key, 0), name, key)
+
+
+def _size(value: Any, name: str, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise CorruptFileError(f"tensor {name!r} has the {key} {value!r:.40}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as e:
+        raise CorruptFileError(f"tensor {name!r} has the {key} {value!r:.40}.") from e
 
 
 def _is_whole(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """A file of weights: decoded whole from bytes, or opened and read tensor by tensor."""
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import mmap
@@ -9,13 +10,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from frugax.budget import Receipt, SizeBudget, check_budget
 from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import rebuild
 from frugax.typing import PyTree
 
-from ._codecs import decode_tensor, integers_of
+from ._codecs import decode_tensor, decoded_parts, integers_of
 from ._container import Header, Record, check_whole, read_header
-from ._mapped import map_file
+from ._mapped import let_go_of, map_file
+from ._prefix import Prefix, best_prefix
 
 
 class CompressedFile(Mapping[str, np.ndarray]):
@@ -27,12 +30,19 @@ class CompressedFile(Mapping[str, np.ndarray]):
     Attributes:
         header: what the file says of itself: structure, tensors, codecs, errors.
         nbytes: length of the file.
+        prefix: what is read of it, and the error of that; None for the whole file.
+        receipt: each limit of a stated budget beside what is used of it; None where
+            none was stated.
     """
 
     header: Header
     nbytes: int
+    prefix: Prefix | None
+    receipt: Receipt | None
 
-    def __init__(self, data: bytes | mmap.mmap, *, place: str) -> None:
+    def __init__(
+        self, data: bytes | mmap.mmap, *, place: str, budget: SizeBudget | None = None
+    ) -> None:
         """Use `frugax.compress.open(path)`."""
         self._file = memoryview(data)
         self._map = data if isinstance(data, mmap.mmap) else None
@@ -43,6 +53,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
         except (CorruptFileError, UnsupportedFileError) as e:
             self.close()
             raise type(e)(f"{place}: {e.args[0]}") from e
+        self.prefix = self.receipt = None
+        if budget is not None:
+            self._read_up_to(budget)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,6 +85,32 @@ class CompressedFile(Mapping[str, np.ndarray]):
         record = self.record(name)
         try:
             return decode_tensor(self._bytes(), self.header, record)
+        except (CorruptFileError, UnsupportedFileError) as e:
+            raise type(e)(f"{self._place}: {e.args[0]}") from e
+
+    def parts(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
+        """Decode one tensor piece by piece: only a piece is in memory.
+
+        Args:
+            name: of the tensor.
+
+        Yields:
+            Where each piece begins in the flat tensor, and its values. That the last
+            ones are those that were written is known only at the end.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            KeyError: there is no tensor of that name.
+            UnsupportedFileError: it uses a coder of a newer version.
+            ValueError: the file is closed.
+        """
+        record = self.record(name)
+        at = 0
+        try:
+            for part in decoded_parts(self._bytes(), self.header, record):
+                yield at, part
+                at += part.size
+                self._let_go()
         except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{self._place}: {e.args[0]}") from e
 
@@ -120,7 +159,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         data = self._bytes()
         try:
-            check_whole(data)
+            check_whole(data, self._let_go)
         except CorruptFileError as e:
             raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
 
@@ -142,6 +181,22 @@ class CompressedFile(Mapping[str, np.ndarray]):
     def __repr__(self) -> str:
         return f"CompressedFile({self._place!r}, {len(self)} tensors)"
 
+    def _read_up_to(self, budget: SizeBudget) -> None:
+        try:
+            check_budget(budget, SizeBudget)
+            self.prefix, self.receipt = best_prefix(
+                self.header, self.nbytes, budget, place=self._place
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.header = dataclasses.replace(self.header, tensors=self.prefix.tensors)
+
+    def _let_go(self) -> None:
+        """Give the memory of what was read of a mapped file back to the system."""
+        if self._map is not None:
+            let_go_of(self._map, 0, self.nbytes)
+
     def _bytes(self) -> memoryview:
         """The file, where it is open.
 
@@ -161,21 +216,32 @@ class CompressedFile(Mapping[str, np.ndarray]):
         return {record.name: record for record in self.header.tensors}
 
 
-def open_file(path: str | os.PathLike[str]) -> CompressedFile:
+def open_file(
+    path: str | os.PathLike[str], *, budget: SizeBudget | None = None
+) -> CompressedFile:
     """Open a file of weights, to decode the tensors one by one.
 
     Args:
         path: an `.fxz` file; it is mapped, not read.
+        budget: how many bytes of a progressive file may be read (header and all), or
+            how large the error may be, or both; by default all is read. With a size
+            the prefix is the longest within it; with an error, the shortest.
+
+    Returns:
+        The file. With a budget, `prefix` says what is read and how large the error is
+        at most; `receipt` has each limit beside it.
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
+        InfeasibleBudgetError: no prefix is within the budget.
+        TypeError: the budget is no `SizeBudget`.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
     """
     if os.stat(path).st_size == 0:  # which cannot be mapped
         raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
     mapped = map_file(path)
-    return CompressedFile(mapped, place=os.fspath(path))
+    return CompressedFile(mapped, place=os.fspath(path), budget=budget)
 
 
 def decompress(data: bytes) -> PyTree:

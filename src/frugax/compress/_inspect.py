@@ -5,40 +5,10 @@ import os
 
 from frugax.budget import format_bytes, table
 
-from ._container import Record
 from ._file import open_file
+from ._prefix import Prefix, prefixes_of
 from ._rate_picture import Dot, rate_picture
-from ._report import gap_to_bound_db
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorRow:
-    """One tensor, as the file's header has it.
-
-    Attributes:
-        name: its name.
-        dtype: its dtype.
-        shape: its shape.
-        codec: its codec.
-        bytes: its bytes in the file, without its part of the header.
-        original_bytes: its bytes once decoded.
-        rel_error: ||decoded - original|| / ||original|| as stated; 0 if exact.
-        max_abs: the largest error as stated; 0 if exact.
-        bits_per_weight: bits in the file for each number.
-        bound_gap_db: how far the stated error is above the least possible for a
-            Gaussian in as many bits, in dB; None if exact.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    codec: str
-    bytes: int
-    original_bytes: int
-    rel_error: float
-    max_abs: float
-    bits_per_weight: float
-    bound_gap_db: float | None
+from ._report import TensorReport, mean_gap_db
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +18,15 @@ class Inspection:
     Attributes:
         place: the file.
         file_bytes: its length.
-        tensors: one row for each tensor, in the tree's order.
+        tensors: each tensor as the header has it, in the tree's order.
+        prefixes: how much of it can be read by itself, the shortest first; of a file
+            that is not progressive only the whole.
     """
 
     place: str
     file_bytes: int
-    tensors: tuple[TensorRow, ...]
+    tensors: tuple[TensorReport, ...]
+    prefixes: tuple[Prefix, ...]
 
     @property
     def original_bytes(self) -> int:
@@ -63,13 +36,7 @@ class Inspection:
     @property
     def bound_gap_db(self) -> float | None:
         """The tensors' gaps averaged over their weights; None if all are exact."""
-        pairs = [
-            (t.bound_gap_db, 8 * t.bytes / t.bits_per_weight)
-            for t in self.tensors
-            if t.bound_gap_db is not None
-        ]
-        weights = sum(n for _, n in pairs)
-        return sum(gap * n for gap, n in pairs) / weights if weights else None
+        return mean_gap_db(self.tensors)
 
     def svg(self) -> str:
         """Bits against error of every tensor that is not exact, beside the bound."""
@@ -107,7 +74,27 @@ class Inspection:
             said += (
                 "\nBelow 0 dB: the bound is that of Gaussian weights; these are easier."
             )
-        return f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
+        shown = f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
+        return f"{shown}\n{self._parts()}" if len(self.prefixes) > 1 else shown
+
+    def _parts(self) -> str:
+        """Some of the prefixes: the first, the last, and where the error halves."""
+        shown: list[Prefix] = []
+        for prefix in self.prefixes:
+            last = prefix is self.prefixes[-1]
+            if not shown or last or prefix.rel_error <= shown[-1].rel_error / 2:
+                shown.append(prefix)
+        rows = [
+            [
+                f"{p.bytes:,}",
+                f"{self.original_bytes / p.bytes:.4g}x",
+                f"{p.rel_error:.4g}" if p.rel_error else "exact",
+                f"{p.max_abs:.4g}" if p.max_abs else "exact",
+            ]
+            for p in shown
+        ]
+        head = ["read", "smaller", "relative error", "largest"]
+        return f"{len(self.prefixes)} prefixes, of which:\n{table(head, rows)}"
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -125,27 +112,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         return Inspection(
             place=os.fspath(path),
             file_bytes=file.nbytes,
-            tensors=tuple(map(_row, file.header.tensors)),
+            tensors=tuple(
+                TensorReport.of(r, rel_error=r.rel_error, max_abs=r.max_abs)
+                for r in file.header.tensors
+            ),
+            prefixes=prefixes_of(file.header, file.nbytes),
         )
-
-
-def _row(record: Record) -> TensorRow:
-    gap = None
-    if record.rel_error:
-        gap = gap_to_bound_db(
-            rel_error=record.rel_error,
-            stored_bytes=record.stored_bytes,
-            size=record.size,
-        )
-    return TensorRow(
-        name=record.name,
-        dtype=record.dtype,
-        shape=record.shape,
-        codec=record.codec,
-        bytes=record.stored_bytes,
-        original_bytes=record.nbytes,
-        rel_error=record.rel_error,
-        max_abs=record.max_abs,
-        bits_per_weight=8 * record.stored_bytes / max(1, record.size),
-        bound_gap_db=gap,
-    )

@@ -10,7 +10,7 @@ from frugax.budget import (
     table,
 )
 
-from ._choose import Draft
+from ._draft import Draft
 from ._quantised import Step
 from ._report import gap_line
 
@@ -23,7 +23,8 @@ class TensorPlan:
         name: the leaf's name in the tree.
         dtype: its dtype.
         shape: its shape.
-        codec: `"lossless"`, `"stored"` (as it is), `"quantised"` or `"trellis"`.
+        codec: `"lossless"`, `"stored"` (as it is), `"quantised"`, `"trellis"`
+            or `"planes"` (progressive).
         step: the distance of two quantised values; None if exact.
         bytes: its bytes in the file, without its part of the header.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
@@ -83,7 +84,7 @@ class CompressPlan(JsonPlan):
                 f"{t.dtype}{list(t.shape)}",
                 t.codec,
                 amount(t.bytes, "bytes"),
-                f"{t.rel_error:.2g}" if t.step else "exact",
+                f"{t.rel_error:.2g}" if t.rel_error else "exact",
             ]
             for t in self.tensors
         ]
@@ -100,14 +101,14 @@ def plan_of(draft: Draft, budget: SizeBudget) -> CompressPlan:
     """The plan that a draft carries out."""
     tensors = tuple(
         TensorPlan(
-            name=t.record.name,
-            dtype=t.record.dtype,
-            shape=t.record.shape,
-            codec=t.record.codec,
-            step=t.record.step,
-            bytes=sum(map(len, t.blocks)),
-            rel_error=t.record.rel_error,
-            max_abs=t.record.max_abs,
+            name=t.name,
+            dtype=t.dtype,
+            shape=t.shape,
+            codec=t.codec,
+            step=t.step,
+            bytes=t.stored_bytes,
+            rel_error=t.rel_error,
+            max_abs=t.max_abs,
         )
         for t in draft.tensors
     )
@@ -115,7 +116,7 @@ def plan_of(draft: Draft, budget: SizeBudget) -> CompressPlan:
         budget=budget,
         tensors=tensors,
         original_bytes=sum(s.array.nbytes for s in draft.sources),
-        file_bytes=len(draft.data),
+        file_bytes=draft.length,
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
         allocation_gap=draft.gap,

@@ -1,8 +1,9 @@
-"""What compressing really cost: the file's length and its errors, both measured."""
+"""What compressing really cost: the file's length and its errors."""
 
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 
 from frugax.budget import (
     Receipt,
@@ -15,20 +16,24 @@ from frugax.budget import (
     to_plain,
 )
 
+from ._container import Record
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TensorReport:
-    """What became of one tensor, measured on its decoded values.
+    """What became of one tensor: measured on its decoded values, or as a file says.
 
     Attributes:
         name: the leaf's name in the tree.
         dtype: its dtype.
         shape: its shape.
-        codec: `"lossless"`, `"stored"` (as it is), `"quantised"` or `"trellis"`.
+        codec: `"lossless"`, `"stored"` (as it is), `"quantised"`, `"trellis"` or
+            `"planes"` (progressive).
         bytes: its bytes in the file, without its part of the header.
         original_bytes: its bytes in memory.
-        rel_error: ||decoded - original|| / ||original||.
-        max_abs: largest |decoded - original|.
+        rel_error: ||decoded - original|| / ||original||; 0 if exact.
+        max_abs: largest |decoded - original|; 0 if exact.
+        bits_per_weight: bits in the file for each number.
         bound_gap_db: how far the error is above the least possible for a Gaussian
             of that size in as many bits, in dB; None if the tensor is exact.
     """
@@ -41,7 +46,29 @@ class TensorReport:
     original_bytes: int
     rel_error: float
     max_abs: float
+    bits_per_weight: float
     bound_gap_db: float | None
+
+    @classmethod
+    def of(cls, record: Record, *, rel_error: float, max_abs: float) -> "TensorReport":
+        """A tensor as a file has it, with the errors that were measured or stated."""
+        gap = None
+        if rel_error:
+            gap = gap_to_bound_db(
+                rel_error=rel_error, stored_bytes=record.stored_bytes, size=record.size
+            )
+        return cls(
+            name=record.name,
+            dtype=record.dtype,
+            shape=record.shape,
+            codec=record.codec,
+            bytes=record.stored_bytes,
+            original_bytes=record.nbytes,
+            rel_error=rel_error,
+            max_abs=max_abs,
+            bits_per_weight=8 * record.stored_bytes / max(1, record.size),
+            bound_gap_db=gap,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +83,6 @@ class CompressReport:
         original_bytes: bytes of the arrays as they were.
         rel_error: ||decoded - original|| / ||original|| over all finite float tensors.
         max_abs: largest |decoded - original| of any number.
-        bound_gap_db: the tensors' `bound_gap_db`, averaged over quantised weights; None
-            if everything is exact.
         allocation_gap: the plan's `allocation_gap`.
     """
 
@@ -68,13 +93,17 @@ class CompressReport:
     original_bytes: int
     rel_error: float
     max_abs: float
-    bound_gap_db: float | None
     allocation_gap: float | None = None
 
     @property
     def ratio(self) -> float:
         """Original bytes over bytes of the whole file."""
         return self.original_bytes / self.file_bytes
+
+    @property
+    def bound_gap_db(self) -> float | None:
+        """The tensors' gaps averaged over quantised weights; None if all are exact."""
+        return mean_gap_db(self.tensors)
 
     @property
     def spends(self) -> tuple[Spend, ...]:
@@ -88,7 +117,11 @@ class CompressReport:
 
     def to_json(self) -> str:
         """The report as JSON text."""
-        plain = to_plain(self) | {"ratio": self.ratio, "verdict": str(self.verdict)}
+        plain = to_plain(self) | {
+            "ratio": self.ratio,
+            "bound_gap_db": self.bound_gap_db,
+            "verdict": str(self.verdict),
+        }
         return json.dumps(plain, indent=1)
 
     def __str__(self) -> str:
@@ -115,6 +148,17 @@ class CompressReport:
                 str(self.receipt),
             ]
         )
+
+
+def mean_gap_db(tensors: Sequence[TensorReport]) -> float | None:
+    """The gaps averaged over the weights they are of; None if all are exact."""
+    pairs = [
+        (t.bound_gap_db, math.prod(t.shape))
+        for t in tensors
+        if t.bound_gap_db is not None
+    ]
+    weights = sum(n for _, n in pairs)
+    return sum(gap * n for gap, n in pairs) / weights if weights else None
 
 
 def gap_line(gap: float | None) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ._codecs import lossless_blocks, stepped_blocks
 from ._container import BLOCK, Encoded, Record, chunk_numbers, digest_of
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
+from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
@@ -23,6 +25,7 @@ _SMALL_SIZE = 256
 _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 _MOST_TRELLIS_LEVEL = 1 << 22
 _SAMPLE = 1 << 16
+_KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
@@ -45,7 +48,7 @@ class Source:
         if self.array.dtype.name not in QUANTISABLE or not self.array.size:
             return 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = [part.astype(np.float64) for part in self._parts()]
+            parts = (part.astype(np.float64) for part in self._parts())
             total = math.fsum(float(part @ part) for part in parts)
         return total if math.isfinite(total) else 0.0
 
@@ -71,12 +74,10 @@ class Source:
         """Whether to keep it much more exact than the others."""
         return self.array.ndim < 2 or self.array.size < _SMALL_SIZE
 
-    @functools.cached_property
+    @property
     def exact(self) -> Encoded:
-        """The tensor coded without loss."""
-        codec, blocks = lossless_blocks(self.array)
-        digest = digest_of(self.array.reshape(-1).view(np.uint8))
-        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
+        """The tensor coded without loss; made anew each time if it is large."""
+        return self._small_exact if self.array.nbytes <= _KEPT else self._exactly()
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -159,12 +160,23 @@ class Source:
         return all(levels_of(part, step) is not None for part in self._parts())
 
     @functools.cached_property
+    def _small_exact(self) -> Encoded:
+        return self._exactly()
+
+    def _exactly(self) -> Encoded:
+        codec, blocks = lossless_blocks(self.array)
+        digest = digest_of(self.array.reshape(-1).view(np.uint8))
+        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
+
+    @functools.cached_property
     def _points(self) -> dict[Step, Point]:
         return {}
 
     @functools.cached_property
     def _sample(self) -> Sample:
-        return Sample.of(self.array)
+        found = Sample.of(self.array)
+        let_go(self.array)
+        return found
 
     def _estimate(self, step: Step) -> Point | None:
         found: list[Point | None] = []
@@ -211,10 +223,13 @@ class Source:
         record = self._record(codec, step, digest, error)
         return Encoded(record, (b"",) * chunks, error)
 
-    def _parts(self) -> list[np.ndarray]:
+    def _parts(self) -> Iterator[np.ndarray]:
         """Views of at most a block each: no float64 copy of a whole tensor."""
         flat = self.array.reshape(-1)
-        return [flat[i : i + BLOCK] for i in range(0, flat.size, BLOCK)]
+        for i in range(0, flat.size, BLOCK):
+            part = flat[i : i + BLOCK]
+            yield part
+            let_go(part)
 
     def _record(
         self, codec: str, step: Step | None, digest: str, error: Error

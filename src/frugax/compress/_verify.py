@@ -9,8 +9,10 @@ from frugax.budget import table
 from frugax.typing import PyTree
 
 from ._arrays import arrays_of, unwrapped
-from ._error import Error
-from ._file import open_file
+from ._draft import Progress
+from ._error import Error, relative
+from ._file import CompressedFile, open_file
+from ._mapped import let_go
 from ._sources import Source
 
 
@@ -92,13 +94,19 @@ class VerifyReport:
         return said + f"{wrong} stated error{'s are' if wrong > 1 else ' is'} NOT true."
 
 
-def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> VerifyReport:
+def verify(
+    path: str | os.PathLike[str],
+    against: PyTree | None = None,
+    *,
+    progress: Progress | None = None,
+) -> VerifyReport:
     """Read a file back whole: its checksums, its digests, and its stated errors.
 
     Args:
         path: an `.fxz` file.
         against: the original weights, to measure the errors again; by default only
             the file's own checksums and digests are checked.
+        progress: called with the share that is done, in [0, 1], and what is being done.
 
     Returns:
         The report; `report.ok` says whether the stated errors hold for `against`.
@@ -110,7 +118,9 @@ def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> Verif
         ValueError: `against` has other names, dtypes or shapes.
     """
     originals = None if against is None else arrays_of(unwrapped(against))
+    told = progress or (lambda done, what: None)
     with open_file(path) as file:
+        told(0.0, "every byte")
         file.check()
         if originals is not None:
             have = {n: (a.dtype.name, a.shape) for n, a in originals.items()}
@@ -122,11 +132,13 @@ def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> Verif
                     f"the file and {_said(have.get(name))} in the original."
                 )
         checks: list[TensorCheck] = []
+        total = max(1, sum(record.nbytes for record in file.header.tensors))
+        done = 0
         for record in file.header.tensors:
-            decoded = file[record.name]
-            found = (None, None)
-            if originals is not None:
-                found = _compare(Source(record.name, originals[record.name]), decoded)
+            told(done / total, f"decoding {record.name or 'the array'}")
+            original = None if originals is None else originals[record.name]
+            found = _read(file, record.name, original)
+            done += record.nbytes
             checks.append(
                 TensorCheck(
                     name=record.name,
@@ -138,6 +150,7 @@ def verify(path: str | os.PathLike[str], against: PyTree | None = None) -> Verif
                     rel_error=found[1],
                 )
             )
+        told(1.0, "done")
         return VerifyReport(
             file_bytes=file.nbytes,
             tensors=tuple(checks),
@@ -149,10 +162,23 @@ def _said(found: tuple[str, tuple[int, ...]] | None) -> str:
     return "missing" if found is None else f"{found[0]} of shape {found[1]}"
 
 
-def _compare(source: Source, decoded: np.ndarray) -> tuple[float, float]:
+def _read(
+    file: CompressedFile, name: str, original: np.ndarray | None
+) -> tuple[float, float] | tuple[None, None]:
     """Largest and relative error; infinite where a tensor kept exact differs at all."""
-    same = decoded.tobytes() == source.array.tobytes()
+    source = None if original is None else Source(name, original)
+    same, error = True, Error()
+    for at, part in file.parts(name):
+        if source is None:
+            continue
+        was = source.array.reshape(-1)[at : at + part.size]
+        if part.tobytes() != was.tobytes():
+            same = False
+            if source.energy:
+                error += Error.between(part, was)
+        let_go(was)
+    if source is None:
+        return None, None
     if same or not source.energy:
         return (0.0, 0.0) if same else (np.inf, np.inf)
-    error = Error.between(decoded, source.array)
-    return error.largest, (error.energy / source.energy) ** 0.5
+    return error.largest, relative(error.energy, source.energy)

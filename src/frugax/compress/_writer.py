@@ -45,15 +45,18 @@ class ContainerWriter:
         self._records: list[Record] = []
         self._write(PRELUDE)
 
-    def add(self, record: Record, blocks: Iterable[bytes]) -> None:
+    def add(self, record: Record, blocks: Iterable[bytes]) -> Record:
         """Write the next tensor.
 
         Args:
             record: what the header will say of it; its chunks are filled in.
             blocks: its coded bytes, one piece for each chunk.
+
+        Returns:
+            The record, with its chunks.
         """
         chunks = self.put(blocks, aligned=record.codec == "stored")
-        self.keep(dataclasses.replace(record, chunks=chunks))
+        return self.keep(dataclasses.replace(record, chunks=chunks))
 
     def put(self, blocks: Iterable[bytes], *, aligned: bool) -> tuple[Chunk, ...]:
         """Write the chunks of a tensor of which more is known only afterwards.
@@ -72,9 +75,10 @@ class ContainerWriter:
             self._write(block)
         return tuple(chunks)
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: Record) -> Record:
         """Enter a tensor whose chunks `put` has written, in the tree's order."""
         self._records.append(record)
+        return record
 
     def close(self, structure: Any) -> int:
         """Write the header and the footer; the file itself stays open.
@@ -132,4 +136,9 @@ def _record_plain(record: Record) -> dict[str, Any]:
         plain["step"] = [record.step.mantissa, record.step.exponent]
         plain["rel_error"] = record.rel_error
         plain["max_abs"] = record.max_abs
+    if record.planes:
+        plain["planes"] = record.planes
+        plain["layers"] = [[x.rel_error, x.max_abs, x.digest] for x in record.layers]
+    if record.norm is not None:
+        plain["norm"] = record.norm
     return plain

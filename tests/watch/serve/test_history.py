@@ -18,7 +18,10 @@ def _history(path, most_bytes=2**20):
     return history
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(4), *(pytest.param(s, marks=pytest.mark.thorough) for s in range(4, 12))],
+)
 def test_deltas_add_up_to_the_journal_through_rewinds_and_restarts(tmp_path, seed):
     rng = random.Random(seed)
     path = tmp_path / "journal"

@@ -79,7 +79,8 @@ def arrays_of(
                 f"{given.dtype} of {given.shape}."
             )
         changed[:] = given
-    return tuple(variables), values.astype(np.float32), changed
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by `Samples`
+        return tuple(variables), values.astype(np.float32), changed
 
 
 def _columns(frame: Any) -> list[str]:
@@ -122,11 +123,12 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
     """A column as numbers, NaN where one is missing.
 
     Raises:
-        ValueError: a cell is no number.
+        ValueError: a cell is no number, or this is no column.
     """
-    array = column if isinstance(column, np.ndarray) else None
-    if array is not None and array.dtype.kind in "biuf":
-        return array.astype(np.float64)
+    if np.ndim(column) != 1:
+        raise ValueError(f"{name!r} is no column: it needs one value for each row.")
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        return column.astype(np.float64)
     cells = _cells(column)
     numbers = np.empty(len(cells))
     for row, cell in enumerate(cells):

@@ -16,9 +16,11 @@ import numpy as np
 from frugax.causal.scm import SCM
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-_TOKENS = re.compile(
-    r"\s*(?:(//[^\n]*|/\*.*?\*/)|([{}()\[\],;|]|[^\s{}()\[\],;|]+))", re.S
-)
+# A few words can announce a table that no memory holds.
+_MOST_ENTRIES = 10_000_000
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_WORD = r"[{}()\[\],;|]|[^\s{}()\[\],;|]+"
+_TOKENS = re.compile(rf"\s*(?:({_COMMENT})|({_WORD}))", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +62,8 @@ def scm_from_bif(text: str, where: str) -> SCM:
 
     Raises:
         CorruptFileError: the text is cut off, or no BIF.
-        UnsupportedFileError: it has variables that are not discrete.
+        UnsupportedFileError: it has variables that are not discrete, or a table that
+            is too large.
     """
     states: dict[str, tuple[str, ...]] = {}
     tables: dict[str, StateTable] = {}
@@ -171,7 +174,11 @@ def _states(tokens: _Tokens) -> tuple[str, ...]:
 def _table(
     tokens: _Tokens, states: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, StateTable]:
-    """The variable that a part is about, and its probabilities."""
+    """The variable that a part is about, and its probabilities.
+
+    Raises:
+        UnsupportedFileError: there are too many to hold.
+    """
     tokens.expect("(")
     names = tokens.until(")")
     if len(names) > 1 and names[1] != "|":
@@ -181,6 +188,11 @@ def _table(
         if name not in states:
             tokens.fail(f"there is no variable {name!r}")
     sizes = tuple(len(states[name]) for name in parents)
+    if math.prod((*sizes, len(states[child]))) > _MOST_ENTRIES:
+        raise UnsupportedFileError(
+            f"{tokens.where}: the table of {child!r} has more than "
+            f"{_MOST_ENTRIES:,} probabilities."
+        )
     table = np.full((*sizes, len(states[child])), math.nan)
     tokens.expect("{")
     while (word := tokens.expect("table", "(", "default", "property", "}")) != "}":

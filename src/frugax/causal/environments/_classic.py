@@ -44,7 +44,7 @@ def environment(name: str) -> Environment:
     Example:
         >>> toy = environment("toy")
         >>> print(toy.best, round(toy.optimum, 3))
-        do(Z = -3.20049) -2.172
+        do(Z = -3.2003) -2.172
     """
     known = {
         "toy": _toy,

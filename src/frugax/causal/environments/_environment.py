@@ -143,8 +143,8 @@ def smallest(
 ) -> tuple[float, list[float]]:
     """The least value of a function within a box, and where it is.
 
-    A grid over all of it, then ever finer ones around its best points, so that a second
-    basin is found too if it is wider than a step of the first grid.
+    A grid over all of it, then ever finer ones around its best points, which lie apart:
+    a second basin is searched too if it is wider than some steps of the first grid.
 
     Args:
         function: values at points `(points, dims)`.
@@ -155,17 +155,28 @@ def smallest(
     steps = max(int((grid * 10 ** (len(ranges) - 1)) ** (1 / len(ranges))), 5)
     low, high = (np.array(ends, float) for ends in zip(*ranges, strict=True))
     points, values = _grid(function, low, high, steps)
-    starts = points[np.argsort(values)[:5]]
-    best, at = float(values.min()), starts[0]
-    for start in starts:
-        centre, width = start, (high - low) / (steps - 1)
-        for _ in range(8):
+    step = (high - low) / (steps - 1)
+    best, at = np.inf, low
+    for start in _apart(points[values.argsort()], 2 * step, most=3):
+        centre, width = start, step
+        while (width > 1e-6 * (high - low)).any():
             ends = np.maximum(centre - width, low), np.minimum(centre + width, high)
             points, values = _grid(function, *ends, 9)
             centre, width = points[values.argmin()], width / 4
             if values.min() < best:
                 best, at = float(values.min()), centre
     return best, [float(value) for value in at]
+
+
+def _apart(points: np.ndarray, gap: np.ndarray, most: int) -> list[np.ndarray]:
+    """The first of some points that are further from each other than a gap."""
+    chosen: list[np.ndarray] = []
+    for point in points:
+        if all((np.abs(point - other) > gap).any() for other in chosen):
+            chosen.append(point)
+        if len(chosen) == most:
+            break
+    return chosen
 
 
 def _grid(

@@ -90,12 +90,18 @@ def _parse(content: bytes, where: str) -> SCM:
         return _linear(json.loads(text))
     except json.JSONDecodeError as error:
         raise CorruptFileError(f"{where} is no JSON: {error}.") from error
+    except RecursionError as error:
+        raise CorruptFileError(f"{where} is nested without end.") from error
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{where} holds no network: {error!r}.") from error
 
 
 def _linear(network: Any) -> SCM:
-    """A linear network of nodes, arcs and coefficients."""
+    """A linear network of nodes, arcs and coefficients.
+
+    Raises:
+        ValueError: arcs and coefficients are not of the same graph.
+    """
     equations: dict[str, dict[str, float]] = {}
     bias: dict[str, float] = {}
     noise_scale: dict[str, float] = {}

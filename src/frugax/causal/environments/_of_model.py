@@ -20,7 +20,7 @@ def environment_of(
     *,
     minimise: bool = True,
     largest_set: int = 1,
-    nodes: int = 1024,
+    nodes: int = 2048,
 ) -> Environment:
     """A model to optimise, with the true optimum found by quadrature.
 

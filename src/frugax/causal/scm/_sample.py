@@ -39,7 +39,7 @@ def sample(
 
     Raises:
         ValueError: the intervention names no variable of the model or a hidden one, `n`
-            is negative, or a function of the model gives values that are not finite.
+            is negative, or the model gives values that are no finite float32.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
@@ -68,7 +68,8 @@ def sample(
         names=scm.variables,
     )
     _check_finite(x[0], scm)
-    values = x[0, : len(scm.variables)].T.astype(np.float32)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by `Samples`
+        values = x[0, : len(scm.variables)].T.astype(np.float32)
     changed = [name in intervention.targets for name in scm.variables]
     intervened = np.tile(np.array(changed), (n, 1))
     samples = Samples(scm.variables, values, intervened)

@@ -35,6 +35,8 @@ class SCM:
         target: the variable that a campaign wants to change; or None.
         hidden: variables that nobody observes: samples leave them out.
         functions: the user's own function of each variable or None; empty for none.
+        graph: parents of each variable, by name; empty without functions. Those are
+            called by name, so their graph must be known while a program is traced.
     """
 
     variables: tuple[str, ...]
@@ -42,6 +44,7 @@ class SCM:
     target: str | None = None
     hidden: tuple[str, ...] = ()
     functions: tuple[Callable[..., Any] | None, ...] = ()
+    graph: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.target is not None:
@@ -163,20 +166,31 @@ class SCM:
                     f"noise {kind!r} of {names[j]!r}: is none of {NOISES}."
                 )
             m.noise[j] = NOISES.index(kind)
-        own = tuple(functions) if any(functions) else ()
-        return cls(names, m, target, tuple(hidden), own)
+        scm = cls(names, m, target, tuple(hidden))
+        if any(functions):
+            graph = tuple(scm.parents(name) for name in names)
+            scm = dataclasses.replace(scm, functions=tuple(functions), graph=graph)
+        return scm
 
     @property
     def adjacency(self) -> Bool[np.ndarray, "d d"]:
         """Who is a direct cause of whom, `[parent, child]`."""
+        if self.graph:
+            pairs = [
+                [name in causes for causes in self.graph] for name in self.variables
+            ]
+            return np.array(pairs)
         d = len(self.variables)
         return np.asarray(self.mechanisms.parents)[:d, :d]
 
     @property
     def order(self) -> tuple[str, ...]:
         """The variables, causes before effects."""
-        d = len(self.variables)
-        return tuple(self.variables[j] for j in np.asarray(self.mechanisms.order)[:d])
+        if self.graph:
+            order = topological_order(self.adjacency, self.variables)
+        else:
+            order = np.asarray(self.mechanisms.order)[: len(self.variables)].tolist()
+        return tuple(self.variables[j] for j in order)
 
     @property
     def observed(self) -> tuple[str, ...]:
@@ -237,7 +251,7 @@ class SCM:
 jax.tree_util.register_dataclass(
     SCM,
     data_fields=["mechanisms"],
-    meta_fields=["variables", "target", "hidden", "functions"],
+    meta_fields=["variables", "target", "hidden", "functions", "graph"],
 )
 
 

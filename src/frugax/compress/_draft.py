@@ -1,0 +1,144 @@
+"""A whole file in the making: what steps make of the tensors, and how far off it is.
+
+Tensors are coded one after the other into a temporary file, so that neither the model
+nor the file need be in memory.
+"""
+
+import dataclasses
+import io
+import math
+import mmap
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from frugax.budget import SizeBudget
+from frugax.errors import OutputError
+from frugax.files import why_not_written
+
+from ._assembly import Assembly
+from ._container import Record
+from ._error import Error, relative
+from ._error_weights import error_weights
+from ._file import CompressedFile
+from ._mapped import let_go
+from ._quantised import Step
+from ._sources import Source
+
+# Which step to quantise a tensor with; None to keep it exact.
+Steps = Callable[[Source], Step | None]
+# Called with the share that is done, in [0, 1], and what is being done.
+Progress = Callable[[float, str], None]
+# Weights of fewer bytes are coded in memory.
+_IN_MEMORY = 64 << 20
+_PIECE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draft:
+    """A whole file, and what it was made from.
+
+    Attributes:
+        length: of the file, in bytes.
+        tensors: each tensor as it stands in it.
+        errors: how far each is from what it was.
+        sources: each tensor as it was.
+        gap: by how much of it the weighted error is, by estimate, at most above the
+            least that any choice of the same options has; None where steps were not
+            chosen one by one.
+    """
+
+    length: int
+    tensors: tuple[Record, ...]
+    errors: tuple[Error, ...]
+    sources: tuple[Source, ...]
+    gap: float | None
+    _file: io.BufferedIOBase
+
+    @property
+    def rel_error(self) -> float:
+        """||decoded - original|| / ||original|| over all finite float tensors."""
+        error = math.fsum(error.energy for error in self.errors)
+        return relative(error, math.fsum(s.energy for s in self.sources))
+
+    @property
+    def max_abs(self) -> float:
+        """Largest |decoded - original| of any number."""
+        return max((error.largest for error in self.errors), default=0.0)
+
+    def data(self) -> bytes:
+        """The bytes of the file."""
+        self._file.seek(0)
+        return self._file.read()
+
+    def copy_to(self, write: Callable[[bytes], object]) -> None:
+        """Write the file into another, with the method of that one."""
+        self._file.seek(0)
+        while piece := self._file.read(_PIECE):
+            write(piece)
+
+    def opened(self) -> CompressedFile:
+        """The file, to be read back."""
+        self._file.flush()
+        if isinstance(self._file, io.BytesIO):
+            content = self._file.getvalue()
+        else:
+            content = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return CompressedFile(content, place="the file just made")
+
+
+def limit_of(sources: Sequence[Source], budget: SizeBudget) -> int | None:
+    """The longest file that the budget allows for these tensors; None if any."""
+    return budget.limit_bytes(
+        original_bytes=sum(s.array.nbytes for s in sources),
+        weights=sum(s.array.size for s in sources),
+    )
+
+
+def draft_of(
+    sources: tuple[Source, ...],
+    structure: Any,
+    steps: Steps,
+    *,
+    codec: Callable[[Source], str] | None = None,
+    gap: float | None = None,
+    progress: Progress | None = None,
+) -> Draft:
+    """The file that these steps make, with the codecs that suit if none are named.
+
+    Raises:
+        OutputError: there is no space for the temporary file.
+    """
+    total = max(1, sum(source.array.nbytes for source in sources))
+    errors: list[Error] = []
+    done = 0
+    file = _temporary(total)
+    try:
+        with _temporary(total) as later:
+            assembly = Assembly(file, later)
+            for source in sources:
+                if progress is not None:
+                    progress(done / total, f"coding {source.name or 'the array'}")
+                named = None if codec is None else codec(source)
+                coded = source.encoded(steps(source), named)
+                let_go(source.array)
+                assembly.add(coded)
+                errors.append(coded.error)
+                done += source.array.nbytes
+            length, records = assembly.close(structure, error_weights(sources, None))
+    except BaseException as e:
+        file.close()
+        if isinstance(e, OSError):
+            raise OutputError(why_not_written(tempfile.gettempdir(), e)) from e
+        raise
+    found = Draft(length, records, tuple(errors), sources, gap, file)
+    weakref.finalize(found, file.close)
+    return found
+
+
+def _temporary(weights_bytes: int) -> io.BufferedIOBase:
+    """A file to write in: in memory for few weights, else on disk, without a name."""
+    if weights_bytes <= _IN_MEMORY:
+        return io.BytesIO()
+    return cast(io.BufferedIOBase, tempfile.TemporaryFile())

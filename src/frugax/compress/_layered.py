@@ -1,0 +1,134 @@
+"""A tensor of a progressive file: as a source is, but coded layer by layer."""
+
+import dataclasses
+
+import numpy as np
+
+from . import _planes, _quantised
+from ._container import BLOCK, Digest, Encoded, Layer, Record
+from ._error import Error, relative, rounded_up
+from ._estimate import Point
+from ._quantised import Step, levels_of, step_below
+from ._sources import Source
+
+# A tensor that ends exact has planes down to this share of its deviation: finer ones
+# cost what the exact layer would have cost, and more layers.
+_FINEST = {2: 1 / 16, 4: 1 / 256, 8: 1 / 65536}
+_SAMPLE = 1 << 16
+
+
+class LayeredSource(Source):
+    """One tensor to be coded in bit planes, where it can be."""
+
+    def codec_at(self, step: Step) -> str:
+        """The codec at a step."""
+        return "planes" if _planes.fits(step) else "lossless"
+
+    def encoded(self, step: Step | None, codec: str | None = None) -> Encoded:
+        """The layers down to a step, or down to the very bits; never another codec."""
+        if step is None or not self.energy:
+            return self.exact
+        return self._layers(step, exact=False) or self.exact
+
+    def placeholder(self) -> Encoded:
+        """The tensor in a file, with nothing in its chunks."""
+        plain = super().placeholder()
+        if not self.quantisable:
+            return plain
+        layers = [
+            Layer(
+                0.00123 * (i + 1), 0.0123 * (i + 1), plain.record.digest[i:] + "0" * i
+            )
+            for i in range(5)
+        ]
+        chunks = -(-self.array.size // BLOCK)
+        record = dataclasses.replace(
+            plain.record,
+            codec="planes",
+            planes=5,
+            layers=tuple(layers),
+            norm=self.energy**0.5,
+        )
+        return dataclasses.replace(
+            plain, record=record, blocks=(b"",) * (chunks * len(layers))
+        )
+
+    def _exactly(self) -> Encoded:
+        if self.quantisable:
+            finest = _FINEST[self.array.dtype.itemsize]
+            step = step_below(finest * self.rms)
+            found = None if step is None else self._layers(step, exact=True)
+            if found is not None:
+                return found
+        plain = super()._exactly()
+        record = dataclasses.replace(plain.record, norm=self.energy**0.5)
+        return dataclasses.replace(plain, record=record)
+
+    def _estimate(self, step: Step) -> Point | None:
+        """What a sample makes; layers take about what their levels take at once."""
+        if not _planes.fits(step):
+            return None
+        flat = self.array.reshape(-1)
+        part = max(1, min(flat.size, _SAMPLE) // 8)
+        first = np.linspace(0, flat.size - part, 8).astype(np.intp)
+        some = (
+            flat
+            if flat.size <= _SAMPLE
+            else np.concatenate([flat[i : i + part] for i in first])
+        )
+        levels = levels_of(some, step)
+        if levels is None or _planes.too_large(levels, some.dtype):
+            return None
+        share = flat.size / some.size
+        error = Error.between(_quantised.values_of(levels, step, some.dtype), some)
+        return Point(share * _quantised.encoded_bytes(levels), share * error.energy)
+
+    def _layers(self, step: Step, *, exact: bool) -> Encoded | None:
+        """Every layer of every chunk; None where some number is too large for it."""
+        if not _planes.fits(step):
+            return None
+        planes = _planes.planes_for(self.rms, step)
+        count = planes + exact
+        blocks: list[list[bytes]] = [[] for _ in range(count)]
+        errors = [Error() for _ in range(count)]
+        digests = [Digest() for _ in range(count)]
+        dtype = self.array.dtype
+        for part in self._parts():
+            levels = levels_of(part, step)
+            if levels is None or _planes.too_large(levels, dtype):
+                return None
+            for layer, block in enumerate(_planes.split(levels, planes)):
+                blocks[layer].append(block)
+            values = part
+            for layer in range(planes):
+                shift = planes - 1 - layer
+                known = np.sign(levels) * (np.abs(levels) >> shift)
+                values = _planes.values_at(known, shift, step, dtype)
+                if not np.isfinite(values).all():
+                    return None
+                errors[layer] += Error.between(values, part)
+                digests[layer].update(values.view(np.uint8).data)
+            if exact:
+                blocks[-1].append(_planes.rest_of(part, values))
+                digests[-1].update(part.view(np.uint8).data)
+        record = self._record("planes", step, digests[-1].hexdigest(), errors[-1])
+        return Encoded(
+            self._layered(record, planes, errors, [d.hexdigest() for d in digests]),
+            tuple(block for layer in blocks for block in layer),
+            errors[-1],
+        )
+
+    def _layered(
+        self, record: Record, planes: int, errors: list[Error], digests: list[str]
+    ) -> Record:
+        layers = tuple(
+            Layer(
+                rounded_up(relative(error.energy, self.energy)),
+                rounded_up(error.largest),
+                digest,
+            )
+            for error, digest in zip(errors, digests, strict=True)
+        )
+        return dataclasses.replace(
+            record, planes=planes, layers=layers, norm=self.energy**0.5
+        )

@@ -1,0 +1,171 @@
+"""What goes in, what comes out, and what is refused by name."""
+
+import collections
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from frugax import SizeBudget, compress
+from saved_tree import RNG, SIX
+
+
+def test_the_input_is_never_changed():
+    w = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    before = w.tobytes()
+    w.flags.writeable = False
+    for view in (w, w.T, w[::2, ::-1]):
+        back = compress.decompress(compress.compress({"w": view}, SizeBudget(ratio=6)))
+        assert back["w"].shape == view.shape
+        exact = compress.compress({"w": view}, SizeBudget(max_abs=0))
+        np.testing.assert_array_equal(compress.decompress(exact)["w"], view)
+    assert w.tobytes() == before
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [np.ones((3, 4)), [], {}, {"a": None}, np.float64(2), (np.zeros((2, 0)),)],
+    ids=repr,
+)
+def test_unusual_trees_come_back(tree):
+    back = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(back), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_weights_that_are_not_finite_are_kept_exactly():
+    w = np.ones((64, 64), np.float32)
+    w[3, 5], w[0, 0] = np.nan, -np.inf
+    tree = {"w": w, "v": RNG.normal(size=(64, 64))}
+    plan = compress.plan(tree, SizeBudget(ratio=8))
+    back = compress.decompress(compress.compress(tree, SizeBudget(ratio=8)))
+    assert {t.name: t.codec for t in plan.tensors}["w"] == "lossless"
+    assert back["w"].tobytes() == w.tobytes()
+
+
+def test_what_is_no_weight_is_named():
+    for bad, said in (
+        ({"a": 1.5}, r"leaf 'a' must be an array, got a float: 1\.5.*np\.asarray"),
+        ({"a": True}, "leaf 'a' must be an array, got a bool: True"),
+        ({"a": "text"}, "leaf 'a' must be an array, got a str: 'text'.*Take it out"),
+        ({"a": np.array(["x"])}, "leaf 'a' has dtype <U1"),
+        (max, r"\(the array\) must be an array, got a builtin"),
+        (jax.random.key(0), r"\(the array\) has dtype key<fry>.*random\.key_data"),
+        ({"k": jax.random.key(0)}, r"leaf 'k' has dtype key<fry>.*random\.key_data"),
+        ({"s": jax.ShapeDtypeStruct((2,), "f4")}, "leaf 's' .*ShapeDtypeStruct.*no va"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            compress.compress(bad, SizeBudget(ratio=2))
+
+
+def test_a_tree_without_end_is_refused_with_the_way_to_it():
+    within: dict[str, Any] = {"w": np.ones(2)}
+    within["self"] = within
+    deep: Any = np.ones(2)
+    for _ in range(5000):
+        deep = [deep]
+    for tree, way in ((within, r"self\.self"), ({"a": deep}, r"a\[0\]\[0\]")):
+        with pytest.raises(ValueError, match=rf"'{way}.*hold itself"):
+            compress.plan(tree, SIX)
+
+
+def test_jax_trees_and_bfloat16_come_back():
+    tree = {"w": jax.random.normal(jax.random.key(0), (128, 64), jnp.bfloat16)}
+    back = compress.decompress(compress.compress(tree, SizeBudget(ratio=3)))
+    assert back["w"].dtype == ml_dtypes.bfloat16
+    exact = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    np.testing.assert_array_equal(exact["w"], np.asarray(tree["w"]))
+
+
+def test_torch_modules_and_state_dicts_come_back():
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64))
+    net = net.to(torch.bfloat16)
+    for given in (net, net.state_dict(), dict(net.state_dict())):
+        back = compress.decompress(compress.compress(given, SizeBudget(max_abs=0)))
+        assert sorted(back) == sorted(net.state_dict())
+        for name, tensor in net.state_dict().items():
+            got = back[name]
+            assert str(got.dtype) == str(tensor.dtype).removeprefix("torch.")
+            assert (got.astype(np.float64) == tensor.to(torch.float64).numpy()).all()
+
+
+def test_containers_that_a_file_cannot_carry_come_back_flat():
+    pair = collections.namedtuple("pair", "x y")
+    tree = pair(np.eye(2), [np.ones(3)])
+    back = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    assert list(back) == ["x", "y[0]"]
+    np.testing.assert_array_equal(back["x"], np.eye(2))
+
+
+@pytest.mark.parametrize("missing", [("jax", "jaxlib"), ("jax", "jaxlib", "torch")])
+def test_it_works_without_the_libraries(missing, tmp_path):
+    code = f"""
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+import numpy as np
+import frugax
+w = np.random.default_rng(0).normal(size=(128, 128)).astype("float32")
+budget = frugax.SizeBudget("6x")
+report = frugax.compress.save({str(tmp_path / "w.fxz")!r}, {{"w": w}}, budget)
+assert report.verdict == "kept", report
+with frugax.compress.open({str(tmp_path / "w.fxz")!r}) as file:
+    gap = file["w"] - w
+assert np.linalg.norm(gap) < 0.1 * np.linalg.norm(w)
+assert not [m for m in ("jax", "torch", "ml_dtypes") if sys.modules.get(m)]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_mask_is_not_lost_silently():
+    masked = np.ma.masked_array(np.ones(3), mask=[True, False, False])
+    with pytest.raises(TypeError, match=r"leaf 'w' is a masked array"):
+        compress.compress({"w": masked}, SizeBudget(ratio=1))
+
+
+def test_torch_tensors_without_dense_values_are_named():
+    torch = pytest.importorskip("torch")
+    w = torch.ones(3, 3)
+    for bad, said in (
+        (w.to("meta"), "on the meta device, so it has no values"),
+        (w.to_sparse(), r"of the layout sparse_coo: store tensor\.to_dense"),
+        (
+            torch.nn.UninitializedParameter(),
+            "a parameter without a shape yet: run the module",
+        ),
+        (torch.empty(2, dtype=torch.bits8), "has dtype bits8, which"),
+    ):
+        with pytest.raises(TypeError, match=f"leaf 'a.w' (is )?{said}"):
+            compress.compress({"a": {"w": bad}}, SizeBudget(max_abs=0))
+
+
+def test_torch_views_of_other_signs_are_stored_as_they_read():
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    tree = {"c": z.conj(), "n": z.conj().imag}
+    assert tree["c"].is_conj()
+    assert tree["n"].is_neg()
+    back = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    np.testing.assert_array_equal(back["c"], np.conj(z.numpy()))
+    np.testing.assert_array_equal(back["n"], -z.numpy().imag)
+
+
+def test_a_name_that_cannot_be_written_is_refused_before_any_work():
+    tree = {"a": {"\ud800": np.ones(2)}}
+    with pytest.raises(ValueError, match=r"leaf 'a\.\\ud800'.*rename the key"):
+        compress.plan(tree, SIX)
+
+
+def test_answers_in_a_list_are_refused():
+    weights = {"w": np.ones((2, 2))}
+    with pytest.raises(TypeError, match="answer must give one array, got a list"):
+        compress.sensitivity_of(lambda _: [1], weights)
+    assert compress.sensitivity_of(lambda w: float(w["w"].sum()), weights)["w"] > 0

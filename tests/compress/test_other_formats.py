@@ -1,0 +1,89 @@
+"""Weights from other tools' files, and back into them."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from frugax import SizeBudget, compress
+from frugax.errors import CorruptFileError, UnsupportedFileError
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_exporting_over_the_file_itself_is_refused(saved, link):
+    path, _ = saved
+    before, to = path.read_bytes(), path
+    if link:
+        to = path.with_name("same.safetensors")
+        to.symlink_to(path)
+    with pytest.raises(ValueError, match=rf"w\.fxz and .*{to.name} are one file"):
+        compress.export_safetensors(path, to)
+    assert path.read_bytes() == before
+
+
+def test_weights_of_other_tools_are_read(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    torch = pytest.importorskip("torch")
+    w = torch.randn(4, 6)
+    tensors = {"w": w, "half": w.to(torch.bfloat16), "n": torch.arange(3)}
+    safetensors.save_file(tensors, tmp_path / "m.safetensors")
+    found = compress.load_weights(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(found["w"], w.numpy())
+    assert found["half"].dtype == ml_dtypes.bfloat16
+    assert (found["half"].astype(np.float32) == tensors["half"].float().numpy()).all()
+    np.savez(tmp_path / "m.npz", w=np.eye(2))
+    np.testing.assert_array_equal(
+        compress.load_weights(tmp_path / "m.npz")["w"], np.eye(2)
+    )
+    compress.save(tmp_path / "m.fxz", found, SizeBudget(max_abs=0))
+    again = compress.load_weights(tmp_path / "m.fxz")
+    assert {k: v.tobytes() for k, v in again.items()} == {
+        k: v.tobytes() for k, v in found.items()
+    }
+
+
+def test_damaged_and_foreign_weights_are_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    head = b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+    page = b"<!DOCTYPE html><title>404</title>"
+    for body in (b"", page, len(head).to_bytes(8, "little") + head + b"short"):
+        path.write_bytes(body)
+        said = rf"m\.safetensors: .* no \.safetensors file.*\({len(body)} bytes\): down"
+        with pytest.raises(CorruptFileError, match=said):
+            compress.load_weights(path)
+    head = b'{"w":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}'
+    path.write_bytes(len(head).to_bytes(8, "little") + head + b"1234")
+    with pytest.raises(UnsupportedFileError, match="F8_E8M0"):
+        compress.load_weights(path)
+    np.savez(tmp_path / "p.npz", np.array([{}], dtype=object))
+    with pytest.raises(UnsupportedFileError, match=r"p\.npz"):
+        compress.load_weights(tmp_path / "p.npz")
+    (tmp_path / "m.npz").write_bytes(b"no zip")
+    with pytest.raises((CorruptFileError, UnsupportedFileError), match=r"m\.npz"):
+        compress.load_weights(tmp_path / "m.npz")
+    with pytest.raises(UnsupportedFileError, match=r"a \.pt file"):
+        compress.load_weights(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"w": np.ones(2, ml_dtypes.bfloat16)}, "'w' has dtype bfloat16.*safetensors"),
+        ({"w.npy": np.ones(2)}, r"cannot hold the name 'w\.npy': rename"),
+        ({"a\0b": np.ones(2)}, "cannot hold the name"),
+    ],
+)
+def test_what_an_npz_file_cannot_hold_is_refused(tree, said, tmp_path):
+    compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
+    with pytest.raises(UnsupportedFileError, match=said):
+        compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
+    assert not (tmp_path / "m.npz").exists()
+
+
+def test_every_other_name_comes_back_from_an_npz_file(tmp_path):
+    tree = {"file": np.ones(2), "a/../b": np.eye(2), "": np.arange(3)}
+    compress.save(tmp_path / "m.fxz", tree, SizeBudget(max_abs=0))
+    compress.export_npz(tmp_path / "m.fxz", tmp_path / "m.npz")
+    found = compress.load_weights(tmp_path / "m.npz")
+    assert {n: a.tolist() for n, a in found.items()} == {
+        n: a.tolist() for n, a in tree.items()
+    }

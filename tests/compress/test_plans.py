@@ -1,0 +1,67 @@
+"""Plans and reports: data, and true of the file."""
+
+import numpy as np
+import pytest
+
+from frugax import SizeBudget, compress
+from frugax.budget import Plan, Report
+from saved_tree import SIX, TREE
+
+
+def test_the_report_is_what_decoding_the_file_gives(saved):
+    path, report = saved
+    with compress.open(path) as file:
+        x = TREE["a"][0].astype(np.float64)
+        gap = file["a[0]"] - x
+    tensor = report.tensors[0]
+    np.testing.assert_allclose(
+        tensor.rel_error, np.linalg.norm(gap) / np.linalg.norm(x), rtol=1e-12
+    )
+    assert tensor.max_abs == report.max_abs == np.abs(gap).max()
+    bits = 8 * tensor.bytes / x.size
+    bound = (x**2).mean() * 2 ** (-2 * bits)
+    gap_db = 10 * np.log10((gap**2).mean() / bound)
+    np.testing.assert_allclose(tensor.bound_gap_db, gap_db)
+    # 1.53 dB is the floor of any uniform grid at high rate; the table of symbols and
+    # the lanes of a tensor this small cost the rest.
+    assert 1.5 < gap_db < 3
+    assert report.ratio >= 4
+    for word in ("a[0]", "trellis", f"{gap_db:.2f} dB from the bound", "kept"):
+        assert word in str(report)
+    assert '"verdict": "kept"' in report.to_json()
+    assert isinstance(report, Report)
+
+
+def test_plans_are_data_and_carry_themselves_out():
+    plan = compress.plan(TREE, SIX)
+    assert isinstance(plan, Plan)
+    again = compress.CompressPlan.from_json(plan.to_json())
+    assert again == plan
+    assert hash(again) == hash(plan)
+    data = compress.compress(TREE, SIX, plan=again)
+    assert len(data) == plan.file_bytes == plan.predicted
+    assert data == compress.compress(TREE, SIX)
+    for word in ("a[0]", "trellis", "budget: 4x smaller"):
+        assert word in str(plan)
+
+
+def test_a_report_predicts_what_was_known_before(tmp_path):
+    plan = compress.plan(TREE, SIX)
+    trained = {**TREE, "a": [TREE["a"][0] * np.float32(0.9), (None,)]}
+    spend = compress.save(tmp_path / "w.fxz", trained, SIX, plan=plan).spends[0]
+    assert spend.predicted == plan.file_bytes != spend.measured
+    assert spend.source.endswith("predicted by the plan")
+    spend = compress.save(tmp_path / "w.fxz", trained, SIX).spends[0]
+    assert spend.predicted == spend.measured
+    assert spend.source.endswith("predicted by coding these very weights")
+
+
+def test_a_plan_for_something_else_is_refused():
+    plan = compress.plan(TREE, SIX)
+    with pytest.raises(ValueError, match="not for 5x smaller"):
+        compress.compress(TREE, SizeBudget(ratio=5), plan=plan)
+    with pytest.raises(ValueError, match="other weights"):
+        compress.compress({**TREE, "b": np.zeros(3)}, SIX, plan=plan)
+    wider = {**TREE, "a": [TREE["a"][0] * np.float32(1000), (None,)]}
+    with pytest.raises(ValueError, match="other values"):
+        compress.compress(wider, SIX, plan=plan)

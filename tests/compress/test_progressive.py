@@ -1,0 +1,291 @@
+"""Progressive files: layer by layer, every prefix with an error that is true."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from forged_files import header_of, rewritten
+from frugax import SizeBudget, compress
+from frugax.compress import CompressedFile, _planes, _prefix
+from frugax.compress._quantised import Step
+from frugax.errors import CorruptFileError, InfeasibleBudgetError
+
+EXACT = SizeBudget(max_abs=0)
+# Made once, by `GOLDEN.write_bytes(compress.compress(golden_weights(), EXACT,
+# progressive=True))`; see docs/container.md, "Versions".
+GOLDEN = Path(__file__).with_name("golden_planes_v1.fxz")
+
+
+def golden_weights():
+    n = np.arange(600)
+    bits = (n[:, None] * 2654435761 + np.arange(12) * 40503) % 4294967296 >> 16
+    bell = ((bits % 4096).sum(axis=1) - 24570).astype(np.float32) / 8192
+    return {
+        "w": bell.reshape(20, 30),
+        "half": bell[:300].astype(np.float16),
+        "double": bell[300:].astype(np.float64) / 3,
+        "zero": np.zeros((4, 4), np.float32),
+        "special": np.array([np.nan, -0.0, 1.0], np.float32),
+        "n": n[:9],
+    }
+
+
+@pytest.fixture(scope="module")
+def tree():
+    rng = np.random.default_rng(0)
+    return {
+        "b": rng.normal(size=50).astype(np.float32),
+        "n": np.arange(6),
+        "v": rng.normal(size=(60, 40)).astype(np.float16) * np.float16(0.1),
+        "w": rng.normal(size=(90, 80)).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tree):
+    return compress.compress(tree, EXACT, progressive=True)
+
+
+def error_of(back, tree):
+    """||decoded - original|| / ||original||, and the largest error, of floats."""
+    floats = [n for n, a in tree.items() if a.dtype.kind == "f"]
+    gaps = [back[n].astype(float) - tree[n].astype(float) for n in floats]
+    norm = np.sqrt(sum((tree[n].astype(float) ** 2).sum() for n in floats))
+    error = np.sqrt(sum((gap**2).sum() for gap in gaps))
+    return error / norm, max(np.abs(gap).max() for gap in gaps)
+
+
+def test_every_prefix_errs_as_the_file_says(tree, data):
+    whole = CompressedFile(data, place="x")
+    prefixes = _prefix.prefixes_of(whole.header, len(data))
+    assert len(prefixes) > 20
+    for prefix in prefixes[::4]:
+        budget = SizeBudget(bytes=prefix.bytes)
+        with CompressedFile(data, place="x", budget=budget) as file:
+            assert file.prefix == prefix
+            rel_error, max_abs = error_of(file.tree(), tree)
+        assert rel_error <= prefix.rel_error <= 1.001 * rel_error
+        assert max_abs <= prefix.max_abs <= 1.001 * max_abs
+    sizes = [p.bytes for p in prefixes]
+    errors = [p.rel_error for p in prefixes]
+    assert sizes == sorted(set(sizes))
+    assert errors == sorted(errors, reverse=True)
+    assert sizes[-1] == len(data)
+    assert errors[-1] == 0
+
+
+def test_the_whole_of_an_exact_file_is_the_original(tree, data):
+    back = compress.decompress(data)
+    for name, array in tree.items():
+        assert back[name].tobytes() == array.tobytes()
+
+
+def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
+    whole = CompressedFile(data, place="x")
+    prefixes = _prefix.prefixes_of(whole.header, len(data))
+    for i in (0, 7, len(prefixes) - 2):
+        between = (prefixes[i].bytes + prefixes[i + 1].bytes) // 2
+        with CompressedFile(data, place="x", budget=SizeBudget(bytes=between)) as file:
+            assert file.prefix == prefixes[i]
+            assert file.receipt is not None
+            assert file.receipt.verdict == "kept"
+            assert file.receipt.spends[0].measured == prefixes[i].bytes
+        limit = prefixes[i + 1].rel_error
+        budget = SizeBudget(rel_error=limit)
+        with CompressedFile(data, place="x", budget=budget) as file:
+            assert file.prefix is not None
+            assert file.prefix.rel_error <= limit
+            shorter = [p for p in prefixes if p.bytes < file.prefix.bytes]
+            assert all(p.rel_error > limit for p in shorter)
+
+
+def test_a_prefix_reads_nothing_behind_it(tree, data):
+    budget = SizeBudget("8x")
+    with CompressedFile(data, place="x", budget=budget) as file:
+        want = file.tree()
+        end = 64 + max(
+            c.offset + c.length for r in file.header.tensors for c in r.chunks
+        )
+        after = file.header.data_bytes + 64
+    wrong = bytearray(data)
+    wrong[end:after] = bytes(after - end)
+    with CompressedFile(bytes(wrong), place="x", budget=budget) as file:
+        got = file.tree()
+    assert all(got[n].tobytes() == want[n].tobytes() for n in tree)
+    with pytest.raises(CorruptFileError):
+        compress.decompress(bytes(wrong))
+
+
+def test_a_budget_that_no_prefix_meets_says_what_one_would(tmp_path, tree, data):
+    path = tmp_path / "w.fxz"
+    path.write_bytes(data)
+    with pytest.raises(InfeasibleBudgetError, match=r"w\.fxz: the shortest") as e:
+        compress.open(path, budget=SizeBudget(bytes=100))
+    least = int(e.value.needed)
+    with compress.open(path, budget=SizeBudget(bytes=least)) as file:
+        assert file.prefix is not None
+        assert file.prefix.bytes == least
+    with pytest.raises(InfeasibleBudgetError, match="within the error"):
+        compress.open(path, budget=SizeBudget(bytes=least, rel_error=0.001))
+    compress.save(path, tree, SizeBudget(rel_error=0.01), progressive=True)
+    with pytest.raises(InfeasibleBudgetError, match="of relative error") as e:
+        compress.open(path, budget=SizeBudget(rel_error=0.001))
+    with compress.open(path, budget=SizeBudget(rel_error=e.value.needed)) as file:
+        assert file.prefix is not None
+        assert file.prefix.rel_error == e.value.needed
+    with pytest.raises(TypeError):
+        compress.open(path, budget="8x")  # pyright: ignore[reportArgumentType]
+
+
+def test_other_files_have_one_prefix_the_whole(tree):
+    plain = compress.compress(tree, SizeBudget(rel_error=0.02))
+    budget = SizeBudget(bytes=len(plain), rel_error=0.1)
+    with CompressedFile(plain, place="x", budget=budget) as file:
+        assert file.prefix is not None
+        assert file.prefix.bytes == len(plain)
+        assert error_of(file.tree(), tree)[0] <= file.prefix.rel_error < 0.1
+    with pytest.raises(InfeasibleBudgetError, match="progressive=True"):
+        CompressedFile(plain, place="x", budget=SizeBudget(bytes=len(plain) - 1))
+
+
+@pytest.mark.parametrize("budget", [SizeBudget("6x"), SizeBudget(rel_error=0.01)])
+def test_a_progressive_file_meets_its_budget_and_its_plan(tree, budget):
+    plan = compress.plan(tree, budget, progressive=True)
+    assert {t.codec for t in plan.tensors} == {"planes", "stored"}
+    made = compress.compress(tree, budget, plan=plan)
+    assert made == compress.compress(tree, budget, progressive=True)
+    assert len(made) == plan.file_bytes
+    rel_error = error_of(compress.decompress(made), tree)[0]
+    if budget.rel_error is None:
+        total = sum(a.nbytes for a in tree.values())
+        assert 0.97 * total / 6 <= len(made) <= total / 6
+    else:
+        assert 0.95 * budget.rel_error <= rel_error <= budget.rel_error
+
+
+def test_an_exact_plan_stays_exact(tree, data):
+    plan = compress.plan(tree, EXACT, progressive=True)
+    assert compress.compress(tree, EXACT, plan=plan) == data
+
+
+def test_layers_of_tensors_follow_each_other_by_their_worth(data):
+    header = CompressedFile(data, place="x").header
+    records = {r.name: r for r in header.tensors}
+    w, b = records["w"], records["b"]
+    assert w.norm is not None
+    assert b.norm is not None
+    # What is needed of every tensor stands before the finer layers of any.
+    first = max(r.chunks[0].offset for r in header.tensors if r.chunks)
+    assert all(c.offset > first for c in (*w.chunks[1:], *b.chunks[1:]))
+    # Biases weigh so much that their early layers come before those of `w`.
+    assert b.chunks[3].offset < w.chunks[1].offset
+    assert [c.offset for c in w.chunks] == sorted(c.offset for c in w.chunks)
+
+
+def test_the_golden_file_still_reads_the_same():
+    tree = golden_weights()
+    data = GOLDEN.read_bytes()
+    back = compress.decompress(data)
+    for name, array in tree.items():
+        assert back[name].tobytes() == array.tobytes()
+        assert back[name].dtype == array.dtype
+    with CompressedFile(data, place="x", budget=SizeBudget(rel_error=0.05)) as file:
+        assert file.prefix is not None
+        assert file.prefix.bytes == 3877
+        sums = {n: float(a.astype(np.float64).sum()) for n, a in file.items()}
+    assert sums["w"] == 12.608627319335938
+
+
+def test_the_golden_files_bytes_are_its_own():
+    made = compress.compress(golden_weights(), EXACT, progressive=True)
+    header, end = header_of(made)
+    want, _ = header_of(GOLDEN.read_bytes())
+    assert [t["layers"] for t in header["tensors"] if "layers" in t] == [
+        t["layers"] for t in want["tensors"] if "layers" in t
+    ]
+    assert end > 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(-(2**22), 2**22), min_size=1, max_size=60),
+    st.integers(1, 25),
+)
+def test_digits_come_back_one_by_one(levels, planes):
+    levels = np.array(levels, np.int64)
+    blocks = [memoryview(block) for block in _planes.split(levels, planes)]
+    assert len(blocks) == planes
+    found = _planes.first(blocks[0], planes - 1, np.dtype(np.float32), levels.size)
+    for i, block in enumerate(blocks[1:], 1):
+        found = _planes.refined(found, block)
+        shift = planes - 1 - i
+        want = np.sign(levels) * (np.abs(levels) >> shift)
+        np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(found, levels)
+
+
+def test_an_unknown_digit_is_halfway():
+    levels = np.array([0, 1, -3])
+    step = Step(1024, -10)
+    got = _planes.values_at(levels, 2, step, np.dtype(np.float32))
+    # 1 stands for 4, 5, 6 and 7; -3 for -12 to -15.
+    np.testing.assert_array_equal(got, np.array([0, 5.5, -13.5], np.float32))
+    got = _planes.values_at(levels, 0, step, np.dtype(np.float32))
+    np.testing.assert_array_equal(got, np.array([0, 1, -3], np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
+def test_the_last_layer_has_every_bit(dtype):
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=300).astype(dtype)
+    a[:4] = 0.0, -0.0, np.finfo(np.float16).smallest_subnormal, a.max() * 2
+    near = (a.astype(np.float64) + rng.normal(size=300) * 0.01).astype(dtype)
+    block = memoryview(_planes.rest_of(a, near))
+    assert _planes.whole(near, block).tobytes() == a.tobytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.update(planes=0),
+        lambda t: t.update(planes=53),
+        lambda t: t.update(planes=True),
+        lambda t: t.update(layers=[]),
+        lambda t: t["layers"].pop(),
+        lambda t: t["layers"][0].pop(),
+        lambda t: t["layers"][0].__setitem__(0, -1),
+        lambda t: t["layers"][0].__setitem__(2, 5),
+        lambda t: t["layers"][-1].__setitem__(1, 0.5),
+        lambda t: t.update(step=[1024, -120]),
+        lambda t: t.update(norm=-1),
+        lambda t: t.update(norm="1"),
+        lambda t: t["chunks"].pop(),
+        lambda t: t.update(shape=[0], chunks=[]),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_refused(data, change):
+    def forge(header):
+        change(next(t for t in header["tensors"] if t["name"] == "w"))
+
+    with pytest.raises(CorruptFileError, match="'w'"):
+        CompressedFile(rewritten(data, forge), place="x")
+
+
+def test_layers_in_each_others_place_are_refused(data):
+    def forge(header):
+        chunks = next(t for t in header["tensors"] if t["name"] == "w")["chunks"]
+        chunks[1], chunks[2] = chunks[2], chunks[1]
+
+    with pytest.raises(CorruptFileError, match="'w'"):
+        compress.decompress(rewritten(data, forge))
+
+
+def test_what_has_no_middle_between_two_levels_stays_exact():
+    wide = np.array([np.finfo(np.float32).max, 1.0] * 200, np.float32)
+    made = compress.compress({"w": wide}, SizeBudget("1.5x"), progressive=True)
+    with CompressedFile(made, place="x") as file:
+        assert file.record("w").codec == "lossless"
+        np.testing.assert_array_equal(file["w"], wide)

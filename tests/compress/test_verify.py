@@ -1,0 +1,70 @@
+"""Verifying says what was found, and what was not looked at."""
+
+import numpy as np
+import pytest
+
+from frugax import compress
+from saved_tree import TREE
+
+
+def test_verify_measures_against_the_original(saved):
+    path, report = saved
+    plain = compress.verify(path)
+    assert plain.ok
+    assert not plain.compared
+    assert plain.file_bytes == report.file_bytes
+    compared = compress.verify(path, TREE)
+    assert compared.ok
+    assert compared.compared
+    assert compared.tensors[0].max_abs == report.max_abs
+    assert compared.tensors[0].stated_max_abs >= report.max_abs
+    assert "stated error" in str(compared)
+
+
+def test_what_was_not_compared_is_not_called_true(saved):
+    path, _ = saved
+    *rows, said = str(compress.verify(path)).splitlines()
+    assert all(row.endswith("not compared") for row in rows[-4:])
+    assert said == (
+        "Every checksum of 4 tensors is right; the stated errors were not compared "
+        "with an original."
+    )
+    *rows, said = str(compress.verify(path, TREE)).splitlines()
+    assert all(row.endswith("yes") for row in rows[-4:])
+    assert said == (
+        "Every checksum of 4 tensors is right; compared with the original, every "
+        "stated error is true."
+    )
+    other = {**TREE, "b": TREE["b"] + np.uint8(1)}
+    said = str(compress.verify(path, other)).splitlines()[-1]
+    assert said.endswith("compared with the original, 1 stated error is NOT true.")
+
+
+def test_verify_sees_another_original(saved):
+    path, _ = saved
+    other = {**TREE, "b": TREE["b"] + np.uint8(1)}
+    assert not compress.verify(path, other).ok
+    assert "NO" in str(compress.verify(path, other))
+    shifted = {**TREE, "a": [TREE["a"][0] + np.float32(1), (None,)]}
+    assert not compress.verify(path, shifted).ok
+    with pytest.raises(ValueError, match=r"'b' is .*uint8.* in the file"):
+        compress.verify(path, {**TREE, "b": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("max_abs", "rel_error", "true"),
+    [(1.0, 0.5, True), (1.1, 0.5, False), (1.0, 0.6, False), (None, None, True)],
+)
+def test_a_stated_error_is_true_if_neither_found_error_is_above_it(
+    max_abs, rel_error, true
+):
+    check = compress.TensorCheck(
+        name="w",
+        codec="quantised",
+        bytes=1,
+        stated_max_abs=1.0,
+        stated_rel_error=0.5,
+        max_abs=max_abs,
+        rel_error=rel_error,
+    )
+    assert check.true is true
