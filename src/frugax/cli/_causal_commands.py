@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
 from frugax.errors import ConfigError
 
 from ._consoles import console, errors
