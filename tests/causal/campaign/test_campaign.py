@@ -192,9 +192,9 @@ def test_known_edges_are_in_every_world():
     x, y, z = (known.names.index(n) for n in ("x", "y", "z"))
     assert known.belief.edges[x, y] == 1
     assert known.belief.edges[z, y] == 0
+    wrong = campaign_of(required=[("q", "y")])
+    wrong.tell_observations(causal.sample(CHAIN, 10, seed=0))
     with pytest.raises(ValueError, match="'q' is named in an edge"):
-        wrong = campaign_of(required=[("q", "y")])
-        wrong.tell_observations(causal.sample(CHAIN, 10, seed=0))
         wrong.ask()
 
 

@@ -16,6 +16,7 @@ from ._effects import (
     deviation,
     doubt,
 )
+from ._exact import ExactLinearPosterior
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
 from ._world import World
@@ -25,6 +26,7 @@ __all__ = [
     "Basis",
     "Belief",
     "Deviation",
+    "ExactLinearPosterior",
     "LinearModel",
     "Outcomes",
     "Points",

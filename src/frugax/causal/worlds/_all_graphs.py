@@ -82,9 +82,7 @@ def parent_set_weights(scores: Scores, target: int) -> Float[np.ndarray, " sets"
     return (found / found.sum()).astype(np.float64)
 
 
-def _subsets(
-    of: int, factors: Float[np.ndarray, " d"]
-) -> tuple[np.ndarray, np.ndarray]:
+def _subsets(of: int, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All subsets of a set, and minus one to their size times their factors."""
     sets = np.zeros(1, np.int64)
     products = np.ones(1, np.longdouble)

@@ -22,7 +22,7 @@ from ._belief import Belief
 _SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)
 # What was not tried is known a little less well than what was: by this share of the
 # target's spread, whatever the worlds say.
-_DOUBT = 0.1
+_DOUBT = 0.05
 _LENGTHS = (0.25, 0.6)
 DRAWS = 32
 

@@ -31,8 +31,8 @@ class Scores:
         logs: for each variable the weight of each of these sets.
     """
 
-    sets: tuple[Int[np.ndarray, " sets"], ...]
-    logs: tuple[Float[np.ndarray, " sets"], ...]
+    sets: tuple[Int[np.ndarray, " _"], ...]
+    logs: tuple[Float[np.ndarray, " _"], ...]
 
 
 def parent_scores(

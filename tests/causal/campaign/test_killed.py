@@ -1,0 +1,73 @@
+"""Killed at any moment, a campaign that is kept loses only the unanswered question."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import Campaign
+
+LIMIT = 4.0
+
+
+def go_on(path, pipe):
+    """What the child does: goes on with the campaign, and says what it has told."""
+    campaign = Campaign.load(path)
+    campaign.keep(path)
+    while True:
+        ask = campaign.pending[0] if campaign.pending else campaign.ask()
+        if ask is None:
+            return
+        os.write(pipe, f"ask {ask.id}\n".encode())
+        campaign.tell(ask, {"x": [0.5], "y": [float(ask.id)]})
+        os.write(pipe, f"told {ask.id}\n".encode())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+def test_killed_at_any_moment_it_has_every_answer_and_never_overdraws(tmp_path):
+    path = tmp_path / "c"
+    campaign = Campaign(
+        variables={"x": (-1.0, 1.0), "z": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(cost=LIMIT, costs={"x": 0.1, "z": 0.3}),
+        policy="random",
+        worlds=8,
+    )
+    campaign.tell_observations(
+        causal.sample(causal.SCM.linear({"x": {}, "z": {}, "y": {"x": 1.0}}), 6, seed=0)
+    )
+    campaign.save(path)
+    answered: set[int] = set()
+    for round_ in range(8):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            try:
+                go_on(path, write)
+            finally:
+                os._exit(0)
+        os.close(write)
+        heard = b""
+        # Until it has said so much, then in the middle of something.
+        while heard.count(b"\n") <= round_ and (more := os.read(read, 1)):
+            heard += more
+        time.sleep(0.002 * round_)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with os.fdopen(read, "rb") as lines:
+            said = (heard + lines.read()).decode().splitlines()
+        answered |= {int(s.split()[1]) for s in said if s.startswith("told")}
+        asked = {int(s.split()[1]) for s in said if s.startswith("ask")}
+        campaign = Campaign.load(path)
+        kept = {e.id for e in campaign.asks if e.status == "answered"}
+        assert answered <= kept  # nothing that was told is lost
+        assert asked <= {e.id for e in campaign.asks}  # what was asked is paid for
+        assert len(campaign.pending) <= 1
+        assert campaign.spent + campaign.reserved <= LIMIT
+    assert campaign.asks, "no child had the time to ask"

@@ -1,0 +1,103 @@
+"""Mechanisms and worlds: what they learn, and what they leave open."""
+
+import numpy as np
+import pytest
+
+from frugax.causal.worlds import Basis, Points, answers, believe
+from frugax.causal.worlds._evidence import log_evidence
+from frugax.causal.worlds._mechanism import fit_mechanism
+
+
+def data_of(rng, n=300):
+    x = rng.uniform(-3, 3, n)
+    y = np.sin(2 * x) + 0.1 * rng.normal(size=n)
+    return np.stack([x, y], 1)
+
+
+def basis_of(values):
+    nothing = np.full(values.shape[1], np.nan)
+    return Basis.of(values, np.ones(len(values), bool), nothing, nothing)
+
+
+def test_a_bend_is_learnt_where_there_are_data():
+    values = data_of(np.random.default_rng(0))
+    basis = basis_of(values)
+    shapes, mechanisms = fit_mechanism(values[:, 1], values[:, :1], (0,), basis)
+    assert shapes.odds.sum() == pytest.approx(1)
+    x = np.linspace(-2.5, 2.5, 21)[:, None]
+    found = mechanisms[0].mean()([basis.scaled(x, 0)])
+    np.testing.assert_allclose(found, np.sin(2 * x), atol=0.12)
+    again, _ = fit_mechanism(values[:, 1], values[:, :1], (0,), basis, known=shapes)
+    assert again is shapes
+
+
+def test_draws_differ_where_there_are_no_data():
+    values = data_of(np.random.default_rng(0))
+    values = values[values[:, 0] < 0]
+    basis = Basis.of(
+        values, np.ones(len(values), bool), *np.array([[-3, np.nan], [3, np.nan]])
+    )
+    rng = np.random.default_rng(1)
+    _, mechanisms = fit_mechanism(values[:, 1], values[:, :1], (0,), basis)
+    at = basis.scaled(np.array([[-1.5], [2.5]]), 0)
+    drawn = np.array([mechanisms[0].draw(rng)([at])[:, 0] for _ in range(60)])
+    assert drawn[:, 0].std() < 0.1
+    assert drawn[:, 1].std() > 0.3
+
+
+def test_evidence_is_the_density_of_the_data():
+    """One constant column: integrated numerically over the weight and the noise."""
+    y = np.array([0.3, -1.1, 0.4])
+    found = log_evidence(
+        np.array([[3.0]]), np.array([y.sum()]), float(y @ y), 3, np.array([2.0])
+    )
+    t = np.linspace(-12, 12, 4001)
+    variance = np.exp(np.linspace(-9, 9, 2001))
+    # Inverse gamma of shape 1 and scale 1/2, in the log of the variance.
+    prior = 0.5 / variance * np.exp(-0.5 / variance)
+    weight = t[:, None] * np.sqrt(2 * variance)
+    fit = ((y[:, None, None] - weight) ** 2).sum(0) / variance
+    density = (
+        np.exp(-0.5 * fit - 0.5 * t[:, None] ** 2) * (2 * np.pi * variance) ** -1.5
+    )
+    inner = density.sum(0) * (t[1] - t[0]) / np.sqrt(2 * np.pi)
+    exact = (inner * prior).sum() * 18 / 2000
+    assert float(found) == pytest.approx(np.log(exact), abs=1e-3)
+
+
+def test_worlds_answer_what_interventions_do():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    z = -x + 0.3 * rng.normal(size=300)
+    y = 2 * z + 0.3 * rng.normal(size=300)
+    values = np.stack([x, z, y], 1)
+    belief = believe(
+        values,
+        np.zeros(values.shape, bool),
+        basis_of(values),
+        count=12,
+        rng=rng,
+        required=[(0, 1), (1, 2)],
+        forbidden=[(0, 2)],
+        wanted=[2],
+    )
+    points = Points(((0,), (1,)), (np.array([[1.0]]), np.array([[1.0]])))
+    found = answers(belief, points, [2], rng)[:, :, 0]
+    np.testing.assert_allclose(found.mean(0), [-2.0, 2.0], atol=0.2)
+    with pytest.raises(ValueError, match="was not wanted"):
+        believe(
+            values,
+            np.zeros(values.shape, bool),
+            basis_of(values),
+            count=1,
+            rng=rng,
+            required=[(2, 1)],
+            wanted=[2],
+        ).worlds[0].sample([], [], 3, rng)
+
+
+def test_one_outlier_does_not_stretch_the_range():
+    values = np.random.default_rng(0).normal(size=(500, 1))
+    calm = basis_of(values)
+    values[0] = 1e6
+    np.testing.assert_allclose(basis_of(values).half, calm.half, rtol=0.05)

@@ -1,0 +1,118 @@
+"""Exact sums over graphs, against adding up every graph."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from frugax.causal.worlds._all_graphs import parent_set_weights
+from frugax.causal.worlds._basis import Basis
+from frugax.causal.worlds._best_graph import best_linear_model
+from frugax.causal.worlds._orders import (
+    agreeing_orders,
+    draw_graphs,
+    edges,
+    sum_over_orders,
+)
+from frugax.causal.worlds._scores import Scores, parent_scores
+
+
+def random_scores(d, rng):
+    sets = np.array([m for m in range(1 << d)])
+    return Scores(
+        tuple(sets[sets >> v & 1 == 0] for v in range(d)),
+        tuple(rng.normal(size=1 << d - 1) * 2 for _ in range(d)),
+    )
+
+
+def every_graph(scores):
+    """Log weight of each graph without a cycle."""
+    d = len(scores.sets)
+    found = {}
+    for which in itertools.product(*(range(len(s)) for s in scores.sets)):
+        graph = [int(scores.sets[v][i]) for v, i in enumerate(which)]
+        left = set(range(d))
+        while free := {v for v in left if not any(graph[v] >> u & 1 for u in left)}:
+            left -= free
+        if not left:
+            found[tuple(graph)] = sum(scores.logs[v][i] for v, i in enumerate(which))
+    return found
+
+
+def test_parent_sets_weigh_what_all_graphs_that_have_them_weigh():
+    scores = random_scores(4, np.random.default_rng(0))
+    graphs = every_graph(scores)
+    assert len(graphs) == 543  # of four labelled variables
+    total = sum(map(np.exp, graphs.values()))
+    for v in range(4):
+        found = parent_set_weights(scores, v)
+        for parents, weight in zip(scores.sets[v], found, strict=True):
+            exact = sum(np.exp(w) for g, w in graphs.items() if g[v] == parents) / total
+            assert weight == pytest.approx(exact, abs=1e-12)
+
+
+def test_drawn_graphs_come_as_often_as_they_weigh():
+    scores = random_scores(3, np.random.default_rng(1))
+    graphs = every_graph(scores)
+    total = sum(map(np.exp, graphs.values()))
+    drawn = draw_graphs(sum_over_orders(scores), 4000, np.random.default_rng(2))
+    for graph, weight in graphs.items():
+        share = (drawn == graph).all(1).mean()
+        # Five standard errors; draws from a quarter of which are kept are correlated.
+        assert share == pytest.approx(np.exp(weight) / total, abs=5 * 0.5 / 4000**0.5)
+
+
+def test_orders_of_a_graph_are_counted():
+    chain, none, fork = [0, 1, 2], [0, 0, 0], [0, 1, 1]
+    counts = agreeing_orders(np.array([chain, none, fork]))
+    np.testing.assert_array_equal(counts, [1, 6, 2])
+
+
+def test_parents_as_bits_become_edges():
+    np.testing.assert_array_equal(
+        edges(np.array([0, 1, 3])),
+        [[False, True, True], [False, False, True], [False, False, False]],
+    )
+
+
+def interventional(rng, n=400):
+    x = rng.normal(size=n)
+    y = 2 * x + rng.normal(size=n)
+    set_ = np.zeros((n, 2), bool)
+    y[n // 2 :] = rng.normal(size=n // 2)
+    set_[n // 2 :, 1] = True
+    return np.stack([x, y], 1), set_
+
+
+def test_rows_of_interventions_tell_causes_from_effects():
+    values, set_ = interventional(np.random.default_rng(0))
+    basis = Basis(values.mean(0), values.std(0))
+    scores = parent_scores(values, set_, basis, max_parents=1, curved=False)
+    # y was set without effect on x: x is the cause.
+    assert parent_set_weights(scores, 1)[list(scores.sets[1]).index(1)] > 0.99
+    model = best_linear_model(values, set_, max_parents=1)
+    assert model.expected((0,), np.array([1.5]), 1) == pytest.approx(3.0, abs=0.3)
+    assert model.expected((1,), np.array([1.5]), 0) == pytest.approx(0.0, abs=0.2)
+
+
+def test_known_edges_leave_only_sets_that_agree():
+    values, set_ = interventional(np.random.default_rng(0))
+    basis = Basis(values.mean(0), values.std(0))
+    more = {"max_parents": 1, "curved": False}
+    must = parent_scores(values, set_, basis, required=[(1, 0)], **more)
+    assert parent_set_weights(must, 0).tolist() == [1.0]
+    never = parent_scores(values, set_, basis, forbidden=[(0, 1)], **more)
+    assert never.sets[1].tolist() == [0]
+    both = parent_scores(values, set_, basis, required=[(0, 1), (1, 0)], **more)
+    with pytest.raises(ValueError, match="no graph without a cycle"):
+        parent_set_weights(both, 0)
+
+
+def test_too_many_variables_are_refused():
+    scores = Scores((np.zeros(1, int),) * 13, (np.zeros(1),) * 13)
+    for sums in (
+        lambda: sum_over_orders(scores),
+        lambda: parent_set_weights(scores, 0),
+    ):
+        with pytest.raises(ValueError, match="at most 12"):
+            sums()

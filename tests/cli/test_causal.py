@@ -1,0 +1,97 @@
+"""`frugax causal`: a campaign on a simulator or at a terminal, and its report."""
+
+import re
+
+import pytest
+
+from forked import frugax
+from frugax.causal.campaign import Campaign
+
+CONFIG = """
+name: chain
+campaign:
+  variables: {x: [-2, 2], z: [-3, 3]}
+  target: y
+  budget: {cost: 5, costs: {x: 1, z: 2}}
+  worlds: 8
+simulator:
+  linear: {x: {}, z: {x: 1.0}, y: {z: -1.0}}
+  noise_scale: 0.1
+observations: 40
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "chain.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_campaign_runs_to_its_report(config, tmp_path):
+    done = frugax("causal", "run", config, "--set", "audit=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Recommended: do(z = " in done.stdout
+    assert "True mean -2.9" in done.stdout or "True mean -3" in done.stdout
+    page = (tmp_path / "runs" / "chain" / "report.html").read_text()
+    for part in ("What causes what", "true regret", "graph + regression", "z to y"):
+        assert part in page
+    assert "://" not in re.sub(r"http://www.w3.org/\d+/svg", "", page)
+    campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+    assert campaign.spent <= 5
+    again = frugax("causal", "run", config, cwd=tmp_path)  # in a folder of its own
+    assert "runs/chain-2/report.html" in again.stdout
+    ended = frugax("causal", "run", "--resume", "runs/chain", cwd=tmp_path)
+    assert ended.returncode == 0  # nothing is left to do
+    assert Campaign.load(tmp_path / "runs" / "chain" / "campaign").asks == campaign.asks
+
+
+def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
+    (tmp_path / "lab.py").write_text(
+        "def measure(values, *, rows, seed):\n"
+        "    return None if seed % 3 == 0 else {'y': [-values.get('z', 0.0)] * rows}\n"
+    )
+    text = CONFIG.replace("  linear: {x: {}, z: {x: 1.0}, y: {z: -1.0}}\n", "")
+    text = text.replace("  noise_scale: 0.1\nobservations: 40\n", "")
+    config.write_text(text + '  function: "lab.py:measure"\n')
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+    assert {e.status for e in campaign.asks} <= {"answered", "failed"}
+    assert campaign.spent <= 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("x: [-2, 2]", "x: [2, -2]"), "chain.yaml:3: campaign"),
+        (("target: y", "target: q"), "'q'"),
+        (("observations: 40", "observations: no.csv"), "no.csv"),
+        (("  noise_scale: 0.1", "  environment: toy"), "one of environment, linear"),
+        (("worlds: 8", "word: 8"), "no such key"),
+    ],
+)
+def test_a_mistake_in_the_config_is_one_line(config, tmp_path, change, message):
+    config.write_text(CONFIG.replace(*change))
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_what_to_run_must_be_said_once(config, tmp_path):
+    for args in ([], [config, "--resume", "runs/chain"]):
+        done = frugax("causal", "run", *args, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "say either a config file" in done.stderr
+    done = frugax("causal", "report", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+
+
+def test_nobody_at_the_terminal_stops_it_and_keeps_the_question(config, tmp_path):
+    config.write_text(CONFIG.split("simulator:")[0])
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 130
+    assert "frugax causal run --resume runs/chain" in done.stderr
+    campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+    assert len(campaign.pending) == 1
