@@ -10,6 +10,7 @@ from ._codecs import Blocks
 from ._container import BLOCK, Digest, Encoded, Layer, Record
 from ._error import Error, relative, rounded_up
 from ._estimate import Point
+from ._mapped import let_go
 from ._quantised import Step, levels_of, step_below
 from ._sources import Source
 from ._trellis_lanes import Part
@@ -85,6 +86,7 @@ class LayeredSource(Source):
             if flat.size <= _SAMPLE
             else np.concatenate([flat[i : i + part] for i in first])
         )
+        let_go(self.array)
         levels = levels_of(some, step)
         if levels is None or _planes.too_large(levels, some.dtype):
             return None
