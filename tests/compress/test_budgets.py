@@ -416,3 +416,18 @@ def train_digits(images, labels, rng):
 
 def test_the_room_is_reached_from_the_front():
     assert fx.compress is compress
+
+
+@pytest.mark.parametrize("name", ["rel_error", "max_abs"])
+def test_the_least_error_in_a_size_is_said_and_can_be_had(name):
+    tree = {"w": np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)}
+    with pytest.raises(InfeasibleBudgetError, match="the least found in so many") as e:
+        compress.plan(tree, SizeBudget(bytes=1500, **{name: 1e-3}))
+    reachable = e.value.reachable
+    assert reachable["bytes"] == e.value.needed
+    assert isinstance(e.value.best, compress.CompressPlan)
+    assert e.value.best.file_bytes == e.value.needed
+    with_it = SizeBudget(bytes=1500, **{name: 1.05 * reachable[name]})
+    assert compress.plan(tree, with_it).file_bytes <= 1500
+    with pytest.raises(InfeasibleBudgetError):
+        compress.plan(tree, SizeBudget(bytes=1500, **{name: 0.8 * reachable[name]}))

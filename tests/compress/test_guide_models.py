@@ -199,4 +199,6 @@ def test_tropical_says_where_it_does_not_apply(make):
 
 def test_padic_says_what_it_is():
     found = ModelCompressionAPI(CompressionProfile(strategy="padic")).compress(net())
-    assert "digits in base 2" in found.notes[0]
+    assert "in base 2, the highest first" in found.notes[0]
+    with compress.CompressedFile(found.data, place="x") as file:
+        assert {record.codec for record in file.header.tensors} == {"planes"}

@@ -14,7 +14,7 @@ import tyro
 
 from frugax.errors import FrugaxError
 
-from . import _commands, _watch_commands, _weights_commands
+from . import _causal_commands, _commands, _watch_commands, _weights_commands
 from ._consoles import errors
 
 _ABOUT = """JAX under a budget: state what you can afford; get a result and a receipt.
@@ -26,6 +26,17 @@ _ABOUT_WATCH = """See into a run, while it goes on or afterwards.
 
 Try: frugax watch serve runs/digits
 """
+
+_ABOUT_CAUSAL = """Find good interventions in few experiments.
+
+Try: frugax causal run examples/campaign.yaml
+"""
+
+# Commands that have commands of their own.
+_GROUPS = {
+    "watch": (_watch_commands.COMMANDS, _ABOUT_WATCH),
+    "causal": (_causal_commands.COMMANDS, _ABOUT_CAUSAL),
+}
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -39,11 +50,12 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if args is None else args)
     try:
-        if given[:1] == ["watch"]:
+        if given and given[0] in _GROUPS:
+            commands, about = _GROUPS[given[0]]
             code = tyro.extras.subcommand_cli_from_dict(
-                _watch_commands.COMMANDS,
-                prog="frugax watch",
-                description=_ABOUT_WATCH,
+                commands,
+                prog=f"frugax {given[0]}",
+                description=about,
                 args=given[1:] or ["--help"],
             )
         else:
@@ -75,7 +87,9 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
         **{name: getattr(_commands, name) for name in ("run", "plan", "launch")},
         **_weights_commands.COMMANDS,
         "doctor": _commands.doctor,
-        "watch": _watch,  # it has commands of its own; here it stands for the help
+        # These have commands of their own; here they stand for the help.
+        "watch": _watch,
+        "causal": _causal,
     }
 
 
@@ -86,6 +100,15 @@ def _watch() -> int:
         AssertionError: always: `main` reads what follows `watch` itself.
     """
     raise AssertionError("main reads what follows `watch` itself")
+
+
+def _causal() -> int:
+    """Find good interventions: `frugax causal --help` lists what there is.
+
+    Raises:
+        AssertionError: always: `main` reads what follows `causal` itself.
+    """
+    raise AssertionError("main reads what follows `causal` itself")
 
 
 def _plain(error: FrugaxError) -> str:

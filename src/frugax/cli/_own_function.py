@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,11 +79,14 @@ def plan_function(
         console.print(f"Plan: {json}", highlight=False, soft_wrap=True)
 
 
-def _asked(target: str) -> dict[str, Any]:
-    """The arguments of `remat.plan` that the function at `target` returns.
+def own_function(target: str) -> Callable[..., Any]:
+    """A function by its module's name or file.
+
+    Args:
+        target: module:function, or file.py:function.
 
     Raises:
-        ConfigError: there is no such function, or it returns something else.
+        ConfigError: there is no such function.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -104,6 +107,16 @@ def _asked(target: str) -> dict[str, Any]:
         raise ConfigError(
             f"{place} has no function {name!r}; it has {', '.join(own) or 'none'}."
         )
+    return function
+
+
+def _asked(target: str) -> dict[str, Any]:
+    """The arguments of `remat.plan` that the function at `target` returns.
+
+    Raises:
+        ConfigError: there is no such function, or it returns something else.
+    """
+    function = own_function(target)
     given = function()
     if isinstance(given, tuple) and len(given) == 2:
         given = dict(zip(("loss", "example_args"), given, strict=True))

@@ -22,11 +22,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from frugax.budget import SizeBudget
-from frugax.errors import InfeasibleBudgetError
 
 from ._draft import Draft, Progress, limit_of
 from ._error_weights import error_weights
-from ._infeasible import hint
+from ._infeasible import refuse
 from ._sources import Source
 from ._step_search import StepSearch
 
@@ -69,12 +68,4 @@ def choose(
         draft = min(search.exact, draft, key=lambda found: found.length)
     if limit is None or draft.length <= limit:
         return draft
-    needed = draft.length
-    raise InfeasibleBudgetError(
-        "the smallest file of these weights"
-        + ("" if only_size else " within the error"),
-        needed=needed,
-        limit=limit,
-        unit="bytes",
-        hint=hint(search, draft, limit, only_size=only_size),
-    )
+    refuse(search, draft, limit, budget)

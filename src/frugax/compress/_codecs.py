@@ -21,6 +21,7 @@ from ._container import (
     digest_of,
     row_of,
 )
+from ._mapped import let_go
 from ._quantised import Step, values_of
 from ._trellis_lanes import Lanes, Part, quantise, run_classes
 from ._trellis_walk import Packed, groups
@@ -39,11 +40,14 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     need not wait for the next.
     """
     flat = array.reshape(-1)
-    parts = [flat[i : i + BLOCK] for i in range(0, len(flat), BLOCK)]
-    blocks = tuple(_lossless.encode(part) for part in parts)
+    blocks: list[bytes] = []
+    for i in range(0, len(flat), BLOCK):
+        part = flat[i : i + BLOCK]
+        blocks.append(_lossless.encode(part))
+        let_go(part)
     if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
-        return "lossless", blocks
-    return "stored", tuple(part.tobytes() for part in parts)
+        return "lossless", tuple(blocks)
+    return "stored", (flat.tobytes(),) * len(blocks)
 
 
 def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
@@ -126,15 +130,15 @@ def decoded_parts(
     numbers = chunk_numbers(record.codec, record.shape)
     each = -(-record.size // numbers)
     digest = Digest()
-    for i in range(each):
-        with _named(record):
+    with _named(record):
+        for i in range(each):
             blocks = [block_of(file, header, c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             part = _decode_chunk(blocks, record, size)
-        digest.update(part.view(np.uint8).data)
-        yield part
-    with _named(record):
-        _compare(digest.hexdigest(), record)
+            digest.update(part.view(np.uint8).data)
+            yield part
+        if digest.hexdigest() != record.digest:
+            raise CorruptFileError("its values are not the ones that were written.")
 
 
 def decode_tensors(
@@ -178,9 +182,8 @@ def decode_tensors(
                 left[record.name] -= 1
                 if left[record.name]:
                     continue
-                del begun[record.name]
-                _compare(digest_of(flat.view(np.uint8)), record)
-            yield record, flat.reshape(record.shape)
+                tensor = _checked(begun.pop(record.name), record)
+            yield record, tensor
 
 
 @contextlib.contextmanager
@@ -199,9 +202,15 @@ def _named(record: Record) -> Iterator[None]:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
 
 
-def _compare(digest: str, record: Record) -> None:
-    if digest != record.digest:
+def _checked(flat: np.ndarray, record: Record) -> np.ndarray:
+    """The tensor, if it is the one that was written.
+
+    Raises:
+        CorruptFileError: it is another one.
+    """
+    if digest_of(flat.view(np.uint8)) != record.digest:
         raise CorruptFileError("its values are not the ones that were written.")
+    return flat.reshape(record.shape)
 
 
 def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:

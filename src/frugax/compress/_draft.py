@@ -4,6 +4,7 @@ Tensors are coded one after the other into a temporary file, so that neither the
 nor the file need be in memory.
 """
 
+import contextlib
 import dataclasses
 import io
 import math
@@ -79,7 +80,7 @@ class Draft:
         while piece := self._file.read(_PIECE):
             write(piece)
 
-    def opened(self) -> CompressedFile:
+    def opened(self) -> contextlib.AbstractContextManager[CompressedFile]:
         """The file, to be read back."""
         self._file.flush()
         if isinstance(self._file, io.BytesIO):

@@ -82,8 +82,10 @@ class Sample:
             at = np.linspace(0, full - 1, min(full, max(1, most // each)))
             chosen_runs = order[np.unique(at.round()).astype(np.intp)]
             turn = np.arange(len(chosen_runs))[:, None] + np.arange(each)
-            cut = rows[:, : pieces * piece].reshape(full, pieces, piece)
-            values = cut[chosen_runs[:, None], turn % pieces].reshape(-1)
+            # The chosen rows first: a row's odd end would make a copy of all of them.
+            cut = rows[chosen_runs][:, : pieces * piece].reshape(-1, pieces, piece)
+            place = np.arange(len(chosen_runs))[:, None]
+            values = cut[place, turn % pieces].reshape(-1)
             chosen = np.repeat(classes[chosen_runs], each)
         return cls(
             values=values,

@@ -16,7 +16,7 @@ from frugax.trees import rebuild
 from frugax.typing import PyTree
 
 from ._codecs import decode_tensor, decode_tensors, decoded_parts, integers_of
-from ._container import Header, Record, check_whole, read_header
+from ._container import BLOCK, Header, Record, check_whole, read_header
 from ._mapped import let_go_of, map_file
 from ._prefix import Prefix, best_prefix
 
@@ -146,7 +146,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         arrays = dict(self.decoded())
         try:
-            return rebuild(self.header.structure, [arrays[name] for name in self])
+            return rebuild(
+                self.header.structure, [arrays[name] for name in self._records]
+            )
         except (ValueError, RecursionError) as e:
             raise CorruptFileError(f"{self._place}: {e}") from e
 
@@ -161,12 +163,36 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        records = self.header.tensors
         try:
-            for record, array in decode_tensors(self._bytes(), self.header, records):
+            for record, array in decode_tensors(
+                self._bytes(), self.header, self.header.tensors
+            ):
                 yield record.name, array
         except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{self._place}: {e.args[0]}") from e
+
+    def pieces(self) -> Iterator[tuple[str, int, np.ndarray]]:
+        """Decode everything in little memory: of a large tensor a piece at a time.
+
+        Yields:
+            The tensor's name, where the piece begins in the flat tensor, its values.
+            Small tensors come first, whole.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            UnsupportedFileError: it uses a coder of a newer version.
+            ValueError: the file is closed.
+        """
+        small = [r for r in self.header.tensors if r.size <= BLOCK]
+        try:
+            for record, array in decode_tensors(self._bytes(), self.header, small):
+                yield record.name, 0, array.reshape(-1)
+        except (CorruptFileError, UnsupportedFileError) as e:
+            raise type(e)(f"{self._place}: {e.args[0]}") from e
+        for record in self.header.tensors:
+            if record.size > BLOCK:
+                for at, part in self.parts(record.name):
+                    yield record.name, at, part
 
     def check(self) -> None:
         """Compare the SHA-256 of the whole file with its footer.

@@ -1,7 +1,56 @@
 """Why no file is small enough, and what would help."""
 
+from typing import NoReturn
+
+from frugax.budget import SizeBudget
+from frugax.errors import InfeasibleBudgetError
+
 from ._draft import Draft
+from ._plan import plan_of
 from ._step_search import StepSearch
+
+
+def refuse(
+    search: StepSearch, draft: Draft, limit: int, budget: SizeBudget
+) -> NoReturn:
+    """Say that no file is within the budget, what can be reached, and what would help.
+
+    Args:
+        search: that found no file.
+        draft: the shortest file within the error, if there is one in the budget.
+        limit: the longest file allowed; shorter than the draft.
+        budget: what was asked for.
+
+    Raises:
+        InfeasibleBudgetError: always.
+    """
+    reachable: dict[str, float] = {"bytes": draft.length}
+    only_size = budget.rel_error is None and budget.max_abs is None
+    instead = hint(search, draft, limit, only_size=only_size)
+    if budget.rel_error is not None:
+        in_size = search.within_bytes(limit)
+        if in_size.length <= limit:
+            reachable["rel_error"] = in_size.rel_error
+    elif budget.max_abs is not None:
+        least = search.least_max_abs(limit, above=budget.max_abs)
+        if least is not None:
+            reachable["max_abs"] = least
+    for name, said in (("rel_error", "relative"), ("max_abs", "largest")):
+        if name in reachable:
+            instead = (
+                f"allow a {said} error of {reachable[name]:.4g}, the least found in so "
+                f"many bytes, or {instead}"
+            )
+    raise InfeasibleBudgetError(
+        "the smallest file of these weights"
+        + ("" if only_size else " within the error"),
+        needed=draft.length,
+        limit=limit,
+        unit="bytes",
+        hint=instead,
+        best=plan_of(draft, budget),
+        reachable=reachable,
+    )
 
 
 def hint(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> str:

@@ -89,8 +89,8 @@ def best_prefix(
         weights=sum(record.size for record in header.tensors),
     )
     errors = [
-        ("relative error", budget.rel_error, [p.rel_error for p in prefixes]),
-        ("largest error", budget.max_abs, [p.max_abs for p in prefixes]),
+        ("rel_error", budget.rel_error, [p.rel_error for p in prefixes]),
+        ("max_abs", budget.max_abs, [p.max_abs for p in prefixes]),
     ]
     first = 0
     for name, most, of_prefix in errors:
@@ -102,19 +102,29 @@ def best_prefix(
                 f"{place}: the whole file",
                 needed=of_prefix[-1],
                 limit=most,
-                unit=f"of {name}",
+                unit=_SAID[name],
                 hint="make a file with a smaller error from the original weights.",
+                best=prefixes[-1],
+                reachable={name: of_prefix[-1]},
             )
         first = within[0]
     chosen = prefixes[first]
     if limit is not None:
         if chosen.bytes > limit:
+            shorter = [p for p in prefixes if p.bytes <= limit]
+            in_size = (
+                {"rel_error": shorter[-1].rel_error, "max_abs": shorter[-1].max_abs}
+                if shorter
+                else {}
+            )
             raise InfeasibleBudgetError(
                 f"{place}: the shortest prefix" + (" within the error" * bool(first)),
                 needed=chosen.bytes,
                 limit=limit,
                 unit="bytes",
                 hint=_hint(prefixes),
+                best=chosen,
+                reachable={"bytes": chosen.bytes} | in_size,
             )
         if budget.rel_error is None and budget.max_abs is None:
             chosen = [p for p in prefixes if p.bytes <= limit][-1]
@@ -139,6 +149,9 @@ def best_prefix(
             if most is not None
         )
     )
+
+
+_SAID = {"rel_error": "of relative error", "max_abs": "of largest error"}
 
 
 def _ends(record: Record) -> list[int]:

@@ -179,8 +179,11 @@ class Source:
 
     def _exactly(self) -> Encoded:
         codec, blocks = lossless_blocks(self.array)
-        digest = digest_of(self.array.reshape(-1).view(np.uint8))
-        return Encoded(self._record(codec, None, digest, Error()), blocks, Error())
+        digest = Digest()
+        for part in self._parts():
+            digest.update(part.view(np.uint8).data)
+        record = self._record(codec, None, digest.hexdigest(), Error())
+        return Encoded(record, blocks, Error())
 
     @functools.cached_property
     def _points(self) -> dict[Step, Point]:
@@ -236,7 +239,9 @@ class Source:
             block, values = found
             kept.append(block)
             digest.update(values.view(np.uint8).data)
-            error += Error.between(values, flat[at : at + len(values)])
+            part = flat[at : at + len(values)]
+            error += Error.between(values, part)
+            let_go(part)
             at += len(values)
         if len(kept) < chunks:
             return None

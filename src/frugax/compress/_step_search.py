@@ -146,6 +146,27 @@ class StepSearch:
             progress=self.progress,
         )
 
+    def least_max_abs(self, limit: int, *, above: float) -> float | None:
+        """About the least largest error in `limit` bytes; None if none was found.
+
+        Args:
+            limit: bytes of the file.
+            above: an error for which a file is longer than that.
+        """
+        weights = sum(s.array.size for s in self.sources if s.quantisable)
+        best: float | None = None
+        target = above or max((s.rms for s in self.sources), default=0.0) / 256
+        for _ in range(_MOST_FILES if weights else 0):
+            draft = self.within_max_abs(target)
+            if draft.length <= limit:
+                best = min(draft.max_abs, best or math.inf)
+                if draft.length > 0.97 * limit:
+                    break
+            # A step twice as large takes a bit less for each number, at most.
+            bits = 8 * (draft.length - 0.99 * limit) / weights
+            target *= 2 ** max(-1.0, min(4.0, bits))
+        return best
+
     def exact_only(self) -> list[Source]:
         """The tensors that no step can shorten, the longest first."""
         steps = self._steps(self._coarsest)

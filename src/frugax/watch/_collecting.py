@@ -123,10 +123,10 @@ class Collecting:
         """Book an entry that was let go of."""
         if entry.records is None:
             for rows in entry.rows:
-                self._handing.lose(rows.kind or "scalar", len(rows), given=False)
+                self._handing.books.lose(rows.kind or "scalar", len(rows), given=False)
         else:
             for probe in entry.probes.values():
-                self._handing.lose(class_of(probe), 1, given=True)
+                self._handing.books.lose(class_of(probe), 1, given=True)
 
     def book(self) -> None:
         """Bring the ledger up to date with what `Watcher.record` was given.
@@ -136,8 +136,8 @@ class Collecting:
         with self._booking:
             given, kept = self._booked
             self._booked = self._waiting.steps, self._steps_kept
-            self._handing.losses.give("scalar", self._booked[0] - given)
-            self._handing.losses.keep("scalar", self._booked[1] - kept)
+            self._handing.books.losses.give("scalar", self._booked[0] - given)
+            self._handing.books.losses.keep("scalar", self._booked[1] - kept)
 
     def say_status(self, *, always: bool = False) -> None:
         """Say how watching goes, now and then, to the journal and the sinks.
@@ -157,25 +157,25 @@ class Collecting:
 
     def _refuse(self) -> None:
         self.refused += 1
-        self._handing.losses.drop("scalar", why="refused")
+        self._handing.books.losses.drop("scalar", why="refused")
 
     def _fetched(self, entry: Taken) -> deque[Rows]:
         """The rows of an entry that its level asked for; the others are booked."""
-        losses = self._handing.losses
+        losses = self._handing.books.losses
         try:
             found = entry.fetch()
         # Nothing narrower: the program failed with whatever its backend or a callback
         # in it raises. Its own caller is told so too.
         except Exception as e:
-            self._handing.last_error = error_text(e)
+            self._handing.books.last_error = error_text(e)
             for probe in entry.probes.values():
-                self._handing.lose(class_of(probe), 1, given=True, why="refused")
+                self._handing.books.lose(class_of(probe), 1, given=True, why="refused")
             return deque()
         wanted: deque[Rows] = deque()
         for rows in found:
             if rows.kind is not None:
                 if rows.kind not in entry.wanted:
-                    self._handing.leave_out(rows.kind, len(rows))
+                    self._handing.books.leave_out(rows.kind, len(rows))
                     continue
                 losses.give(rows.kind, len(rows))
             if rows.stream == "" and rows.kind == "scalar":

@@ -121,7 +121,7 @@ class Draining:
         try:
             self._handing.write_notes()
         except (OutputError, ValueError) as e:
-            self._handing.note_failure(e)
+            self._handing.books.note_failure(e)
         finally:
             self._account.charge(self._account.clock() - entered)
             self._writing.release()
@@ -134,7 +134,7 @@ class Draining:
         """
         with self._writing:
             self._handing.write_notes()
-            self._handing.let_go()
+            self._handing.books.let_go()
 
     def flush(self, journal: Journal | None) -> None:
         """Say how watching goes, and bring the journal to the disk.

@@ -30,13 +30,13 @@ def receipt(
         "over time outside, from the first record on. It cannot see how watching slows "
         "what runs outside; an A/B run would prove that, this is none.",
         *([f"{forced} drains were forced."] if forced else []),
-        f"Records: {handing.losses}.",
+        f"Records: {handing.books.losses}.",
     ]
     wrong: list[str] = []
-    if handing.last_error:
-        said.append(f"Refused last: {handing.last_error}")
-    if handing.failure is not None:
-        wrong.append(f"The journal could not be written: {handing.failure}")
+    if handing.books.last_error:
+        said.append(f"Refused last: {handing.books.last_error}")
+    if handing.books.failure is not None:
+        wrong.append(f"The journal could not be written: {handing.books.failure}")
     # Whatever `monitor` is: what went wrong is said where the receipt is printed.
     wrong += [f"{report}." for report in handing.reports() if report.went_wrong]
     said += wrong

@@ -7,7 +7,6 @@ drain, the records that the device has finished are fetched (`_draining.py`,
 `_collecting.py`) and handed on (`_handing_on.py`).
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from ._draining import Draining
 from ._entered import at_exit, enter, leave
 from ._flight import FlightRecorder
 from ._frame_pace import FramePace
+from ._given import check_journal, checked_sinks
 from ._handing_on import HandingOn
 from ._levels import Level, LevelDial
 from ._pending import Taken, checked_metric, class_of
@@ -95,8 +95,8 @@ class Watcher:
             ValueError: a number is out of its range, or there is no such level.
         """
         check_budget(budget, OverheadBudget)
-        _check_journal(journal)
-        sinks = _checked_sinks(sinks)
+        check_journal(journal)
+        sinks = checked_sinks(sinks)
         self._flight = flight
         self._journal = journal
         self._plan = plan
@@ -184,7 +184,7 @@ class Watcher:
     def losses(self) -> Losses:
         """What became of the records, by class."""
         self._collecting.book()
-        return self._handing.losses
+        return self._handing.books.losses
 
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take the metrics of one step; fetch and write what the budget can pay for.
@@ -221,7 +221,7 @@ class Watcher:
         try:
             self._draining.if_due(entered)
         except OutputError as e:
-            self._handing.note_failure(e)
+            self._handing.books.note_failure(e)
             raise
         finally:
             self._account.leave(entered)
@@ -249,7 +249,7 @@ class Watcher:
             probe.kind in wanted or probe.kind == "call" for probe in probes.values()
         ):
             for probe in probes.values():
-                self._handing.leave_out(class_of(probe))
+                self._handing.books.leave_out(class_of(probe))
             return
         if any(probe.kind == "frame" for probe in probes.values()):
             self._frames.take(entered)
@@ -264,7 +264,7 @@ class Watcher:
             self._draining.if_due(entered)
             self._draining.shed()
         except (OutputError, ValueError) as e:  # of what `record` was given earlier
-            self._handing.note_failure(e)
+            self._handing.books.note_failure(e)
         finally:
             self._account.leave(entered)
             self._taking.release()
@@ -279,22 +279,22 @@ class Watcher:
             stream: what it belongs to; its steps are counted here.
             values: by name; not changed afterwards.
         """
-        step = self._handing.count(stream)
+        step = self._handing.notes.count(stream)
         if not self._dial.wants(kind, step):
-            self._handing.leave_out(kind)
+            self._handing.books.leave_out(kind)
             return
         if kind == "frame" and self._dial.level != "full":
             now = self._account.clock()
             if not self._frames.wants(now):
-                self._handing.leave_out(kind)
+                self._handing.books.leave_out(kind)
                 return
             self._frames.take(now)
         self._account.begin()
         self._handing.note(kind, stream, step, values)
         # Whoever only calls back from inside never comes by to collect.
-        if self._handing.notes >= RECORDS_PER_BLOCK:
+        if len(self._handing.notes) >= RECORDS_PER_BLOCK:
             # Not for long, and only if summaries would be lost.
-            hurry = kind == "summary" and self._handing.is_half_full
+            hurry = kind == "summary" and self._handing.notes.is_half_full
             self._draining.notes(_HURRY_S if hurry else 0.0)
 
     def due(self, step: int) -> int:
@@ -373,15 +373,15 @@ class Watcher:
         self._refuse_closed()
         self._draining.wait_for_device()
         with self.spending():
-            self._handing.failure = None
+            self._handing.books.failure = None
             try:
                 self._draining.all_but(0)
                 self._draining.rest()
             except OutputError as e:
-                self._handing.note_failure(e)
+                self._handing.books.note_failure(e)
                 raise
-            if self._handing.failure is not None and self._waiting:
-                raise self._handing.failure
+            if self._handing.books.failure is not None and self._waiting:
+                raise self._handing.books.failure
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
@@ -433,7 +433,7 @@ class Watcher:
 
     def _refuse_closed(self) -> None:
         if self._journal is not None and self._journal.closed:
-            if (failure := self._handing.failure) is not None:
+            if (failure := self._handing.books.failure) is not None:
                 raise OutputError(
                     f"{failure.args[0]} The journal is closed since, with "
                     f"{self.pending} record(s) not written."
@@ -446,7 +446,7 @@ class Watcher:
     def _last_step(self) -> int | None:
         """What the step of the next `record` must be above."""
         journal = None if self._journal is None else self._journal.last_step
-        if journal == self._handing.last_step:
+        if journal == self._handing.books.last_step:
             journal = None  # a program's steps are no reason to refuse the caller's
         known = [step for step in (self._last_record, journal) if step is not None]
         return max(known, default=None)
@@ -465,36 +465,3 @@ def default() -> Watcher:
     if _default is None:
         _default = Watcher(None, OverheadBudget(share=0.01))
     return _default
-
-
-def _check_journal(journal: object) -> None:
-    """Refuse what is no journal.
-
-    Raises:
-        TypeError: it is a path, or something else.
-    """
-    if journal is not None and not isinstance(journal, Journal):
-        text = isinstance(journal, str | os.PathLike)
-        hint = f" Write Journal.create({str(journal)!r}, {{}})." if text else ""
-        raise TypeError(
-            f"journal must be a Journal or None, got {journal!r:.99}.{hint}"
-        )
-
-
-def _checked_sinks(sinks: Any) -> tuple[Sink, ...]:
-    """The sinks.
-
-    Raises:
-        TypeError: they are no list, or one is no sink.
-    """
-    if isinstance(sinks, Sink) or not isinstance(sinks, Sequence):
-        raise TypeError(
-            f"sinks must be a list of sinks, such as [Terminal()], got {sinks!r:.99}."
-        )
-    for sink in sinks:
-        if not isinstance(sink, Sink) or isinstance(sink, type):
-            raise TypeError(
-                f"a sink needs name, write(events) and close(), {sink!r:.99} lacks "
-                "one; a class must be called first."
-            )
-    return tuple(sinks)

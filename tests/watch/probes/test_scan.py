@@ -82,6 +82,23 @@ def test_frames_are_in_the_last_step_of_a_block_alone():
     assert "4,4]" in str(outer.params["jaxpr"])
 
 
+def test_frames_add_no_operation_to_the_other_steps():
+    def numbers(h, x):
+        h = jnp.tanh(h + x)
+        record("norm", jnp.linalg.norm(h))
+        return h, h[0]
+
+    def round_of(fn, depth, **given):
+        jaxpr = jax.make_jaxpr(lambda h: probes.scan(fn, h, XS, **given))(START).jaxpr
+        jaxpr, _ = without_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+        for _ in range(depth):
+            (loop,) = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
+            jaxpr = loop.params["jaxpr"].jaxpr
+        return [str(e.primitive) for e in jaxpr.eqns]
+
+    assert round_of(step, 2, every=5) == round_of(numbers, 1)
+
+
 def test_the_stride_changes_without_a_compilation():
     run = lambda h, s: probes.scan(step, h, XS, every=2, stride=s)[1]["outer"]
     fn: Any = jax.jit(run)

@@ -132,8 +132,9 @@ class ModelCompressionAPI:
             notes += said
         if profile.strategy == "padic":
             notes.append(
-                "padic: digits in base 2 are what the quantised codec keeps; there is "
-                "no other codec of that name."
+                "padic: the digits of the weights' levels in base 2, the highest "
+                "first, so that a part of the file is a coarser model; there is no "
+                "other codec of that name."
             )
         sparse = {n: a for n, a in arrays.items() if chosen[n] == "csr"}
         packed_arrays = {n: a for n, a in arrays.items() if n not in sparse}
@@ -147,6 +148,7 @@ class ModelCompressionAPI:
             profile,
             original_bytes=original_bytes,
             exact=profile.strategy == "lossless",
+            progressive=profile.strategy == "padic",
         )
         return CompressedModel(
             fitted.data,

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 
@@ -41,6 +42,7 @@ def fit(
     *,
     original_bytes: int,
     exact: bool = False,
+    progressive: bool = False,
 ) -> Fitted:
     """Find the file that the profile asks for; see `CompressionProfile`.
 
@@ -49,27 +51,29 @@ def fit(
         profile: the target and which of size and error gives way.
         original_bytes: bytes that the target ratio is counted from.
         exact: nothing may be lost; the ratio is then what it comes to.
+        progressive: code in layers, which can be read one by one.
 
     Raises:
         InfeasibleBudgetError: no file is as small as the target.
     """
     target = math.floor(original_bytes / profile.target_compression_ratio)
     by_size = SizeBudget(bytes=max(1, target))
+    fitted = functools.partial(_fitted, arrays, progressive=progressive)
     if exact:
-        found = _fitted(arrays, SizeBudget(max_abs=0))
+        found = fitted(SizeBudget(max_abs=0))
         return _noting(found, target, "lossless: what it comes to is what it is")
     if profile.mode == "balanced" or profile.rel_error is None:
-        return _fitted(arrays, by_size)
+        return fitted(by_size)
     if profile.mode == "aggressive":
-        small = _fitted(arrays, SizeBudget(rel_error=profile.rel_error))
+        small = fitted(SizeBudget(rel_error=profile.rel_error))
         if len(small.data) <= target:
             return small
-        return _fitted(arrays, by_size)
+        return fitted(by_size)
     with contextlib.suppress(InfeasibleBudgetError):  # the error goes before the size
-        found = _fitted(arrays, by_size)
+        found = fitted(by_size)
         if found.rel_error <= profile.rel_error:
             return found
-    found = _fitted(arrays, SizeBudget(rel_error=profile.rel_error))
+    found = fitted(SizeBudget(rel_error=profile.rel_error))
     return _noting(
         found,
         target,
@@ -77,8 +81,10 @@ def fit(
     )
 
 
-def _fitted(arrays: Mapping[str, np.ndarray], budget: SizeBudget) -> Fitted:
-    data = compress(dict(arrays), budget)
+def _fitted(
+    arrays: Mapping[str, np.ndarray], budget: SizeBudget, *, progressive: bool
+) -> Fitted:
+    data = compress(dict(arrays), budget, progressive=progressive)
     with CompressedFile(data, place="the file just made") as file:
         records = file.header.tensors
     error, total = 0.0, 0.0

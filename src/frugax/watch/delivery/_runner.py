@@ -120,6 +120,7 @@ def error_text(error: BaseException) -> str:
     """What an error says, in one short line; its text may itself raise."""
     try:
         text = f"{type(error).__name__}: {error}"
+    # Its `__str__` is somebody's function too, and may raise whatever that likes.
     except BaseException:
         text = type(error).__name__
     return " ".join(text.split())[:200]

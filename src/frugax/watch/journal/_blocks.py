@@ -121,12 +121,16 @@ def encode_records(
     """
     n = len(steps)
     numbers: list[np.ndarray] = []
-    with np.errstate(over="ignore"):  # wraps here, and back when it is summed up
-        strides = np.diff(steps)
-    even = n == 1 or bool((strides == strides[0]).all() and strides[0] > 0)
+    first, last = int(steps[0]), int(steps[-1])
+    stride = int(steps[1]) - first if n > 1 else 1
+    even = last == first + (n - 1) * stride and steps.tolist() == [
+        *range(first, last + 1, stride)
+    ]
     described: list[Sequence[object]] = []
     packs = [b""]
     if not even:
+        with np.errstate(over="ignore"):  # wraps here, and back when it is summed up
+            strides = np.diff(steps)
         numbers.append(shuffle(np.concatenate([steps[:1], strides])))
     for name, column in columns.items():
         count = n if column.present is None else int(column.present.sum())
@@ -143,12 +147,11 @@ def encode_records(
     if numbers:
         packs[0] = compress(np.concatenate([part.reshape(-1) for part in numbers]))
     body = b"".join(packs)
-    stride = int(strides[0]) if n > 1 else 1
     head = {
         "kind": "records",
         **{k: v for k, v in head.items() if k != "before" or v != head["first"]},
         "n": n,
-        **({"steps": [int(steps[0]), stride]} if even else {}),
+        **({"steps": [first, stride]} if even else {}),
         "columns": described,
         "packs": [len(pack) for pack in packs],
     }

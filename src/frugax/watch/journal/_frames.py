@@ -16,6 +16,10 @@ from typing import Any
 from frugax.errors import CorruptFileError
 
 _FRAME = struct.Struct("<II")
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+# A window of 2 KiB, which takes half as long to set up as one of 32 and, as heads
+# repeat what is near, packs them no worse.
+_WINDOW, _MEMORY = -11, 4
 # What is most frequent stands last: it is the cheapest to point at.
 _USUAL = (
     b'["i8",],["u1",],["b1",],["bfloat16",]"loss""grad_norm","accuracy"'
@@ -35,8 +39,8 @@ def encode_frame(value: dict[str, Any], *, salt: int = 0) -> bytes:
         TypeError: it holds what JSON cannot.
         ValueError: it holds itself, or a whole number of thousands of digits.
     """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_USUAL)
+    text = _to_json(value)
+    packer = zlib.compressobj(9, zlib.DEFLATED, _WINDOW, _MEMORY, zdict=_USUAL)
     body = packer.compress(text.encode("utf-8", "surrogatepass")) + packer.flush()
     return _FRAME.pack(len(body), zlib.crc32(body, salt)) + body
 

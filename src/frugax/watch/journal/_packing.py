@@ -23,6 +23,10 @@ from ._dtypes import DTYPES, bits_of
 Codec: TypeAlias = Literal["plain", "xor"]
 Buffer: TypeAlias = bytes | memoryview
 LEVEL = 3
+# For arrays of a journal: level 1, and nothing shorter than 7 bytes is taken for a
+# repetition. Grids come out smaller than at level 3, and sooner; random walks of floats
+# come out 0.2% larger (benchmarks/watch_storage.py).
+_QUICK = "quick"
 
 
 # A compressor costs more to make than a block to compress; one serves one thread.
@@ -31,13 +35,21 @@ _compressors = threading.local()
 
 def compress(raw: Buffer | np.ndarray, *, level: int = LEVEL) -> bytes:
     """One zstd frame; the bytes as they are for level 0."""
-    if level == 0:
-        return bytes(raw)
-    made: dict[str, zstandard.ZstdCompressor] = _compressors.__dict__
-    if (key := str(level)) not in made:
-        made[key] = zstandard.ZstdCompressor(level=level)
+    return bytes(raw) if level == 0 else _compressed(raw, level)
+
+
+def _compressed(raw: Buffer | np.ndarray, level: int | Literal["quick"]) -> bytes:
+    made: dict[int | str, zstandard.ZstdCompressor]
+    made = _compressors.__dict__.setdefault("made", {})
+    if level not in made:
+        kind = zstandard.ZstdCompressionParameters
+        made[level] = (
+            zstandard.ZstdCompressor(compression_params=kind.from_level(1, min_match=7))
+            if level == _QUICK
+            else zstandard.ZstdCompressor(level=level)
+        )
     buffer: Any = raw  # an array is one too, which its type does not say
-    return made[key].compress(buffer)
+    return made[level].compress(buffer)
 
 
 def decompress(packed: Buffer, length: int, *, level: int = LEVEL) -> bytes:
@@ -66,10 +78,18 @@ def decompress(packed: Buffer, length: int, *, level: int = LEVEL) -> bytes:
 
 def shuffle(array: np.ndarray) -> np.ndarray:
     """The bytes of an array in C order, plane by plane: `(itemsize, n)` or `(n,)`."""
-    flat = array.reshape(-1).view(np.uint8)
-    if array.dtype.itemsize == 1:
-        return flat
-    return np.ascontiguousarray(flat.reshape(-1, array.dtype.itemsize).T)
+    itemsize = array.dtype.itemsize
+    flat = array.reshape(-1)
+    if itemsize == 1:
+        return flat.view(np.uint8)
+    if itemsize not in (2, 4, 8):
+        return np.ascontiguousarray(flat.view(np.uint8).reshape(-1, itemsize).T)
+    # Shifting whole numbers takes half the time of gathering every so many bytes.
+    numbers = flat.view(f"<u{itemsize}")
+    planes = np.empty((itemsize, flat.size), np.uint8)
+    for i, plane in enumerate(planes):
+        np.copyto(plane, numbers >> (8 * i), casting="unsafe")
+    return planes
 
 
 def unshuffle(raw: Buffer, dtype: np.dtype) -> np.ndarray:
@@ -97,13 +117,7 @@ def pack(array: np.ndarray, code: str, codec: Codec) -> bytes:
         plain = array.view(bits)
         array = plain.copy()
         array[1:] ^= plain[:-1]
-    raw = shuffle(array)
-    packed = compress(raw)
-    if array.dtype.itemsize > 1:
-        return packed
-    # Frames of small numbers: which level packs them better depends on the frames
-    # (benchmarks/watch_storage.py), and both are quick.
-    return min(packed, compress(raw, level=1), key=len)
+    return _compressed(shuffle(array), _QUICK)
 
 
 def pack_smallest(array: np.ndarray, code: str) -> tuple[Codec, bytes]:

@@ -203,7 +203,9 @@ class Stream:
     def block(self, first: int, *, salt: int) -> bytes:
         """The open block, encoded; it stays open until `written`."""
         parts = [part.parts() for part in self._parts]
-        steps = np.concatenate([steps for steps, _ in parts])
+        steps = parts[0][0]
+        if len(parts) > 1:
+            steps = np.concatenate([steps for steps, _ in parts])
         names = dict.fromkeys(name for _, columns in parts for name in columns)
         columns: dict[str, Written] = {}
         for name in names:

@@ -1,0 +1,271 @@
+"""Campaigns on problems whose optimum is known, beside other ways to choose.
+
+    python benchmarks/causal_optimise.py            # everything, to results/
+    python benchmarks/causal_optimise.py environments --seeds 4
+    python benchmarks/causal_optimise.py random --models 20 --methods campaign random
+
+Regret is how much worse than the best the *true* mean of the target is under what a
+method recommends; it is never taken from noisy outcomes. All methods see the same
+observations, may do the same experiments at the same cost, and recommend after each.
+
+`environments`: the four problems of the literature, 100 rows observed, 100 rows an
+experiment (the published ones take a mean over many rows as one outcome, too).
+`random`: models drawn by `causal.generate`, 100 rows observed, 10 experiments that set
+one variable within three standard deviations. Models in which no experiment changes the
+target's mean by .3 of its deviation are passed over: there all methods are right.
+
+`gies` (PyPI) is used if it can be imported; without it that method is left out.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from causal_rivals import gies_regression, gp_ucb, oracle, random_search
+from machine import made_with
+
+from frugax import ExperimentBudget, causal
+from frugax.budget import table
+
+RESULTS = Path(__file__).parent / "results" / "causal_optimise.json"
+TRIALS = {"toy": 20, "complete": 40, "psa": 10, "epidemiology": 30}
+# What counts as solved: within so much of the optimum.
+GOOD = {
+    "toy": 0.02 * 2.172,
+    "complete": 0.05 * 3.48,
+    "psa": 0.01,
+    "epidemiology": 0.049,
+}
+OBSERVED = 100
+Method = Callable[..., Iterator[causal.Intervention]]
+
+
+def campaign(policy: str, **more: Any) -> Method:
+    def run(
+        env: causal.Environment,
+        observed: causal.Samples,
+        trials: int,
+        rows: int,
+        seed: int,
+    ) -> Iterator[causal.Intervention]:
+        made = causal.Campaign(
+            variables=env.ranges,
+            target=env.target,
+            minimize=env.minimise,
+            budget=ExperimentBudget(n=trials),
+            together=env.largest_set,
+            rows=rows,
+            policy=policy,
+            max_parents=4 if len(env.variables) <= 6 else 3,
+            seed=seed,
+            **more,
+        )
+        made.tell_observations(observed)
+        while (ask := made.ask()) is not None:
+            made.tell(
+                ask,
+                env.sample(
+                    rows, seed=seed * 1000 + ask.id, intervention=ask.intervention
+                ),
+            )
+            yield made.recommend().intervention
+
+    return run
+
+
+METHODS: dict[str, Method] = {
+    "campaign": campaign("improvement"),
+    "campaign, thompson": campaign("thompson"),
+    "campaign, gain": campaign("gain"),
+    "campaign, ucb": campaign("ucb"),
+    "campaign, random": campaign("random"),
+    "gp-ucb": gp_ucb,
+    "gies + regression": gies_regression,
+    "random": random_search,
+    "oracle": oracle,
+}
+
+
+def regrets(
+    method: Method, env: causal.Environment, trials: int, rows: int, seed: int
+) -> tuple[list[float], float]:
+    """True regret after each experiment, and CPU-seconds."""
+    observed = env.sample(OBSERVED, seed=seed + 500_000)
+    begun = time.process_time()
+    found = list(method(env, observed, trials, rows, seed))
+    spent = time.process_time() - begun
+    return [max(env.regret(i), 0.0) for i in found], spent
+
+
+def environments(
+    names: Sequence[str], seeds: int, rows: int, methods: Sequence[str]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name in names:
+        env = causal.environment(name)
+        for method in methods:
+            runs = [
+                regrets(METHODS[method], env, TRIALS[name], rows, seed)
+                for seed in range(seeds)
+            ]
+            last = np.array([r[-1] for r, _ in runs])
+            solved = last <= GOOD[name]
+            first = [
+                next((i + 1 for i in range(len(r)) if max(r[i:]) <= GOOD[name]), None)
+                for r, _ in runs
+            ]
+            result.setdefault(name, {})[method] = {
+                "optimum": env.optimum,
+                "good": GOOD[name],
+                "regret": last.tolist(),
+                "solved": int(solved.sum()),
+                "solved_after": first,
+                "seeds": seeds,
+                "trials": TRIALS[name],
+                "rows": rows,
+                "cpu_s": float(np.mean([s for _, s in runs])),
+            }
+            r = result[name][method]
+            print(
+                f"{name:13} {method:20} solved {r['solved']}/{seeds}, regret median "
+                f"{np.median(last):.4f} worst {last.max():.3f}, {r['cpu_s']:.1f} CPU-s",
+                flush=True,
+            )
+    return result
+
+
+def models(count: int) -> Iterator[tuple[str, causal.Environment]]:
+    """Random models that an experiment can change, each with its optimum."""
+    seed = 0
+    families = ("linear", "mlp", "rff")
+    graphs = ("erdos_renyi", "scale_free")
+    while count:
+        rng = np.random.default_rng([11, seed])
+        seed += 1
+        family, graph = families[seed % 3], graphs[seed // 3 % 2]
+        d = int(rng.integers(4, 11))
+        scm = causal.generate(graph, d, family=family, seed=rng)
+        if scm.target is None:
+            continue
+        env = causal.environment_of(scm)
+        if env.regret() < 0.3:
+            continue
+        count -= 1
+        yield f"{family} {graph} {d}", env
+
+
+def random_models(
+    count: int, trials: int, rows: int, methods: Sequence[str]
+) -> dict[str, Any]:
+    found: dict[str, list[list[float]]] = {m: [] for m in methods}
+    names: list[str] = []
+    nothing: list[float] = []
+    cpu = dict.fromkeys(methods, 0.0)
+    for i, (name, env) in enumerate(models(count)):
+        names.append(name)
+        nothing.append(env.regret())
+        for method in methods:
+            each, spent = regrets(METHODS[method], env, trials, rows, i)
+            found[method].append(each)
+            cpu[method] += spent / count
+        print(
+            f"{i:3} {name:22} "
+            + " ".join(f"{m} {found[m][-1][-1]:.3f}" for m in methods),
+            flush=True,
+        )
+    summary: dict[str, Any] = {}
+    for method in methods:
+        last = np.array([r[-1] for r in found[method]])
+        summary[method] = {
+            "mean": float(last.mean()),
+            "median": float(np.median(last)),
+            "interval": interval(last),
+            "after": np.array(found[method]).mean(0).tolist(),
+            "cpu_s": cpu[method],
+        }
+        if "campaign" in found and method != "campaign":
+            ours = np.array([r[-1] for r in found["campaign"]])
+            summary[method]["campaign minus it"] = interval(ours - last)
+            summary[method]["campaign over it"] = (
+                float(ours.mean() / last.mean()) if last.mean() else None
+            )
+    return {
+        "models": names,
+        "doing nothing": float(np.mean(nothing)),
+        "trials": trials,
+        "rows": rows,
+        "regret": found,
+        "summary": summary,
+    }
+
+
+def interval(values: np.ndarray) -> list[float]:
+    """Bootstrapped 95 % interval of a mean."""
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(0, len(values), (4000, len(values)))].mean(1)
+    return np.quantile(means, (0.025, 0.975)).tolist()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", default="all")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--models", type=int, default=60)
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--names", nargs="*", default=list(TRIALS))
+    parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--to", type=Path)
+    asked = parser.parse_args()
+    have = [
+        m
+        for m in METHODS
+        if m != "gies + regression" or (gies_regression.__module__ and _has_gies())
+    ]
+    result: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        if asked.part in ("all", "environments"):
+            methods = asked.methods or ["campaign", "random"]
+            result["environments"] = environments(
+                asked.names, asked.seeds, asked.rows or 100, methods
+            )
+        if asked.part in ("all", "random"):
+            part = random_models(
+                asked.models, asked.trials, asked.rows or 10, asked.methods or have
+            )
+            result[f"random, {part['rows']} rows"] = part
+            head = ["method", "mean regret", "95 %", "campaign minus it", "CPU-s"]
+            lines = [
+                [
+                    m,
+                    f"{s['mean']:.3f}",
+                    "{:.3f} to {:.3f}".format(*s["interval"]),
+                    "{:+.3f} to {:+.3f}".format(*s["campaign minus it"])
+                    if "campaign minus it" in s
+                    else "",
+                    f"{s['cpu_s']:.2f}",
+                ]
+                for m, s in part["summary"].items()
+            ]
+            print(table(head, lines))
+    if asked.to:
+        result["made with"] = made_with()
+        asked.to.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _has_gies() -> bool:
+    try:
+        import gies  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

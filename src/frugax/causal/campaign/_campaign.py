@@ -1,0 +1,487 @@
+"""Ask which experiment is next, do it, tell what came; never more than the budget."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from frugax.budget import ExperimentBudget
+from frugax.causal.data import Samples
+from frugax.causal.policy import POLICIES, Outlook, value_of
+from frugax.causal.scm import intervene
+from frugax.errors import FrugaxError
+
+from . import _file, _ledger
+from ._answers import joined, rows_of
+from ._file import State
+from ._known import Known, look
+from ._ledger import Entry, Forecast
+from ._results import Advice, Ask, Recommendation
+from ._settings import Settings
+
+
+class Campaign:
+    """Experiments on a system, within a budget, to make one variable small or large.
+
+    Example:
+        >>> from frugax import ExperimentBudget
+        >>> campaign = Campaign(
+        ...     variables={"dose": (0.0, 10.0)},
+        ...     target="pain",
+        ...     budget=ExperimentBudget(n=3),
+        ... )
+        >>> ask = campaign.ask()
+        >>> campaign.tell(ask, 4.2)
+        >>> campaign.spent, len(campaign.asks)
+        (1.0, 1)
+    """
+
+    def __init__(
+        self,
+        *,
+        variables: Mapping[str, tuple[float, float]],
+        target: str,
+        budget: ExperimentBudget,
+        minimize: bool = True,
+        together: int = 1,
+        sets: Sequence[Sequence[str]] = (),
+        never: Sequence[Sequence[str]] = (),
+        constraints: Mapping[str, tuple[float | None, float | None]] | None = None,
+        required: Sequence[tuple[str, str]] = (),
+        forbidden: Sequence[tuple[str, str]] = (),
+        rows: int = 1,
+        tolerance: float | None = None,
+        worth: float = 0.0,
+        sure: float = 0.95,
+        policy: str = "improvement",
+        worlds: int = 32,
+        max_parents: int = 3,
+        seed: int = 0,
+    ) -> None:
+        """Begin a campaign; see `Settings` for the arguments.
+
+        Raises:
+            TypeError: the budget is none.
+            ValueError: an argument is out of its range or names something unknown.
+        """
+        self._state = State(
+            settings=Settings(
+                variables={
+                    n: (float(low), float(high)) for n, (low, high) in variables.items()
+                },
+                target=target,
+                budget=budget,
+                minimize=minimize,
+                together=together,
+                sets=tuple(tuple(s) for s in sets),
+                never=tuple(tuple(s) for s in never),
+                constraints=dict(constraints or {}),
+                required=tuple((a, b) for a, b in required),
+                forbidden=tuple((a, b) for a, b in forbidden),
+                rows=rows,
+                tolerance=tolerance,
+                worth=worth,
+                sure=sure,
+                policy=policy,
+                worlds=worlds,
+                max_parents=max_parents,
+                seed=seed,
+            ),
+            began_s=time.time(),
+        )
+        self._known: Known | None = None
+        self._path: str | os.PathLike[str] | None = None
+
+    @classmethod
+    def begin(cls, settings: Settings) -> "Campaign":
+        """Begin a campaign with settings that were read from a file.
+
+        Args:
+            settings: what it is told.
+        """
+        return cls._of(State(settings=settings, began_s=time.time()))
+
+    @classmethod
+    def _of(cls, state: State) -> "Campaign":
+        campaign = cls.__new__(cls)
+        campaign._state, campaign._known, campaign._path = state, None, None
+        return campaign
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Campaign":
+        """Go on with a campaign that was saved.
+
+        Args:
+            path: its file.
+
+        Raises:
+            CorruptFileError: the file is damaged, or no campaign.
+            FileNotFoundError: there is none.
+            UnsupportedFileError: it is of a newer version.
+        """
+        return cls._of(_file.read(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all of it into one file, whole or not at all.
+
+        Args:
+            path: the file.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        _file.write(path, self._state)
+
+    def keep(self, path: str | os.PathLike[str]) -> None:
+        """Save now, and from now on before every question and after every answer.
+
+        Whatever kills the process then costs at most the question nobody has answered.
+
+        Args:
+            path: the file.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        self.save(path)
+        self._path = path
+
+    @property
+    def settings(self) -> Settings:
+        """What the campaign was told at its start."""
+        return self._state.settings
+
+    @property
+    def asks(self) -> tuple[Entry, ...]:
+        """All experiments that were asked for, in order."""
+        return self._state.entries
+
+    @property
+    def pending(self) -> tuple[Entry, ...]:
+        """The experiments whose answers are awaited."""
+        return tuple(e for e in self._state.entries if e.status == "pending")
+
+    @property
+    def samples(self) -> Samples | None:
+        """All rows that were told; None before there are any."""
+        return self._state.table
+
+    def rows_of(self, entry: Entry) -> Samples:
+        """The rows that an experiment gave; none if it has none.
+
+        Args:
+            entry: one of `asks`.
+
+        Raises:
+            FrugaxError: nothing was told yet.
+        """
+        if self._state.table is None:
+            raise FrugaxError("nothing was told yet: there are no rows.")
+        return self._state.table.rows(self._state.of_entry == entry.id)
+
+    @property
+    def spent(self) -> float:
+        """What the experiments that took place cost, failed ones too."""
+        budget, entries = self.settings.budget, self._state.entries
+        return float(_ledger.paid(budget, entries, "answered", "failed"))
+
+    @property
+    def reserved(self) -> float:
+        """What the experiments whose answers are awaited cost."""
+        return float(_ledger.paid(self.settings.budget, self.pending, "pending"))
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What may still be spent, by limit: `cost`, `n`, `seconds`."""
+        budget = self.settings.budget
+        found = dict(_ledger.left(budget, self._state.entries))
+        if budget.seconds is not None:
+            gone = time.time() - self._state.began_s
+            found["seconds"] = max(budget.seconds - gone, 0.0)
+        return found
+
+    def tell_observations(self, samples: Any) -> None:
+        """Tell rows in which nobody set anything; of an earlier experiment too.
+
+        Args:
+            samples: `Samples`, whose marks of intervention count, or a frame or mapping
+                of columns.
+
+        Raises:
+            TypeError: it is no table.
+            ValueError: there are no rows, or values that are no numbers.
+        """
+        if not isinstance(samples, Samples):
+            samples = rows_of(samples, {}, self.settings.target)
+        if not len(samples):
+            raise ValueError("there are no rows in these samples.")
+        self._add(samples, -1, self._state.entries)
+
+    def ask(self) -> Ask | None:
+        """The experiment to do next; None if the budget pays for no more.
+
+        Its cost is set aside until it is told. Several may be under way.
+
+        Raises:
+            ValueError: an edge or a constraint names a variable that no row has.
+        """
+        entries, budget = self._state.entries, self.settings.budget
+        if self.left.get("seconds", 1.0) <= 0:
+            return None
+        affordable = [
+            s for s in self.settings.allowed_sets() if _ledger.fits(budget, entries, s)
+        ]
+        if not affordable:
+            return None
+        known = self.look()
+        outlook = self._affordable(known)
+        if not outlook.affordable.any():
+            return None
+        rng = np.random.default_rng([self.settings.seed, len(entries), 1])
+        point = POLICIES[self.settings.policy](outlook, rng)
+        where, values = outlook.points.at(point)
+        chosen = {known.names[v]: float(x) for v, x in zip(where, values, strict=True)}
+        value = value_of(outlook, point)
+        expected, low, high = self._interval(outlook, point)
+        best = self._recommendation(known)
+        entry = Entry(
+            id=len(entries),
+            values=chosen,
+            forecast=Forecast(
+                expected=expected,
+                low=low,
+                high=high,
+                learn=value.learn,
+                exploit=value.exploit,
+                best=best.value,
+                best_expected=best.expected,
+                best_low=best.low,
+                best_high=best.high,
+                right=best.right,
+            ),
+        )
+        self._change(entries=(*entries, entry))
+        return Ask(
+            id=entry.id,
+            intervention=intervene(**chosen),
+            cost=float(_ledger.price(budget, chosen)),
+            expected=expected,
+            low=low,
+            high=high,
+            value=value,
+        )
+
+    def tell(self, ask: Ask | Entry | int, data: Any) -> None:
+        """Tell what an experiment gave.
+
+        Args:
+            ask: the question, or its number.
+            data: a table of rows (`Samples`, a frame, a mapping of columns) or one
+                number for the target; NaN is missing.
+
+        Raises:
+            TypeError: the data are none of these.
+            ValueError: there is no such question, or it has been answered.
+        """
+        entry = self._waiting(ask)
+        rows = rows_of(data, entry.values, self.settings.target)
+        self._add(rows, entry.id, self._with(entry, status="answered"))
+
+    def tell_failed(
+        self, ask: Ask | Entry | int, why: str = "", *, charged: bool = True
+    ) -> None:
+        """Tell that an experiment gave nothing.
+
+        Args:
+            ask: the question, or its number.
+            why: in words, for the report.
+            charged: whether it cost its price nevertheless.
+
+        Raises:
+            ValueError: there is no such question, or it has been answered.
+        """
+        entry = self._waiting(ask)
+        status = "failed" if charged else "refunded"
+        self._change(entries=self._with(entry, status=status, why=why))
+
+    def recommend(self) -> Recommendation:
+        """The intervention that is best on average over what may be true.
+
+        Raises:
+            FrugaxError: nothing was told yet.
+            ValueError: an edge or a constraint names a variable that no row has.
+        """
+        if self._state.table is None:
+            raise FrugaxError(
+                "nothing is known yet: tell observations, or the answer of an "
+                "experiment, before you ask for a recommendation."
+            )
+        return self._recommendation(self.look())
+
+    def advise(self) -> Advice:
+        """Whether another experiment is worth its price.
+
+        Raises:
+            ValueError: an edge or a constraint names a variable that no row has.
+        """
+        known, settings = self.look(), self.settings
+        outlook = self._affordable(known)
+        right = float((_behind(outlook) <= self._tolerance(known)).mean())
+        if not outlook.affordable.any() or self.left.get("seconds", 1.0) <= 0:
+            return Advice(
+                stop=True,
+                why="the budget pays for no more experiments.",
+                value=None,
+                right=right,
+            )
+        best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
+        value = value_of(outlook, best)
+        if self._state.table is None or not any(
+            e.status == "answered" for e in self._state.entries
+        ):
+            stop, why = False, "no experiment has been answered yet."
+        elif right >= settings.sure:
+            stop, why = (
+                True,
+                (
+                    "the recommendation is within the tolerance of the best with "
+                    f"probability {right:.0%}."
+                ),
+            )
+        elif value.per_cost <= settings.worth:
+            stop, why = (
+                True,
+                (
+                    f"the best experiment is worth {value.per_cost:.3g} for each unit "
+                    f"of cost, and {settings.worth:g} is wanted."
+                ),
+            )
+        else:
+            stop, why = (
+                False,
+                (
+                    f"the best experiment is worth {value.total:.3g} and costs "
+                    f"{value.cost:g}."
+                ),
+            )
+        return Advice(stop=stop, why=why, value=value, right=right)
+
+    def look(self, *, whole: bool = False) -> Known:
+        """What is known: worlds, edges, and what they say of every experiment.
+
+        Args:
+            whole: whether the worlds must have functions for all variables, to sample
+                from; else only for what causes the target.
+
+        Raises:
+            ValueError: an edge or a constraint names a variable that no row has.
+        """
+        if self._known is None or whole:
+            state, settings = self._state, self.settings
+            table = state.table
+            if table is None:
+                names = (*settings.variables, *settings.constraints, settings.target)
+                table = Samples.observed(names, np.empty((0, len(names))))
+            missing = [
+                n
+                for n in (*settings.variables, settings.target)
+                if n not in table.variables
+            ]
+            if missing:
+                table = joined(
+                    table, Samples.observed(missing, np.empty((0, len(missing))))
+                )
+            known = look(
+                settings,
+                table,
+                state.of_entry,
+                state.entries,
+                state.shapes,
+                whole=whole,
+            )
+            if whole:
+                return known
+            self._known = known
+            self._state = dataclasses.replace(state, shapes=self._known.belief.shapes)
+        return self._known
+
+    def _recommendation(self, known: Known) -> Recommendation:
+        outlook = known.outlook
+        best = outlook.best
+        where, values = outlook.points.at(best)
+        names = [known.names[v] for v in where]
+        expected, low, high = self._interval(outlook, best)
+        behind = _behind(outlook)
+        return Recommendation(
+            intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
+            expected=expected,
+            low=low,
+            high=high,
+            right=float((behind <= self._tolerance(known)).mean()),
+            keeps=float(outlook.allowed[:, best].mean()),
+            regret=float(behind.mean()),
+        )
+
+    def _interval(self, outlook: Outlook, point: int) -> tuple[float, float, float]:
+        effect = outlook.loss[:, point] * (1 if self.settings.minimize else -1)
+        low, high = np.quantile(effect, (0.05, 0.95))
+        # A lopsided spread can have its mean beyond a quantile.
+        expected = float(np.clip(effect.mean(), low, high))
+        return expected, float(low), float(high)
+
+    def _affordable(self, known: Known) -> Outlook:
+        budget, entries = self.settings.budget, self._state.entries
+        fits = [
+            _ledger.fits(budget, entries, [known.names[v] for v in where])
+            for where in known.outlook.points.where
+        ]
+        return dataclasses.replace(
+            known.outlook, affordable=np.array(fits)[known.outlook.points.group]
+        )
+
+    def _tolerance(self, known: Known) -> float:
+        told = self.settings.tolerance
+        return 0.05 * known.scale if told is None else told
+
+    def _waiting(self, ask: Ask | Entry | int) -> Entry:
+        number = ask if isinstance(ask, int) else ask.id
+        for entry in self._state.entries:
+            if entry.id == number:
+                if entry.status != "pending":
+                    raise ValueError(f"experiment {number} is {entry.status} already.")
+                return entry
+        raise ValueError(
+            f"there is no experiment {number}: {len(self._state.entries)} were asked."
+        )
+
+    def _with(self, entry: Entry, **changes: Any) -> tuple[Entry, ...]:
+        return tuple(
+            dataclasses.replace(e, **changes) if e.id == entry.id else e
+            for e in self._state.entries
+        )
+
+    def _add(self, rows: Samples, of: int, entries: tuple[Entry, ...]) -> None:
+        self._change(
+            table=joined(self._state.table, rows),
+            of_entry=np.concatenate(
+                [self._state.of_entry, np.full(len(rows), of, np.int64)]
+            ),
+            entries=entries,
+        )
+
+    def _change(self, **changes: Any) -> None:
+        state = dataclasses.replace(self._state, **changes)
+        # On disk first: what is not kept has not happened.
+        if self._path is not None:
+            _file.write(self._path, state)
+        self._state, self._known = state, None
+
+
+def _behind(outlook: Outlook) -> np.ndarray:
+    """By how much the recommendation is worse than the best, in every world."""
+    loss = np.where(outlook.allowed, outlook.loss, np.inf)
+    best = np.minimum(loss.min(1), outlook.loss[:, outlook.best])
+    return outlook.loss[:, outlook.best] - best

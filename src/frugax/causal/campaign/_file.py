@@ -1,0 +1,145 @@
+"""A campaign in one file: arrays and JSON in a zip archive, nothing that could run."""
+
+import dataclasses
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frugax.budget import WrongValueError, from_plain, to_plain
+from frugax.causal.data import Samples
+from frugax.causal.worlds import Shape, Shapes
+from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.files import write_whole
+
+from ._ledger import Entry
+from ._settings import Settings
+
+_FORMAT = "frugax campaign"
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All there is to a campaign.
+
+    Attributes:
+        settings: what it was told at its start.
+        began_s: when, in seconds since 1970.
+        entries: its experiments.
+        table: all rows; None before there are any.
+        of_entry: for each row the number of its experiment, or -1.
+        shapes: of mechanisms, which save the search for them.
+    """
+
+    settings: Settings
+    began_s: float
+    entries: tuple[Entry, ...] = ()
+    table: Samples | None = None
+    of_entry: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.empty(0, np.int64)
+    )
+    shapes: Mapping[tuple[int, int], Shapes] = dataclasses.field(default_factory=dict)
+
+
+def write(path: str | os.PathLike[str], state: State) -> None:
+    """Write a campaign whole or not at all.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    table = state.table
+    told: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "settings": to_plain(state.settings),
+        "began_s": state.began_s,
+        "entries": to_plain(state.entries),
+        "columns": None if table is None else list(table.variables),
+        "shapes": [
+            {
+                "of": list(key),
+                "each": to_plain(shapes.each),
+                "odds": shapes.odds.tolist(),
+                "rows": shapes.rows,
+            }
+            for key, shapes in state.shapes.items()
+        ],
+    }
+    text = json.dumps(told, allow_nan=False).encode()
+    arrays = {"campaign": np.frombuffer(text, np.uint8), "of_entry": state.of_entry}
+    if table is not None:
+        arrays |= {"values": table.values, "intervened": table.intervened}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    write_whole(path, buffer.getvalue())
+
+
+def read(path: str | os.PathLike[str]) -> State:
+    """Read a campaign; every byte of the file is checked.
+
+    Raises:
+        CorruptFileError: the file is damaged, or no campaign.
+        FileNotFoundError: there is none.
+        UnsupportedFileError: it is of a newer version.
+    """
+    name = os.fspath(path)
+    data = Path(path).read_bytes()
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        told = json.loads(arrays["campaign"].tobytes())
+        if told["format"] != _FORMAT:
+            raise CorruptFileError(f"{name} is a {told['format']!r:.60}, no campaign.")
+        if told["version"] > _VERSION:
+            raise UnsupportedFileError(
+                f"{name} was written by a newer version of frugax: update it."
+            )
+        return _state(told, arrays)
+    except (
+        *(ValueError, KeyError, TypeError, IndexError, EOFError, OSError),
+        *(zipfile.BadZipFile, zlib.error, WrongValueError, NotImplementedError),
+    ) as e:
+        raise CorruptFileError(
+            f"{name} is no campaign, or damaged ({e}): go back to a copy of it."
+        ) from e
+
+
+def _state(told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> State:
+    """Put a campaign together, checking that its parts agree.
+
+    Raises:
+        ValueError: they do not.
+    """
+    table = None
+    if told["columns"] is not None:
+        table = Samples(tuple(told["columns"]), arrays["values"], arrays["intervened"])
+    entries = tuple(from_plain(Entry, e) for e in told["entries"])
+    of_entry = arrays["of_entry"].astype(np.int64)
+    if len(of_entry) != (0 if table is None else len(table)):
+        raise ValueError("its rows and their experiments differ in number")
+    if [e.id for e in entries] != list(range(len(entries))):
+        raise ValueError("its experiments are not numbered from 0")
+    if len(of_entry) and not -1 <= of_entry.min() <= of_entry.max() < len(entries):
+        raise ValueError("a row belongs to no experiment")
+    return State(
+        settings=from_plain(Settings, told["settings"]),
+        began_s=float(told["began_s"]),
+        entries=entries,
+        table=table,
+        of_entry=of_entry,
+        shapes={
+            (int(s["of"][0]), int(s["of"][1])): Shapes(
+                tuple(from_plain(Shape, each) for each in s["each"]),
+                np.array(s["odds"], np.float64),
+                int(s["rows"]),
+            )
+            for s in told["shapes"]
+        },
+    )

@@ -1,0 +1,283 @@
+"""What a campaign knows: from its rows to worlds, effects and an outlook."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from frugax.causal.data import Samples
+from frugax.causal.policy import Outlook
+from frugax.causal.worlds import (
+    MOST_VARIABLES,
+    Basis,
+    Belief,
+    Deviation,
+    Outcomes,
+    Points,
+    Shapes,
+    answers,
+    believe,
+    corrected,
+    deviation,
+    doubt,
+)
+
+from ._ledger import Entry, price
+from ._settings import Settings
+from ._space import grid, joined, nearby
+
+_MEASURED = 0.5  # share of rows in which a variable must be known to count
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the rows of a campaign say.
+
+    Attributes:
+        names: the variables, in the order of the worlds.
+        belief: the worlds.
+        outlook: what they say of every experiment.
+        deviation: how far the experiments are from the worlds.
+        scale: standard deviation of the target.
+        one_row: standard deviation of the target in rows of one experiment.
+    """
+
+    names: tuple[str, ...]
+    belief: Belief
+    outlook: Outlook
+    deviation: Deviation
+    scale: float
+    one_row: float
+
+
+def look(
+    settings: Settings,
+    table: Samples,
+    of_entry: np.ndarray,
+    entries: Sequence[Entry],
+    shapes: Mapping[tuple[int, int], Shapes],
+    *,
+    whole: bool = False,
+) -> Known:
+    """Weigh all experiments in the light of all rows.
+
+    Args:
+        settings: what the campaign was told.
+        table: all rows.
+        of_entry: for each row the number of its experiment, or -1.
+        entries: the experiments.
+        shapes: of mechanisms, found before with fewer rows.
+        whole: whether the worlds need functions for all variables, to sample from.
+
+    Raises:
+        ValueError: an edge or a constraint names a variable that no row has.
+    """
+    rng = np.random.default_rng([settings.seed, len(entries), len(table)])
+    names = _chosen(settings, table)
+    table = table.select(names)
+    values = table.values.astype(np.float64)
+    target = names.index(settings.target)
+    wanted = [target, *(names.index(name) for name in settings.constraints)]
+    ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
+    observed = of_entry < 0
+    basis = Basis.of(values, observed, ranges[:, 0], ranges[:, 1])
+    required, forbidden = (
+        [(names.index(a), names.index(b)) for a, b in pairs]
+        for pairs in (settings.required, settings.forbidden)
+    )
+    belief = believe(
+        values,
+        table.intervened,
+        basis,
+        count=settings.worlds,
+        rng=rng,
+        max_parents=settings.max_parents,
+        shapes=shapes,
+        wanted=None if whole else wanted,
+        required=required,
+        forbidden=forbidden,
+    )
+    scale = _scale(values[:, target], observed)
+    outcomes, one_row = _outcomes(
+        settings, values[:, target], of_entry, entries, names, scale
+    )
+    noise_seed = int(rng.integers(1 << 30))
+
+    def ask(points: Points) -> Float[np.ndarray, "worlds points wanted"]:
+        # The same noise whatever is asked, so that answers compare.
+        return answers(belief, points, wanted, np.random.default_rng(noise_seed))
+
+    at_experiments = ask(outcomes.points)[:, :, 0]
+    found = deviation(at_experiments, outcomes, basis, scale)
+    sign = 1.0 if settings.minimize else -1.0
+    points = grid(settings, names, rng)
+    said = ask(points)
+    likely = corrected(
+        said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
+    )
+    loss = sign * likely
+    mean = loss.mean(0)
+    hoped = np.maximum(mean.min() - loss, 0).mean(0)
+    centres = [*np.argsort(mean)[:3], *np.argsort(-hoped)[:3], *loss.argmin(1)[:4]]
+    points, said = _with(
+        points,
+        said,
+        nearby(points, [int(c) for c in centres], settings, names, rng),
+        ask,
+    )
+    under_way = [
+        (tuple(names.index(n) for n in e.values), np.array(list(e.values.values())))
+        for e in entries
+        if e.status == "pending" and set(e.values) <= set(names)
+    ]
+    points, said = _with(points, said, Points.of(under_way)[0], ask)
+    likely = corrected(
+        said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
+    )
+    loss = sign * likely
+    shift, unsure = doubt(
+        likely.mean(0),
+        points,
+        at_experiments.mean(0),
+        outcomes,
+        basis,
+        scale,
+    )
+    allowed = np.ones(loss.shape, bool)
+    for i, (low, high) in enumerate(settings.constraints.values(), start=1):
+        allowed &= said[:, :, i] >= (-np.inf if low is None else low)
+        allowed &= said[:, :, i] <= (np.inf if high is None else high)
+    reached = np.full(len(loss), np.inf)
+    for where, values_set in under_way:
+        at = _position(points, where, values_set)
+        reached = np.minimum(reached, np.where(allowed[:, at], loss[:, at], np.inf))
+    # Where only their number is limited, each experiment costs one of it.
+    budget = settings.budget
+    prices = [
+        1.0 if budget.cost is None else float(price(budget, [names[v] for v in w]))
+        for w in points.where
+    ]
+    outlook = Outlook(
+        points=points,
+        loss=loss,
+        allowed=allowed,
+        price=np.array(prices)[points.group],
+        affordable=np.ones(len(points), bool),
+        causes=belief.graphs[:, target],
+        reached=reached,
+        shift=sign * shift,
+        doubt=unsure,
+        noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
+    )
+    return Known(
+        names=names,
+        belief=belief,
+        outlook=outlook,
+        deviation=found,
+        scale=scale,
+        one_row=one_row,
+    )
+
+
+def _with(
+    points: Points,
+    said: Float[np.ndarray, "worlds points wanted"],
+    more: Points,
+    ask: Callable[[Points], Float[np.ndarray, "worlds more wanted"]],
+) -> tuple[Points, Float[np.ndarray, "worlds all wanted"]]:
+    """Points and what the worlds say of them, with some more of both."""
+    if not len(more):
+        return points, said
+    both, answered = joined(points, more), ask(more)
+    parts: list[np.ndarray] = []
+    for where in both.where:
+        for some, say in ((points, said), (more, answered)):
+            if where in some.where:
+                parts.append(say[:, some.group == some.where.index(where)])
+    return both, np.concatenate(parts, axis=1)
+
+
+def _position(
+    points: Points, where: tuple[int, ...], values: Float[np.ndarray, " places"]
+) -> int:
+    g = points.where.index(where)
+    inside = np.argmin(np.abs(points.values[g] - values).sum(1))
+    return int(np.flatnonzero(points.group == g)[0] + inside)
+
+
+def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
+    """The variables that the worlds are about: at most twelve, in the table's order.
+
+    Raises:
+        ValueError: an edge or a constraint names a variable that no row has.
+    """
+    edges = {n for pair in (*settings.required, *settings.forbidden) for n in pair}
+    for name in (*settings.constraints, *sorted(edges)):
+        if name not in table.variables:
+            raise ValueError(
+                f"{name!r} is named in an edge or a constraint, but no row has it: "
+                f"there are {', '.join(table.variables):.200}."
+            )
+    must = [settings.target, *settings.constraints]
+    rest = [n for n in table.variables if n not in must]
+    # What is hardly ever measured says little and costs whole rows.
+    seen = np.isfinite(table.values).sum(0) / max(len(table), 1)
+    rest = [
+        n for n in rest if n in settings.variables or seen[table.index(n)] >= _MEASURED
+    ]
+    strength = {n: _strength(table, n, settings.target) for n in rest}
+    kept = sorted(rest, key=lambda n: -strength[n])[: MOST_VARIABLES - len(must)]
+    return tuple(n for n in table.variables if n in must or n in kept)
+
+
+def _strength(table: Samples, name: str, target: str) -> float:
+    """How closely a variable goes with the target, straight or bent."""
+    x, y = table[name].astype(np.float64), table[target].astype(np.float64)
+    both = np.isfinite(x) & np.isfinite(y)
+    x, y = x[both], y[both]
+    if len(x) < 3 or not x.std() or not y.std():
+        return 0.0
+    x = (x - x.mean()) / x.std()
+    fit = np.stack([x, x**2 - 1], axis=1)
+    fit = fit[:, fit.std(0) > 0]
+    y = (y - y.mean()) / y.std()
+    explained = fit @ np.linalg.lstsq(fit, y, rcond=None)[0]
+    return float(explained.var())
+
+
+def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:
+    for rows in (target[observed], target):
+        seen = rows[np.isfinite(rows)]
+        if len(seen) > 1 and seen.std() > 0:
+            return float(seen.std())
+    return 1.0
+
+
+def _outcomes(
+    settings: Settings,
+    target: Float[np.ndarray, " n"],
+    of_entry: np.ndarray,
+    entries: Sequence[Entry],
+    names: tuple[str, ...],
+    scale: float,
+) -> tuple[Outcomes, float]:
+    """The target's mean in each experiment that gave one, and its error."""
+    done: list[tuple[tuple[int, ...], list[float]]] = []
+    found: list[np.ndarray] = []
+    for entry in entries:
+        rows = target[of_entry == entry.id]
+        rows = rows[np.isfinite(rows)]
+        if len(rows) and set(entry.values) <= set(names):
+            places = tuple(names.index(n) for n in entry.values)
+            done.append((places, list(entry.values.values())))
+            found.append(rows)
+    spare = sum(len(rows) - 1 for rows in found)
+    squares = sum(float(rows.var()) * len(rows) for rows in found)
+    # With few rows the spread without experiments stands in for theirs.
+    one_row = float(np.sqrt((squares + 3 * scale**2) / (spare + 3)))
+    points, places = Points.of(done)
+    mean, error = np.empty(len(done)), np.empty(len(done))
+    for i, rows in zip(places, found, strict=True):
+        mean[i], error[i] = rows.mean(), one_row / np.sqrt(len(rows))
+    return Outcomes(points, mean, np.maximum(error, 1e-9 * scale)), one_row

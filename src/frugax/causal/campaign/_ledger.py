@@ -1,0 +1,101 @@
+"""What the budget has paid for, exactly, so that rounding cannot overdraw it."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Literal
+
+from frugax.budget import ExperimentBudget
+
+Status = Literal["pending", "answered", "failed", "refunded"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What was believed when an experiment was chosen; means of the target.
+
+    Attributes:
+        expected: of the experiment.
+        low: lower end of the 90 % interval of that mean.
+        high: upper end of it.
+        learn: what knowing the target's causes better was worth.
+        exploit: what knowing effects better was worth.
+        best: the intervention that was recommended then.
+        best_expected: of that intervention.
+        best_low: lower end of its 90 % interval.
+        best_high: upper end of it.
+        right: probability that it was within the tolerance of the best.
+    """
+
+    expected: float
+    low: float
+    high: float
+    learn: float
+    exploit: float
+    best: dict[str, float]
+    best_expected: float
+    best_low: float
+    best_high: float
+    right: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One experiment that was asked for.
+
+    Attributes:
+        id: its number, from 0.
+        values: the variables it sets, and to what.
+        status: whether its answer is awaited or has come, it failed, or it never took
+            place and costs nothing.
+        why: of a failure, in words.
+        forecast: what was believed when it was chosen.
+    """
+
+    id: int
+    values: dict[str, float]
+    status: Status = "pending"
+    why: str = ""
+    forecast: Forecast | None = None
+
+
+def price(budget: ExperimentBudget, names: Iterable[str]) -> Fraction:
+    """What setting these variables together costs."""
+    return sum((Fraction(budget.price(name)) for name in names), Fraction())
+
+
+def paid(
+    budget: ExperimentBudget, entries: Iterable[Entry], *status: Status
+) -> Fraction:
+    """What the experiments of these kinds cost together."""
+    return sum(
+        (price(budget, e.values) for e in entries if e.status in status), Fraction()
+    )
+
+
+def fits(
+    budget: ExperimentBudget,
+    entries: Iterable[Entry],
+    names: Iterable[str],
+) -> bool:
+    """Whether one more experiment that sets these variables can be paid.
+
+    Experiments under way count as if they had been paid.
+    """
+    held = [e for e in entries if e.status != "refunded"]
+    if budget.n is not None and len(held) >= budget.n:
+        return False
+    spent = paid(budget, held, "pending", "answered", "failed")
+    return budget.cost is None or spent + price(budget, names) <= Fraction(budget.cost)
+
+
+def left(budget: ExperimentBudget, entries: Iterable[Entry]) -> Mapping[str, float]:
+    """What may still be spent, by limit."""
+    held = [e for e in entries if e.status != "refunded"]
+    found: dict[str, float] = {}
+    if budget.cost is not None:
+        spent = paid(budget, held, "pending", "answered", "failed")
+        found["cost"] = float(Fraction(budget.cost) - spent)
+    if budget.n is not None:
+        found["n"] = budget.n - len(held)
+    return found

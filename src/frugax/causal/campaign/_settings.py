@@ -1,0 +1,174 @@
+"""What a campaign is told at its start, checked; a file or a YAML config holds it."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+
+from frugax.budget import ExperimentBudget, check_budget
+from frugax.causal.policy import POLICIES
+
+_MOST_SETS = 400
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What may be done, what is wanted and what it may cost.
+
+    Attributes:
+        variables: what may be set, and its range (least, greatest value).
+        target: what shall become small or large.
+        budget: what the experiments may cost. Setting several variables at once costs
+            the sum of their prices.
+        minimize: whether the target shall become small; else large.
+        together: how many variables one experiment may set; >= 1.
+        sets: sets of variables that may be set at once besides these.
+        never: sets of variables that no experiment may set together.
+        constraints: bounds (least, greatest or None) for the mean of other variables.
+        required: edges (cause, effect) that there are.
+        forbidden: edges (cause, effect) that there are not.
+        rows: rows of data that one experiment gives; >= 1.
+        tolerance: how much worse than the best is still good, in the target's unit;
+            None for a twentieth of its standard deviation.
+        worth: how much better the target must get for one unit of budget, in its unit;
+            below it the advice is to stop.
+        sure: how probable it must be that the recommendation is within `tolerance` of
+            the best for the advice to stop; in (0, 1].
+        policy: how the next experiment is chosen.
+        worlds: how many worlds are drawn; >= 8.
+        max_parents: most causes of one variable; >= 1.
+        seed: where all randomness comes from; >= 0.
+    """
+
+    variables: dict[str, tuple[float, float]]
+    target: str
+    budget: ExperimentBudget
+    minimize: bool = True
+    together: int = 1
+    sets: tuple[tuple[str, ...], ...] = ()
+    never: tuple[tuple[str, ...], ...] = ()
+    constraints: dict[str, tuple[float | None, float | None]] = dataclasses.field(
+        default_factory=dict
+    )
+    required: tuple[tuple[str, str], ...] = ()
+    forbidden: tuple[tuple[str, str], ...] = ()
+    rows: int = 1
+    tolerance: float | None = None
+    worth: float = 0.0
+    sure: float = 0.95
+    policy: str = "improvement"
+    worlds: int = 32
+    max_parents: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_budget(self.budget, ExperimentBudget)
+        if not self.variables:
+            raise ValueError("variables must name at least one that may be set.")
+        for name, (low, high) in self.variables.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(
+                    f"variables[{name!r}] must be a range (least, greatest), both "
+                    f"finite, got ({low}, {high})."
+                )
+        if self.target in self.variables:
+            raise ValueError(
+                f"target {self.target!r} cannot be set in an experiment: take it out "
+                "of variables."
+            )
+        for what, sets in (("sets", self.sets), ("never", self.never)):
+            for each in sets:
+                _check_set(what, each, self.variables)
+        for name, (low, high) in self.constraints.items():
+            bounds = [b for b in (low, high) if b is not None]
+            if not bounds or not all(map(math.isfinite, bounds)):
+                raise ValueError(
+                    f"constraints[{name!r}] needs a finite bound: (least, greatest), "
+                    "one of them None if need be."
+                )
+            if len(bounds) == 2 and bounds[0] > bounds[1]:
+                raise ValueError(
+                    f"constraints[{name!r}] has its bounds the wrong way round: "
+                    f"({low}, {high})."
+                )
+            if name == self.target:
+                raise ValueError(
+                    f"constraints[{name!r}] is about the target, which is optimised."
+                )
+        if both := sorted(set(self.required) & set(self.forbidden)):
+            raise ValueError(f"the edge {both[0]} is both required and forbidden.")
+        least = {
+            "together": (self.together, 1),
+            "rows": (self.rows, 1),
+            "worlds": (self.worlds, 8),
+            "max_parents": (self.max_parents, 1),
+            "seed": (self.seed, 0),
+        }
+        for what, (value, smallest) in least.items():
+            if isinstance(value, bool) or value < smallest:
+                raise ValueError(f"{what} must be >= {smallest}, got {value}.")
+        if self.policy not in POLICIES:
+            raise ValueError(
+                f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
+            )
+        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be > 0 and finite, got {self.tolerance}.")
+        if not 0 <= self.worth < math.inf:
+            raise ValueError(f"worth must be >= 0 and finite, got {self.worth}.")
+        if not 0 < self.sure <= 1:
+            raise ValueError(f"sure must be in (0, 1], got {self.sure}.")
+        _check_prices(self.budget, self.variables)
+        if len(self.allowed_sets()) == 0:
+            raise ValueError("never forbids every experiment: allow one.")
+
+    def allowed_sets(self) -> tuple[tuple[str, ...], ...]:
+        """Which variables one experiment may set, small sets first.
+
+        Raises:
+            ValueError: there are more than 400 of these sets.
+        """
+        names = tuple(self.variables)
+        found = dict.fromkeys(
+            s
+            for k in range(1, min(self.together, len(names)) + 1)
+            for s in itertools.combinations(names, k)
+        ) | dict.fromkeys(tuple(n for n in names if n in s) for s in self.sets)
+        kept = [s for s in found if not any(set(bad) <= set(s) for bad in self.never)]
+        if len(kept) > _MOST_SETS:
+            raise ValueError(
+                f"together {self.together} allows {len(kept)} sets of variables, at "
+                f"most {_MOST_SETS} can be weighed: lower it and name larger sets in "
+                "sets."
+            )
+        return tuple(sorted(kept, key=len))
+
+
+def _check_set(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+    """Refuse a set that names what cannot be set.
+
+    Raises:
+        ValueError: it is empty or names no variable of the campaign.
+    """
+    if not tuple(names):
+        raise ValueError(f"{what} holds an empty set: name its variables.")
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{what} names {name!r}, which is none of the variables "
+                f"{', '.join(known):.200}."
+            )
+
+
+def _check_prices(budget: ExperimentBudget, known: Mapping[str, object]) -> None:
+    """Refuse a misspelt price: the budget alone would let its experiment cost 1.
+
+    Raises:
+        ValueError: there are prices, and one is missing or for no variable.
+    """
+    priced = {name for name, _ in budget.costs}
+    if priced and (wrong := sorted(priced ^ set(known))):
+        have = "has a price for" if wrong[0] in priced else "has no price for"
+        raise ValueError(
+            f"the budget {have} {wrong[0]!r}: price each of "
+            f"{', '.join(known):.200} and nothing else, or nothing."
+        )

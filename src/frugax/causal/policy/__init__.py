@@ -1,0 +1,10 @@
+"""Ways to choose the next experiment, and what its answer is worth.
+
+Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_campaign.md.
+"""
+
+from ._outlook import Outlook
+from ._policies import POLICIES, Policy
+from ._value import Value, value_of
+
+__all__ = ["POLICIES", "Outlook", "Policy", "Value", "value_of"]

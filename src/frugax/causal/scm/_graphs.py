@@ -1,0 +1,145 @@
+"""Random and textbook graphs, many at once, in causal order.
+
+Reads: a kind, how many variables each graph has. Gives: edges from earlier to later
+positions only, so none has a cycle. Names and a shuffled order come in `_batch.py`.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+GRAPHS = (
+    "erdos_renyi",
+    "scale_free",
+    "scale_free_effects",
+    "small_world",
+    "tree",
+    "chain",
+    "fork",
+    "collider",
+    "diamond",
+    "butterfly",
+    "full",
+    "empty",
+)
+"""The kinds that `generate` and `generate_batch` take."""
+
+
+def random_graphs(
+    kind: str,
+    sizes: Int[np.ndarray, " batch"],
+    d: int,
+    edges_per_node: Float[np.ndarray, " batch"],
+    rng: np.random.Generator,
+) -> Bool[np.ndarray, "batch {d} {d}"]:
+    """Edges `[graph, parent, child]`, parents before children.
+
+    Args:
+        kind: one of `GRAPHS`.
+        sizes: variables of each graph; in [1, d].
+        d: variables with padding, which has no edges.
+        edges_per_node: how many edges a random graph has on average, by its variables.
+        rng: where random edges come from.
+
+    Raises:
+        ValueError: there is no such kind.
+
+    References:
+        Barabási & Albert 1999, Science 286:509-512 (scale-free); Newman & Watts 1999,
+        Phys. Lett. A 263:341-346 (small-world).
+    """
+    at, size = np.arange(d), sizes[:, None, None]
+    i, j = at[:, None], at[None]
+    last = size - 1
+    match kind:
+        case "erdos_renyi":
+            share = 2 * edges_per_node[:, None, None] / np.maximum(last, 1)
+            edges = rng.random((len(sizes), d, d), np.float32) < share
+        case "scale_free" | "scale_free_effects":
+            edges = _attached(sizes, d, edges_per_node, rng)
+            if kind == "scale_free_effects":
+                edges = _reversed(edges, sizes)
+        case "small_world":
+            edges = _ring(sizes, d, edges_per_node, rng)
+        case "tree":
+            edges = (rng.random((len(sizes), 1, d)) * j).astype(int) == i
+        case "chain":
+            edges = j == i + 1
+        case "fork":
+            edges = (i == 0) & (j > 0)
+        case "collider":
+            edges = (j == last) & (i < last)
+        case "diamond":
+            middle = (i > 0) & (i < last) & (j == last)
+            edges = ((i == 0) & (j < last)) | middle
+        case "butterfly":
+            edges = (i < size // 2) & (j >= size // 2)
+        case "full":
+            edges = np.ones((1, d, d), bool)
+        case "empty":
+            edges = np.zeros((1, d, d), bool)
+        case _:
+            raise ValueError(
+                f"there is no graph kind {kind!r}: take one of {', '.join(GRAPHS)}."
+            )
+    return np.broadcast_to(edges & (i < j) & (j < size), (len(sizes), d, d))
+
+
+def _attached(
+    sizes: np.ndarray, d: int, edges_per_node: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Each variable takes parents among the earlier, the popular ones more often."""
+    edges = np.zeros((len(sizes), d, d), bool)
+    degree = np.ones((len(sizes), d), np.float32)
+    # The fraction is drawn, so that 1.5 parents each is 1 or 2.
+    whole = edges_per_node[:, None] + rng.random((len(sizes), d))
+    wanted = np.maximum(whole.astype(int), 1)
+    for j in range(1, d):
+        gumbel = -np.log(rng.standard_exponential((len(sizes), j), np.float32))
+        rank = np.argsort(np.argsort(-(np.log(degree[:, :j]) + gumbel), 1), 1)
+        edges[:, :j, j] = rank < wanted[:, j, None]
+        degree[:, :j] += edges[:, :j, j]
+        degree[:, j] += edges[:, :j, j].sum(1)
+    return edges
+
+
+def _reversed(edges: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Every edge turned round, and positions with them: causes are first again."""
+    back = np.maximum(sizes[:, None] - 1 - np.arange(edges.shape[1]), 0)
+    models = np.arange(len(sizes))[:, None, None]
+    turned = edges[models, back[:, :, None], back[:, None, :]]
+    return turned.swapaxes(1, 2)
+
+
+def _ring(
+    sizes: np.ndarray, d: int, edges_per_node: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Neighbours on a ring; one edge in five is moved to a random pair."""
+    at, size = np.arange(d), sizes[:, None, None]
+    gap = np.abs(at[:, None] - at[None])
+    near = np.minimum(gap, size - gap) <= np.maximum(edges_per_node, 1)[:, None, None]
+    near &= (at[:, None] < size) & (at[None] < size)
+    shape = (len(sizes), d, d)
+    share = 0.2 * near.sum((1, 2), keepdims=True) / (size * np.maximum(size - 1, 1))
+    draws = rng.random(shape, np.float32)
+    undirected = (near & (draws >= 0.2)) | (rng.random(shape, np.float32) < share)
+    # Positions on the ring say nothing about causal order.
+    ranks = shuffled(sizes, d, rng)
+    models = np.arange(len(sizes))[:, None, None]
+    upper = np.triu(undirected, 1)
+    both = upper | upper.swapaxes(1, 2)
+    return both[models, ranks[:, :, None], ranks[:, None, :]]
+
+
+def shuffled(
+    sizes: Int[np.ndarray, " batch"], d: int, rng: np.random.Generator
+) -> Int[np.ndarray, "batch {d}"]:
+    """For each graph its variables in random order, padding last.
+
+    Args:
+        sizes: variables of each graph.
+        d: variables with padding.
+        rng: where the order comes from.
+    """
+    keys = rng.random((len(sizes), d), np.float32)
+    keys[np.arange(d) >= sizes[:, None]] = 2
+    return keys.argsort(1).astype(np.int32)

@@ -1,0 +1,121 @@
+"""How every variable of one causal model comes about, as padded arrays.
+
+One formula serves all kinds, so that a program compiled for `D` variables and `H`
+hidden units runs every model that fits into them:
+
+    raw_j = bias_j + x @ weight[:, j] + act_j(x @ inner[:, j] + phase_j) @ outer_j
+            + noise_scale_j * exp(tanh(x @ spread[:, j])) * noise_j
+    x_j   = (raw_j - centre_j) / scale_j
+
+`act` is tanh for a small network and cos for random Fourier features. NumPy evaluates
+it in `_propagate.py`, JAX in `_simulate.py`. Functions of the user's own stand in the
+SCM.
+"""
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+# A JAX or NumPy array, or whatever `vmap` and `jax.tree` put in its place.
+Leaf: TypeAlias = Any
+
+KINDS = ("linear", "mlp", "rff", "function")
+"""What `kind` counts."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Mechanisms:
+    """The arrays of a structural causal model; a pytree, to `vmap` over when stacked.
+
+    `D` variables, of which the last may be padding; `H` hidden units. First index the
+    parent, second the child.
+
+    Attributes:
+        parents: who is a direct cause of whom; bool `(D, D)`.
+        order: variables by index, causes before effects, padding last; int32 `(D,)`.
+        present: which are variables and not padding; bool `(D,)`.
+        kind: index into `("linear", "mlp", "rff", "function")`; int32 `(D,)`.
+        weight: linear effects, `(D, D)`.
+        bias: constants, `(D,)`.
+        inner: weights into the hidden units, `(D, D, H)`.
+        phase: constants of the hidden units, `(D, H)`.
+        outer: weights out of them, `(D, H)`; 0 where `kind` is linear.
+        noise: index into the kinds of noise (`NOISES`); int32 `(D,)`.
+        noise_scale: standard deviation of the noise where nothing spreads it, `(D,)`.
+        spread: how parents change that deviation, `(D, D)`; 0 for equal noise
+            everywhere. It stays within a factor of e.
+        centre: subtracted from each variable once made, `(D,)`.
+        scale: then divides it, `(D,)`; > 0.
+    """
+
+    parents: Leaf
+    order: Leaf
+    present: Leaf
+    kind: Leaf
+    weight: Leaf
+    bias: Leaf
+    inner: Leaf
+    phase: Leaf
+    outer: Leaf
+    noise: Leaf
+    noise_scale: Leaf
+    spread: Leaf
+    centre: Leaf
+    scale: Leaf
+
+
+def blank(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechanisms:
+    """NumPy arrays of variables without causes: standard normal, in the given order.
+
+    Args:
+        batch: leading dimensions.
+        d: variables.
+        hidden: hidden units of each.
+    """
+    zeros = lambda *shape: np.zeros((*batch, *shape), np.float32)
+    ones = np.ones((*batch, d), np.float32)
+    return Mechanisms(
+        parents=np.zeros((*batch, d, d), bool),
+        order=np.tile(np.arange(d, dtype=np.int32), (*batch, 1)),
+        present=np.ones((*batch, d), bool),
+        kind=np.zeros((*batch, d), np.int32),
+        weight=zeros(d, d),
+        bias=zeros(d),
+        inner=zeros(d, d, hidden),
+        phase=zeros(d, hidden),
+        outer=zeros(d, hidden),
+        noise=np.zeros((*batch, d), np.int32),
+        noise_scale=ones,
+        spread=zeros(d, d),
+        centre=zeros(d),
+        scale=ones.copy(),
+    )
+
+
+def padded(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
+    """The same model in larger arrays; the added variables are always 0.
+
+    Args:
+        mechanisms: of one model, without leading dimensions.
+        d: variables with padding.
+        hidden: hidden units with padding.
+
+    Raises:
+        ValueError: it has more variables or hidden units than that.
+    """
+    have_d, have_hidden = np.shape(mechanisms.phase)
+    if have_d > d or have_hidden > hidden:
+        raise ValueError(
+            f"a model of {have_d} variables and {have_hidden} hidden units does not "
+            f"fit into {d} and {hidden}: pad to more."
+        )
+    wide = blank((), d, hidden)
+    wide.present[:] = False
+    wide.noise_scale[:] = 0
+    for field in dataclasses.fields(Mechanisms):
+        small = np.asarray(getattr(mechanisms, field.name))
+        getattr(wide, field.name)[tuple(slice(n) for n in small.shape)] = small
+    return wide

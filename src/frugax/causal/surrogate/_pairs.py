@@ -1,0 +1,143 @@
+"""What is told to the network of each ordered pair of variables."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from ._moments import BASIS
+from ._subsets import log_sum_exp, members, order_posterior, scores, squared
+
+_RIDGES = (0.5, 2.0)  # of the linear score and of the one with curves
+PAIR_FEATURES = 20
+
+
+class Evidence(NamedTuple):
+    """What is computed from moments before any weight is used.
+
+    Attributes:
+        pairs: features of each pair, parent first [batch, width, width, features].
+        linear: log-posterior of each child's parent sets under linear mechanisms,
+            over all orders [batch, width, sets].
+        curved: the same with curves.
+    """
+
+    pairs: Float[np.ndarray, "b w w p"]
+    linear: Float[np.ndarray, "b w s"]
+    curved: Float[np.ndarray, "b w s"]
+
+
+def evidence(
+    moments: Float[np.ndarray, "b w2 f f"], mask: Float[np.ndarray, "b w"]
+) -> Evidence:
+    """Posterior of parent sets under two simple models, and features of pairs.
+
+    Args:
+        moments: from `moments`, w2 = w + 2 and f = 1 + 3 w.
+        mask: 1 for variables that are there.
+    """
+    width = mask.shape[1]
+    n = moments[:, :, 0, 0]
+    centre = moments[:, :, :, :1] / np.maximum(n, 1.0)[:, :, None, None]
+    centred = (moments - centre * moments[:, :, :1, :])[:, :, 1:, 1:]
+    centred = centred.reshape(-1, width + 2, BASIS, width, BASIS, width)
+    gram = np.transpose(centred[:, :width], (1, 2, 3, 4, 5, 0))
+    count, there = n[:, :width].T, mask.T
+    features = []
+    posteriors = []
+    for kinds, ridge in zip((1, BASIS), _RIDGES, strict=True):
+        score = scores(gram[:, :kinds, :, :kinds], count, there, ridge)
+        local = score - log_sum_exp(score, 1)[:, None]
+        alone = score[:, 1 << np.arange(width - 1)] - score[:, :1]
+        alone = np.clip(np.transpose(alone, (2, 0, 1)), -50, None)
+        posterior = np.ascontiguousarray(np.moveaxis(order_posterior(score), 2, 0))
+        posteriors.append(posterior)
+        features += [
+            _logit(_edges(posterior)),
+            _logit(_edges(np.moveaxis(local, 2, 0))),
+            _squash(squared(alone)),
+        ]
+    features += _correlations(centred[:, width], centred[:, width + 1])
+    features += _effects(moments, width)
+    both = mask[:, :, None] * mask[:, None, :]
+    pairs = np.stack(features, axis=-1) * both[..., None]
+    return Evidence(pairs, posteriors[0], posteriors[1])
+
+
+def _edges(log_sets: np.ndarray) -> np.ndarray:
+    """Probability of each edge from those of parent sets [batch, width, sets]."""
+    width = log_sets.shape[1]
+    return squared(np.exp(log_sets) @ members(width))
+
+
+def _logit(p):
+    p = np.clip(p, 1e-5, 1 - 1e-5)
+    return (np.log(p) - np.log1p(-p)) / 4
+
+
+def _squash(x):
+    return np.arcsinh(x) / 3
+
+
+def _correlations(observed, pooled):
+    """Between x of one variable and a basis function of the other."""
+    found = []
+    for g in (observed, pooled):
+        size = np.sqrt(np.einsum("bkiki->bki", g) + 1e-6)
+        r = g / (size[:, :, :, None, None] * size[:, None, None, :, :])
+        found.append(r[:, 0, :, 0])
+        if g is observed:
+            found += [r[:, 1, :, 0], r[:, 2, :, 0], r[:, 0, :, 2], r[:, 2, :, 2]]
+    return found
+
+
+def _effects(moments, width):
+    """What happened to the other variables where one was set."""
+    n = moments[:, :, 0, 0]
+    everything = moments[:, width + 1 :, :, :]
+    done = everything - moments[:, :width]  # rows in which i was set [b, i, f, f]
+    times = done[:, :, 0, 0]
+    some = np.maximum(times, 1.0)[:, :, None]
+    total = done[:, :, 0, 1 : width + 1]
+    mean = total / some
+    squares = np.einsum("bijj->bij", done[:, :, 1 : width + 1, 1 : width + 1])
+    # Against the moments where nothing was set.
+    calm = np.maximum(n[:, width], 1.0)[:, None]
+    usual_mean = moments[:, width, 0, 1 : width + 1] / calm
+    usual = np.einsum("bjj->bj", moments[:, width, 1 : width + 1, 1 : width + 1])
+    usual = usual / calm - usual_mean**2
+    spread = squares / some - mean**2
+    # Regression of j on the basis of i in these rows, with a ridge.
+    index = np.arange(width)
+    own = np.stack([index * 0] + [1 + k * width + index for k in range(BASIS)], 1)
+    block = done[:, index[:, None, None], own[:, :, None], own[:, None, :]]
+    block = block + np.eye(BASIS + 1, dtype=np.float32)[None, None]
+    cross = np.take_along_axis(
+        done[:, :, :, 1 : width + 1], own[None, :, :, None], axis=2
+    )
+    left, gains = squares + 1.0, []
+    for _ in range(BASIS + 1):
+        pivot = block[:, :, 0, 0][:, :, None]
+        left = left - cross[:, :, 0] ** 2 / pivot
+        scaled = block[:, :, 1:, 0] / block[:, :, :1, 0]
+        cross = cross[:, :, 1:] - scaled[..., None] * cross[:, :, :1]
+        block = block[:, :, 1:, 1:] - scaled[..., None] * block[:, :, :1, 1:]
+        gains.append(np.maximum(left, 1e-3))
+    lasting = times[:, :, None]
+    linear = 0.5 * lasting * np.log(gains[0] / gains[1])
+    curved = 0.5 * lasting * np.log(gains[1] / gains[-1])
+    shape = mean.shape
+    shift = (mean - usual_mean[:, None]) * np.sqrt(some)
+    counts = [
+        np.broadcast_to(np.log1p(times)[:, :, None] / 3, shape),
+        np.broadcast_to(np.log1p(n[:, :width])[:, None, :] / 5, shape),
+        np.broadcast_to(np.log1p(n[:, width])[:, None, None] / 5, shape),
+    ]
+    return [
+        _squash(linear),
+        _squash(curved),
+        _squash(shift),
+        np.clip(mean, -3.0, 3.0) * (times > 0)[:, :, None],
+        np.log((spread + 0.1) / (usual[:, None] + 0.1)) * (times > 1)[:, :, None],
+        *counts,
+    ]

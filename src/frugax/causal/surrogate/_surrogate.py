@@ -1,0 +1,198 @@
+"""The trained network as the user meets it: a table in, probabilities out."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..data import Samples
+from ._moments import moments
+from ._network import Answer, Weights, apply_network
+from ._pairs import evidence
+from ._posterior import ParentSetPosterior
+from ._subsets import members, others
+
+MOST = 12  # variables whose sets of parents are all weighed against each other
+# The most rows that training had. More count as that many, since simple models are
+# never quite true and their evidence would grow without end.
+_ROWS = 300.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Surrogate:
+    """Who causes whom in a table of data, without fitting anything to it.
+
+    Neither JAX nor a compiler is needed to ask: the network runs in NumPy, at the size
+    of the table.
+
+    Attributes:
+        weights: of the network, NumPy arrays by name.
+        temperature: log-probabilities are divided by it.
+    """
+
+    weights: Weights
+    temperature: float = 1.0
+
+    def with_temperature(self, temperature: float) -> "Surrogate":
+        """The same network, more (below 1) or less (above 1) certain.
+
+        Args:
+            temperature: > 0.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if not temperature > 0:
+            raise ValueError(f"temperature must be > 0, got {temperature}.")
+        return dataclasses.replace(self, temperature=float(temperature))
+
+    def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
+        """Probability of each edge `[parent, child]`; 0 on the diagonal.
+
+        Up to 12 variables these are the marginals of `posterior`. With more, each
+        variable is judged among the 11 that move most with it.
+
+        Args:
+            samples: observations, experiments or both; at least two rows.
+
+        Raises:
+            ValueError: there are too few rows.
+        """
+        values, intervened, present = table_arrays(samples)
+        d = values.shape[1]
+        if d <= MOST:
+            return self.ask(values[None], intervened[None], present[None]).edges[0]
+        result = np.zeros((d, d), np.float32)
+        near = neighbours(values, intervened, present)
+        for child, columns in enumerate(near):
+            some = (values[None][..., columns], intervened[None][..., columns])
+            answer = self.ask(*some, present[None][..., columns])
+            result[columns, child] = answer.edges[0][:, columns.index(child)]
+        return result
+
+    def posterior(
+        self,
+        samples: Samples,
+        target: str,
+        required: Iterable[str] = (),
+        forbidden: Iterable[str] = (),
+    ) -> ParentSetPosterior:
+        """Probability of every set of parents that `target` can have.
+
+        No set is left out for up to 12 variables. With more, parents are sought among
+        the 11 that move most with the target, and those that are required.
+
+        Args:
+            samples: as for `edges`.
+            target: the variable whose causes are asked for.
+            required: variables known to be parents.
+            forbidden: variables known not to be.
+
+        Raises:
+            ValueError: a name is not in the samples, both required and forbidden, or
+                there are too few rows.
+        """
+        required, forbidden = frozenset(required), frozenset(forbidden)
+        column = samples.index(target)
+        for name in required | forbidden:
+            samples.index(name)
+        if len(required) >= MOST:
+            raise ValueError(
+                f"{len(required)} parents are required; at most {MOST - 1} can be."
+            )
+        values, intervened, present = table_arrays(samples)
+        columns = list(range(values.shape[1]))
+        if len(columns) > MOST:
+            needed = [samples.index(name) for name in sorted(required)]
+            columns = neighbours(values, intervened, present)[column]
+            free = [c for c in columns if c not in needed and c != column]
+            columns = sorted([column, *needed, *free[: MOST - 1 - len(needed)]])
+        answer = self.ask(
+            values[None][..., columns],
+            intervened[None][..., columns],
+            present[None][..., columns],
+        )
+        place = columns.index(column)
+        names = [samples.variables[columns[j]] for j in others(len(columns))[place]]
+        sets = members(len(columns)) > 0
+        found = ParentSetPosterior(
+            target=target,
+            parent_sets=tuple(
+                frozenset(n for n, on in zip(names, row, strict=True) if on)
+                for row in sets
+            ),
+            probs=np.exp(answer.log_sets[0, place].astype(np.float64)),
+        )
+        return found.given(required, forbidden) if required or forbidden else found
+
+    def ask(self, values: Any, intervened: Any, present: Any) -> Answer:
+        """Answers for many data sets of one shape at once.
+
+        Args:
+            values: `(sets, rows, d)` float32, d <= 12; finite.
+            intervened: 1 where a value was set, of the same shape.
+            present: 1 where row, variable and value are there, of the same shape.
+        """
+        m = moments(values, intervened, present)
+        rows = m[:, -1:, :1, :1]
+        m = m * np.minimum(1, _ROWS / np.maximum(rows, 1)).astype(np.float32)
+        mask = present.max(1)
+        told = evidence(m, mask)
+        return apply_network(self.weights, told, mask, temperature=self.temperature)
+
+
+def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, what was set, and what is there; float32 `(n, d)`.
+
+    Raises:
+        ValueError: there are too few rows.
+    """
+    present = np.isfinite(samples.values)
+    few = [n for n, k in zip(samples.variables, present.sum(0), strict=True) if k < 2]
+    if few:
+        raise ValueError(
+            f"{few[0]!r} has fewer than two values: leave it out with `select`, or "
+            "give more rows."
+        )
+    # Sums of large values would lose what they differ by.
+    centre = np.nanmean(samples.values.astype(np.float64), axis=0)
+    values = np.where(present, samples.values - centre, 0).astype(np.float32)
+    spread = np.abs(values).max(0)
+    values /= np.where(spread > 0, spread, 1)
+    return values, samples.intervened.astype(np.float32), present.astype(np.float32)
+
+
+def neighbours(
+    values: np.ndarray, intervened: np.ndarray, present: np.ndarray
+) -> list[list[int]]:
+    """For each variable itself and the 11 it is most related to, in ascending order."""
+    d = values.shape[1]
+    natural = present * (1 - intervened)
+    mean = (values * natural).sum(0) / np.maximum(natural.sum(0), 1)
+    centred = (values - mean) * present
+    z = centred / np.sqrt(np.maximum((centred**2).mean(0), 1e-12))
+    near = []
+    for child in range(d):
+        use = natural[:, child : child + 1]
+        gram = (z * use).T @ z
+        scale = np.sqrt(np.maximum(np.diag(gram), 1e-6))
+        r = gram / scale[:, None] / scale
+        # Partial correlations where rows are enough for them, by a ridge.
+        inverse = np.linalg.inv(r + np.eye(d) * (0.05 + d / max(float(use.sum()), 1)))
+        partial = inverse[child] / np.sqrt(inverse[child, child] * np.diag(inverse))
+        strength = np.maximum(np.abs(partial), 0.5 * np.abs(r[child]))
+        strength[child] = np.inf
+        near.append(sorted(np.argsort(-strength)[:MOST].tolist()))
+    return near
+
+
+def surrogate_record(surrogate: Surrogate) -> Mapping[str, np.ndarray]:
+    """The arrays to keep in a file.
+
+    Args:
+        surrogate: to keep.
+    """
+    temperature = np.array([surrogate.temperature], np.float64)
+    return {**surrogate.weights, "temperature": temperature}

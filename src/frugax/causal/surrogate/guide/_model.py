@@ -1,0 +1,205 @@
+"""The guide's model: scores of listed parent sets of one target for each data set."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._moments import moments
+from .._network import Weights, initial_weights, set_scores
+from .._pairs import PAIR_FEATURES, evidence
+from .._subsets import NEVER
+from .._surrogate import MOST
+from ._batch import TrainingBatchJAX
+from ._config import SurrogateTrainingConfig
+
+
+class Told(NamedTuple):
+    """A batch as the compiled step meets it: arrays of fixed shape, no names.
+
+    Attributes:
+        pairs: features of pairs [batch, 12, 12, features].
+        mask: variables that are there [batch, 12].
+        target: index of the target [batch].
+        posteriors: log-posterior of each listed set under two simple models
+            [batch, k, 2].
+        inside: variables in each listed set [batch, k, 12].
+        listed: 1 for sets, 0 for padding [batch, k].
+    """
+
+    pairs: Any
+    mask: Any
+    target: Any
+    posteriors: Any
+    inside: Any
+    listed: Any
+
+
+def tell(
+    parent_sets: Sequence[Sequence[frozenset[str]]],
+    variable_orders: Sequence[Sequence[str]],
+    target_variables: Sequence[str],
+    observational_data: Any,
+    k: int,
+) -> Told:
+    """Everything that is known of a batch before any weight is used, in NumPy.
+
+    Args:
+        parent_sets: of each example.
+        variable_orders: names of each example's variables.
+        target_variables: of each example.
+        observational_data: [batch, n, d, 4].
+        k: how many sets arrays have room for.
+
+    Raises:
+        ValueError: an example has more than 12 variables, or names do not fit together.
+    """
+    data = np.asarray(observational_data, np.float32)
+    batch = len(target_variables)
+    if data.ndim != 4 or len(data) != batch or data.shape[3] != 4:
+        raise ValueError(
+            f"observational_data has shape {data.shape} for {batch} targets: it must "
+            "be [batch, rows, variables, 4]; see convert_to_jax_batch."
+        )
+    told = Told(
+        pairs=np.zeros((batch, MOST, MOST, PAIR_FEATURES), np.float32),
+        mask=np.zeros((batch, MOST), np.float32),
+        target=np.zeros(batch, np.int32),
+        posteriors=np.zeros((batch, k, 2), np.float32),
+        inside=np.zeros((batch, k, MOST), np.float32),
+        listed=np.zeros((batch, k), np.float32),
+    )
+    for width in sorted({len(order) for order in variable_orders}):
+        if not 2 <= width <= MOST:
+            raise ValueError(
+                f"an example has {width} variables; 2 to {MOST} can be weighed against "
+                "each other: `select` those that matter."
+            )
+        mine = [i for i, order in enumerate(variable_orders) if len(order) == width]
+        value, was_set, _, present = np.moveaxis(data[mine, :, :width], 3, 0)
+        mask = np.ones((len(mine), width), np.float32)
+        found = evidence(moments(value, was_set, present), mask)
+        told.pairs[mine, :width, :width] = found.pairs
+        told.mask[mine, :width] = 1
+        for row, i in enumerate(mine):
+            inside = _inside(parent_sets[i], variable_orders[i], target_variables[i])
+            target = list(variable_orders[i]).index(target_variables[i])
+            others = np.delete(inside, target, axis=1).astype(int)
+            code = (others << np.arange(width - 1)).sum(1)
+            sets = len(code)
+            told.target[i] = target
+            told.inside[i, :sets, :width] = inside
+            told.listed[i, :sets] = 1
+            told.posteriors[i, :sets, 0] = found.linear[row, target, code]
+            told.posteriors[i, :sets, 1] = found.curved[row, target, code]
+    return told
+
+
+def _inside(
+    sets: Sequence[frozenset[str]], order: Sequence[str], target: str
+) -> np.ndarray:
+    """Whether each variable is in each set [sets, variables].
+
+    Raises:
+        ValueError: a name is unknown, or the target its own parent.
+    """
+    place = {name: i for i, name in enumerate(order)}
+    if target not in place:
+        raise ValueError(f"target {target!r} is not among {list(order)!r:.200}.")
+    inside = np.zeros((len(sets), len(order)), np.float32)
+    for row, names in enumerate(sets):
+        for name in names:
+            if name not in place or name == target:
+                raise ValueError(
+                    f"{name!r} cannot be a parent of {target!r}: the variables are "
+                    f"{list(order)!r:.200}."
+                )
+            inside[row, place[name]] = 1
+    return inside
+
+
+@dataclasses.dataclass(frozen=True)
+class ParentSetModel:
+    """Scores parent sets; its weights are a dict of arrays.
+
+    Attributes:
+        config: sizes.
+    """
+
+    config: SurrogateTrainingConfig
+
+    def init(self, key: Any, batch: TrainingBatchJAX | None = None) -> Weights:
+        """Weights before training; the same for every batch.
+
+        Args:
+            key: a JAX random key.
+            batch: not looked at, as no weight depends on a size of the data.
+        """
+        del batch
+        seed = int(jax.random.bits(key, (), jnp.uint32))
+        config = self.config
+        weights = initial_weights(seed, config.model_hidden_dim, config.model_n_layers)
+        return {name: jnp.asarray(x) for name, x in weights.items()}
+
+    def apply(self, params: Weights, batch: TrainingBatchJAX) -> Mapping[str, Any]:
+        """Scores of the batch's parent sets.
+
+        Args:
+            params: from `init`, or trained.
+            batch: from `convert_to_jax_batch`.
+
+        Returns:
+            `"parent_set_logits"` [batch, k], about -1e9 where the list of an example
+            is shorter, and `"parent_sets"`, the lists.
+        """
+        k = batch.expert_probs.shape[1]
+        told = tell(
+            batch.parent_sets,
+            batch.variable_orders,
+            batch.target_variables,
+            batch.observational_data,
+            k,
+        )
+        return {
+            "parent_set_logits": scores_of(params, told),
+            "parent_sets": batch.parent_sets,
+        }
+
+
+def scores_of(params: Weights, told: Told) -> Any:
+    """Scores of listed parent sets [batch, k]; traced by JAX.
+
+    Args:
+        params: weights.
+        told: from `tell`.
+    """
+    logits = set_scores(
+        params,
+        told.pairs,
+        told.mask,
+        told.target,
+        told.inside,
+        told.posteriors,
+        jnp,
+    )
+    return jnp.where(told.listed > 0, logits, NEVER)
+
+
+def create_parent_set_model(
+    config: SurrogateTrainingConfig | Mapping[str, Any] | None = None,
+    max_parent_size: int | None = None,
+) -> ParentSetModel:
+    """A model to train.
+
+    Args:
+        config: its sizes; or some of the options of `SurrogateTrainingConfig`.
+        max_parent_size: in place of the one in `config`.
+    """
+    if config is None or isinstance(config, Mapping):
+        config = SurrogateTrainingConfig(**(config or {}))
+    if max_parent_size is not None:
+        config = dataclasses.replace(config, max_parent_size=max_parent_size)
+    return ParentSetModel(config)

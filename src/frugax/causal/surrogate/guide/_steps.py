@@ -1,0 +1,237 @@
+"""One training step in the guide's call order: compiled, op by op, or what works.
+
+The step contains the model. What needs no weight, the evidence, is computed before it
+in NumPy; the compiled part has one shape for any number of rows, up to 12 variables,
+and any names and parent sets.
+"""
+
+from collections.abc import Callable, Sequence
+from math import comb
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from frugax import train
+
+from .._network import Weights
+from .._surrogate import MOST
+from ._config import SurrogateTrainingConfig
+from ._model import ParentSetModel, Told, scores_of, tell
+
+Loss = Callable[[Any, Any, Any], Any]
+
+
+class _Arrays(NamedTuple):
+    """What one step is given beside its state."""
+
+    told: Told
+    probs: Any
+    accuracies: Any
+    key: Any
+
+
+class SurrogateStep:
+    """One step of training, in the guide's call order.
+
+    Metrics are `total_loss`, `kl_loss` (the mean of the given loss, whatever it is),
+    `regularization_loss`, `mean_expert_accuracy`, `gradient_norm`, `learning_rate`.
+    """
+
+    def __init__(
+        self,
+        loss_fn: Loss,
+        optimizer: optax.GradientTransformation,
+        config: SurrogateTrainingConfig,
+        *,
+        compiled: bool,
+        fallback: bool = False,
+    ) -> None:
+        """Make a step.
+
+        Args:
+            loss_fn: `(logits, expert_probs, parent_sets)` of one example, where
+                `parent_sets` is 1 for the variables in each set [k, 12].
+            optimizer: from optax.
+            config: for the learning rate and the weight decay.
+            compiled: whether to compile it.
+            fallback: run it in another way, with a warning, where that fails.
+        """
+        self._config = config
+        self._optimizer = optimizer
+        self._loss = lambda params, arrays: _total(params, arrays, loss_fn, config)
+        self._room = 1 + sum(
+            comb(MOST - 1, s) for s in range(config.max_parent_size + 1)
+        )
+        self._step = None
+        if compiled:
+            self._step = train.make_train_step(
+                self._loss,
+                optimizer,
+                clip=float("inf"),  # only to have the norm reported
+                fallback=fallback,
+                donate=False,
+            )
+
+    @property
+    def compiles(self) -> int:
+        """Programs compiled so far."""
+        return 0 if self._step is None else self._step.compiles
+
+    @property
+    def compile_seconds(self) -> float:
+        """What compiling took."""
+        return 0.0 if self._step is None else self._step.compile_seconds
+
+    def __call__(
+        self,
+        params: Weights,
+        opt_state: Any,
+        parent_sets: Sequence[Sequence[frozenset[str]]],
+        variable_orders: Sequence[Sequence[str]],
+        target_variables: Sequence[str],
+        observational_data: Any,
+        expert_probs: Any,
+        expert_accuracies: Any,
+        key: Any = None,
+    ) -> tuple[Weights, Any, dict[str, Any]]:
+        """Take a step.
+
+        Args:
+            params: from `ParentSetModel.init`.
+            opt_state: from `optimizer.init(params)`.
+            parent_sets: of each example.
+            variable_orders: of each example.
+            target_variables: of each example.
+            observational_data: [batch, n, d, 4].
+            expert_probs: [batch, k].
+            expert_accuracies: [batch].
+            key: not needed, as nothing in the model is random.
+
+        Raises:
+            ValueError: shapes or names do not fit together.
+        """
+        del key
+        probs = np.asarray(expert_probs, np.float32)
+        k = probs.shape[1]
+        # Room for every set of the configured size: another list is no new program.
+        room = max(self._room, 2 ** max(k - 1, 0).bit_length() if k > self._room else 0)
+        told = tell(
+            parent_sets, variable_orders, target_variables, observational_data, room
+        )
+        arrays = _Arrays(
+            told,
+            np.pad(probs, ((0, 0), (0, room - k))),
+            np.asarray(expert_accuracies, np.float32),
+            None,
+        )
+        if self._step is None:
+            return self._eagerly(params, opt_state, arrays)
+        state = train.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+        state, metrics = self._step(state, arrays)
+        return state.params, state.opt_state, self._named(metrics)
+
+    def _eagerly(
+        self, params: Weights, opt_state: Any, arrays: _Arrays
+    ) -> tuple[Weights, Any, dict[str, Any]]:
+        gradient = jax.value_and_grad(self._loss, has_aux=True)
+        (loss, parts), grads = gradient(params, arrays)
+        updates, opt_state = self._optimizer.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        norm = optax.global_norm(grads)
+        return (
+            params,
+            opt_state,
+            self._named({"loss": loss, "gradient_norm": norm, **parts}),
+        )
+
+    def _named(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        named = dict(metrics)
+        named["total_loss"] = named.pop("loss")
+        named["learning_rate"] = self._config.learning_rate
+        return named
+
+
+def _total(
+    params: Weights, arrays: _Arrays, loss_fn: Loss, config: SurrogateTrainingConfig
+) -> tuple[Any, dict[str, Any]]:
+    logits = scores_of(params, arrays.told)
+    each = (logits, arrays.probs, arrays.told.inside)
+    try:
+        losses = jax.vmap(loss_fn)(*each)
+    except jax.errors.ConcretizationTypeError:
+        # A loss that looks at values can still be called for one example at a time,
+        # if not inside a compiled step.
+        losses = jnp.stack([loss_fn(*one) for one in zip(*each, strict=True)])
+    squares = sum(jnp.sum(x * x) for x in jax.tree.leaves(params))
+    penalty = 0.5 * config.weight_decay * squares
+    loss = losses.mean()
+    return loss + penalty, {
+        "kl_loss": loss,
+        "regularization_loss": penalty,
+        "mean_expert_accuracy": jnp.mean(jnp.asarray(arrays.accuracies)),
+    }
+
+
+def create_jax_surrogate_train_step(
+    model: ParentSetModel,
+    optimizer: optax.GradientTransformation,
+    loss_fn: Loss,
+    config: SurrogateTrainingConfig | None = None,
+) -> SurrogateStep:
+    """A compiled step: one program for all batches of one size.
+
+    Args:
+        model: from `create_parent_set_model`.
+        optimizer: from optax.
+        loss_fn: `(logits, expert_probs, parent_sets)`.
+        config: the model's own by default.
+    """
+    return SurrogateStep(loss_fn, optimizer, config or model.config, compiled=True)
+
+
+def create_surrogate_train_step(
+    model: ParentSetModel,
+    optimizer: optax.GradientTransformation,
+    loss_fn: Loss,
+    config: SurrogateTrainingConfig | None = None,
+) -> SurrogateStep:
+    """The same step, op by op: slower, for looking inside.
+
+    Args:
+        model: from `create_parent_set_model`.
+        optimizer: from optax.
+        loss_fn: `(logits, expert_probs, parent_sets)`.
+        config: the model's own by default.
+    """
+    return SurrogateStep(loss_fn, optimizer, config or model.config, compiled=False)
+
+
+def create_adaptive_train_step(
+    model: ParentSetModel,
+    optimizer: optax.GradientTransformation,
+    loss_fn: Loss,
+    config: SurrogateTrainingConfig | None = None,
+    *,
+    use_jax_compilation: bool = True,
+) -> SurrogateStep:
+    """A compiled step, and where JAX cannot compile the loss, the next best way.
+
+    That is told once, by a warning with the error's name; the numbers are the same.
+
+    Args:
+        model: from `create_parent_set_model`.
+        optimizer: from optax.
+        loss_fn: `(logits, expert_probs, parent_sets)`.
+        config: the model's own by default.
+        use_jax_compilation: False for op by op from the start.
+    """
+    return SurrogateStep(
+        loss_fn,
+        optimizer,
+        config or model.config,
+        compiled=use_jax_compilation,
+        fallback=True,
+    )

@@ -1,0 +1,296 @@
+"""What `frugax causal COMMAND` does. Each returns the process's exit code."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from frugax.errors import ConfigError
+
+from ._consoles import console, errors
+from ._own_function import own_function
+
+if TYPE_CHECKING:
+    from frugax.causal.campaign import Campaign, CampaignConfig, Entry, Experiment
+
+_CONFIG = tyro.conf.arg(metavar="CONFIG")
+Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
+Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+
+
+def run(
+    config: Annotated[Path | None, tyro.conf.Positional, _CONFIG] = None,
+    /,
+    *,
+    resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
+    set: Changes = (),
+) -> int:
+    """Choose experiments within a budget, ask for their answers, write a report.
+
+    For example:
+
+    frugax causal run examples/campaign.yaml
+
+    frugax causal run examples/campaign.yaml --set campaign.seed=3 audit=4
+
+    frugax causal run --resume runs/toy
+
+    Answers come from the config's simulator or, without one, from you: type what the
+    target was (4.2), or values by name (pain=4.2 sleep=7), or "failed" with a reason,
+    "skip" if it did not take place, "quit" to go on another day.
+
+    Args:
+        config: the YAML file that says what may be done and what it may cost.
+        resume: go on with the campaign in this folder.
+        runs: the folder in which the campaign's own folder is made.
+        set: replace single values, as key=value with a dotted key.
+
+    Raises:
+        ConfigError: neither a config nor a campaign to resume, or both.
+    """
+    from frugax.causal import campaign as room
+
+    if (config is None) == (resume is None):
+        raise ConfigError(
+            "say either a config file (frugax causal run examples/campaign.yaml) or "
+            "which campaign to go on with (frugax causal run --resume runs/toy)."
+        )
+    if resume is not None:
+        if set:
+            raise ConfigError(
+                "--set is for a new campaign: this one has begun with what is in "
+                f"{resume / 'config.yaml'}."
+            )
+        folder = resume
+        asked = room.load_campaign_config(folder / "config.yaml")
+        going = _opened(folder)
+        going.keep(folder / "campaign")
+    else:
+        assert config is not None  # one of the two, by the check above
+        asked = room.load_campaign_config(config, overrides=set)
+        going, folder = _begun(asked, config, runs)
+    experiment = _experiment(asked, going)
+    try:
+        advice = room.drive(
+            going,
+            experiment,
+            stop=asked.stop,
+            told=lambda entry: _say(going, entry),
+        )
+    except (KeyboardInterrupt, EOFError):
+        errors.print(
+            f"\nStopped; every answer is kept. Go on with: frugax causal run --resume "
+            f"{folder}",
+            soft_wrap=True,
+            highlight=False,
+        )
+        return 130
+    audited = None
+    if asked.audit and going.samples is not None:
+        with errors.status(f"replaying the campaign in {asked.audit} worlds"):
+            audited = room.audit(going, worlds=asked.audit)
+    _finish(asked, going, folder, advice, audited)
+    return 0
+
+
+def report(folder: Folder, /) -> int:
+    """Write the report of a campaign as it stands.
+
+    For example:
+
+    frugax causal report runs/toy
+
+    Args:
+        folder: the folder of the campaign.
+    """
+    from frugax.causal import campaign as room
+
+    asked = room.load_campaign_config(folder / "config.yaml")
+    going = _opened(folder)
+    _finish(asked, going, folder, going.advise(), None)
+    return 0
+
+
+def _opened(folder: Path) -> "Campaign":
+    from frugax.causal.campaign import Campaign
+
+    try:
+        return Campaign.load(folder / "campaign")
+    except FileNotFoundError:
+        raise ConfigError(f"{folder}: there is no campaign in this folder.") from None
+
+
+def _begun(
+    asked: "CampaignConfig", config: Path, runs: Path
+) -> tuple["Campaign", Path]:
+    """A new campaign in a folder of its own, with its observations told.
+
+    Raises:
+        ConfigError: the observations cannot be read.
+    """
+    import yaml
+
+    from frugax.budget import to_plain
+    from frugax.causal.campaign import Campaign
+    from frugax.causal.data import Samples
+    from frugax.files import make_folder, write_whole
+
+    going = Campaign.begin(asked.campaign)
+    if isinstance(asked.observations, str):
+        path = config.parent / asked.observations
+        try:
+            going.tell_observations(Samples.from_csv(path))
+        except (OSError, ValueError) as e:
+            raise ConfigError(f"{config}: observations: {e}") from e
+    elif asked.observations is not None:
+        simulator = asked.simulator
+        truth = simulator.truth(asked.campaign) if simulator is not None else None
+        if truth is None or simulator is None:
+            raise ConfigError(
+                f"{config}: observations: a function answers experiments only; name a "
+                "CSV file, or leave it out."
+            )
+        going.tell_observations(
+            truth.sample(asked.observations, seed=simulator.seed * 100_003)
+        )
+    make_folder(runs)
+    tried = 1
+    while True:
+        folder = runs / (asked.name if tried == 1 else f"{asked.name}-{tried}")
+        try:
+            folder.mkdir()
+            break
+        except FileExistsError:
+            tried += 1
+    write_whole(
+        folder / "config.yaml", yaml.safe_dump(to_plain(asked), sort_keys=False)
+    )
+    going.keep(folder / "campaign")
+    return going, folder
+
+
+def _experiment(asked: "CampaignConfig", going: "Campaign") -> "Experiment":
+    from frugax.causal import campaign as room
+
+    simulator, settings = asked.simulator, asked.campaign
+    if simulator is None:
+        return lambda entry: _person(going, entry)
+    if simulator.function is not None:
+        function = own_function(simulator.function)
+        return room.asked_of(function, settings.rows, simulator.seed)
+    truth = simulator.truth(settings)
+    assert truth is not None  # only a function has none
+    return room.simulated(truth, settings.rows, simulator.seed)
+
+
+def _person(going: "Campaign", entry: "Entry") -> object:
+    """Ask at the terminal until the answer can be read.
+
+    Raises:
+        EOFError: there is nobody to ask, or they have gone.
+    """
+    from frugax.causal.campaign import Failed
+    from frugax.causal.scm import intervene
+
+    target, forecast = going.settings.target, entry.forecast
+    hope = f", {forecast.expected:.4g} is expected" if forecast is not None else ""
+    console.print(
+        f"Experiment {entry.id}: {intervene(**entry.values)}{hope}.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    while True:
+        said = console.input(f"{target} = ", markup=False).strip()
+        word, _, rest = said.partition(" ")
+        if word == "quit":
+            raise EOFError
+        if word in ("failed", "skip"):
+            return Failed(rest.strip(), charged=word == "failed")
+        try:
+            return _read(said, target)
+        except ValueError as e:
+            errors.print(str(e), highlight=False, markup=False, soft_wrap=True)
+
+
+def _read(said: str, target: str) -> dict[str, list[float]]:
+    """Values by name of what a person typed.
+
+    Raises:
+        ValueError: it is nothing of the kind.
+    """
+    found: dict[str, list[float]] = {}
+    for word in said.replace(",", " ").split():
+        name, sign, number = word.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.inf
+        if math.isinf(value) or (sign and not name):
+            raise ValueError(
+                f"{word!r} is no number: type a value of {target} (or several), or "
+                f"values by name ({target}=4.2), or failed, skip or quit."
+            )
+        found.setdefault(name or target, []).append(value)
+    if not found:
+        raise ValueError(f"type a value of {target}, or failed, skip or quit.")
+    lengths = {len(values) for values in found.values()}
+    if len(lengths) > 1:
+        raise ValueError("give as many values of one variable as of every other.")
+    return found
+
+
+def _say(going: "Campaign", entry: "Entry") -> None:
+    from frugax.causal.scm import intervene
+
+    left = ", ".join(f"{what} {value:.6g}" for what, value in going.left.items())
+    outcome = entry.status
+    if entry.status == "answered":
+        values = going.rows_of(entry)[going.settings.target]
+        known = values[~(values != values)]  # NaN is the one that differs from itself
+        outcome = f"{known.mean():.4g}" if len(known) else "nothing measured"
+    console.print(
+        f"{entry.id:3}  {intervene(**entry.values)}  ->  {outcome}   (left: {left})",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _finish(
+    asked: "CampaignConfig",
+    going: "Campaign",
+    folder: Path,
+    advice: object,
+    audited: object,
+) -> None:
+    from frugax.causal import campaign as room
+    from frugax.files import write_whole
+
+    assert isinstance(advice, room.Advice)
+    assert audited is None or isinstance(audited, room.Audit)
+    truth = None if asked.simulator is None else asked.simulator.truth(asked.campaign)
+    if going.samples is not None:
+        best = going.recommend()
+        console.print(f"Recommended: {best}", highlight=False, soft_wrap=True)
+        if truth is not None:
+            console.print(
+                f"True mean {truth.expected(best.intervention):.4g}, best possible "
+                f"{truth.optimum:.4g}.",
+                highlight=False,
+                soft_wrap=True,
+            )
+    console.print(f"Advice: {advice}", highlight=False, soft_wrap=True)
+    page = room.report_page(asked.name, going, advice, truth=truth, audited=audited)
+    write_whole(folder / "report.html", page)
+    console.print(
+        f"Spent {going.spent:g}. Report: {folder / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+# Each sub-command by its name.
+COMMANDS = {"run": run, "report": report}

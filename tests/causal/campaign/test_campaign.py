@@ -1,0 +1,277 @@
+"""Campaigns: what they ask, what they learn, and that no money is lost."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import Campaign, Failed, drive, simulated
+from frugax.errors import CorruptFileError, FrugaxError
+
+CHAIN = causal.SCM.linear(
+    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
+)
+
+
+def campaign_of(**more):
+    told = {
+        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
+        "target": "y",
+        "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
+        "worlds": 8,
+        **more,
+    }
+    return Campaign(**told)
+
+
+def answered(campaign, ask, rows=1):
+    data = causal.sample(CHAIN, rows, seed=ask.id, intervention=ask.intervention)
+    campaign.tell(ask, data)
+
+
+def test_it_finds_the_best_of_a_chain_and_says_how_sure_it_is():
+    campaign = campaign_of(seed=1)
+    campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
+    while (ask := campaign.ask()) is not None:
+        assert ask.low <= ask.expected <= ask.high
+        assert ask.value.learn >= 0
+        assert ask.value.exploit >= 0
+        answered(campaign, ask)
+    best = campaign.recommend()
+    assert best.value == {"z": pytest.approx(3.0, abs=0.3)}
+    assert best.low <= -3.0 + 0.2
+    assert best.high >= -3.0 - 0.2
+    assert best.right > 0.5
+    assert campaign.spent <= 6.0
+    assert campaign.advise().stop
+    assert "pays for no more" in campaign.advise().why
+
+
+def test_larger_can_be_better():
+    campaign = campaign_of(minimize=False, budget=ExperimentBudget(n=3))
+    campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
+    while (ask := campaign.ask()) is not None:
+        answered(campaign, ask)
+    assert campaign.recommend().value == {"z": pytest.approx(-3.0, abs=0.3)}
+    assert campaign.recommend().expected > 2.5
+
+
+def test_resumed_from_its_file_it_goes_on_as_if_nothing_had_happened(tmp_path):
+    straight, broken = campaign_of(), campaign_of()
+    for campaign in (straight, broken):
+        campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
+    for _ in range(3):
+        broken.save(tmp_path / "c")
+        broken = Campaign.load(tmp_path / "c")
+        one, other = straight.ask(), broken.ask()
+        assert one == other
+        if one is None or other is None:
+            break
+        answered(straight, one)
+        broken.save(tmp_path / "c")
+        broken = Campaign.load(tmp_path / "c")
+        assert [e.id for e in broken.pending] == [other.id]
+        answered(broken, other)
+    assert straight.recommend() == broken.recommend()
+    assert straight.asks == broken.asks
+
+
+def test_nothing_known_gives_questions_but_no_recommendation():
+    campaign = campaign_of()
+    with pytest.raises(FrugaxError, match="nothing is known yet"):
+        campaign.recommend()
+    ask = campaign.ask()
+    assert ask is not None
+    campaign.tell(ask, 1.5)  # a number is the target
+    assert campaign.recommend().low <= campaign.recommend().high
+
+
+def test_several_may_be_under_way_and_all_are_set_aside():
+    campaign = campaign_of(budget=ExperimentBudget(n=4))
+    campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
+    asks = [campaign.ask() for _ in range(4)]
+    assert campaign.ask() is None
+    assert campaign.reserved == sum(a.cost for a in asks if a is not None)
+    assert campaign.spent == 0
+    first = asks[0]
+    assert first is not None
+    campaign.tell_failed(first, "power cut", charged=False)
+    assert campaign.spent == 0
+    assert campaign.ask() is not None  # what never took place may be done again
+    with pytest.raises(ValueError, match="experiment 0 is refunded already"):
+        campaign.tell(first, 1.0)
+    with pytest.raises(ValueError, match="no experiment 9"):
+        campaign.tell(9, 1.0)
+
+
+@pytest.mark.parametrize("policy", ["improvement", "thompson", "gain", "ucb", "random"])
+def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
+    # Not 0.1 + 0.2: a sum of rounded prices must not pass the limit either.
+    for seed in range(3):
+        rng = np.random.default_rng([seed, len(policy)])
+        costs = {n: float(rng.choice([0.1, 0.2, 0.3, 0.7])) for n in ("x", "z")}
+        limit = float(rng.choice([0.3, 0.6, 0.9]))
+        campaign = campaign_of(
+            budget=ExperimentBudget(cost=limit, costs=costs),
+            policy=policy,
+            together=2,
+            seed=seed,
+        )
+        if rng.random() < 0.7:
+            campaign.tell_observations(causal.sample(CHAIN, 12, seed=seed))
+        paid = Fraction()
+        while (ask := campaign.ask()) is not None:
+            match rng.integers(5):
+                case 0:
+                    campaign.tell_failed(ask, "broken")
+                case 1:
+                    campaign.tell(ask, math.nan)
+                case 2:
+                    campaign.tell(ask, {"y": [1.0, math.nan], "x": [math.nan, 0.3]})
+                case 3:
+                    campaign.save(tmp_path / "c")
+                    campaign = Campaign.load(tmp_path / "c")
+                    campaign.tell(ask.id, 2.0)
+                case _:
+                    answered(campaign, ask)
+            paid += sum(Fraction(costs[n]) for n in ask.intervention.values)
+        assert paid <= Fraction(limit)
+        assert campaign.spent == float(paid)
+        if campaign.samples is not None:
+            best = campaign.recommend()
+            assert best.low <= best.expected <= best.high
+
+
+def test_forbidden_sets_are_never_asked_for_and_allowed_ones_are():
+    scm = causal.SCM.linear(
+        {"a": {}, "b": {}, "c": {}, "y": {"a": 1.0, "b": 1.0, "c": 1.0}}
+    )
+    campaign = Campaign(
+        variables={"a": (-1, 1), "b": (-1, 1), "c": (-1, 1)},
+        target="y",
+        budget=ExperimentBudget(n=4),
+        together=3,
+        never=[("a", "b")],
+        worlds=8,
+    )
+    campaign.tell_observations(causal.sample(scm, 60, seed=0))
+    while (ask := campaign.ask()) is not None:
+        assert not {"a", "b"} <= set(ask.intervention.targets)
+        campaign.tell(ask, causal.sample(scm, 5, seed=1, intervention=ask.intervention))
+    best = campaign.recommend()
+    assert set(best.value) in ({"a", "c"}, {"b", "c"})
+    assert best.expected == pytest.approx(-2.0, abs=0.5)
+
+
+def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
+    scm = causal.SCM.linear(
+        {"x": {}, "harm": {"x": 1.0}, "y": {"x": -1.0}}, noise_scale=0.2
+    )
+    told = {
+        "variables": {"x": (-3.0, 3.0)},
+        "target": "y",
+        "budget": ExperimentBudget(n=3),
+        "worlds": 16,
+    }
+    found = {}
+    for name, constraints in (("free", {}), ("safe", {"harm": (None, 1.0)})):
+        campaign = Campaign(**told, constraints=constraints)
+        campaign.tell_observations(causal.sample(scm, 200, seed=0))
+        found[name] = campaign.recommend()
+    assert found["free"].value["x"] == pytest.approx(3.0, abs=0.2)
+    assert 0.5 < found["safe"].value["x"] < 1.1
+    assert found["safe"].keeps >= 0.9
+
+
+def test_known_edges_are_in_every_world():
+    campaign = campaign_of(required=[("x", "y")], forbidden=[("z", "y")])
+    campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
+    known = campaign.look()
+    x, y, z = (known.names.index(n) for n in ("x", "y", "z"))
+    assert known.belief.edges[x, y] == 1
+    assert known.belief.edges[z, y] == 0
+    with pytest.raises(ValueError, match="'q' is named in an edge"):
+        wrong = campaign_of(required=[("q", "y")])
+        wrong.tell_observations(causal.sample(CHAIN, 10, seed=0))
+        wrong.ask()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": "x"}, "target 'x' cannot be set"),
+        ({"variables": {"x": (1.0, 1.0)}}, "variables\\['x'\\] must be a range"),
+        ({"variables": {}}, "variables must name"),
+        ({"budget": ExperimentBudget(cost=1, costs={"x": 1.0})}, "no price for 'z'"),
+        ({"never": [("x",), ("z",)]}, "forbids every experiment"),
+        ({"sets": [("x", "w")]}, "sets names 'w'"),
+        ({"constraints": {"h": (None, None)}}, "needs a finite bound"),
+        ({"constraints": {"y": (None, 1.0)}}, "is about the target"),
+        ({"required": [("x", "y")], "forbidden": [("x", "y")]}, "both required and"),
+        ({"rows": 0}, "rows must be >= 1"),
+        ({"sure": 0.0}, "sure must be in"),
+        ({"policy": "greedy"}, "policy must be one of"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(change, message):
+    with pytest.raises(ValueError, match=message):
+        campaign_of(**change)
+
+
+def test_answers_of_the_wrong_kind_are_refused_and_change_nothing():
+    campaign = campaign_of()
+    ask = campaign.ask()
+    assert ask is not None
+    with pytest.raises(TypeError, match="got a str"):
+        campaign.tell(ask, "much")
+    with pytest.raises(ValueError, match="at least one row"):
+        campaign.tell(ask, {"y": []})
+    with pytest.raises(ValueError, match="float32 cannot hold"):
+        campaign.tell(ask, 1e300)
+    assert [e.id for e in campaign.pending] == [ask.id]
+    assert campaign.samples is None
+
+
+def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
+    path = tmp_path / "c"
+    campaign = campaign_of()
+    campaign.tell_observations(causal.sample(CHAIN, 5, seed=0))
+    campaign.ask()
+    campaign.save(path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(whole), 60):
+        path.write_bytes(whole[:at])
+        with pytest.raises(CorruptFileError, match="no campaign, or damaged"):
+            Campaign.load(path)
+        bent = bytearray(whole)
+        bent[at] ^= 255
+        path.write_bytes(bytes(bent))
+        try:
+            again = Campaign.load(path)
+        except CorruptFileError:
+            continue
+        # A byte that nobody reads, as the archive's dates.
+        assert (again.asks, again.spent) == (campaign.asks, campaign.spent)
+    with pytest.raises(FileNotFoundError):
+        Campaign.load(tmp_path / "none")
+
+
+def test_driven_to_its_end_it_answers_what_was_pending_first():
+    truth = causal.environment_of(CHAIN, {"x": (-2.0, 2.0), "z": (-3.0, 3.0)})
+    campaign = campaign_of(budget=ExperimentBudget(n=3))
+    campaign.tell_observations(truth.sample(30, seed=0))
+    waiting = campaign.ask()
+    assert waiting is not None
+    told = []
+    simulator = simulated(truth, rows=2, seed=0)
+    advice = drive(
+        campaign,
+        lambda e: Failed("broken") if e.id == 1 else simulator(e),
+        told=lambda e: told.append((e.id, e.status)),
+    )
+    assert told == [(0, "answered"), (1, "failed"), (2, "answered")]
+    assert advice.stop
+    assert truth.regret(campaign.recommend().intervention) < 0.5

@@ -1,0 +1,60 @@
+"""A distribution over parent sets, and what can be asked of it."""
+
+import numpy as np
+import pytest
+
+from frugax.causal import ParentSetPosterior
+
+
+def _posterior(probs=(0.5, 0.3, 0.2)):
+    sets = (frozenset(), frozenset("a"), frozenset("ab"))
+    return ParentSetPosterior(target="y", parent_sets=sets, probs=np.array(probs))
+
+
+def test_what_is_derived():
+    p = _posterior()
+    assert p.marginals == pytest.approx({"a": 0.5, "b": 0.2})
+    expected = -sum(x * np.log(x) for x in (0.5, 0.3, 0.2))
+    assert p.entropy == pytest.approx(expected)
+    assert p.best == frozenset()
+    assert p.prob({"b", "a"}) == pytest.approx(0.2)
+    assert p.prob({"b"}) == 0
+    assert _posterior((1.0, 0.0, 0.0)).entropy == 0
+
+
+def test_distance_is_total_variation():
+    assert _posterior().distance(_posterior()) == 0
+    other = ParentSetPosterior(
+        target="y", parent_sets=(frozenset("c"),), probs=np.ones(1)
+    )
+    assert _posterior().distance(other) == pytest.approx(1)
+    assert _posterior().distance(_posterior((0.4, 0.4, 0.2))) == pytest.approx(0.1)
+
+
+def test_given_conditions():
+    p = _posterior().given(required=frozenset("a"))
+    assert p.prob({"a"}) == pytest.approx(0.6)
+    assert _posterior().given(forbidden=frozenset("b")).prob({"a"}) == pytest.approx(
+        0.375
+    )
+    with pytest.raises(ValueError, match="'c'"):
+        _posterior().given(required=frozenset("c"))
+
+
+@pytest.mark.parametrize(
+    ("sets", "probs", "said"),
+    [
+        (("a",), (0.5,), "sum to 0.5"),
+        (("a", "b"), (1.0,), "2 parent sets"),
+        (("a", "a"), (0.5, 0.5), "twice"),
+        (("a", "b"), (1.5, -0.5), ">= 0"),
+        (("a", "b"), (1.0, float("nan")), "finite"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(sets, probs, said):
+    with pytest.raises(ValueError, match=said):
+        ParentSetPosterior(
+            target="y",
+            parent_sets=tuple(frozenset(s) for s in sets),
+            probs=np.array(probs),
+        )

@@ -1,0 +1,105 @@
+"""The surrogate that ships: that it loads, and what it says of data it must know."""
+
+import numpy as np
+import pytest
+
+from frugax import causal
+from frugax.causal.surrogate import _shipped
+from frugax.errors import CorruptFileError
+
+
+def _chain(rows=60, extra=()):
+    """x -> y -> z, observed and with x, then y, set."""
+    equations = {"x": {}, "y": {"x": 1.5}, "z": {"y": -1.0}}
+    equations |= {name: {} for name in extra}
+    scm = causal.SCM.linear(equations, noise_scale=0.7)
+    data = causal.sample(scm, rows, seed=0)
+    for i, value in enumerate((-2.0, -1.0, 1.0, 2.0)):
+        for name in ("x", "y", "z"):
+            do = causal.intervene(**{name: value})
+            data = data.concat(causal.sample(scm, 5, seed=i + 1, intervention=do))
+    return data
+
+
+def test_it_is_small_and_finds_a_chain():
+    assert _shipped._SHIPPED.stat().st_size < 2e6
+    edges = causal.default_surrogate().edges(_chain())
+    assert edges[0, 1] > 0.9
+    assert edges[1, 2] > 0.9
+    rest = edges.copy()
+    rest[0, 1] = rest[1, 2] = 0
+    assert rest.max() < 0.3
+
+
+def test_no_set_of_parents_is_left_out():
+    surrogate = causal.default_surrogate()
+    data = _chain(extra=("u", "v"))
+    p = surrogate.posterior(data, "z")
+    assert len(p.parent_sets) == 2**4
+    assert p.best == {"y"}
+    edges = surrogate.edges(data)
+    for name, marginal in p.marginals.items():
+        assert marginal == pytest.approx(
+            edges[data.index(name), data.index("z")], abs=1e-4
+        )
+    known = surrogate.posterior(data, "z", required=["x"], forbidden=["u"])
+    assert all("x" in s and "u" not in s for s in known.parent_sets)
+
+
+def test_order_units_and_length_of_a_table_do_not_matter():
+    surrogate = causal.default_surrogate()
+    data = _chain(extra=("u",))
+    edges = surrogate.edges(data)
+    turned = data.select(("u", "z", "x", "y"))
+    place = [turned.index(name) for name in data.variables]
+    np.testing.assert_allclose(
+        surrogate.edges(turned)[np.ix_(place, place)], edges, atol=1e-3
+    )
+    other = causal.Samples(
+        data.variables, data.values * 1e4 + 3e5, data.intervened
+    )
+    np.testing.assert_allclose(surrogate.edges(other), edges, atol=2e-2)
+
+
+def test_missing_values_are_left_out():
+    data = _chain()
+    holes = data.values.copy()
+    holes[::7, 1] = np.nan
+    edges = causal.default_surrogate().edges(
+        causal.Samples(data.variables, holes, data.intervened)
+    )
+    assert np.isfinite(edges).all()
+    assert edges[0, 1] > 0.8
+    holes[:, 2] = np.nan
+    with pytest.raises(ValueError, match="'z' has fewer than two values"):
+        causal.default_surrogate().edges(
+            causal.Samples(data.variables, holes, data.intervened)
+        )
+
+
+def test_many_variables_are_judged_among_their_neighbours():
+    data = _chain(rows=150, extra=[f"u{i}" for i in range(13)])
+    edges = causal.default_surrogate().edges(data)
+    assert edges.shape == (16, 16)
+    assert edges[0, 1] > 0.8
+    assert edges[1, 2] > 0.8
+    p = causal.default_surrogate().posterior(data, "z", required=["u12"])
+    assert len(next(iter(p.parent_sets))) >= 1
+    assert p.marginals["u12"] == pytest.approx(1)
+    assert p.marginals["y"] > 0.8
+
+
+def test_files(tmp_path):
+    surrogate = causal.default_surrogate().with_temperature(2.0)
+    causal.save_surrogate(tmp_path / "s.fxz", surrogate)
+    again = causal.load_surrogate(tmp_path / "s.fxz")
+    assert again.temperature == 2
+    data = _chain()
+    np.testing.assert_allclose(again.edges(data), surrogate.edges(data), atol=0.01)
+    from frugax import SizeBudget, compress
+
+    compress.save(tmp_path / "t.fxz", {"w": np.ones(300, np.float32)}, SizeBudget("1x"))
+    with pytest.raises(CorruptFileError, match="no surrogate"):
+        causal.load_surrogate(tmp_path / "t.fxz")
+    with pytest.raises(ValueError, match="temperature"):
+        surrogate.with_temperature(0.0)

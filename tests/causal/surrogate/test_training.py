@@ -1,0 +1,97 @@
+"""Training: one program, NumPy and JAX agree, the truth lowers the loss."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import causal
+from frugax.causal.surrogate._loss import set_index
+from frugax.causal.surrogate._network import apply_network, initial_weights
+from frugax.causal.surrogate._subsets import members, others
+from frugax.causal.surrogate._tasks import FAMILIES, draw_generated, draw_tasks
+from frugax.causal.surrogate._training import as_batch, training_batch
+
+
+def _weights(hidden=8, blocks=1):
+    rng = np.random.default_rng(3)
+    return {
+        name: w + 0.1 * rng.standard_normal(w.shape, np.float32)
+        for name, w in initial_weights(0, hidden, blocks).items()
+    }
+
+
+def test_numpy_and_jax_give_the_same_answer():
+    batch = training_batch(0, 0, 4, 4)
+    told, mask = batch["evidence"], batch["mask"]
+    weights = _weights()
+    here = apply_network(weights, told, mask)
+    there = apply_network(weights, told, mask, xp=jnp)
+    np.testing.assert_allclose(here.edges, np.asarray(there.edges), atol=1e-5)
+    np.testing.assert_allclose(np.exp(here.log_sets).sum(-1), 1, rtol=1e-5)
+    assert here.edges.max() > 0.05
+
+
+def test_before_training_both_posteriors_count_the_same():
+    batch = training_batch(0, 2, 3, 4)
+    told, mask = batch["evidence"], batch["mask"]
+    answer = apply_network(initial_weights(0, 8, 1), told, mask)
+    linear, curved = (np.maximum(p, -40) for p in (told.linear, told.curved))
+    expected = np.where(told.linear < -1e8, 0, np.exp((linear + curved) / 2))
+    expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.exp(answer.log_sets), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tasks_are_standardised_and_repeat(family):
+    draw = lambda: draw_tasks(5, 6, width=5, families=(family,), observed=40)
+    tasks = draw()
+    np.testing.assert_array_equal(draw().values, tasks.values)
+    calm = tasks.values[:, :40]
+    there = tasks.mask > 0
+    np.testing.assert_allclose(calm.mean(1)[there], 0, atol=1e-4)
+    np.testing.assert_allclose(calm.std(1)[there], 1, rtol=1e-3)
+    assert (tasks.intervened[:, :40] == 0).all()
+    assert (tasks.intervened[:, 40:].sum(2) == 1).all()
+    assert (tasks.graphs.sum((1, 2)) > 0).any()
+    assert (np.linalg.matrix_power(tasks.graphs, 5) == 0).all()
+
+
+def test_generated_tasks_have_their_truth():
+    tasks = draw_generated(0, 8, width=4, observed=30, experiments=10)
+    code = set_index(tasks.graphs)
+    for b in range(8):
+        for child in range(4):
+            parents = others(4)[child][members(4)[code[b, child]] > 0]
+            np.testing.assert_array_equal(
+                np.flatnonzero(tasks.graphs[b, :, child]), parents
+            )
+
+
+def test_an_answer_depends_on_who_was_set():
+    tasks = draw_tasks(1, 4, width=4, variables=4, families=("linear",))
+    surrogate = causal.default_surrogate()
+    told = surrogate.ask(tasks.values, tasks.intervened, tasks.present).edges
+    blind = surrogate.ask(tasks.values, 0 * tasks.intervened, tasks.present).edges
+    right = lambda p: np.abs(p - tasks.graphs).mean()
+    assert right(told) < 0.8 * right(blind)
+
+
+@pytest.mark.slow
+def test_training_compiles_once_and_improves(tmp_path):
+    trained = causal.train_surrogate(
+        seed=0, steps=30, variables=4, hidden=8, blocks=1, batch=16
+    )
+    assert trained.steps == 30
+    compiles = [line for line in trained.receipt.lines if "compile" in line.name]
+    assert compiles[0].measured == 1
+    batch = as_batch(draw_tasks(9, 40, width=4))
+
+    def loss(surrogate):
+        answer = surrogate.ask
+        tasks = draw_tasks(9, 40, width=4)
+        p = np.clip(answer(tasks.values, tasks.intervened, tasks.present).edges, 1e-6, 1 - 1e-6)
+        return -np.where(tasks.graphs > 0, np.log(p), np.log1p(-p)).mean()
+
+    assert len(batch["mask"]) == 40
+    before = causal.Surrogate(initial_weights(0, 8, 1))
+    assert loss(trained.surrogate) < loss(before)

@@ -1,0 +1,236 @@
+"""Known networks from files: in the formats of bnlearn's repository and of pgmpy."""
+
+import gzip
+import json
+import zipfile
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+
+from frugax import causal
+from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
+
+BIF = """// who smokes
+network unknown { property author nobody; }
+variable Smoker { type discrete [ 2 ] { no, yes }; }
+variable Cancer {
+  type discrete [ 3 ] { none, early, late };
+}
+variable Xray { type discrete [ 2 ] { clear, spot }; }
+probability ( Smoker ) { table 0.7, 0.3; }
+probability ( Cancer | Smoker ) {
+  (yes) 0.5, 0.3, 0.2;
+  (no) 0.9, 0.1, 0.0;
+}
+/* the smoke itself
+   is seen too */
+probability ( Xray | Smoker, Cancer ) {
+  (no, late) 0.2, 0.8;
+  (yes, late) 0.1, 0.9;
+  default 0.8, 0.2;
+}
+"""
+LINEAR = {
+    "nodes": ["b", "a"],
+    "arcs": [["a", "b"]],
+    "cpds": {
+        "a": {"coefficients": {"(Intercept)": [1.0]}, "variance": [4.0], "parents": []},
+        "b": {
+            "coefficients": {"(Intercept)": [0.0], "a": [-0.5]},
+            "variance": [0.25],
+            "parents": ["a"],
+        },
+    },
+}
+
+
+@pytest.fixture
+def bif(tmp_path):
+    path = tmp_path / "smoke.bif.gz"
+    path.write_bytes(gzip.compress(BIF.encode()))
+    return causal.load_network(path)
+
+
+def test_a_discrete_network_has_its_probabilities(bif):
+    assert bif.parents("Xray") == ("Smoker", "Cancer")
+    assert bif.functions[bif.index("Cancer")].states == ("none", "early", "late")
+    n = 40_000
+    data = causal.sample(bif, n, seed=0)
+    share = lambda given, value: float((given == value).mean())
+    error = 4 * 0.5 / n**0.5
+    assert share(data["Smoker"], 1) == pytest.approx(0.3, abs=error)
+    smokers = data["Cancer"][data["Smoker"] == 1]
+    for state, p in enumerate((0.5, 0.3, 0.2)):
+        assert share(smokers, state) == pytest.approx(p, abs=2 * error)
+    assert not (data["Cancer"][data["Smoker"] == 0] == 2).any()
+    late = causal.sample(bif, n, seed=0, intervention=causal.intervene(Cancer=2.0))
+    # Setting the disease leaves who smokes alone: 0.7 * 0.8 + 0.3 * 0.9.
+    assert share(late["Xray"], 1) == pytest.approx(0.83, abs=error)
+    assert share(late["Smoker"], 1) == pytest.approx(0.3, abs=error)
+
+
+def test_a_discrete_network_runs_in_jax(bif):
+    n = 20_000
+    draw = jax.jit(lambda key: causal.simulate(bif, key, n))
+    by_jax = np.asarray(draw(jax.random.key(0)))
+    by_numpy = causal.sample(bif, n, seed=0).values
+    np.testing.assert_allclose(by_jax.mean(0), by_numpy.mean(0), atol=0.03)
+    assert set(np.unique(by_jax)) == {0, 1, 2}
+
+
+def test_a_linear_network_has_its_coefficients(tmp_path):
+    (tmp_path / "two.json").write_text(json.dumps(LINEAR))
+    scm = causal.load_network(tmp_path / "two.json")
+    assert scm.variables == ("b", "a")
+    assert scm.parents("b") == ("a",)
+    data = causal.sample(scm, 40_000, seed=0)
+    assert data["a"].mean() == pytest.approx(1.0, abs=4 * 2 / 200)
+    assert data["a"].std() == pytest.approx(2.0, rel=0.02)
+    assert data["b"].std() == pytest.approx((0.25 * 4 + 0.25) ** 0.5, rel=0.02)
+    assert data["b"].mean() == pytest.approx(-0.5, abs=4 * 1.1 / 200)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "says"),
+    [
+        ("[ 3 ]", "[ 4 ]", CorruptFileError, "line 5: 4 states are announced and 3"),
+        ("discrete [ 3 ]", "continuous", UnsupportedFileError, "only discrete ones"),
+        ("Cancer | Smoker )", "Cancer | Nobody )", CorruptFileError, "no variable 'No"),
+        (
+            "(yes) 0.5",
+            "(maybe) 0.5",
+            CorruptFileError,
+            "line 10: 'Smoker' has no",
+        ),
+        ("(yes) 0.5, 0.3", "(yes) 0.5, 0.9", CorruptFileError, "are no 3 probabilit"),
+        ("(yes) 0.5, 0.3", "(yes) 0.5", CorruptFileError, "are no 3 probabilities"),
+        ("(yes) 0.5", "(yes) half", CorruptFileError, "half , 0.3|half 0.3 0.2 are no"),
+        ("  (yes) 0.5, 0.3, 0.2;\n", "", CorruptFileError, "misses some states"),
+        ("default 0.8, 0.2;\n}", "", CorruptFileError, "ends in the middle of a part"),
+        ("(no, late)", "(no)", CorruptFileError, "1 states for 2 parents"),
+        ("variable Xray", "varible Xray", CorruptFileError, "'varible' begins no part"),
+        (
+            "probability ( Smoker ) { table 0.7, 0.3; }",
+            "",
+            CorruptFileError,
+            "'Smoker'",
+        ),
+        ("(yes) 0.5, 0.3, 0.2;", "table 1, 0, 0;", CorruptFileError, "must list the"),
+        (BIF, "", CorruptFileError, "holds no variable"),
+        (
+            "Smoker, Cancer ) {",
+            f"Smoker, {', '.join(['Cancer'] * 20)} ) {{",
+            UnsupportedFileError,
+            "more than 10,000,000 probabilities",
+        ),
+    ],
+)
+def test_a_damaged_bif_file_is_refused_with_its_line(tmp_path, old, new, error, says):
+    assert old in BIF
+    (tmp_path / "bad.bif").write_text(BIF.replace(old, new))
+    with pytest.raises(error, match=says):
+        causal.load_network(tmp_path / "bad.bif")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"{", "is no JSON"),
+        (b"\xff", "byte 0 is no text"),
+        (b"[]", "holds no network"),
+        (json.dumps({**LINEAR, "arcs": []}).encode(), r"arc \('a', 'b'\)"),
+        (json.dumps({**LINEAR, "nodes": ["a", "b", "c"]}).encode(), "'c'"),
+        (json.dumps({**LINEAR, "cpds": {}}).encode(), "holds no network"),
+    ],
+)
+def test_a_damaged_json_file_is_refused(tmp_path, content, says):
+    (tmp_path / "bad.json").write_bytes(content)
+    with pytest.raises(CorruptFileError, match=says):
+        causal.load_network(tmp_path / "bad.json")
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_a_file_with_any_damage_is_read_or_refused_by_name(tmp_path_factory, data):
+    whole = data.draw(st.sampled_from([BIF, json.dumps(LINEAR)]))
+    start = data.draw(st.integers(0, len(whole)))
+    length = data.draw(st.integers(0, 20))
+    middle = data.draw(st.text('{}()[],;|/* 01ae."', max_size=6))
+    ending = "bif" if whole is BIF else "json"
+    path = tmp_path_factory.mktemp("any") / f"any.{ending}"
+    path.write_text(whole[:start] + middle + whole[start + length :])
+    try:
+        causal.load_network(path)
+    except (CorruptFileError, UnsupportedFileError) as error:
+        assert "any." in str(error)  # noqa: PT017 - most damage, but not all, is seen
+
+
+def test_json_nested_without_end_is_refused(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(CorruptFileError, match="nested without end"):
+        causal.load_network(tmp_path / "deep.json")
+
+
+def test_a_cut_off_gzip_is_refused(tmp_path):
+    whole = gzip.compress(BIF.encode())
+    for content in (whole[:-20], b"no gzip", b""):
+        (tmp_path / "bad.bif.gz").write_bytes(content)
+        with pytest.raises(CorruptFileError, match=r"bad\.bif\.gz"):
+            causal.load_network(tmp_path / "bad.bif.gz")
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """What pip downloads, with the files in the places where the packages have them."""
+    path = tmp_path / "some-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        folder = "pgmpy/utils/example_models"
+        archive.writestr(f"{folder}/smoke.bif.gz", gzip.compress(BIF.encode()))
+        archive.writestr(f"{folder}/two.json", json.dumps(LINEAR))
+        folder = "cdt/data/resources"
+        archive.writestr(f"{folder}/cyto_full_data.csv", "praf,p44/42\n1,2.5\n3,4\n")
+        target = '"Cause","Effect"\n"p44/42","praf"\n'
+        archive.writestr(f"{folder}/cyto_full_target.csv", target)
+    return path
+
+
+def test_packages_are_read_from_wheels_and_folders_and_never_imported(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "site" / "pgmpy" / "__init__.py").write_text("raise SystemExit")
+    for source in (wheel, tmp_path / "site"):
+        assert causal.load_network("two", source=source).variables == ("b", "a")
+        assert len(causal.load_network("smoke", source=source).variables) == 3
+        samples, edges = causal.load_sachs(source)
+        assert samples.variables == ("praf", "p44/42")
+        assert len(samples) == 2
+        np.testing.assert_array_equal(edges, [[False, False], [True, False]])
+        with pytest.raises(FileNotFoundError, match="pgmpy has no network 'none'"):
+            causal.load_network("none", source=source)
+
+
+def test_an_installed_package_is_found_and_never_imported(wheel, tmp_path, monkeypatch):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    for name in ("pgmpy", "cdt"):
+        (tmp_path / "site" / name / "__init__.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert causal.load_network("two").variables == ("b", "a")
+    assert len(causal.load_sachs()[0]) == 2
+
+
+def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="pip download --no-deps pgmpy"):
+        causal.load_network("ecoli70")
+    with pytest.raises(MissingExtraError, match="pip download --no-deps cdt"):
+        causal.load_sachs()
+    (tmp_path / "bad.whl").write_bytes(b"PK no zip")
+    with pytest.raises(CorruptFileError, match="no sound wheel"):
+        causal.load_sachs(tmp_path / "bad.whl")
+    (tmp_path / "graph.xml").write_text("<xml/>")
+    with pytest.raises(UnsupportedFileError, match=r"end in \.json, \.bif, \.bif\.gz"):
+        causal.load_network(tmp_path / "graph.xml")

@@ -1,0 +1,181 @@
+"""Own data in: frames, CSV files, and what in them is refused, with its place."""
+
+import numpy as np
+import pytest
+
+from frugax import causal
+from frugax.causal import Samples
+
+COLUMNS = {"a b": [1.0, 2.0, 3.0], "y": [0.5, None, "0.25"], "changed": ["", "y", None]}
+
+
+def same(samples, variables=("a b", "y")):
+    assert samples.variables == variables
+    np.testing.assert_array_equal(samples.values, [[1, 0.5], [2, np.nan], [3, 0.25]])
+    np.testing.assert_array_equal(
+        samples.intervened, [[False, False], [False, True], [False, False]]
+    )
+    assert samples.values.dtype == np.float32
+
+
+def test_a_dict_of_columns():
+    same(Samples.from_frame(COLUMNS, intervened="changed"))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "narwhals"])
+def test_frames_of_every_library(library):
+    columns = {**COLUMNS, "y": [0.5, None, 0.25]}
+    if library == "narwhals":
+        pandas = pytest.importorskip("pandas")
+        narwhals = pytest.importorskip("narwhals")
+        frame = narwhals.from_native(pandas.DataFrame(columns))
+    elif library == "pyarrow":
+        frame = pytest.importorskip("pyarrow").table(columns)
+    else:
+        frame = pytest.importorskip(library).DataFrame(columns)
+    same(Samples.from_frame(frame, intervened="changed"))
+
+
+def test_pandas_own_missing_values_and_integers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "a b": pandas.array([1, 2, 3], "Int64"),
+            "y": pandas.array([0.5, pandas.NA, 0.25], "Float64"),
+            "changed": pandas.array([pandas.NA, "y", pandas.NA], "string"),
+        },
+        index=[7, 8, 9],
+    )
+    same(Samples.from_frame(frame, intervened="changed"))
+
+
+class Lazy:
+    columns = ("x",)
+
+    def collect(self):
+        raise AssertionError("nobody asked for it")
+
+
+class Renamed:
+    """Has columns, but not what `column_names` or a mapping says."""
+
+    columns = ("x", 3)
+
+
+@pytest.mark.parametrize(
+    ("frame", "error", "says"),
+    [
+        (Lazy(), TypeError, r"lazy: give frame.collect\(\)"),
+        (Renamed(), TypeError, "column 3 has no text"),
+        (np.zeros((3, 2)), TypeError, "ndarray has none: give a data frame or a dict"),
+        ({}, ValueError, "no column is left"),
+        ({"x": [1.0], "y": [1.0, 2.0]}, ValueError, "'y' has 2 rows and 'x' has 1"),
+        ({"x": ["1", "high"]}, ValueError, "'x' is no number in row 1: 'high'"),
+        ({"x": ["1_000"]}, ValueError, "'x' is no number in row 0: '1_000'"),
+        ({"x": np.zeros((2, 2))}, ValueError, "'x' is no column"),
+        ({"x": 3.0}, ValueError, "'x' is no column"),
+        ({"x": "abc"}, ValueError, "'x' is no column"),
+        ({"x": [1.0, 1e39]}, ValueError, "'x' is infinite in row 1"),
+        ({"x": [1.0, float("inf")]}, ValueError, "'x' is infinite in row 1"),
+    ],
+)
+def test_what_is_no_table_is_refused(frame, error, says):
+    with pytest.raises(error, match=says):
+        Samples.from_frame(frame)
+
+
+@pytest.mark.parametrize(
+    ("intervened", "says"),
+    [
+        ("what", "no column 'what', only x, y, z, done"),
+        ("z", "'z', row 1: 'q' is no variable"),
+        ({"x": "y"}, "'y' is neither true nor false in row 0"),
+        ({"w": "done"}, "intervened has 'w', which is no variable"),
+        (np.zeros((2, 2), bool), r"bool of shape \(2, 3\), not bool of \(2, 2\)"),
+        (np.zeros((2, 3)), r"not float64 of \(2, 3\)"),
+    ],
+)
+def test_interventions_that_are_none_are_refused(intervened, says):
+    table = {"x": [1.0, 2.0], "y": [2.0, 3.0], "z": ["x", "q"], "done": [True, False]}
+    variables = ["x", "y"] if isinstance(intervened, str | dict) else ["x", "y", "done"]
+    with pytest.raises(ValueError, match=says):
+        Samples.from_frame(table, intervened=intervened, variables=variables)
+
+
+def test_what_was_changed_can_be_said_in_three_ways():
+    table = {"x": [1.0, 2.0], "y": [2.0, 3.0], "do": ["x; y", "obs"], "d": [1, 0]}
+    by_name = Samples.from_frame(table, intervened="do", variables=["x", "y"])
+    by_flag = Samples.from_frame(
+        {**table, "e": ["True", "false"]},
+        intervened={"x": "d", "y": "e"},
+        variables=["x", "y"],
+    )
+    by_array = Samples.from_frame(
+        table, intervened=np.array([[True] * 2, [False] * 2]), variables=["x", "y"]
+    )
+    for samples in (by_name, by_flag, by_array):
+        assert samples.intervened.tolist() == [[True, True], [False, False]]
+
+
+def test_a_csv_file(tmp_path):
+    path = tmp_path / "lab.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfa b,y,changed\r\n1,0.5,\r\n2,NA,y\r\n"3",0.25,none\r\n\r\n'
+    )
+    same(Samples.from_csv(path, intervened="changed"))
+    (tmp_path / "semicolon.csv").write_text("x;y\n1;2\n")
+    assert len(Samples.from_csv(tmp_path / "semicolon.csv", delimiter=";")) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty: its first line must name the columns"),
+        (b"x,y\n1,2\n1\n", "line 3: 1 cells, but the first line names 2"),
+        (b"x,x\n1,2\n", "line 1: every column needs a name of its own"),
+        (b"x,\n1,2\n", "line 1: every column needs a name"),
+        (b"x\n\xff\n", "byte 2 is no UTF-8"),
+        (b'x\n"1\n', "line 2: unexpected end of data"),
+        (b"x\none\n", "lab.csv: 'x' is no number in row 0: 'one'"),
+    ],
+)
+def test_a_damaged_csv_file_is_refused_with_its_line(tmp_path, content, says):
+    (tmp_path / "lab.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        Samples.from_csv(tmp_path / "lab.csv")
+    with pytest.raises(FileNotFoundError):
+        Samples.from_csv(tmp_path / "none.csv")
+
+
+def test_tables_are_joined_cut_and_reordered():
+    scm = causal.SCM.linear({"x": {}, "y": {"x": 1.0}})
+    seen = causal.sample(scm, 3, seed=0)
+    done = causal.sample(scm, 2, seed=1, intervention=causal.intervene(x=1.0))
+    both = seen.concat(done.select(["y", "x"]))
+    assert len(both) == 5
+    assert both.intervened.sum() == 2
+    np.testing.assert_array_equal(both["x"][3:], 1.0)
+    np.testing.assert_array_equal(both.rows(slice(3)).values, seen.values)
+    with pytest.raises(ValueError, match="only one of the two tables has y"):
+        seen.concat(seen.select(["x"]))
+    with pytest.raises(ValueError, match="no variable 'z', only x, y"):
+        seen["z"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "values", "intervened", "says"),
+    [
+        ((), np.zeros((1, 0)), np.zeros((1, 0), bool), "variables must be given"),
+        (("x", "x"), np.zeros((1, 2)), np.zeros((1, 2), bool), "each once"),
+        (("x",), np.zeros((1, 2)), np.zeros((1, 1), bool), r"need \(n, 1\)"),
+        (("x",), np.zeros((1, 1)), np.zeros((2, 1), bool), "1 rows and intervened 2"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(variables, values, intervened, says):
+    import jaxtyping
+
+    # Whoever runs the type checker hears of most of these from that.
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError)) as told:
+        Samples(variables, values.astype(np.float32), intervened)
+    if told.type is ValueError:
+        assert told.match(says)
