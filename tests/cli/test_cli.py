@@ -1,6 +1,7 @@
 """The command: help with examples, one line for each mistake, and honest exit codes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -409,7 +410,7 @@ def test_a_progressive_file_is_read_as_far_as_is_said(tmp_path):
     to = ["-o", "part.npz"]
     done = frugax("decompress", "m.fxz", *to, "--rel-error", "0.05", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Read 3," in done.stdout
+    assert re.search(r"Read [23],\d+ of 1\d,\d+ bytes", done.stdout)
     assert "kept" in done.stdout
     with np.load(tmp_path / "part.npz") as part:
         error = np.linalg.norm(part["w"] - w) / np.linalg.norm(w)

@@ -314,7 +314,9 @@ def test_what_could_be_shorter_is_not_blamed_on_what_could_not():
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(bytes=2000, rel_error=0.01))
     assert re.fullmatch(
-        r"allow a larger error: 'w' alone takes [\d,]+ bytes\.", caught.value.hint
+        r"allow a relative error of [\d.]+, the least found in so many bytes: "
+        r"'w' alone takes [\d,]+ bytes\.",
+        caught.value.hint,
     )
 
 

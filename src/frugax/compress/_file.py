@@ -146,7 +146,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         arrays = dict(self.decoded())
         try:
-            return rebuild(self.header.structure, [arrays[name] for name in self])
+            return rebuild(
+                self.header.structure, [arrays[name] for name in self._records]
+            )
         except (ValueError, RecursionError) as e:
             raise CorruptFileError(f"{self._place}: {e}") from e
 
@@ -161,9 +163,10 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        records = self.header.tensors
         try:
-            for record, array in decode_tensors(self._bytes(), self.header, records):
+            for record, array in decode_tensors(
+                self._bytes(), self.header, self.header.tensors
+            ):
                 yield record.name, array
         except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{self._place}: {e.args[0]}") from e

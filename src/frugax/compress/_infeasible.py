@@ -9,6 +9,8 @@ from ._draft import Draft
 from ._plan import plan_of
 from ._step_search import StepSearch
 
+_LARGER = "allow a larger error: "
+
 
 def refuse(
     search: StepSearch, draft: Draft, limit: int, budget: SizeBudget
@@ -37,9 +39,11 @@ def refuse(
             reachable["max_abs"] = least
     for name, said in (("rel_error", "relative"), ("max_abs", "largest")):
         if name in reachable:
+            offer = f"allow a {said} error of {reachable[name]:.4g}, the least found"
             instead = (
-                f"allow a {said} error of {reachable[name]:.4g}, the least found in so "
-                f"many bytes, or {instead}"
+                f"{offer} in so many bytes: {instead.removeprefix(_LARGER)}"
+                if instead.startswith(_LARGER)
+                else f"{offer} in so many bytes, or {instead}"
             )
     raise InfeasibleBudgetError(
         "the smallest file of these weights"
@@ -70,7 +74,7 @@ def hint(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> st
         f"{binds.name or '(the array)'!r} alone takes {binds.stored_bytes:,} bytes."
     )
     if not only_size and sum(source.exact_bytes for source in exact_only) < limit:
-        return f"allow a larger error: {longest}"
+        return f"{_LARGER}{longest}"
     named: list[str] = []
     for s in exact_only:
         if needed <= limit:
