@@ -196,7 +196,7 @@ def sachs(wheels: Path) -> dict[str, Any]:
         "surrogate": causal.default_surrogate().edges(samples),
         "surrogate, logarithms": causal.default_surrogate().edges(logs),
         "empty graph": np.zeros(truth.shape),
-        "random graph": random & off,
+        "random graph": random * off,
     }
     return {
         name: {
