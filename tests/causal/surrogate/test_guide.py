@@ -131,7 +131,7 @@ def test_one_program_for_all_sizes_and_data_reach_the_weights():
     assert logits["parent_set_logits"].shape == (4, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_cannot_be_compiled_runs_and_says_so_once():
     model = causal.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 0})
     optimizer = optax.sgd(0.1)
