@@ -1,6 +1,7 @@
 """The older guide's names: losses, batches, and the three steps."""
 
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +95,12 @@ def test_of_many_variables_the_near_ones_and_the_parents_are_taken():
 
 
 def test_bad_sizes_are_refused():
-    for bad in ({"model_hidden_dim": 6}, {"learning_rate": 0.0}, {"batch_size": 0}):
+    wrong: list[dict[str, Any]] = [
+        {"model_hidden_dim": 6},
+        {"learning_rate": 0.0},
+        {"batch_size": 0},
+    ]
+    for bad in wrong:
         with pytest.raises(ValueError, match=next(iter(bad))):
             causal.SurrogateTrainingConfig(**bad)
 
@@ -131,7 +137,7 @@ def test_one_program_for_all_sizes_and_data_reach_the_weights():
     assert logits["parent_set_logits"].shape == (4, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_cannot_be_compiled_runs_and_says_so_once():
     model = causal.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 0})
     optimizer = optax.sgd(0.1)
@@ -146,7 +152,7 @@ def test_what_cannot_be_compiled_runs_and_says_so_once():
         make(model, optimizer, causal.kl_divergence_loss, use_jax_compilation=False),
     ]
     b = causal.convert_to_jax_batch(_problem())
-    losses = []
+    losses, metrics = [], {}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for step in steps:

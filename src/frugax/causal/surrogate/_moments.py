@@ -15,31 +15,29 @@ BASIS = 3
 _REACH = 5.0
 
 
-def basis(z: Any, present: Any, xp: Any = np) -> Any:
+def basis(z: Any, present: Any) -> Any:
     """Functions of each standardised variable, and a constant.
 
     Args:
         z: standardised values [..., n, d].
         present: 1 where there is a value, else 0 [..., n, d].
-        xp: `numpy` or `jax.numpy`.
 
     Returns:
         [..., n, 1 + 3 d]: the constant, then x of all variables, then the others.
     """
-    one = xp.ones_like(z[..., :1])
-    odd = xp.sin(1.5 * z) * present
-    even = (xp.cos(1.3 * z) - 0.43) * present
-    return xp.concatenate([one, z, odd, even], axis=-1)
+    one = np.ones_like(z[..., :1])
+    odd = np.sin(1.5 * z) * present
+    even = (np.cos(1.3 * z) - 0.43) * present
+    return np.concatenate([one, z, odd, even], axis=-1)
 
 
-def moments(values: Any, intervened: Any, present: Any, xp: Any = np) -> Any:
+def moments(values: Any, intervened: Any, present: Any) -> Any:
     """Sums over rows of products of basis functions.
 
     Args:
         values: [..., n, d] float32; what is not present may be anything finite.
         intervened: 1 where the value was set by an experiment, else 0 [..., n, d].
         present: 1 where row, variable and value are there, else 0 [..., n, d].
-        xp: `numpy` or `jax.numpy`.
 
     Returns:
         [..., d + 2, f, f] with f = 1 + 3 d: for each variable over the rows in which
@@ -49,16 +47,16 @@ def moments(values: Any, intervened: Any, present: Any, xp: Any = np) -> Any:
     natural = present * (1 - intervened)
     count = natural.sum(-2)
     # A variable that was set in every row has no natural spread: take what there is.
-    use = xp.where((count > 1)[..., None, :], natural, present)
-    count = xp.maximum(use.sum(-2), 1)[..., None, :]
+    use = np.where((count > 1)[..., None, :], natural, present)
+    count = np.maximum(use.sum(-2), 1)[..., None, :]
     mean = (values * use).sum(-2)[..., None, :] / count
     centred = (values - mean) * present
-    scale = xp.sqrt((centred**2 * use).sum(-2)[..., None, :] / count)
-    z = xp.clip(centred / xp.where(scale > 1e-9, scale, 1), -_REACH, _REACH)
-    columns = basis(z, present, xp)
+    scale = np.sqrt((centred**2 * use).sum(-2)[..., None, :] / count)
+    z = np.clip(centred / np.where(scale > 1e-9, scale, 1), -_REACH, _REACH)
+    columns = basis(z, present)
     row = present.max(-1)
     untouched = row * (1 - (intervened * present).max(-1))
-    weights = xp.concatenate([natural, untouched[..., None], row[..., None]], axis=-1)
-    weights = xp.swapaxes(weights, -1, -2)  # [..., d + 2, n]
+    weights = np.concatenate([natural, untouched[..., None], row[..., None]], axis=-1)
+    weights = np.swapaxes(weights, -1, -2)  # [..., d + 2, n]
     weighted = weights[..., None] * columns[..., None, :, :]  # [..., d + 2, n, f]
-    return xp.swapaxes(weighted, -1, -2) @ columns[..., None, :, :]
+    return np.swapaxes(weighted, -1, -2) @ columns[..., None, :, :]

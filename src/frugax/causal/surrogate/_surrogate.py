@@ -1,7 +1,7 @@
 """The trained network as the user meets it: a table in, probabilities out."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -206,13 +206,3 @@ def neighbours(
         strength[child] = np.inf
         near.append(sorted(np.argsort(-strength)[:MOST].tolist()))
     return near
-
-
-def surrogate_record(surrogate: Surrogate) -> Mapping[str, np.ndarray]:
-    """The arrays to keep in a file.
-
-    Args:
-        surrogate: to keep.
-    """
-    temperature = np.array([surrogate.temperature], np.float64)
-    return {**surrogate.weights, "temperature": temperature}

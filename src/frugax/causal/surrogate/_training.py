@@ -138,7 +138,11 @@ def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, A
         width: the most variables.
     """
     observed, experiments = _ROWS[index // 2 % len(_ROWS)]
-    rows = {"width": width, "observed": observed, "experiments": experiments}
+    rows: dict[str, Any] = {
+        "width": width,
+        "observed": observed,
+        "experiments": experiments,
+    }
     if index % 2:
         tasks = draw_generated([seed, index], batch, **rows)
     else:

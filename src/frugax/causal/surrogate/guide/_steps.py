@@ -139,10 +139,10 @@ class SurrogateStep:
         gradient = jax.value_and_grad(self._loss, has_aux=True)
         (loss, parts), grads = gradient(params, arrays)
         updates, opt_state = self._optimizer.update(grads, opt_state, params)
-        params = optax.apply_updates(params, updates)
+        moved: Any = optax.apply_updates(params, updates)
         norm = optax.global_norm(grads)
         return (
-            params,
+            moved,
             opt_state,
             self._named({"loss": loss, "gradient_norm": norm, **parts}),
         )
