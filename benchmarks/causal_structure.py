@@ -152,7 +152,9 @@ def cell(family: str, noise: str, d: int, graphs: int, few: int) -> dict[str, An
         "d": d,
         "edges": float(truth.sum((1, 2)).mean()),
         "surrogate": {
-            "auroc": float(np.mean([auroc(edges[b][off], truth[b][off]) for b in rated])),
+            "auroc": float(
+                np.mean([auroc(edges[b][off], truth[b][off]) for b in rated])
+            ),
             "f1": float(np.mean(ours)),
             "ece": calibration_error(edges[:, off], truth[:, off]),
             "cpu_ms": 1e3 * cpu,
