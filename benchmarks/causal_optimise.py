@@ -160,19 +160,21 @@ def models(count: int) -> Iterator[tuple[str, causal.Environment]]:
 
 
 def random_models(
-    count: int, trials: int, rows: int, methods: Sequence[str]
+    count: int, trials: int, rows: int, methods: Sequence[str], first: int = 0
 ) -> dict[str, Any]:
     found: dict[str, list[list[float]]] = {m: [] for m in methods}
     names: list[str] = []
     nothing: list[float] = []
     cpu = dict.fromkeys(methods, 0.0)
     for i, (name, env) in enumerate(models(count)):
+        if i < first:
+            continue
         names.append(name)
         nothing.append(env.regret())
         for method in methods:
             each, spent = regrets(METHODS[method], env, trials, rows, i)
             found[method].append(each)
-            cpu[method] += spent / count
+            cpu[method] += spent / (count - first)
         print(
             f"{i:3} {name:22} "
             + " ".join(f"{m} {found[m][-1][-1]:.3f}" for m in methods),
@@ -216,6 +218,7 @@ def main() -> None:
     parser.add_argument("part", nargs="?", default="all")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--models", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="of the models")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--names", nargs="*", default=list(TRIALS))
