@@ -225,11 +225,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--to", type=Path)
     asked = parser.parse_args()
-    have = [
-        m
-        for m in METHODS
-        if m != "gies + regression" or (gies_regression.__module__ and _has_gies())
-    ]
+    have = [m for m in METHODS if m != "gies + regression" or _has_gies()]
     result: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -240,7 +236,11 @@ def main() -> None:
             )
         if asked.part in ("all", "random"):
             part = random_models(
-                asked.models, asked.trials, asked.rows or 10, asked.methods or have
+                asked.models,
+                asked.trials,
+                asked.rows or 10,
+                asked.methods or have,
+                asked.first,
             )
             result[f"random, {part['rows']} rows"] = part
             head = ["method", "mean regret", "95 %", "campaign minus it", "CPU-s"]
