@@ -160,19 +160,21 @@ def models(count: int) -> Iterator[tuple[str, causal.Environment]]:
 
 
 def random_models(
-    count: int, trials: int, rows: int, methods: Sequence[str]
+    count: int, trials: int, rows: int, methods: Sequence[str], first: int = 0
 ) -> dict[str, Any]:
     found: dict[str, list[list[float]]] = {m: [] for m in methods}
     names: list[str] = []
     nothing: list[float] = []
     cpu = dict.fromkeys(methods, 0.0)
     for i, (name, env) in enumerate(models(count)):
+        if i < first:
+            continue
         names.append(name)
         nothing.append(env.regret())
         for method in methods:
             each, spent = regrets(METHODS[method], env, trials, rows, i)
             found[method].append(each)
-            cpu[method] += spent / count
+            cpu[method] += spent / (count - first)
         print(
             f"{i:3} {name:22} "
             + " ".join(f"{m} {found[m][-1][-1]:.3f}" for m in methods),
@@ -216,17 +218,14 @@ def main() -> None:
     parser.add_argument("part", nargs="?", default="all")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--models", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="of the models")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--names", nargs="*", default=list(TRIALS))
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--to", type=Path)
     asked = parser.parse_args()
-    have = [
-        m
-        for m in METHODS
-        if m != "gies + regression" or (gies_regression.__module__ and _has_gies())
-    ]
+    have = [m for m in METHODS if m != "gies + regression" or _has_gies()]
     result: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -237,7 +236,11 @@ def main() -> None:
             )
         if asked.part in ("all", "random"):
             part = random_models(
-                asked.models, asked.trials, asked.rows or 10, asked.methods or have
+                asked.models,
+                asked.trials,
+                asked.rows or 10,
+                asked.methods or have,
+                asked.first,
             )
             result[f"random, {part['rows']} rows"] = part
             head = ["method", "mean regret", "95 %", "campaign minus it", "CPU-s"]
