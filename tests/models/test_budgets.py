@@ -355,7 +355,7 @@ def batches_of(net, number, seed):
 @pytest.mark.parametrize(
     "net",
     [
-        pytest.param(net, id=name, marks=[pytest.mark.thorough] * (name == "encoder"))
+        pytest.param(net, id=name, marks=[pytest.mark.thorough] * (name != "mlp"))
         for name, net in DTYPE_NETS.items()
     ],
 )

@@ -127,7 +127,7 @@ def test_eight_blocks_are_one_loop_and_seven_are_not(layer: Any):
 # An encoder's loop is that of a decoder without the memory.
 @pytest.mark.parametrize(
     "layer",
-    [STACKS[0], STACKS[1], pytest.param(STACKS[3], marks=pytest.mark.thorough)],
+    [STACKS[0], *(pytest.param(STACKS[i], marks=pytest.mark.thorough) for i in (1, 3))],
     ids=lambda layer: type(layer).__name__,
 )
 def test_a_loop_gives_the_numbers_of_its_blocks(layer: Any):

@@ -124,7 +124,7 @@ def transformer(layers=48, width=32):
 
 
 # By `make test` those that compile quickly; all by `make thorough`.
-QUICK = (rnn, stacked_layers, dropout_from_keys)
+QUICK = (rnn, stacked_layers)
 
 
 MODELS = [

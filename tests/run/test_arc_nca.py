@@ -165,7 +165,7 @@ def finished(tmp_path_factory):
     return folder, run(config, folder, config_folder=path.parent)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_keeps_what_does_not_depend_on_the_machine(finished):
     _, outcome = finished
     for spend in outcome.receipt.spends:
@@ -175,7 +175,7 @@ def test_a_run_keeps_what_does_not_depend_on_the_machine(finished):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_journal_holds_grids_and_summaries_of_each_task(arc, finished):
     streams = watch.read(finished[0].journal, strict=True).streams
     for name in SMALL["tasks"]:
@@ -196,7 +196,7 @@ def test_the_journal_holds_grids_and_summaries_of_each_task(arc, finished):
             assert (episodes[name] <= 1).all()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_report_shows_the_grids_and_the_answers_are_printed(
     arc, finished, capsys, tmp_path
 ):

@@ -55,7 +55,13 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "shape"), LAYOUTS)
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        pytest.param(*layout, marks=[pytest.mark.thorough] * (layout[1] == (8,)))
+        for layout in LAYOUTS
+    ],
+)
 def test_fifty_steps_are_those_of_one_device(kind, shape, on_one_device):
     layout = Layout.over(shape, kind)
     told, state, step = losses(50, layout=layout)
