@@ -3,6 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from fractions import Fraction
+from numbers import Integral
 
 from ._quantities import format_seconds, parse_seconds
 
@@ -44,7 +46,9 @@ class ExperimentBudget:
             )
         if cost is not None and not 0 < cost < math.inf:
             raise ValueError(f"cost must be > 0 and finite, got {cost}.")
-        if n is not None and (isinstance(n, bool) or n < 1):
+        if n is not None and (
+            isinstance(n, bool) or not isinstance(n, Integral) or n < 1
+        ):
             raise ValueError(f"n must be a whole number >= 1, got {n!r}.")
         prices = dict(costs)
         for name, price in prices.items():
@@ -54,7 +58,7 @@ class ExperimentBudget:
                 )
         put = object.__setattr__
         put(self, "cost", None if cost is None else float(cost))
-        put(self, "n", n)
+        put(self, "n", None if n is None else int(n))
         limit = None if seconds is None else parse_seconds(seconds, name="seconds")
         put(self, "seconds", limit)
         put(self, "costs", tuple(sorted((k, float(v)) for k, v in prices.items())))
@@ -62,6 +66,15 @@ class ExperimentBudget:
     def price(self, name: str) -> float:
         """What one experiment of this name costs: its entry in `costs`, else 1."""
         return dict(self.costs).get(name, 1.0)
+
+    def exact_price(self, name: str) -> Fraction:
+        """The same as the decimal that it was written as: three of 0.1 are 0.3."""
+        return Fraction(repr(self.price(name)))
+
+    @property
+    def exact_cost(self) -> Fraction | None:
+        """The most that all may cost, as the decimal that it was written as."""
+        return None if self.cost is None else Fraction(repr(self.cost))
 
     def __str__(self) -> str:
         parts: list[str] = []

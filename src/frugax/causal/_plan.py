@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +47,7 @@ class CausalPlan(JsonPlan):
     def predicted(self) -> float:
         """What the experiments cost together; <= `budget.cost`, if that is set."""
         # Exact before it is rounded, so that rounding cannot pass the limit.
-        return float(sum(Fraction(self.budget.price(name)) for name in self.names))
+        return float(sum(map(self.budget.exact_price, self.names)))
 
     def __str__(self) -> str:
         rows = [
@@ -117,12 +116,13 @@ def plan(
     )
     order = [int(i) for i in np.argsort(-rates, kind="stable")]  # ties: as given
     chosen: list[int] = []
-    left = None if budget.cost is None else Fraction(budget.cost)
+    left = budget.exact_cost
     for i in order:
-        fits = left is None or Fraction(prices[i]) <= left
+        price = budget.exact_price(names[i])
+        fits = left is None or price <= left
         if fits and rates[i] > 0 and len(chosen) != budget.n:
             chosen.append(i)
-            left = None if left is None else left - Fraction(prices[i])
+            left = None if left is None else left - price
     return CausalPlan(
         budget=budget,
         names=tuple(names[i] for i in chosen),

@@ -61,7 +61,7 @@ class Entry:
 
 def price(budget: ExperimentBudget, names: Iterable[str]) -> Fraction:
     """What setting these variables together costs."""
-    return sum((Fraction(budget.price(name)) for name in names), Fraction())
+    return sum(map(budget.exact_price, names), Fraction())
 
 
 def paid(
@@ -86,16 +86,17 @@ def fits(
     if budget.n is not None and len(held) >= budget.n:
         return False
     spent = paid(budget, held, "pending", "answered", "failed")
-    return budget.cost is None or spent + price(budget, names) <= Fraction(budget.cost)
+    most = budget.exact_cost
+    return most is None or spent + price(budget, names) <= most
 
 
 def left(budget: ExperimentBudget, entries: Iterable[Entry]) -> Mapping[str, float]:
     """What may still be spent, by limit."""
     held = [e for e in entries if e.status != "refunded"]
     found: dict[str, float] = {}
-    if budget.cost is not None:
+    if budget.exact_cost is not None:
         spent = paid(budget, held, "pending", "answered", "failed")
-        found["cost"] = float(Fraction(budget.cost) - spent)
+        found["cost"] = float(budget.exact_cost - spent)
     if budget.n is not None:
         found["n"] = budget.n - len(held)
     return found
