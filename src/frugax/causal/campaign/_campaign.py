@@ -447,6 +447,8 @@ class Campaign:
         return 0.05 * known.scale if told is None else told
 
     def _waiting(self, ask: Ask | Entry | int) -> Entry:
+        if isinstance(ask, bool):  # an int to Python, but no number of an experiment
+            raise ValueError(f"{ask} is no question and no number of one.")
         number = ask if isinstance(ask, int) else ask.id
         for entry in self._state.entries:
             if entry.id == number:
