@@ -102,6 +102,8 @@ def test_several_may_be_under_way_and_all_are_set_aside():
     assert campaign.ask() is not None  # what never took place may be done again
     with pytest.raises(ValueError, match="experiment 0 is refunded already"):
         campaign.tell(first, 1.0)
+    with pytest.raises(ValueError, match="True is no question"):
+        campaign.tell(True, 1.0)
     with pytest.raises(ValueError, match="no experiment 9"):
         campaign.tell(9, 1.0)
 
@@ -210,6 +212,16 @@ def test_known_edges_are_in_every_world():
         ({"constraints": {"h": (None, None)}}, "needs a finite bound"),
         ({"constraints": {"y": (None, 1.0)}}, "is about the target"),
         ({"required": [("x", "y")], "forbidden": [("x", "y")]}, "both required and"),
+        ({"required": [("x", "z"), ("z", "x")]}, "cycle x -> z -> x"),
+        (
+            {"required": [("w", "x"), ("x", "z"), ("z", "y"), ("y", "x")]},
+            "cycle x -> z -> y -> x",
+        ),
+        ({"required": [("x", "x")]}, "cycle x -> x"),
+        ({"never": ["xz"]}, "never holds 'xz'"),
+        ({"sets": ["xz"]}, "sets holds 'xz'"),
+        ({"forbidden": ["xz"]}, "forbidden holds 'xz'"),
+        ({"required": [("x", "z", "y")]}, "which is no edge"),
         ({"rows": 0}, "rows must be >= 1"),
         ({"sure": 0.0}, "sure must be in"),
         ({"policy": "greedy"}, "policy must be one of"),
@@ -255,6 +267,10 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
             continue
         # A byte that nobody reads, as the archive's dates.
         assert (again.asks, again.spent) == (campaign.asks, campaign.spent)
+    for junk in (b"", b"junk", b"PK"):
+        path.write_bytes(junk)
+        with pytest.raises(CorruptFileError, match="it is no archive of arrays"):
+            Campaign.load(path)
     with pytest.raises(FileNotFoundError):
         Campaign.load(tmp_path / "none")
 

@@ -76,11 +76,11 @@ class Campaign:
                 budget=budget,
                 minimize=minimize,
                 together=together,
-                sets=tuple(tuple(s) for s in sets),
-                never=tuple(tuple(s) for s in never),
+                sets=_groups(sets),
+                never=_groups(never),
                 constraints=dict(constraints or {}),
-                required=tuple((a, b) for a, b in required),
-                forbidden=tuple((a, b) for a, b in forbidden),
+                required=_groups(required),
+                forbidden=_groups(forbidden),
                 rows=rows,
                 tolerance=tolerance,
                 worth=worth,
@@ -447,6 +447,8 @@ class Campaign:
         return 0.05 * known.scale if told is None else told
 
     def _waiting(self, ask: Ask | Entry | int) -> Entry:
+        if isinstance(ask, bool):  # an int to Python, but no number of an experiment
+            raise ValueError(f"{ask} is no question and no number of one.")
         number = ask if isinstance(ask, int) else ask.id
         for entry in self._state.entries:
             if entry.id == number:
@@ -478,6 +480,11 @@ class Campaign:
         if self._path is not None:
             _file.write(self._path, state)
         self._state, self._known = state, None
+
+
+def _groups(told: Sequence[Sequence[str]]) -> Any:
+    # A text stays one, so that the settings refuse it: its letters are no names.
+    return tuple(each if isinstance(each, str) else tuple(each) for each in told)
 
 
 def _behind(outlook: Outlook) -> np.ndarray:

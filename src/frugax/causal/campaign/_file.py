@@ -92,6 +92,12 @@ def read(path: str | os.PathLike[str]) -> State:
     name = os.fspath(path)
     data = Path(path).read_bytes()
     try:
+        if not zipfile.is_zipfile(io.BytesIO(data)):
+            # NumPy would take it for a pickle and advise to allow that.
+            raise CorruptFileError(
+                f"{name} is no campaign, or damaged (it is no archive of arrays): go "
+                "back to a copy of it."
+            )
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         told = json.loads(arrays["campaign"].tobytes())
@@ -107,7 +113,8 @@ def read(path: str | os.PathLike[str]) -> State:
         *(zipfile.BadZipFile, zlib.error, WrongValueError, NotImplementedError),
     ) as e:
         raise CorruptFileError(
-            f"{name} is no campaign, or damaged ({e}): go back to a copy of it."
+            f"{name} is no campaign, or damaged "
+            f"({str(e) or type(e).__name__}): go back to a copy of it."
         ) from e
 
 

@@ -95,6 +95,14 @@ class Settings:
                 raise ValueError(
                     f"constraints[{name!r}] is about the target, which is optimised."
                 )
+        for what, pairs in (("required", self.required), ("forbidden", self.forbidden)):
+            for pair in pairs:
+                _check_edge(what, pair)
+        if cycle := _cycle(self.required):
+            raise ValueError(
+                f"required has the cycle {' -> '.join(cycle)}: nothing can be among "
+                "its own causes, so take one of these edges out."
+            )
         if both := sorted(set(self.required) & set(self.forbidden)):
             raise ValueError(f"the edge {both[0]} is both required and forbidden.")
         least = {
@@ -143,12 +151,47 @@ class Settings:
         return tuple(sorted(kept, key=len))
 
 
+def _check_edge(what: str, pair: object) -> None:
+    """Refuse an edge that is no pair of names.
+
+    Raises:
+        ValueError: it is none; a text of two letters is not taken for two names.
+    """
+    if isinstance(pair, str) or not isinstance(pair, tuple) or len(pair) != 2:
+        raise ValueError(
+            f"{what} holds {pair!r}, which is no edge: write (cause, effect)."
+        )
+
+
+def _cycle(edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """A cycle of edges, its first name again at its end; empty if there is none."""
+    effects: dict[str, list[str]] = {}
+    for cause, effect in edges:
+        effects.setdefault(cause, []).append(effect)
+    done: set[str] = set()
+    for start in effects:
+        path, open_ = [start], [iter(effects[start])]
+        while path:
+            name = next((n for n in open_[-1] if n not in done), None)
+            if name is None:
+                done.add(path.pop())
+                open_.pop()
+            elif name in path:
+                return (*path[path.index(name) :], name)
+            else:
+                path.append(name)
+                open_.append(iter(effects.get(name, ())))
+    return ()
+
+
 def _check_set(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:
     """Refuse a set that names what cannot be set.
 
     Raises:
-        ValueError: it is empty or names no variable of the campaign.
+        ValueError: it is a text, is empty or names no variable of the campaign.
     """
+    if isinstance(names, str):
+        raise ValueError(f"{what} holds {names!r}: write a set of names, ({names!r},).")
     if not tuple(names):
         raise ValueError(f"{what} holds an empty set: name its variables.")
     for name in names:
