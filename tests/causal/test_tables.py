@@ -75,7 +75,16 @@ class Renamed:
         ({"x": np.zeros((2, 2))}, ValueError, "'x' is no column"),
         ({"x": 3.0}, ValueError, "'x' is no column"),
         ({"x": "abc"}, ValueError, "'x' is no column"),
-        ({"x": [1.0, 1e39]}, ValueError, "'x' is infinite in row 1"),
+        (
+            {"x": [1.0, 1e39]},
+            ValueError,
+            "'x' is 1e.39 in row 1, too large for float32",
+        ),
+        (
+            {"x": np.linspace(0, 1, 9) + 1.7e9},
+            ValueError,
+            "'x' is so far from 0 .* subtract a constant",
+        ),
         ({"x": [1.0, float("inf")]}, ValueError, "'x' is infinite in row 1"),
     ],
 )

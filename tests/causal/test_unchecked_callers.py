@@ -22,6 +22,11 @@ for case in (
     lambda: Samples(("x",), np.zeros((1, 1)), no(2, 1)),
     lambda: causal.simulate(scm.mechanisms, None, 3, causal.intervene(x=1.0)),
     lambda: causal.intervene(x="high"),
+    lambda: causal.sample(scm, 3, seed=-1),
+    lambda: causal.default_surrogate().edges({"x": [1.0]}),
+    lambda: causal.default_surrogate().edges(np.zeros((60, 3))),
+    lambda: causal.likely_graph(np.zeros(3)),
+    lambda: causal.train_surrogate(seed=0, steps=0),
 ):
     try:
         case()
@@ -44,6 +49,12 @@ ValueError values has 1 rows and intervened 2: give both for every row.
 TypeError do(x = 1) has names and the arrays of a model have none: give \
 intervention.arrays(variables, D).
 TypeError value for 'x' must be a number, not 'high'.
+ValueError seed must be >= 0, got -1.
+TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
+TypeError samples must be a table with names, not ndarray: give \
+Samples.observed(names, array).
+ValueError edges has shape (3,), but must be (d, d), [parent, child].
+ValueError steps must be >= 1, got 0.
 """
 
 

@@ -61,6 +61,47 @@ def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
     assert campaign.spent <= 5
 
 
+OWN = CONFIG.partition("simulator:")[0] + 'simulator: {function: "lab.py:lab"}\n'
+
+
+def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
+    lab = tmp_path / "lab.py"
+    lab.write_text(
+        "def lab(values, *, rows, seed):\n"
+        "    if seed < 4:\n"
+        "        return {'y': [0.0]}\n"
+        "    raise RuntimeError('boom')\n"
+    )
+    config.write_text(OWN.replace("cost: 5", "cost: 20"))
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout.count("failed: RuntimeError: boom") == 3
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "--resume runs/chain" in done.stderr
+    kept = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+    assert [e.status for e in kept.asks] == ["answered"] * 3 + ["failed"] * 3
+    assert kept.asks[-1].why == "RuntimeError: boom"
+    assert kept.spent >= 6  # those that failed are paid
+    # Now one error at a time, and the run goes on.
+    lab.write_text(
+        "def lab(values, *, rows, seed):\n    return {'y': [1 / (seed % 2)]}\n"
+    )
+    done = frugax("causal", "run", "--resume", "runs/chain", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "failed: ZeroDivisionError: " in done.stdout
+
+
+def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
+    (tmp_path / "lab.py").write_text("def lab(values, rows): return 0.0\n")
+    config.write_text(OWN)
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "runs").exists()
+    assert "must take (values, *, rows, seed)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -9,7 +9,7 @@ import tyro
 from frugax.errors import ConfigError
 
 from ._consoles import console, errors
-from ._own_function import own_function
+from ._own_experiment import OwnExperiment
 
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, CampaignConfig, Entry, Experiment
@@ -48,7 +48,8 @@ def run(
         set: replace single values, as key=value with a dotted key.
 
     Raises:
-        ConfigError: neither a config nor a campaign to resume, or both.
+        ConfigError: neither a config nor a campaign to resume, or both; or the config's
+            function cannot be asked.
     """
     from frugax.causal import campaign as room
 
@@ -65,20 +66,22 @@ def run(
             )
         folder = resume
         asked = room.load_campaign_config(folder / "config.yaml")
+        experiment = _experiment(asked)
         going = _opened(folder)
         going.keep(folder / "campaign")
     else:
         assert config is not None  # one of the two, by the check above
         asked = room.load_campaign_config(config, overrides=set)
+        experiment = _experiment(asked)  # refused before a folder is made for it
         going, folder = _begun(asked, config, runs)
-    experiment = _experiment(asked, going)
+
+    def told(entry: "Entry") -> None:
+        _say(going, entry)
+        if isinstance(experiment, OwnExperiment):
+            experiment.check(folder)
+
     try:
-        advice = room.drive(
-            going,
-            experiment,
-            stop=asked.stop,
-            told=lambda entry: _say(going, entry),
-        )
+        advice = room.drive(going, experiment, stop=asked.stop, told=told)
     except (KeyboardInterrupt, EOFError):
         errors.print(
             f"\nStopped; every answer is kept. Go on with: frugax causal run --resume "
@@ -171,21 +174,20 @@ def _begun(
     return going, folder
 
 
-def _experiment(asked: "CampaignConfig", going: "Campaign") -> "Experiment":
+def _experiment(asked: "CampaignConfig") -> "Experiment":
     from frugax.causal import campaign as room
 
     simulator, settings = asked.simulator, asked.campaign
     if simulator is None:
-        return lambda entry: _person(going, entry)
+        return lambda entry: _person(settings.target, entry)
     if simulator.function is not None:
-        function = own_function(simulator.function)
-        return room.asked_of(function, settings.rows, simulator.seed)
+        return OwnExperiment(simulator.function, settings.rows, simulator.seed)
     truth = simulator.truth(settings)
     assert truth is not None  # only a function has none
     return room.simulated(truth, settings.rows, simulator.seed)
 
 
-def _person(going: "Campaign", entry: "Entry") -> object:
+def _person(target: str, entry: "Entry") -> object:
     """Ask at the terminal until the answer can be read.
 
     Raises:
@@ -194,7 +196,7 @@ def _person(going: "Campaign", entry: "Entry") -> object:
     from frugax.causal.campaign import Failed
     from frugax.causal.scm import intervene
 
-    target, forecast = going.settings.target, entry.forecast
+    forecast = entry.forecast
     hope = f", {forecast.expected:.4g} is expected" if forecast is not None else ""
     console.print(
         f"Experiment {entry.id}: {intervene(**entry.values)}{hope}.",
@@ -246,7 +248,7 @@ def _say(going: "Campaign", entry: "Entry") -> None:
     from frugax.causal.scm import intervene
 
     left = ", ".join(f"{what} {value:.6g}" for what, value in going.left.items())
-    outcome = entry.status
+    outcome = f"{entry.status}: {entry.why}" if entry.why else entry.status
     if entry.status == "answered":
         values = going.rows_of(entry)[going.settings.target]
         known = values[~(values != values)]  # NaN is the one that differs from itself

@@ -113,3 +113,31 @@ def test_a_graph_names_what_is_likely():
     edges[0, 1], edges[1, 0] = 0.5, 0.5
     assert causal.likely_graph(edges).tolist()[0][1] is True
     assert not causal.likely_graph(np.zeros((2, 2), np.float32)).any()
+
+
+def test_one_variable_has_no_edges_and_a_constant_one_is_named():
+    surrogate = causal.default_surrogate()
+    one = _chain().select(("x",))
+    assert surrogate.edges(one).tolist() == [[0]]
+    assert surrogate.posterior(one, "x").best == frozenset()
+    values = _chain().values.copy()
+    values[:, 1] = 3.0
+    with pytest.warns(UserWarning, match="^y: constant in every row"):
+        surrogate.edges(causal.Samples.observed(("x", "y", "z"), values))
+
+
+@pytest.mark.parametrize(
+    ("edges", "says"),
+    [
+        ([[0, np.nan], [0, 0]], r"edges\[0, 1\] is nan"),
+        ([[0, 0], [2, 0]], r"edges\[1, 0\] is 2"),
+    ],
+)
+def test_what_are_no_probabilities_of_edges_is_refused(edges, says):
+    with pytest.raises(ValueError, match=says):
+        causal.likely_graph(np.array(edges, np.float32))
+
+
+def test_no_variable_is_its_own_parent():
+    with pytest.raises(ValueError, match="'y' is required as a parent of itself"):
+        causal.default_surrogate().posterior(_chain(), "y", required=["y"])

@@ -79,8 +79,44 @@ def arrays_of(
                 f"{given.dtype} of {given.shape}."
             )
         changed[:] = given
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by `Samples`
-        return tuple(variables), values.astype(np.float32), changed
+    return tuple(variables), as_float32(values, variables), changed
+
+
+def as_float32(
+    values: np.ndarray, variables: Sequence[str]
+) -> Float[np.ndarray, "n d"]:
+    """Values as a table keeps them.
+
+    Args:
+        values: `(n, d)`, float64.
+        variables: names of the columns.
+
+    Raises:
+        ValueError: a value is too large for float32, or a column is so far from 0 that
+            float32 loses what its values differ by.
+    """
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    for name, column, kept in zip(variables, values.T, narrow.T, strict=True):
+        too_large = np.isinf(kept) & np.isfinite(column)
+        if too_large.any():
+            row = int(np.flatnonzero(too_large)[0])
+            raise ValueError(
+                f"{name!r} is {column[row]:g} in row {row}, too large for float32: "
+                "give it in a larger unit."
+            )
+        known = np.isfinite(column)
+        rounded = kept[known].astype(np.float64) - column[known]
+        # A constant column has nothing to lose. The mean of what is left, as squares of
+        # values near the largest of float64 would overflow.
+        spread = np.std(column[known] - column[known].mean()) if known.any() else 0.0
+        if spread > 0 and np.std(rounded) > 1e-3 * spread:
+            raise ValueError(
+                f"{name!r} is so far from 0 that float32 loses what its values differ "
+                f"by (mean {column[known].mean():g}, spread {spread:.3g}): subtract a "
+                "constant, for example its mean, first."
+            )
+    return narrow
 
 
 def _columns(frame: Any) -> list[str]:

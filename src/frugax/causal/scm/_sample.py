@@ -39,7 +39,7 @@ def sample(
 
     Raises:
         ValueError: the intervention names no variable of the model or a hidden one, `n`
-            is negative, or the model gives values that are no finite float32.
+            or `seed` is negative, or the model gives values that are no finite float32.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
@@ -48,6 +48,8 @@ def sample(
     """
     if n < 0:
         raise ValueError(f"n must be >= 0 rows, got {n}.")
+    if seed < 0:
+        raise ValueError(f"seed must be >= 0, got {seed}.")
     if standardise:
         scm = standardised(scm)
     intervention = intervention or Intervention()

@@ -1,6 +1,7 @@
 """The trained network as the user meets it: a table in, probabilities out."""
 
 import dataclasses
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,10 +59,14 @@ class Surrogate:
             samples: observations, experiments or both; at least two rows.
 
         Raises:
+            TypeError: this is no `Samples`.
             ValueError: there are too few rows.
         """
         values, intervened, present = table_arrays(samples)
+        _warn_of_constants(samples, values)
         d = values.shape[1]
+        if d == 1:
+            return np.zeros((1, 1), np.float32)
         if d <= MOST:
             return self.ask(values[None], intervened[None], present[None]).edges[0]
         result = np.zeros((d, d), np.float32)
@@ -91,11 +96,18 @@ class Surrogate:
             forbidden: variables known not to be.
 
         Raises:
+            TypeError: `samples` is no `Samples`.
             ValueError: a name is not in the samples, both required and forbidden, or
-                there are too few rows.
+                the target itself; or there are too few rows.
         """
         required, forbidden = frozenset(required), frozenset(forbidden)
+        _check_samples(samples)
         column = samples.index(target)
+        if target in required:
+            raise ValueError(
+                f"{target!r} is required as a parent of itself, which no variable can "
+                "be: take it out of required=."
+            )
         for name in required | forbidden:
             samples.index(name)
         if len(required) >= MOST:
@@ -103,6 +115,9 @@ class Surrogate:
                 f"{len(required)} parents are required; at most {MOST - 1} can be."
             )
         values, intervened, present = table_arrays(samples)
+        _warn_of_constants(samples, values)
+        if values.shape[1] == 1:
+            return ParentSetPosterior(target, (frozenset(),), np.ones(1))
         columns = list(range(values.shape[1]))
         if len(columns) > MOST:
             needed = [samples.index(name) for name in sorted(required)]
@@ -151,7 +166,22 @@ def likely_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:
 
     Args:
         edges: their probabilities, from `Surrogate.edges`.
+
+    Raises:
+        ValueError: they are no square table of probabilities.
     """
+    edges = np.asarray(edges)
+    if edges.ndim != 2 or edges.shape[0] != edges.shape[1]:
+        raise ValueError(
+            f"edges has shape {edges.shape}, but must be (d, d), [parent, child]."
+        )
+    wrong = np.argwhere(~((edges >= 0) & (edges <= 1)))  # true for NaN also
+    if len(wrong):
+        i, j = map(int, wrong[0])
+        raise ValueError(
+            f"edges[{i}, {j}] is {edges[i, j]}, which is no probability: give numbers "
+            "from 0 to 1."
+        )
     # Of two that are equal the upper one.
     first = np.triu(np.ones(edges.shape, bool), 1) & (edges == edges.T)
     likelier = edges * ((edges > edges.T) | first)
@@ -169,6 +199,7 @@ def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         ValueError: there are too few rows.
     """
+    _check_samples(samples)
     present = np.isfinite(samples.values)
     few = [n for n, k in zip(samples.variables, present.sum(0), strict=True) if k < 2]
     if few:
@@ -182,6 +213,35 @@ def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     spread = np.abs(values).max(0)
     values /= np.where(spread > 0, spread, 1)
     return values, samples.intervened.astype(np.float32), present.astype(np.float32)
+
+
+def _check_samples(samples: Samples) -> None:
+    """Refuse a frame or an array in the place of a table.
+
+    Raises:
+        TypeError: this is no `Samples`.
+    """
+    if not isinstance(samples, Samples):
+        way = "from_frame(frame)"
+        if isinstance(samples, np.ndarray):
+            way = "observed(names, array)"
+        raise TypeError(
+            f"samples must be a table with names, not {type(samples).__name__}: give "
+            f"Samples.{way}."
+        )
+
+
+def _warn_of_constants(samples: Samples, values: np.ndarray) -> None:
+    moved = values.any(0)  # they are centred
+    names = [n for n, m in zip(samples.variables, moved, strict=True) if not m]
+    if names:
+        warnings.warn(
+            f"{', '.join(names):.200}: constant in every row, which shows neither "
+            "causes nor effects; what is said of it is what training assumed. Leave it "
+            "out with `select`.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def neighbours(

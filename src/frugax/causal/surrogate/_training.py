@@ -84,6 +84,9 @@ def train_surrogate(
     """
     if not 3 <= variables <= 12:
         raise ValueError(f"variables must be in 3..12, got {variables}.")
+    for what, number, least in (("steps", steps, 1), ("seed", seed, 0)):
+        if number < least:
+            raise ValueError(f"{what} must be >= {least}, got {number}.")
     start = time.process_time()
     warm = max(1, min(200, steps // 10))
     rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm, steps)

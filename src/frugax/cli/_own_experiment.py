@@ -1,0 +1,85 @@
+"""A user's own function that answers experiments: what it raises ends no campaign."""
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from frugax.errors import ConfigError, FrugaxError
+
+from ._own_function import own_function
+
+if TYPE_CHECKING:
+    from frugax.causal.campaign import Entry
+
+# As many errors one after the other are the function's fault, and each costs money.
+_MOST = 3
+
+
+class OwnExperiment:
+    """Asks a function; what it raises is an experiment that failed, and was paid.
+
+    Attributes:
+        target: module:function, or file.py:function.
+        raised: errors since the function last answered.
+    """
+
+    def __init__(self, target: str, rows: int, seed: int) -> None:
+        from frugax.causal import campaign as room
+
+        function = own_function(target)
+        _check_signature(target, function)
+        self.target = target
+        self.raised = 0
+        self._ask = room.asked_of(function, rows, seed)
+
+    def __call__(self, entry: "Entry") -> Any:
+        """What the function gives, or `Failed` with the error's type and text.
+
+        Args:
+            entry: the experiment.
+        """
+        from frugax.causal.campaign import Failed
+
+        try:
+            answer = self._ask(entry)
+        except Exception as e:
+            self.raised += 1
+            said = " ".join(str(e).split())[:300]
+            return Failed(f"{type(e).__name__}: {said}" if said else type(e).__name__)
+        self.raised = 0
+        return answer
+
+    def check(self, folder: object) -> None:
+        """Stop where the function raises time after time.
+
+        Args:
+            folder: of the campaign, for the message.
+
+        Raises:
+            FrugaxError: it raised in the last three experiments.
+        """
+        if self.raised >= _MOST:
+            raise FrugaxError(
+                f"{self.target} raised an error in {self.raised} experiments in a row. "
+                "Every answer is kept; mend the function, then go on with: frugax "
+                f"causal run --resume {folder}"
+            )
+
+
+def _check_signature(target: str, function: Any) -> None:
+    """Refuse a function that cannot be asked, before anything is paid.
+
+    Raises:
+        ConfigError: it does not take (values, *, rows, seed).
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # some functions written in C say nothing about themselves
+    try:
+        signature.bind({}, rows=1, seed=0)
+    except TypeError as e:
+        name = target.rpartition(":")[2]
+        raise ConfigError(
+            f"{target} takes {signature}, but must take (values, *, rows, seed): "
+            f"it is called as {name}({{'x': 1.0}}, rows=10, seed=0); {e}."
+        ) from e
