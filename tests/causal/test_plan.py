@@ -84,7 +84,7 @@ def test_prices_add_up_as_they_are_written(price):
     names = [f"x{i}" for i in range(3)]
     # In binary three times 0.1 is more than 0.3.
     budget = ExperimentBudget(
-        cost=round(3 * price, 9), costs=dict.fromkeys(names, price)
+        cost=round(3 * price, 9), costs={name: price for name in names}
     )
     made = causal.plan(names, [1.0] * 3, [1.0] * 3, budget, best=0.0)
     assert sorted(made.names) == names

@@ -5,11 +5,17 @@ import forked
 # A process of its own: in this one every call is type-checked before it is made.
 CODE = """
 import numpy as np
-from frugax import causal
+from frugax import ExperimentBudget, causal
 from frugax.causal import SCM, Samples
 
 scm = SCM.linear({"x": {}, "y": {"x": 1.0}})
 no = lambda n, d: np.zeros((n, d), bool)
+campaign = lambda **more: causal.Campaign(
+    variables={"x": (-2, 2), "z": (-3, 3)},
+    target="y",
+    budget=ExperimentBudget(n=1),
+    **more,
+)
 for case in (
     lambda: SCM.create({"a": 1.0}),
     lambda: SCM.linear({"a": {}, "b": {"a": "2"}}),
@@ -27,6 +33,10 @@ for case in (
     lambda: causal.default_surrogate().edges(np.zeros((60, 3))),
     lambda: causal.likely_graph(np.zeros(3)),
     lambda: causal.train_surrogate(seed=0, steps=0),
+    lambda: campaign(never=["xz"]),
+    lambda: campaign(sets=["xz"]),
+    lambda: campaign(forbidden=["xz"]),
+    lambda: campaign(required=[("x", "z", "y")]),
 ):
     try:
         case()
@@ -55,6 +65,10 @@ TypeError samples must be a table with names, not ndarray: give \
 Samples.observed(names, array).
 ValueError edges has shape (3,), but must be (d, d), [parent, child].
 ValueError steps must be >= 1, got 0.
+ValueError never holds 'xz': write a set of names, ('xz',).
+ValueError sets holds 'xz': write a set of names, ('xz',).
+ValueError forbidden holds 'xz', which is no edge: write (cause, effect).
+ValueError required holds ('x', 'z', 'y'), which is no edge: write (cause, effect).
 """
 
 

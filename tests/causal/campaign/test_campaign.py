@@ -138,8 +138,8 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
                     campaign.tell(ask.id, 2.0)
                 case _:
                     answered(campaign, ask)
-            paid += sum(Fraction(costs[n]) for n in ask.intervention.values)
-        assert paid <= Fraction(limit)
+            paid += sum(Fraction(repr(costs[n])) for n in ask.intervention.values)
+        assert paid <= Fraction(repr(limit))
         assert campaign.spent == float(paid)
         if campaign.samples is not None:
             best = campaign.recommend()
@@ -218,10 +218,6 @@ def test_known_edges_are_in_every_world():
             "cycle x -> z -> y -> x",
         ),
         ({"required": [("x", "x")]}, "cycle x -> x"),
-        ({"never": ["xz"]}, "never holds 'xz'"),
-        ({"sets": ["xz"]}, "sets holds 'xz'"),
-        ({"forbidden": ["xz"]}, "forbidden holds 'xz'"),
-        ({"required": [("x", "z", "y")]}, "which is no edge"),
         ({"rows": 0}, "rows must be >= 1"),
         ({"sure": 0.0}, "sure must be in"),
         ({"policy": "greedy"}, "policy must be one of"),

@@ -117,7 +117,9 @@ class Surrogate:
         values, intervened, present = table_arrays(samples)
         _warn_of_constants(samples, values)
         if values.shape[1] == 1:
-            return ParentSetPosterior(target, (frozenset(),), np.ones(1))
+            return ParentSetPosterior(
+                target=target, parent_sets=(frozenset(),), probs=np.ones(1)
+            )
         columns = list(range(values.shape[1]))
         if len(columns) > MOST:
             needed = [samples.index(name) for name in sorted(required)]
@@ -232,7 +234,7 @@ def _check_samples(samples: Samples) -> None:
 
 
 def _warn_of_constants(samples: Samples, values: np.ndarray) -> None:
-    moved = values.any(0)  # they are centred
+    moved = np.atleast_1d(values.any(axis=0))  # they are centred
     names = [n for n, m in zip(samples.variables, moved, strict=True) if not m]
     if names:
         warnings.warn(
