@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import pickle
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -26,9 +25,6 @@ BUDGETS = [
     fx.ExperimentBudget(cost=10, n=5, seconds="1h", costs={"X": 2, "Y": 0.5}),
     fx.ExperimentBudget(n=3),
 ]
-
-
-MANY: Any = 2.5
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
