@@ -55,7 +55,11 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
         (lambda: fx.OverheadBudget(share=1.5), ValueError, r"in \[0, 1\]"),
         (lambda: fx.ExperimentBudget(), TypeError, "needs a limit"),
         (lambda: fx.ExperimentBudget(n=0), ValueError, "n must be"),
-        (lambda: fx.ExperimentBudget(n=2.5), ValueError, "n must be"),
+        (
+            lambda: fx.ExperimentBudget(n=2.5),  # pyright: ignore[reportArgumentType]
+            ValueError,
+            "n must be",
+        ),
         (lambda: fx.ExperimentBudget(cost=-1), ValueError, "cost must be > 0"),
         (lambda: fx.ExperimentBudget(n=1, costs={"X": 0}), ValueError, "'X'"),
     ],
