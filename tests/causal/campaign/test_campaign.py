@@ -190,6 +190,16 @@ def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
     assert found["safe"].keeps >= 0.9
 
 
+def test_a_constraint_may_be_on_what_is_set_and_needs_no_rows():
+    campaign = campaign_of(constraints={"z": (None, 1.0)}, sets=[("x", "z")])
+    ask = campaign.ask()  # before anything is known
+    assert ask is not None
+    campaign.tell_observations(causal.sample(CHAIN, 40, seed=0))
+    best = campaign.recommend()
+    assert best.keeps >= 0.9
+    assert best.value.get("z", 0.0) <= 1.0
+
+
 def test_known_edges_are_in_every_world():
     campaign = campaign_of(required=[("x", "y")], forbidden=[("z", "y")])
     campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))

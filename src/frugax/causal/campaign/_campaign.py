@@ -383,8 +383,9 @@ class Campaign:
         if self._known is None or whole:
             state, settings = self._state, self.settings
             table = state.table
-            names = (*settings.variables, *settings.constraints, settings.target)
-            table = joined(table, Samples.observed(names, np.empty((0, len(names)))))
+            names = {*settings.variables, *settings.constraints, settings.target}
+            none = Samples.observed(sorted(names), np.empty((0, len(names))))
+            table = joined(table, none)
             known = look(
                 settings,
                 table,
