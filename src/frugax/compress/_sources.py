@@ -264,8 +264,10 @@ class Source:
         flat = self.array.reshape(-1)
         for i in range(0, flat.size, BLOCK):
             part = flat[i : i + BLOCK]
-            yield part
-            let_go(part)
+            try:
+                yield part
+            finally:  # also where the caller has seen enough of the tensor
+                let_go(part)
 
     def _record(
         self, codec: str, step: Step | None, digest: str, error: Error
