@@ -313,7 +313,7 @@ def speed(names: list[str]) -> dict[str, float]:
     tensor alone is one of normal numbers.
     """
     # The codec alone: `compress` also searches, hashes and decodes what it made.
-    from frugax.compress._codecs import (  # noqa: PLC2701
+    from frugax.compress._encode import (  # noqa: PLC2701
         trellis_blocks,
         trellis_parts,
     )

@@ -6,8 +6,8 @@ import pytest
 
 from frugax import SizeBudget, compress
 from frugax.compress import _draft, _lossless, _mapped, _sources
-from frugax.compress._container import BLOCK
 from frugax.compress._quantised import LEAST_STEP
+from frugax.compress._records import BLOCK
 from frugax.errors import CorruptFileError
 
 EXACT = SizeBudget(max_abs=0)

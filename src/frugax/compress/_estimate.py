@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from . import _trellis_block
-from ._container import chunk_numbers, row_of
 from ._error import Error
 from ._quantised import Step, values_of
+from ._records import chunk_numbers, row_of
 from ._trellis_lanes import Lanes, Part, quantise, run_classes, run_squares
 
 _SAMPLE = 1 << 15

@@ -10,12 +10,13 @@ import numpy as np
 
 from . import _quantised
 from ._arrays import QUANTISABLE
-from ._codecs import Blocks, lossless_blocks, trellis_parts, uniform_blocks
-from ._container import BLOCK, Digest, Encoded, Record, chunk_numbers, digest_of
+from ._digest import Digest, digest_of
+from ._encode import Blocks, lossless_blocks, trellis_parts, uniform_blocks
 from ._error import Error, relative, rounded_up
 from ._estimate import Point, Sample, entropy
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
+from ._records import BLOCK, Encoded, Record, chunk_numbers
 from ._trellis_lanes import Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
@@ -182,7 +183,7 @@ class Source:
         codec, blocks = lossless_blocks(self.array)
         digest = Digest()
         for part in self._parts():
-            digest.update(part.view(np.uint8).data)
+            digest.update(part)
         record = self._record(codec, None, digest.hexdigest(), Error())
         return Encoded(record, blocks, Error())
 
@@ -239,7 +240,7 @@ class Source:
                 continue
             block, values = found
             kept.append(block)
-            digest.update(values.view(np.uint8).data)
+            digest.update(values)
             part = flat[at : at + len(values)]
             error += Error.between(values, part)
             let_go(part)
@@ -253,7 +254,7 @@ class Source:
         """The tensor in a file, with nothing in its chunks."""
         codec = "trellis" if self.energy else "lossless"
         step = Step(1024 + len(self.name) * 37 % 1024, -20) if self.energy else None
-        digest = digest_of(self.name.encode())
+        digest = digest_of(np.frombuffer(self.name.encode(), np.uint8))
         error = Error(self.energy * 0.00123, 0.0123)
         chunks = -(-self.array.size // chunk_numbers(codec, self.array.shape))
         record = self._record(codec, step, digest, error)
