@@ -57,6 +57,7 @@ def look(
     of_entry: np.ndarray,
     entries: Sequence[Entry],
     shapes: Mapping[tuple[int, int], Shapes],
+    shaped: tuple[str, ...],
     *,
     whole: bool = False,
 ) -> Known:
@@ -68,6 +69,7 @@ def look(
         of_entry: for each row the number of its experiment, or -1.
         entries: the experiments.
         shapes: of mechanisms, found before with fewer rows.
+        shaped: the variables whose positions are in the keys of `shapes`.
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
@@ -93,7 +95,7 @@ def look(
         count=settings.worlds,
         rng=rng,
         max_parents=settings.max_parents,
-        shapes=shapes,
+        shapes=shapes if shaped == names else None,
         wanted=None if whole else wanted,
         required=required,
         forbidden=forbidden,
@@ -207,18 +209,15 @@ def _position(
 
 
 def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
-    """The variables that the worlds are about: at most twelve, in the table's order.
+    """The variables that the worlds are about: at most twelve, in alphabetical order.
+
+    Not in the table's: then the order of its columns would decide how numbers are
+    rounded and which draws fall on which variable.
 
     Raises:
         ValueError: an edge or a constraint names a variable that no row has.
     """
-    edges = {n for pair in (*settings.required, *settings.forbidden) for n in pair}
-    for name in (*settings.constraints, *sorted(edges)):
-        if name not in table.variables:
-            raise ValueError(
-                f"{name!r} is named in an edge or a constraint, but no row has it: "
-                f"there are {', '.join(table.variables):.200}."
-            )
+    settings.check_named(table.variables)
     must = [settings.target, *settings.constraints]
     rest = [n for n in table.variables if n not in must]
     # What is hardly ever measured says little and costs whole rows.
@@ -227,8 +226,8 @@ def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
         n for n in rest if n in settings.variables or seen[table.index(n)] >= _MEASURED
     ]
     strength = {n: _strength(table, n, settings.target) for n in rest}
-    kept = sorted(rest, key=lambda n: -strength[n])[: MOST_VARIABLES - len(must)]
-    return tuple(n for n in table.variables if n in must or n in kept)
+    kept = sorted(rest, key=lambda n: (-strength[n], n))[: MOST_VARIABLES - len(must)]
+    return tuple(sorted({*must, *kept}))
 
 
 def _strength(table: Samples, name: str, target: str) -> float:
