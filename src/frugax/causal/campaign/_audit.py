@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from frugax.causal.data import Samples
+from frugax.causal.policy import Policy
 from frugax.causal.worlds import (
     LinearModel,
     Points,
@@ -75,7 +76,7 @@ def audit(
     covered = 0
     for i, world in enumerate(known.belief.worlds[:worlds]):
         truth = _Truth(world, known, settings, observed, i)
-        replayed = truth.campaign()
+        replayed = truth.campaign(campaign.policy)
         best = replayed.recommend()
         covered += best.low <= truth.mean(best.value) <= best.high
         note = {
@@ -115,9 +116,9 @@ class _Truth:
         self.points = points
         self.optimum = float(loss.min())
 
-    def campaign(self) -> Campaign:
+    def campaign(self, policy: Policy) -> Campaign:
         """The same campaign, asked of this world."""
-        made = Campaign.begin(self.settings)
+        made = Campaign.begin(self.settings, policy=policy)
         if self.observed is not None:
             made.tell_observations(self.observed)
         while (ask := made.ask()) is not None:

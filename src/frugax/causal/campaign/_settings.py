@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from frugax.budget import ExperimentBudget, check_budget
-from frugax.causal.policy import POLICIES
+from frugax.causal.policy import OWN, POLICIES
 
 _MOST_SETS = 400
 
@@ -34,7 +34,7 @@ class Settings:
             below it the advice is to stop.
         sure: how probable it must be that the recommendation is within `tolerance` of
             the best for the advice to stop; in (0, 1].
-        policy: how the next experiment is chosen.
+        policy: how the next experiment is chosen; "own" by a function of the user's.
         worlds: how many worlds are drawn; >= 8.
         max_parents: most causes of one variable; >= 1.
         seed: where all randomness comes from; >= 0.
@@ -115,7 +115,7 @@ class Settings:
         for what, (value, smallest) in least.items():
             if isinstance(value, bool) or value < smallest:
                 raise ValueError(f"{what} must be >= {smallest}, got {value}.")
-        if self.policy not in POLICIES:
+        if self.policy not in (*POLICIES, OWN):
             raise ValueError(
                 f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
             )
