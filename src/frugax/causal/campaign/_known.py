@@ -171,6 +171,7 @@ def look(
         shift=sign * shift,
         doubt=unsure,
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
+        done=outcomes.points,
     )
     return Known(
         names=names,
