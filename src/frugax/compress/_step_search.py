@@ -146,25 +146,30 @@ class StepSearch:
             progress=self.progress,
         )
 
-    def least_max_abs(self, limit: int, *, above: float) -> float | None:
+    def least_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
         """About the least largest error in `limit` bytes; None if none was found.
 
         Args:
             limit: bytes of the file.
-            above: an error for which a file is longer than that.
+            draft: a file that is longer.
+            above: its largest error.
         """
         weights = sum(s.array.size for s in self.sources if s.quantisable)
+        if not weights:
+            return None
+        if not above:  # far from any step's length
+            above = max(s.rms for s in self.sources) / 256
+            draft = self.within_max_abs(above)
         best: float | None = None
-        target = above or max((s.rms for s in self.sources), default=0.0) / 256
-        for _ in range(_MOST_FILES if weights else 0):
-            draft = self.within_max_abs(target)
+        for _ in range(_MOST_FILES):
+            # A step twice as large takes about a bit less for each number.
+            bits = 8 * (draft.length - 0.99 * limit) / weights
+            above *= 2 ** max(-1.0, min(16.0, bits))
+            draft = self.within_max_abs(above)
             if draft.length <= limit:
                 best = min(draft.max_abs, best or math.inf)
                 if draft.length > 0.97 * limit:
                     break
-            # A step twice as large takes a bit less for each number, at most.
-            bits = 8 * (draft.length - 0.99 * limit) / weights
-            target *= 2 ** max(-1.0, min(4.0, bits))
         return best
 
     def exact_only(self) -> list[Source]:
