@@ -13,7 +13,7 @@ from ._arrays import QUANTISABLE
 from ._digest import Digest, digest_of
 from ._encode import Blocks, lossless_blocks, trellis_parts, uniform_blocks
 from ._error import Error, relative, rounded_up
-from ._estimate import Point, Sample, entropy
+from ._estimate import Point, Sample, about_exact_bytes
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
 from ._records import BLOCK, Encoded, Record, chunk_numbers
@@ -26,7 +26,6 @@ _SMALL_SIZE = 256
 # codecs are tried.
 _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 _MOST_TRELLIS_LEVEL = 1 << 22
-_SAMPLE = 1 << 16
 _KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
@@ -91,19 +90,9 @@ class Source:
         """About how long the lossless coding is: the entropy of a sample's bytes."""
         if not self.energy:  # whole numbers, say, whose repeats are what shortens them
             return self.exact_bytes
-        size, width = self.array.size, self.array.dtype.itemsize
-        flat = self.array.reshape(-1)
-        part = max(1, min(size, _SAMPLE) // 8)
-        first = np.linspace(0, size - part, 8).astype(np.intp)
-        some = np.concatenate([flat[i : i + part] for i in first])
+        found = about_exact_bytes(self.array)
         let_go(self.array)  # a system maps more around each place than was read
-        bits = some.view(f"<u{width}")
-        one, rest = bits.dtype.type(1), bits.dtype.type(8 * width - 1)
-        bits = (bits << one) | (bits >> rest)  # the exponent in one byte
-        planes = bits.view(np.uint8).reshape(-1, width)
-        share = sum(entropy(np.bincount(planes[:, i])) for i in range(width)) / 8
-        # "Stored" is always there; below it, planes have heads and tables.
-        return min(self.array.nbytes, share * size + 60.0 * width)
+        return found
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
