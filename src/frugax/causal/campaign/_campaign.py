@@ -177,8 +177,8 @@ class Campaign:
             return self._own_policy
         if self.settings.policy == OWN:
             raise FrugaxError(
-                "this campaign was begun with a policy of its own, which its file does "
-                "not keep: give it as policy= to Campaign.load or Campaign.begin."
+                "this campaign was begun with a policy of its own, which is not in its "
+                "file: give it as policy= to Campaign.load or Campaign.begin."
             )
         return POLICIES[self.settings.policy]
 
