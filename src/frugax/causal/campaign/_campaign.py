@@ -21,11 +21,12 @@ from ._file import State
 from ._known import Known, look
 from ._ledger import Entry, Forecast
 from ._ranges import pairs_of
+from ._record import Record
 from ._results import Advice, Ask, Recommendation
 from ._settings import Settings
 
 
-class Campaign:
+class Campaign(Record):
     """Experiments on a system, within a budget, to make one variable small or large.
 
     Example:
@@ -74,32 +75,35 @@ class Campaign:
             TypeError: the budget is none, or `variables` no mapping.
             ValueError: an argument is out of its range or names something unknown.
         """
-        self._state = State(
-            settings=Settings(
-                variables=pairs_of("variables", variables),
-                target=target,
-                budget=budget,
-                minimize=minimize,
-                together=together,
-                sets=_groups(sets),
-                never=_groups(never),
-                constraints=pairs_of("constraints", constraints or {}, half_open=True),
-                required=_groups(required),
-                forbidden=_groups(forbidden),
-                rows=rows,
-                tolerance=tolerance,
-                worth=worth,
-                sure=sure,
-                policy=policy if isinstance(policy, str) else OWN,
-                worlds=worlds,
-                max_parents=max_parents,
-                seed=seed,
-            ),
-            began_s=time.time(),
+        super().__init__(
+            State(
+                settings=Settings(
+                    variables=pairs_of("variables", variables),
+                    target=target,
+                    budget=budget,
+                    minimize=minimize,
+                    together=together,
+                    sets=_groups(sets),
+                    never=_groups(never),
+                    constraints=pairs_of(
+                        "constraints", constraints or {}, half_open=True
+                    ),
+                    required=_groups(required),
+                    forbidden=_groups(forbidden),
+                    rows=rows,
+                    tolerance=tolerance,
+                    worth=worth,
+                    sure=sure,
+                    policy=policy if isinstance(policy, str) else OWN,
+                    worlds=worlds,
+                    max_parents=max_parents,
+                    seed=seed,
+                ),
+                began_s=time.time(),
+            )
         )
         self._own_policy = None if isinstance(policy, str) else policy
-        self._known: Known | None = None
-        self._path: str | os.PathLike[str] | None = None
+        self._looked: tuple[State, Known] | None = None
 
     @classmethod
     def begin(cls, settings: Settings, *, policy: Policy | None = None) -> "Campaign":
@@ -114,8 +118,9 @@ class Campaign:
     @classmethod
     def _of(cls, state: State, policy: Policy | None) -> "Campaign":
         campaign = cls.__new__(cls)
-        campaign._state, campaign._known, campaign._path = state, None, None
+        Record.__init__(campaign, state)
         campaign._own_policy = policy
+        campaign._looked = None
         return campaign
 
     @classmethod
@@ -135,37 +140,6 @@ class Campaign:
         """
         return cls._of(_file.read(path), policy)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it into one file, whole or not at all.
-
-        Args:
-            path: the file; one that is there must be of this campaign.
-
-        Raises:
-            OutputError: it cannot be written, or something else is there.
-        """
-        _file.check_free(path, self._state)
-        _file.write(path, self._state)
-
-    def keep(self, path: str | os.PathLike[str]) -> None:
-        """Save now, and from now on before every question and after every answer.
-
-        Whatever kills the process then costs at most the question nobody has answered.
-
-        Args:
-            path: the file; one that is there must be of this campaign.
-
-        Raises:
-            OutputError: it cannot be written, or something else is there.
-        """
-        self.save(path)
-        self._path = path
-
-    @property
-    def settings(self) -> Settings:
-        """What the campaign was told at its start."""
-        return self._state.settings
-
     @property
     def policy(self) -> Policy:
         """How the next experiment is chosen.
@@ -181,55 +155,6 @@ class Campaign:
                 "file: give it as policy= to Campaign.load or Campaign.begin."
             )
         return POLICIES[self.settings.policy]
-
-    @property
-    def asks(self) -> tuple[Entry, ...]:
-        """All experiments that were asked for, in order."""
-        return self._state.entries
-
-    @property
-    def pending(self) -> tuple[Entry, ...]:
-        """The experiments whose answers are awaited."""
-        return tuple(e for e in self._state.entries if e.status == "pending")
-
-    @property
-    def samples(self) -> Samples | None:
-        """All rows that were told; None before there are any."""
-        return self._state.table
-
-    def rows_of(self, entry: Entry) -> Samples:
-        """The rows that an experiment gave; none if it has none.
-
-        Args:
-            entry: one of `asks`.
-
-        Raises:
-            FrugaxError: nothing was told yet.
-        """
-        if self._state.table is None:
-            raise FrugaxError("nothing was told yet: there are no rows.")
-        return self._state.table.rows(self._state.of_entry == entry.id)
-
-    @property
-    def spent(self) -> float:
-        """What the experiments that took place cost, failed ones too."""
-        budget, entries = self.settings.budget, self._state.entries
-        return float(_ledger.paid(budget, entries, "answered", "failed"))
-
-    @property
-    def reserved(self) -> float:
-        """What the experiments whose answers are awaited cost."""
-        return float(_ledger.paid(self.settings.budget, self.pending, "pending"))
-
-    @property
-    def left(self) -> dict[str, float]:
-        """What may still be spent, by limit: `cost`, `n`, `seconds`."""
-        budget = self.settings.budget
-        found = dict(_ledger.left(budget, self._state.entries))
-        if budget.seconds is not None:
-            gone = time.time() - self._state.began_s
-            found["seconds"] = max(budget.seconds - gone, 0.0)
-        return found
 
     def tell_observations(self, samples: Any) -> None:
         """Tell rows in which nobody set anything; of an earlier experiment too.
@@ -414,28 +339,18 @@ class Campaign:
         Raises:
             ValueError: an edge names a variable that no row has.
         """
-        if self._known is None or whole:
-            state, settings = self._state, self.settings
-            table = state.table
-            names = {*settings.variables, *settings.constraints, settings.target}
-            none = Samples.observed(sorted(names), np.empty((0, len(names))))
-            table = joined(table, none)
-            known = look(
-                settings,
-                table,
-                state.of_entry,
-                state.entries,
-                state.shapes,
-                state.shaped,
-                whole=whole,
-            )
-            if whole:
-                return known
-            self._known = known
+        state, settings = self._state, self.settings
+        if not whole and self._looked is not None and self._looked[0] is state:
+            return self._looked[1]
+        names = {*settings.variables, *settings.constraints, settings.target}
+        none = Samples.observed(sorted(names), np.empty((0, len(names))))
+        known = look(state, joined(state.table, none), whole=whole)
+        if not whole:
             self._state = dataclasses.replace(
                 state, shapes=known.belief.shapes, shaped=known.names
             )
-        return self._known
+            self._looked = self._state, known
+        return known
 
     def _affordable(self, known: Known) -> Outlook:
         budget, entries = self.settings.budget, self._state.entries
@@ -452,26 +367,6 @@ class Campaign:
             affordable=np.array(fits)[known.outlook.points.group],
             left=min((limit / each[n] for n, limit in limits.items()), default=np.inf),
         )
-
-    @property
-    def _late(self) -> bool:
-        return self.left.get("seconds", 1.0) <= 0
-
-    def _add(self, rows: Samples, of: int, entries: tuple[Entry, ...]) -> None:
-        self._change(
-            table=joined(self._state.table, rows),
-            of_entry=np.concatenate(
-                [self._state.of_entry, np.full(len(rows), of, np.int64)]
-            ),
-            entries=entries,
-        )
-
-    def _change(self, **changes: Any) -> None:
-        state = dataclasses.replace(self._state, **changes)
-        # On disk first: what is not kept has not happened.
-        if self._path is not None:
-            _file.write(self._path, state)
-        self._state, self._known = state, None
 
 
 def _groups(told: Sequence[Sequence[str]]) -> Any:

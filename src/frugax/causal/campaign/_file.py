@@ -92,6 +92,7 @@ def write(path: str | os.PathLike[str], state: State) -> None:
                 "each": to_plain(shapes.each),
                 "odds": shapes.odds.tolist(),
                 "rows": shapes.rows,
+                "reach": [list(ends) for ends in shapes.reach],
             }
             for key, shapes in state.shapes.items()
         ],
@@ -171,6 +172,7 @@ def _state(told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> State:
                 tuple(from_plain(Shape, each) for each in s["each"]),
                 np.array(s["odds"], np.float64),
                 int(s["rows"]),
+                tuple((float(low), float(high)) for low, high in s["reach"]),
             )
             for s in told["shapes"]
         },

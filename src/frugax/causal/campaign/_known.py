@@ -1,7 +1,7 @@
 """What a campaign knows: from its rows to worlds, effects and an outlook."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,7 +15,6 @@ from frugax.causal.worlds import (
     Deviation,
     Outcomes,
     Points,
-    Shapes,
     answers,
     believe,
     corrected,
@@ -23,6 +22,7 @@ from frugax.causal.worlds import (
     doubt,
 )
 
+from ._file import State
 from ._ledger import Entry, price
 from ._settings import Settings
 from ._space import grid, joined, nearby
@@ -51,30 +51,18 @@ class Known:
     one_row: float
 
 
-def look(
-    settings: Settings,
-    table: Samples,
-    of_entry: np.ndarray,
-    entries: Sequence[Entry],
-    shapes: Mapping[tuple[int, int], Shapes],
-    shaped: tuple[str, ...],
-    *,
-    whole: bool = False,
-) -> Known:
+def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     """Weigh all experiments in the light of all rows.
 
     Args:
-        settings: what the campaign was told.
-        table: all rows.
-        of_entry: for each row the number of its experiment, or -1.
-        entries: the experiments.
-        shapes: of mechanisms, found before with fewer rows.
-        shaped: the variables whose positions are in the keys of `shapes`.
+        state: what the campaign was told, and what was found with fewer rows.
+        table: all rows, with a column for whatever the settings name.
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
         ValueError: an edge or a constraint names a variable that no row has.
     """
+    settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
     names = _chosen(settings, table)
     table = table.select(names)
@@ -95,7 +83,7 @@ def look(
         count=settings.worlds,
         rng=rng,
         max_parents=settings.max_parents,
-        shapes=shapes if shaped == names else None,
+        shapes=state.shapes if state.shaped == names else None,
         wanted=None if whole else wanted,
         required=required,
         forbidden=forbidden,
