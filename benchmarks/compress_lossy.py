@@ -9,6 +9,9 @@ is the mean of 1 - cosine over 180 fixed sentences, against the float32 weights.
 bound is the least error of any code at as many bits for independent Gaussian rows
 (reverse water-filling, one variance for each row of each tensor).
 
+nncodec: the same measures for NNCodec 2.1.3, which is compiled when it is installed
+(some CPU-minutes of C++).
+
 budgets-MODEL: each budget on each model; bytes of the file over the budget, or measured
 over allowed error, and the plan's gap to the bound on allocation.
 
@@ -26,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.compress_quality import Weights, bound_db, embedder, snr_db
-from benchmarks.compress_rivals import hqq, int8, nf4
+from benchmarks.compress_rivals import hqq, int8, nf4, nncodec
 from benchmarks.parts import Part, run_parts
 from benchmarks.real_weights import install, models
 
@@ -37,49 +40,71 @@ PEERS = ("hqq", "termcolor", "tokenizers", "tqdm", "huggingface-hub")
 MODELS = ("minilm", "crepe", "resemblyzer", "silero")
 
 
-def lossy() -> dict[str, Any]:
-    """Methods on MiniLM."""
-    weights, embed = models()["minilm"], embedder()
-    count = sum(w.size for w in weights.values() if w.dtype.kind == "f")
-    right = embed(weights)
+class Judge:
+    """MiniLM and its sentences: how good decoded weights are."""
 
-    def row(back: Weights, nbytes: float) -> dict[str, float]:
-        cosine = (right * embed(back)).sum(axis=1)
-        snr = snr_db(weights, back)
+    def __init__(self) -> None:
+        self.weights, self.embed = models()["minilm"], embedder()
+        self.right = self.embed(self.weights)
+
+    def row(self, back: Weights, nbytes: float) -> dict[str, float]:
+        """What a method comes to, from its decoded values and its bytes."""
+        count = sum(w.size for w in self.weights.values())
+        cosine = (self.right * self.embed(back)).sum(axis=1)
+        snr = snr_db(self.weights, back)
         return {
             "bytes": nbytes,
             "bits_per_weight": 8 * nbytes / count,
             "snr_db": snr,
             "rel_error": 10 ** (-snr / 20),
             "cosine_error": float(np.mean(1 - cosine.astype(np.float64))),
-            "from_bound_db": bound_db(weights, nbytes) - snr,
+            "from_bound_db": bound_db(self.weights, nbytes) - snr,
         }
+
+    def ours(self, budget: SizeBudget) -> dict[str, float]:
+        """What the whole file of a budget comes to."""
+        data = compress.compress(self.weights, budget)
+        return self.row(compress.decompress(data), len(data))
+
+
+def lossy() -> dict[str, Any]:
+    """Quantisers of matrices on MiniLM."""
+    judge = Judge()
 
     def by_tensor(
         quantise: Callable[..., tuple[np.ndarray, float]],
     ) -> dict[str, float]:
         back, total = {}, 0.0
-        for name, w in weights.items():
+        for name, w in judge.weights.items():
             matrix = w.ndim == 2 and w.dtype.kind == "f"
             back[name], nbytes = quantise(w) if matrix else (w, float(w.nbytes))
             total += nbytes
-        return row(back, total)
-
-    def ours(budget: SizeBudget) -> dict[str, float]:
-        data = compress.compress(weights, budget)
-        return row(compress.decompress(data), len(data))
+        return judge.row(back, total)
 
     found = {"nf4 g64": by_tensor(nf4), "int8 per channel": by_tensor(int8)}
     found |= {f"hqq {b} bit g64": by_tensor(hqq(b)) for b in (8, 4, 3)}
     for name, peer in [*found.items()]:
         if "3 bit" not in name:
-            found[f"ours at the bytes of {name}"] = ours(
+            found[f"ours at the bytes of {name}"] = judge.ours(
                 SizeBudget(bytes=int(peer["bytes"]))
             )
-        found[f"ours at the error of {name}"] = ours(
+        found[f"ours at the error of {name}"] = judge.ours(
             SizeBudget(rel_error=peer["rel_error"])
         )
         print(f"beside {name}: done", file=sys.stderr, flush=True)
+    return found
+
+
+def nncodec_beside() -> dict[str, Any]:
+    """NNCodec on MiniLM at about 4 and 6 bits, and ours in its bytes."""
+    judge, found = Judge(), {}
+    folder = install("nncodec==2.1.3")
+    for qp in (-30, -40):
+        row = judge.row(*nncodec(judge.weights, folder, qp))
+        found[f"nncodec qp {qp}"] = row
+        found[f"ours in the bytes of qp {qp}"] = judge.ours(
+            SizeBudget(bytes=int(row["bytes"]))
+        )
     return found
 
 
@@ -223,6 +248,7 @@ def speed_table(found: dict[str, float]) -> str:
 
 PARTS: dict[str, Part] = {
     "lossy": (lambda _: lossy(), lossy_table),
+    "nncodec": (lambda _: nncodec_beside(), lossy_table),
     **{
         f"budgets-{name}": (lambda _, name=name: budgets(name), budgets_table)
         for name in MODELS

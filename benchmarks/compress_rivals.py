@@ -1,15 +1,20 @@
 """Quantisers that others use, for `benchmarks/compress_lossy.py`.
 
-NF4 and int8 as their papers say, HQQ by its own package. Each gives back decoded values
-and how many bytes its codes and scales take.
+NF4 and int8 as their papers say, HQQ and NNCodec by their own packages. Each gives back
+decoded values and how many bytes these take: codes and scales, or NNCodec's bitstream.
 
 References:
     Dettmers et al. 2023, arXiv:2305.14314 (NF4: table of bitsandbytes, absolute
     largest of 64, here with 16-bit scales, so 4.25 bits; bitsandbytes' own float32
-    scales would be 4.5); Badri & Shaji 2023 (HQQ, github.com/mobiusml/hqq).
+    scales would be 4.5); Badri & Shaji 2023 (HQQ, github.com/mobiusml/hqq);
+    ISO/IEC 15938-17:2024 (NNC; Becking et al. 2023, NNCodec).
 """
 
-from collections.abc import Callable
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -63,3 +68,35 @@ def hqq(bits: int) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
         return back, w.size * bits / 8 + 4 * w.size / 64  # 16-bit scale and zero
 
     return quantise
+
+
+def nncodec(
+    weights: Mapping[str, np.ndarray], folder: Path, qp: int
+) -> tuple[dict[str, np.ndarray], float]:
+    """NNCodec with dependent quantisation and its defaults: decoded values, bytes.
+
+    Args:
+        weights: all of a model; float32 ones are coded, others counted as they are.
+        folder: where the package is. What its import runs besides the codec asks for
+            torchvision, OpenCV, h5py and data sets, and is left out.
+        qp: how fine the steps of matrices are; vectors get its default, a fine one.
+    """
+    for name in ("nncodec", "nncodec.framework"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["nncodec"].__path__ = [str(folder / "nncodec")]
+    for part in ("tensorflow_model", "pytorch_model", "use_case_init"):
+        model = types.ModuleType(part)
+        model.is_tef_model = model.is_pyt_model = lambda _: False  # pyright: ignore
+        setattr(sys.modules["nncodec.framework"], part, model)
+    from nncodec.nnc import compression  # pyright: ignore[reportMissingImports]
+
+    floats = {k: w.copy() for k, w in weights.items() if w.dtype == np.float32}
+    with tempfile.TemporaryDirectory() as place:
+        stream = compression.compress(
+            floats, bitstream_path=f"{place}/w.nnc", qp=qp, return_bitstream=True
+        )
+    found = compression.decompress(stream)
+    back = {k: np.asarray(found[k]).reshape(w.shape) for k, w in floats.items()}
+    return {**weights, **back}, len(stream) + sum(
+        w.nbytes for k, w in weights.items() if k not in floats
+    )

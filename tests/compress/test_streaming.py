@@ -63,6 +63,15 @@ def test_a_tensor_of_which_enough_was_seen_is_let_go_of(monkeypatch):
     assert gone.count(source.array.size) >= 3
 
 
+def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
+    # Small tensors too: all of them together are as large as large ones.
+    compress.save(tmp_path / "w.fxz", TREE, EXACT)
+    gone = []
+    monkeypatch.setattr(compress.CompressedFile, "_let_go", lambda _: gone.append(1))
+    with compress.open(tmp_path / "w.fxz") as file:
+        assert len([*file.pieces()]) == len(file) == len(gone)
+
+
 def test_what_does_not_come_back_is_never_there(tmp_path, monkeypatch):
     encode = _lossless.encode
     monkeypatch.setattr(_lossless, "encode", lambda part: encode(part[::-1].copy()))

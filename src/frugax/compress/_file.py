@@ -179,6 +179,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         with self._placed():
             for record, array in decode_tensors(self._content(), small):
                 yield record.name, 0, array.reshape(-1)
+                self._let_go()
         for record in self.header.tensors:
             if record.size > BLOCK:
                 for at, part in self.parts(record.name):
