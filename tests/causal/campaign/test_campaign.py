@@ -261,3 +261,25 @@ def test_driven_to_its_end_it_answers_what_was_pending_first():
     assert told == [(0, "answered"), (1, "failed"), (2, "answered")]
     assert advice.stop
     assert truth.regret(campaign.recommend().intervention) < 0.5
+
+
+def test_what_experiments_show_against_all_worlds_is_believed_once():
+    system = causal.SCM.linear({"x": {}, "y": {"x": -1.0}})
+    campaign = campaign_of(
+        variables={"x": (-2.0, 2.0)},
+        forbidden=[("x", "y")],  # so that no world can explain what is seen
+        budget=ExperimentBudget(n=4),
+        policy="random",
+        rows=400,
+    )
+    campaign.tell_observations(causal.sample(system, 50, seed=0))
+    means = {}
+    while (ask := campaign.ask()) is not None:
+        data = causal.sample(system, 400, seed=ask.id, intervention=ask.intervention)
+        campaign.tell(ask, data)
+        means[ask.intervention.values["x"]] = float(data["y"].mean())
+    outlook = campaign.look().outlook
+    for at, (x, mean) in enumerate(means.items()):
+        near = int(np.argmin(np.abs(outlook.points.values[0][:, 0] - x)))
+        believed = outlook.mean[near] + outlook.shift[near]
+        assert believed == pytest.approx(mean, abs=0.25), (at, x)

@@ -126,14 +126,11 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
     )
     loss = sign * likely
-    shift, unsure = doubt(
-        likely.mean(0),
-        points,
-        at_experiments.mean(0),
-        outcomes,
-        basis,
-        scale,
+    # What the deviation explains of the experiments must not be added once more.
+    explained = corrected(
+        at_experiments, outcomes.points, at_experiments, outcomes, basis, found, rng
     )
+    shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
     allowed = np.ones(loss.shape, bool)
     for i, (low, high) in enumerate(settings.constraints.values(), start=1):
         allowed &= said[:, :, i] >= (-np.inf if low is None else low)
