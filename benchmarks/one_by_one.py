@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def run(room: str, parts: Sequence[str], what: str) -> None:
-    """Run the parts that the command line names, by default all; the first error ends it.
+    """Run the parts that the command line names, by default all, up to an error.
 
     Args:
         room: `PART` is the module `benchmarks.ROOM_PART`.
