@@ -164,14 +164,16 @@ def _branch_costs(
 def _trace_back(state: np.ndarray, high: list[np.ndarray]) -> np.ndarray:
     """The branch bits of the paths that end in these states, `(steps, lanes)`."""
     bits = np.zeros((len(high), len(state)), np.uint8)
-    lane = np.arange(len(state))
+    lane, place = np.arange(len(state)), np.empty_like(state)
     for t in range(len(high) - 1, -1, -1):
         lanes = high[t].shape[-1]
-        now = state[:lanes]
+        now, at = state[:lanes], place[:lanes]
         np.bitwise_and(now, 1, out=bits[t, :lanes], casting="unsafe")
-        from_high = high[t].reshape(-1).take(now * lanes + lane[:lanes])
+        np.multiply(now, lanes, out=at)
+        at += lane[:lanes]
+        from_high = high[t].reshape(-1).take(at)
         now >>= 1
-        now += from_high.astype(np.intp) << 2
+        now += from_high.view(np.uint8) << 2
     return bits
 
 

@@ -32,6 +32,7 @@ def outlook_of(loss, **changes):
         shift=np.zeros(points),
         doubt=np.zeros(points),
         noise=0.1,
+        done=Points((), ()),
     )
     return dataclasses.replace(made, **changes)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from frugax.budget import ExperimentBudget
 from frugax.causal.data import Samples
+from frugax.causal.policy import Policy
 from frugax.causal.worlds import (
     LinearModel,
     Points,
@@ -77,7 +78,7 @@ def audit(
     covered = 0
     for i, world in enumerate(known.belief.worlds[:worlds]):
         truth = _Truth(world, known, settings, observed, i)
-        replayed = truth.campaign()
+        replayed = truth.campaign(campaign.policy)
         best = replayed.recommend()
         covered += best.low <= truth.mean(best.value) <= best.high
         note = {
@@ -126,9 +127,9 @@ class _Truth:
         self.points = points
         self.optimum = float(loss.min())
 
-    def campaign(self) -> Campaign:
+    def campaign(self, policy: Policy) -> Campaign:
         """The same campaign, asked of this world."""
-        made = Campaign.begin(self.settings)
+        made = Campaign.begin(self.settings, policy=policy)
         if self.observed is not None:
             made.tell_observations(self.observed)
         while (ask := made.ask()) is not None:

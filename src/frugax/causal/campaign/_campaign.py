@@ -10,7 +10,7 @@ import numpy as np
 
 from frugax.budget import ExperimentBudget
 from frugax.causal.data import Samples
-from frugax.causal.policy import POLICIES, Outlook, value_of
+from frugax.causal.policy import OWN, POLICIES, Outlook, Policy, value_of
 from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
 
@@ -59,12 +59,16 @@ class Campaign(Record):
         tolerance: float | None = None,
         worth: float = 0.0,
         sure: float = 0.95,
-        policy: str = "improvement",
+        policy: str | Policy = "improvement",
         worlds: int = 32,
         max_parents: int = 3,
         seed: int = 0,
     ) -> None:
         """Begin a campaign; see `Settings` for the arguments.
+
+        A `policy` may also be a function that takes an `Outlook` and a NumPy generator
+        and gives the position of an affordable point. `save` does not keep it: give it
+        to `load` again.
 
         Raises:
             InfeasibleBudgetError: not even the cheapest experiment can be paid.
@@ -90,7 +94,7 @@ class Campaign(Record):
                     tolerance=tolerance,
                     worth=worth,
                     sure=sure,
-                    policy=policy,
+                    policy=policy if isinstance(policy, str) else OWN,
                     worlds=worlds,
                     max_parents=max_parents,
                     seed=seed,
@@ -98,37 +102,59 @@ class Campaign(Record):
                 began_s=time.time(),
             )
         )
+        self._own_policy = None if isinstance(policy, str) else policy
         self._looked: tuple[State, Known] | None = None
 
     @classmethod
-    def begin(cls, settings: Settings) -> "Campaign":
+    def begin(cls, settings: Settings, *, policy: Policy | None = None) -> "Campaign":
         """Begin a campaign with settings that were read from a file.
 
         Args:
             settings: what it is told.
+            policy: the function, where the settings name none of those there are.
         """
-        return cls._of(State(settings=settings, began_s=time.time()))
+        return cls._of(State(settings=settings, began_s=time.time()), policy)
 
     @classmethod
-    def _of(cls, state: State) -> "Campaign":
+    def _of(cls, state: State, policy: Policy | None) -> "Campaign":
         campaign = cls.__new__(cls)
         Record.__init__(campaign, state)
+        campaign._own_policy = policy
         campaign._looked = None
         return campaign
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Campaign":
+    def load(
+        cls, path: str | os.PathLike[str], *, policy: Policy | None = None
+    ) -> "Campaign":
         """Go on with a campaign that was saved.
 
         Args:
             path: its file.
+            policy: the function that it was begun with, if it was one.
 
         Raises:
             CorruptFileError: the file is damaged, or no campaign.
             FileNotFoundError: there is none.
             UnsupportedFileError: it is of a newer version.
         """
-        return cls._of(_file.read(path))
+        return cls._of(_file.read(path), policy)
+
+    @property
+    def policy(self) -> Policy:
+        """How the next experiment is chosen.
+
+        Raises:
+            FrugaxError: by a function that was not given to `load`.
+        """
+        if self._own_policy is not None:
+            return self._own_policy
+        if self.settings.policy == OWN:
+            raise FrugaxError(
+                "this campaign was begun with a policy of its own, which is not in its "
+                "file: give it as policy= to Campaign.load or Campaign.begin."
+            )
+        return POLICIES[self.settings.policy]
 
     def tell_observations(self, samples: Any) -> None:
         """Tell rows in which nobody set anything; of an earlier experiment too.
@@ -162,9 +188,12 @@ class Campaign(Record):
         Its cost is set aside until it is told. Several may be under way.
 
         Raises:
-            ValueError: an edge names a variable that no row has.
+            FrugaxError: the policy is a function that was not given to `load`.
+            ValueError: an edge names a variable that no row has; or the policy chose
+                what is not affordable.
         """
         entries, budget = self._state.entries, self.settings.budget
+        policy = self.policy
         sets = self.settings.allowed_sets()
         if self._late or not any(_ledger.fits(budget, entries, s) for s in sets):
             return None
@@ -173,7 +202,12 @@ class Campaign(Record):
         if not outlook.affordable.any():
             return None
         rng = np.random.default_rng([self.settings.seed, len(entries), 1])
-        point = POLICIES[self.settings.policy](outlook, rng)
+        point = policy(outlook, rng)
+        if not (0 <= point < len(outlook.points) and outlook.affordable[point]):
+            raise ValueError(
+                f"the policy chose point {point} of {len(outlook.points)}, which is "
+                "none or not affordable: it must give one where outlook.affordable."
+            )
         where, values = outlook.points.at(point)
         chosen = {known.names[v]: float(x) for v, x in zip(where, values, strict=True)}
         value = value_of(outlook, point)
@@ -324,8 +358,14 @@ class Campaign(Record):
             _ledger.fits(budget, entries, [known.names[v] for v in where])
             for where in known.outlook.points.where
         ]
+        first = np.unique(known.outlook.points.group, return_index=True)[1]
+        usual = float(known.outlook.price[first].mean())
+        limits = _ledger.left(budget, entries)
+        each = {"cost": usual, "n": 1.0}
         return dataclasses.replace(
-            known.outlook, affordable=np.array(fits)[known.outlook.points.group]
+            known.outlook,
+            affordable=np.array(fits)[known.outlook.points.group],
+            left=min((limit / each[n] for n, limit in limits.items()), default=np.inf),
         )
 
 

@@ -156,6 +156,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         shift=sign * shift,
         doubt=unsure,
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
+        done=outcomes.points,
     )
     return Known(
         names=names,

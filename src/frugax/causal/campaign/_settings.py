@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral
 
 from frugax.budget import ExperimentBudget, check_budget
-from frugax.causal.policy import POLICIES
+from frugax.causal.policy import OWN, POLICIES
 from frugax.errors import InfeasibleBudgetError
 
 from ._ledger import price
@@ -40,7 +40,7 @@ class Settings:
             below it the advice is to stop.
         sure: how probable it must be that the recommendation is within `tolerance` of
             the best for the advice to stop; in (0, 1].
-        policy: how the next experiment is chosen.
+        policy: how the next experiment is chosen; "own" by a function of the user's.
         worlds: how many worlds are drawn; >= 8.
         max_parents: most causes of one variable; >= 1.
         seed: where all randomness comes from; >= 0.
@@ -110,7 +110,7 @@ class Settings:
                 raise ValueError(
                     f"{what} must be a whole number >= {smallest}, got {value!r}."
                 )
-        if self.policy not in POLICIES:
+        if self.policy not in (*POLICIES, OWN):
             raise ValueError(
                 f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
             )
