@@ -125,7 +125,7 @@ def apply_network(
     logits = of_others @ sets.T
     logits = logits + trust[:, :, :1] * linear + trust[:, :, 1:] * curved
     logits = xp.where(told.linear < NEVER / 2, NEVER, logits / temperature)
-    log_sets = logits - logits.max(-1)[..., None]
+    log_sets = logits - _top(logits, xp)
     log_sets = log_sets - xp.log(xp.exp(log_sets).sum(-1))[..., None]
     return Answer(log_sets, squared(xp.exp(log_sets) @ sets))
 
@@ -216,12 +216,21 @@ def _normal(x: Any, gain: Any, xp: Any) -> Any:
     return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-6) * _last(gain, x)
 
 
+def _top(x: Any, xp: Any) -> Any:
+    """The greatest of each row, which a softmax takes off: its gradient is nothing."""
+    if xp is np:
+        return x.max(-1)[..., None]
+    from jax.lax import stop_gradient  # asking needs no JAX
+
+    return stop_gradient(x.max(-1)[..., None])
+
+
 def _attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
     """Attention along the third axis of [batch, rows, tokens, hidden]."""
     b, r, t, h = x.shape
     split = (x @ qkv).reshape(b, r, t, 3, HEADS, h // HEADS)
     q, k, v = (xp.swapaxes(split[:, :, :, i], 2, 3) for i in range(3))
     logits = q @ xp.swapaxes(k, 3, 4) * (h // HEADS) ** -0.5 + hide
-    w = xp.exp(logits - logits.max(-1)[..., None])
+    w = xp.exp(logits - _top(logits, xp))
     w = w / w.sum(-1)[..., None]
     return xp.swapaxes(w @ v, 2, 3).reshape(b, r, t, h)
