@@ -141,3 +141,13 @@ def test_what_are_no_probabilities_of_edges_is_refused(edges, says):
 def test_no_variable_is_its_own_parent():
     with pytest.raises(ValueError, match="'y' is required as a parent of itself"):
         causal.default_surrogate().posterior(_chain(), "y", required=["y"])
+
+
+def test_what_is_certain_is_no_more_than_certain():
+    made = causal.generate_batch(
+        4, d=4, rows=300, observed=150, seed=0, noise_scales=(0.05, 0.1)
+    )
+    told = (made.intervened.astype(np.float32), np.ones_like(made.values))
+    edges = causal.default_surrogate().ask(made.values, *told).edges
+    assert edges.max() == 1  # rounding takes the sum over sets beyond it
+    assert all(causal.likely_graph(each).any() for each in edges)

@@ -3,8 +3,17 @@
 Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_campaign.md.
 """
 
-from ._outlook import Outlook
-from ._policies import POLICIES, Policy
+from ._outlook import PRUDENCE, SURE, Outlook
+from ._policies import OWN, POLICIES, Policy
 from ._value import Value, value_of
 
-__all__ = ["POLICIES", "Outlook", "Policy", "Value", "value_of"]
+__all__ = [
+    "OWN",
+    "POLICIES",
+    "PRUDENCE",
+    "SURE",
+    "Outlook",
+    "Policy",
+    "Value",
+    "value_of",
+]

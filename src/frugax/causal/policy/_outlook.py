@@ -28,6 +28,8 @@ class Outlook:
         shift: what experiments nearby add to the mean that worlds agree on.
         doubt: standard deviation of what is left of that.
         noise: standard error of one experiment's outcome, in the target's unit.
+        done: the experiments that were answered.
+        left: experiments of the usual price that the budget still pays for.
     """
 
     points: Points
@@ -40,6 +42,8 @@ class Outlook:
     shift: Float[np.ndarray, " points"]
     doubt: Float[np.ndarray, " points"]
     noise: float
+    done: Points
+    left: float = np.inf
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:

@@ -97,6 +97,8 @@ def random(outlook: Outlook, rng: np.random.Generator) -> int:
     return int(rng.choice(np.flatnonzero(outlook.affordable & (group == which))))
 
 
+OWN = "own"  # what settings say of a function that is not among these
+
 POLICIES: dict[str, Policy] = {
     "improvement": improvement,
     "thompson": thompson,

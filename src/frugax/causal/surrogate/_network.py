@@ -76,6 +76,29 @@ def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
     }
 
 
+def packed(weights: Weights) -> Float[np.ndarray, " n"]:
+    """All weights in one row, by name: an optimiser's program for it is a short one.
+
+    Args:
+        weights: of the network.
+    """
+    return np.concatenate([np.ravel(weights[name]) for name in sorted(weights)])
+
+
+def unpacked(row: Any, like: Weights, xp: Any = np) -> Weights:
+    """Weights from one row.
+
+    Args:
+        row: from `packed`, or of the optimiser.
+        like: weights of the same names and shapes.
+        xp: `numpy` or `jax.numpy`.
+    """
+    names = sorted(like)
+    ends = np.cumsum([like[name].size for name in names])
+    parts = xp.split(row, ends[:-1].tolist())
+    return {n: p.reshape(like[n].shape) for n, p in zip(names, parts, strict=True)}
+
+
 def apply_network(
     weights: Weights,
     told: Evidence,
@@ -159,9 +182,11 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
         for index in range(len(blocks["row"])):
             x, _ = block(x, {name: w[index] for name, w in blocks.items()})
     elif len(blocks["row"]):
-        from jax.lax import scan  # asking needs no JAX
+        import jax  # asking needs none
 
-        x, _ = scan(block, x, blocks)  # compiled once, however many there are
+        # Compiled once, however many there are. What a block keeps for its gradient
+        # would cost more to store and fetch, and to compile, than to compute again.
+        x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, blocks)
     return _normal(x, weights["norm"], xp)
 
 

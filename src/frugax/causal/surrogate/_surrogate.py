@@ -157,7 +157,9 @@ class Surrogate:
         m = m * np.minimum(1, _ROWS / np.maximum(rows, 1)).astype(np.float32)
         mask = present.max(1)
         told = evidence(m, mask)
-        return apply_network(self.weights, told, mask, temperature=self.temperature)
+        answer = apply_network(self.weights, told, mask, temperature=self.temperature)
+        # A sum over many sets may come out a rounding error above 1.
+        return answer._replace(edges=np.minimum(answer.edges, 1))
 
 
 def likely_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:

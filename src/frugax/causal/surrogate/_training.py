@@ -4,6 +4,7 @@ import dataclasses
 import time
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -12,7 +13,7 @@ from frugax.budget import Receipt, TimeBudget
 
 from ._loss import set_index, surprise
 from ._moments import moments
-from ._network import apply_network, initial_weights
+from ._network import apply_network, initial_weights, packed, unpacked
 from ._pairs import evidence
 from ._surrogate import Surrogate
 from ._tasks import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
@@ -90,8 +91,9 @@ def train_surrogate(
     start = time.process_time()
     warm = max(1, min(200, steps // 10))
     rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm, steps)
+    first = initial_weights(seed, hidden, blocks)
     step = train.make_train_step(
-        surprise,
+        lambda row, batch: surprise(unpacked(row, first, jnp), batch),
         optax.adamw(rate, weight_decay=1e-4),
         clip=1.0,
         compile_budget=1,
@@ -109,7 +111,7 @@ def train_surrogate(
     )
     result = train.fit(
         step,
-        step.init(initial_weights(seed, hidden, blocks)),
+        step.init(packed(first)),
         lambda index: training_batch(seed, index, batch, variables),
         steps=steps,
         budget=budget,
@@ -117,8 +119,7 @@ def train_surrogate(
         stop=spent,
         prefetch=prefetch,
     )
-    weights = {name: np.asarray(x) for name, x in result.state.params.items()}
-    surrogate = Surrogate(weights)
+    surrogate = Surrogate(unpacked(np.asarray(result.state.params), first))
     losses = np.asarray(seen, np.float32)
     tenths = np.array_split(losses, 10) if len(losses) >= 10 else [losses]
     return SurrogateTraining(

@@ -1,0 +1,272 @@
+"""Group relative policy optimisation: better than the others from the same moment.
+
+From each moment of a campaign the policy plays many games. A game's advantage is by how
+much its reward is above the mean of its group, in standard deviations of the group: so
+no value network is needed, and hard models do not outweigh easy ones.
+
+References:
+    Shao et al. 2024, arXiv:2402.03300 (GRPO); Schulman et al. 2017, arXiv:1707.06347
+    (the clipped ratio); Schulman 2020, 'Approximating KL divergence' (the estimator
+    k3).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Bool, Float, Int
+
+from frugax import train
+
+from ._experts import Demonstrations
+from ._game import play
+from ._network import Weights, entropy_of, log_policy
+from ._policy import AcquisitionPolicy
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GRPOConfig:
+    """How a policy learns from its own games.
+
+    Attributes:
+        group_size: games from each moment; >= 2.
+        interventions_per_state: experiments in a game at most; >= 1.
+        clip_ratio: how far one update may change how likely a choice is, as a share.
+        entropy_coeff: how much being undecided is worth.
+        kl_penalty_coeff: how much it costs to differ from the reference.
+        max_grad_norm: gradients are scaled down to it.
+        learning_rate: of Adam.
+        ppo_epochs: updates on each batch of games; >= 1.
+        num_iterations: batches until the reference becomes the policy of then; >= 1.
+        scale_rewards: whether advantages are in standard deviations of their group.
+    """
+
+    group_size: int = 64
+    interventions_per_state: int = 3
+    clip_ratio: float = 0.2
+    entropy_coeff: float = 0.01
+    kl_penalty_coeff: float = 0.01
+    max_grad_norm: float = 1.0
+    learning_rate: float = 3e-4
+    ppo_epochs: int = 4
+    num_iterations: int = 4
+    scale_rewards: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("group_size", 2),
+            ("interventions_per_state", 1),
+            ("ppo_epochs", 1),
+            ("num_iterations", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"{name} must be >= {least}, got {getattr(self, name)}."
+                )
+        for name in ("clip_ratio", "max_grad_norm", "learning_rate"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(
+                    f"{name} must be > 0 and finite, got {getattr(self, name)}."
+                )
+        for name in ("entropy_coeff", "kl_penalty_coeff"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ValueError(
+                    f"{name} must be >= 0 and finite, got {getattr(self, name)}."
+                )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GRPOBatch:
+    """Games in groups from the same moments; arrays by moment, game and step.
+
+    Attributes:
+        told: what the policy saw.
+        playable: what it could choose.
+        action: what it chose.
+        log_p: how likely that was, as a logarithm.
+        alive: whether the budget still paid for an experiment.
+        advantage: of each game in its group; each group's mean is 0.
+        reward: of each game.
+    """
+
+    told: Float[np.ndarray, "m g s v k f"]
+    playable: Bool[np.ndarray, "m g s v k"]
+    action: Int[np.ndarray, "m g s"]
+    log_p: Float[np.ndarray, "m g s"]
+    alive: Bool[np.ndarray, "m g s"]
+    advantage: Float[np.ndarray, "m g"]
+    reward: Float[np.ndarray, "m g"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GRPOUpdate:
+    """What learning from one batch did; means over the last of its epochs.
+
+    Attributes:
+        policy: as it is now.
+        loss: what was made small.
+        kl: estimated divergence from the reference, nats.
+        entropy: of choices, nats.
+        clipped: share of choices whose ratio was out of bounds.
+        gradient_norm: before clipping.
+        reward: mean of the batch, before learning from it.
+    """
+
+    policy: AcquisitionPolicy
+    loss: float
+    kl: float
+    entropy: float
+    clipped: float
+    gradient_norm: float
+    reward: float
+
+
+def collect_grpo_batch(
+    policy: AcquisitionPolicy,
+    moments: Demonstrations,
+    config: GRPOConfig,
+    *,
+    seed: int | list[int],
+) -> GRPOBatch:
+    """Play `group_size` games from each moment.
+
+    Args:
+        policy: who plays; by chance, even if it is greedy in campaigns.
+        moments: of campaigns on models whose truth is known.
+        config: sizes.
+        seed: of choices and answers.
+    """
+    group = config.group_size
+    each = moments.take(np.repeat(np.arange(len(moments)), group))
+    played = play(
+        policy.weights,
+        each.board,
+        each.truth,
+        config.interventions_per_state,
+        np.random.default_rng(seed),
+    )
+    reward = played.reward.reshape(-1, group)
+    advantage = reward - reward.mean(1, keepdims=True)
+    if config.scale_rewards:
+        advantage = advantage / (reward.std(1, keepdims=True) + 1e-4)
+    grouped = lambda x: x.reshape(-1, group, *x.shape[1:])
+    return GRPOBatch(
+        told=grouped(played.told),
+        playable=grouped(played.playable),
+        action=grouped(played.action),
+        log_p=grouped(played.log_p),
+        alive=grouped(played.alive),
+        advantage=advantage.astype(np.float32),
+        reward=reward,
+    )
+
+
+class GRPOTrainer:
+    """A policy that learns from games: `update` for each batch.
+
+    Attributes:
+        config: how it learns.
+        policy: as it is now.
+        step: the compiled training step.
+    """
+
+    def __init__(self, policy: AcquisitionPolicy, config: GRPOConfig) -> None:
+        """Begin with a policy; it is its own first reference."""
+        self.config, self.policy, self._reference = config, policy, policy
+        self.step = train.make_train_step(
+            grpo_loss(config),
+            optax.adam(config.learning_rate),
+            clip=config.max_grad_norm,
+            compile_budget=1,
+        )
+        self._state = self.step.init(policy.weights)
+        self._batches = 0
+
+    def update(self, batch: GRPOBatch) -> GRPOUpdate:
+        """Learn from games that the policy of now has played.
+
+        Args:
+            batch: always of the same sizes, so that one program is compiled.
+
+        Raises:
+            BudgetExceededError: it is of other sizes than the one before.
+        """
+        if self._batches % self.config.num_iterations == 0:
+            self._reference = self.policy
+        self._batches += 1
+        flat = lambda x: x.reshape(-1, *x.shape[3:])
+        told, playable = flat(batch.told), flat(batch.playable)
+        before = log_policy(self._reference.weights, told, playable)
+        action = flat(batch.action)
+        steps = batch.action.shape[2]
+        arrays = {
+            "told": told,
+            "playable": playable,
+            "action": action,
+            "log_p": flat(batch.log_p).astype(np.float32),
+            "reference": _chosen(before, action, np).astype(np.float32),
+            "alive": flat(batch.alive).astype(np.float32),
+            "advantage": np.repeat(batch.advantage.reshape(-1), steps),
+        }
+        metrics: Any = {}
+        for _ in range(self.config.ppo_epochs):
+            self._state, metrics = self.step(self._state, arrays)
+        weights = {name: np.asarray(w) for name, w in self._state.params.items()}
+        self.policy = AcquisitionPolicy(weights, greedy=self.policy.greedy)
+        told_of = {name: float(value) for name, value in metrics.items()}
+        return GRPOUpdate(
+            policy=self.policy,
+            loss=told_of["loss"],
+            kl=told_of["kl"],
+            entropy=told_of["entropy"],
+            clipped=told_of["clipped"],
+            gradient_norm=told_of["gradient_norm"],
+            reward=float(batch.reward.mean()),
+        )
+
+
+def create_grpo_trainer(
+    policy: AcquisitionPolicy, config: GRPOConfig | None = None
+) -> GRPOTrainer:
+    """A trainer that begins with a policy.
+
+    Args:
+        policy: untrained, or taught by an expert.
+        config: how it learns; the usual way by default.
+    """
+    return GRPOTrainer(policy, config or GRPOConfig())
+
+
+def grpo_loss(config: GRPOConfig) -> Callable[[Weights, dict[str, Any]], Any]:
+    """What one update makes small.
+
+    Args:
+        config: how much each part counts.
+    """
+
+    def loss(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        every = log_policy(weights, batch["told"], batch["playable"], xp=jnp)
+        log_p = _chosen(every, batch["action"], jnp)
+        count = jnp.maximum(batch["alive"].sum(), 1.0)
+        mean = lambda x: (x * batch["alive"]).sum() / count
+        ratio = jnp.exp(log_p - batch["log_p"])
+        bounded = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
+        gain = mean(
+            jnp.minimum(ratio * batch["advantage"], bounded * batch["advantage"])
+        )
+        apart = batch["reference"] - log_p
+        kl = mean(jnp.exp(apart) - apart - 1)
+        entropy = mean(entropy_of(every, xp=jnp))
+        total = config.kl_penalty_coeff * kl - config.entropy_coeff * entropy - gain
+        clipped = mean((bounded != ratio).astype(jnp.float32))
+        return total, {"kl": kl, "entropy": entropy, "clipped": clipped}
+
+    return loss
+
+
+def _chosen(log_p: Any, action: Any, xp: Any) -> Any:
+    flat = log_p.reshape(len(log_p), -1)
+    return xp.take_along_axis(flat, action[:, None], axis=1)[:, 0]

@@ -1,0 +1,50 @@
+"""A policy of the user's own: a function in the place of a name."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.errors import FrugaxError
+
+
+def test_a_function_chooses_and_is_given_again_to_go_on(tmp_path):
+    seen = []
+
+    def cheapest(outlook, rng):
+        seen.append(outlook)
+        return int(np.argmin(np.where(outlook.affordable, outlook.price, np.inf)))
+
+    costs = {"a": 3.0, "b": 1.0}
+    made = causal.Campaign(
+        variables={"a": (0, 1), "b": (0, 1)},
+        target="y",
+        budget=ExperimentBudget(cost=4.0, costs=costs),
+        policy=cheapest,
+        worlds=8,
+    )
+    assert made.settings.policy == "own"
+    made.tell(0 if made.ask() else -1, 1.0)
+    made.save(tmp_path / "c")
+    with pytest.raises(FrugaxError, match="give it as policy="):
+        causal.Campaign.load(tmp_path / "c").ask()
+    again = causal.Campaign.load(tmp_path / "c", policy=cheapest)
+    assert [tuple(ask.values) for ask in again.asks] == [("b",)]
+    ask = again.ask()
+    assert ask is not None
+    assert ask.intervention.targets == ("b",)
+    # Two experiments of the usual price (2), then one and a half.
+    assert [round(o.left, 2) for o in seen] == [2.0, 1.5]
+    assert [len(o.done) for o in seen] == [0, 1]
+
+
+def test_a_point_that_is_not_affordable_is_refused():
+    made = causal.Campaign(
+        variables={"a": (0, 1)},
+        target="y",
+        budget=ExperimentBudget(n=1),
+        policy=lambda outlook, rng: -1,
+        worlds=8,
+    )
+    with pytest.raises(ValueError, match="policy chose point -1"):
+        made.ask()
+    assert made.asks == ()
