@@ -74,12 +74,15 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
         "def lab(values, *, rows, seed):\n"
         "    if seed < 4:\n"
         "        return {'y': [0.0]}\n"
+        "    if seed == 5:\n"
+        "        return None\n"
         "    raise RuntimeError('boom')\n"
     )
     config.write_text(OWN.replace("cost: 5", "cost: 20"))
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout.count("failed: RuntimeError: boom") == 3
+    assert done.stdout.count("failed: RuntimeError: boom") == 2
+    assert "an error or gave None in 3 experiments in a row" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
     assert "--resume runs/chain" in done.stderr

@@ -93,7 +93,7 @@ def run(
         )
         return 130
     audited = None
-    if asked.audit and going.samples is not None:
+    if asked.audit and going.measured:
         with errors.status(f"replaying the campaign in {asked.audit} worlds"):
             audited = room.audit(going, worlds=asked.audit)
     _finish(asked, going, folder, advice, audited)
@@ -286,7 +286,7 @@ def _finish(
     assert isinstance(advice, room.Advice)
     assert audited is None or isinstance(audited, room.Audit)
     truth = None if asked.simulator is None else asked.simulator.truth(asked.campaign)
-    if going.samples is not None:
+    if going.measured:
         best = going.recommend()
         console.print(f"Recommended: {best}", highlight=False, soft_wrap=True)
         if truth is not None:

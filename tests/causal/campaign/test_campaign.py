@@ -81,8 +81,14 @@ def test_resumed_from_its_file_it_goes_on_as_if_nothing_had_happened(tmp_path):
 
 def test_nothing_known_gives_questions_but_no_recommendation():
     campaign = campaign_of()
-    with pytest.raises(FrugaxError, match="nothing is known yet"):
+    with pytest.raises(FrugaxError, match="nothing is known of y yet"):
         campaign.recommend()
+    ask = campaign.ask()
+    assert ask is not None
+    campaign.tell(ask, math.nan)  # it took place, and nothing was measured
+    with pytest.raises(FrugaxError, match="nothing is known of y yet"):
+        campaign.recommend()
+    assert not campaign.advise().stop
     ask = campaign.ask()
     assert ask is not None
     campaign.tell(ask, 1.5)  # a number is the target
@@ -140,7 +146,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
                 case 1:
                     campaign.tell(ask, math.nan)
                 case 2:
-                    campaign.tell(ask, {"y": [1.0, math.nan], "x": [math.nan, 0.3]})
+                    campaign.tell(ask, {"y": [1.0, math.nan], "x": math.nan})
                 case 3:
                     campaign.save(path)
                     campaign = Campaign.load(path)
@@ -150,7 +156,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
             paid += sum(Fraction(repr(costs[n])) for n in ask.intervention.values)
         assert paid <= Fraction(repr(limit))
         assert campaign.spent == float(paid)
-        if campaign.samples is not None:
+        if campaign.measured:
             best = campaign.recommend()
             assert best.low <= best.expected <= best.high
 

@@ -70,6 +70,17 @@ class Record:
         """All rows that were told; None before there are any."""
         return self._state.table
 
+    @property
+    def measured(self) -> bool:
+        """Whether any row has a value of the target: else nothing is known of it."""
+        return self._has_target(self._state.of_entry >= -1)
+
+    def _has_target(self, which: np.ndarray) -> bool:
+        table, target = self._state.table, self.settings.target
+        if table is None or target not in table.variables:
+            return False
+        return bool(np.isfinite(table[target][which]).any())
+
     def rows_of(self, entry: Entry) -> Samples:
         """The rows that an experiment gave; none if it has none.
 
