@@ -8,7 +8,7 @@ import pytest
 from forked import frugax
 from frugax import ExperimentBudget
 from frugax.causal import Samples
-from frugax.causal.campaign import Campaign
+from frugax.causal.campaign import Campaign, load_campaign_config
 from frugax.cli import _causal_commands
 
 CONFIG = """
@@ -48,6 +48,15 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
     ended = frugax("causal", "run", "--resume", "runs/chain", cwd=tmp_path)
     assert ended.returncode == 0  # nothing is left to do
     assert Campaign.load(tmp_path / "runs" / "chain" / "campaign").asks == campaign.asks
+
+
+def test_a_config_that_was_changed_since_does_not_go_on(config, tmp_path):
+    Campaign.begin(load_campaign_config(config).campaign).keep(tmp_path / "campaign")
+    later = CONFIG.replace("budget: {", "budget: {n: 9, ")
+    (tmp_path / "config.yaml").write_text(later)
+    done = frugax("causal", "report", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "budget is not what the campaign began with, cost 5: " in done.stderr
 
 
 def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):

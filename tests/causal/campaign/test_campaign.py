@@ -1,5 +1,6 @@
 """Campaigns: what they ask, what they learn, and that no money is lost."""
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Campaign, Entry, Failed, drive, simulated
+from frugax.causal.campaign import Campaign, Entry, Failed, _file, drive, simulated
 from frugax.errors import CorruptFileError, FrugaxError
 from tiers import mostly_thorough
 
@@ -249,6 +250,13 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
             Campaign.load(path)
     with pytest.raises(FileNotFoundError):
         Campaign.load(tmp_path / "none")
+    # By hand: a limit below what is set aside.
+    plain = campaign._state
+    two = (*plain.entries, dataclasses.replace(plain.entries[0], id=1))
+    less = dataclasses.replace(plain.settings, budget=ExperimentBudget(n=1))
+    _file.write(path, dataclasses.replace(plain, settings=less, entries=two))
+    with pytest.raises(CorruptFileError, match="cost more than its budget"):
+        Campaign.load(path)
 
 
 def test_driven_to_its_end_it_answers_what_was_pending_first():

@@ -1,5 +1,7 @@
 """A policy of the user's own: a function in the place of a name."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_what_is_no_affordable_point_is_refused():
         policy=lambda outlook, rng: given[0],
         worlds=8,
     )
-    given: list[object] = [-1]
+    given: list[Any] = [-1]
     with pytest.raises(ValueError, match="policy chose point -1"):
         made.ask()
     for given[0] in (None, 1.0, True, "a", np.zeros(2)):
