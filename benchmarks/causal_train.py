@@ -1,28 +1,141 @@
-"""Train the surrogate that ships with frugax, and put it into the package.
+"""Train the surrogate that ships with frugax, and what one step of training costs.
 
-    python benchmarks/causal_train.py --seed 1 --steps 3000 --cpu-minutes 20
+    python -m benchmarks.causal_train --seed 1 --steps 3000 --cpu-minutes 20
+    python -m benchmarks.causal_train --cost
 
-Prints what training cost in CPU-seconds of this process, all threads together.
+The first puts the surrogate into the package and prints what training cost. `--cost`
+compares the compiled step with the same step run op by op, and writes compile seconds,
+milliseconds a step, their ratio and the number of steps after which compiling has paid
+for itself to results/causal_train.json. All are CPU-seconds of this process, all
+threads together; the compile cache is off.
 """
 
 import argparse
+import json
 import time
 from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from benchmarks.machine import made_with
 
 import frugax.causal.surrogate
+from frugax import causal
+from frugax.budget import table
 from frugax.causal import save_surrogate, train_surrogate
 
 _PLACE = Path(frugax.causal.surrogate.__file__).with_name("default.fxz")
 
 
+_RESULT = Path(__file__).parent / "results" / "causal_train.json"
+# As in the guide's own test.
+_SIZE = {"batch": 3, "rows": 20, "variables": 3, "hidden": 16, "layers": 2}
+
+
+def cost_of_guide_step(size: dict[str, int], repeats: int) -> dict[str, Any]:
+    """The guide's step, compiled and op by op, on the same batch in turns."""
+    config = causal.SurrogateTrainingConfig(
+        model_hidden_dim=size["hidden"],
+        model_n_layers=size["layers"],
+        batch_size=size["batch"],
+    )
+    scm = causal.generate("erdos_renyi", size["variables"], seed=0)
+    samples = causal.collect_observational_data(scm, size["rows"], seed=0)
+    batch = causal.create_training_batch(samples, scm, size["batch"])
+    b = causal.convert_to_jax_batch(batch)
+    model = causal.create_parent_set_model(config)
+    optimizer = optax.adam(1e-3)
+    params = model.init(jax.random.key(0))
+    state = optimizer.init(params)
+    loss = causal.kl_divergence_loss
+    compiled = causal.create_jax_surrogate_train_step(model, optimizer, loss)
+    eager = causal.create_surrogate_train_step(model, optimizer, loss)
+
+    def call(step: Any) -> tuple[float, Any]:
+        began = time.process_time()
+        out = step(
+            params, state, b.parent_sets, b.variable_orders, b.target_variables,
+            b.observational_data, b.expert_probs, b.expert_accuracies,
+        )  # fmt: skip
+        jax.block_until_ready(out)
+        return time.process_time() - began, out
+
+    first, out = call(compiled)
+    first_eager, other = call(eager)
+    pairs = [(call(compiled)[0], call(eager)[0]) for _ in range(repeats)]
+    ours, theirs = np.array(pairs).T
+    ratios = np.sort(theirs / ours)
+    return {
+        "size": size,
+        "weights": int(sum(w.size for w in params.values())),
+        "compile_s": first - float(np.median(ours)),
+        "step_ms": 1e3 * float(np.median(ours)),
+        "eager_ms": 1e3 * float(np.median(theirs)),
+        "eager_first_s": first_eager,
+        "eager/jit": float(np.median(ratios)),
+        "eager/jit least and greatest": [float(ratios[0]), float(ratios[-1])],
+        "break_even_steps": first / max(float(np.median(theirs - ours)), 1e-9),
+        "compiles": compiled.compiles,
+        "difference": max(
+            float(np.abs(np.asarray(out[0][n] - other[0][n])).max()) for n in params
+        ),
+    }
+
+
+def cost_of_training() -> dict[str, Any]:
+    """The step that trained what ships: one compile, then steps of 64 data sets."""
+    seconds: list[float] = []
+    began = time.process_time()
+    trained = train_surrogate(
+        seed=1,
+        steps=12,
+        progress=lambda index, metrics: (
+            jax.block_until_ready(metrics["loss"]),
+            seconds.append(time.process_time()),
+        ),
+    )
+    each = np.diff(seconds)
+    return {
+        "compiles": trained.receipt.spends[0].measured,
+        "until the first step is done_s": seconds[0] - began,
+        "step_ms, data included": 1e3 * float(np.median(each)),
+    }
+
+
+def cost() -> None:
+    """Measure, print and keep."""
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # JAX's own start
+    result: dict[str, Any] = {"training": cost_of_training()}
+    print(result["training"], flush=True)
+    result["guide"] = each = cost_of_guide_step(_SIZE, 5)
+    _RESULT.write_text(
+        json.dumps({**result, "made with": made_with()}, indent=1) + "\n"
+    )
+    head = ["compile s", "step ms", "op by op ms", "ratio", "break-even"]
+    row = [
+        f"{each['compile_s']:.1f}",
+        f"{each['step_ms']:.1f}",
+        f"{each['eager_ms']:.0f}",
+        f"{each['eager/jit']:.0f}",
+        f"{each['break_even_steps']:.0f}",
+    ]
+    print(each, table(head, [row]), sep="\n")
+
+
 def main() -> None:
-    """Train and save."""
+    """Train and save, or measure a step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--cpu-minutes", type=float, default=20.0)
     parser.add_argument("--out", type=Path, default=_PLACE)
+    parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()
+    if given.cost:
+        cost()
+        return
 
     def tell(index: int, metrics: dict) -> None:
         if index % 100 == 0:

@@ -1,5 +1,6 @@
 """The older guide's names: losses, batches, and the three steps."""
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -99,6 +100,7 @@ def test_bad_sizes_are_refused():
         {"model_hidden_dim": 6},
         {"learning_rate": 0.0},
         {"batch_size": 0},
+        {"model": "row"},
     ]
     for bad in wrong:
         with pytest.raises(ValueError, match=next(iter(bad))):
@@ -135,6 +137,39 @@ def test_one_program_for_all_sizes_and_data_reach_the_weights():
     assert max(float(jnp.abs(first[n] - other[n]).max()) for n in first) > 1e-5
     logits = model.apply(params, causal.convert_to_jax_batch(_problem()))
     assert logits["parent_set_logits"].shape == (4, 4)
+
+
+@pytest.mark.slow
+def test_the_raw_model_learns_and_knows_no_order_of_variables_or_rows():
+    config = causal.SurrogateTrainingConfig(
+        model="raw", model_rows=40, model_hidden_dim=8, model_n_layers=1
+    )
+    model = causal.create_parent_set_model(config)
+    optimizer = optax.adam(0.01)
+    step = causal.create_jax_surrogate_train_step(
+        model, optimizer, causal.kl_divergence_loss
+    )
+    params = model.init(jax.random.key(0))
+    state, losses = optimizer.init(params), []
+    b = causal.convert_to_jax_batch(_problem())
+    for _ in range(12):
+        params, state, metrics = step(
+            params, state, b.parent_sets, b.variable_orders, b.target_variables,
+            b.observational_data, b.expert_probs, b.expert_accuracies,
+        )  # fmt: skip
+        losses.append(float(metrics["kl_loss"]))
+    assert step.compiles == 1
+    assert losses[-1] < 0.9 * losses[0]
+    logits = model.apply(params, b)["parent_set_logits"]
+    turn = [2, 0, 1]
+    turned = dataclasses.replace(
+        b,
+        observational_data=b.observational_data[:, ::-1][:, :, jnp.array(turn)],
+        variable_orders=[[order[i] for i in turn] for order in b.variable_orders],
+    )
+    same = model.apply(params, turned)["parent_set_logits"]
+    np.testing.assert_allclose(same, logits, atol=1e-4)
+    assert np.abs(np.diff(np.asarray(logits), axis=1)).max() > 0.1
 
 
 @pytest.mark.thorough

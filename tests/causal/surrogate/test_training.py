@@ -1,16 +1,19 @@
 """Training: one program, NumPy and JAX agree, the truth lowers the loss."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax import causal
+from frugax import TimeBudget, causal
 from frugax.causal.surrogate._loss import set_index
 from frugax.causal.surrogate._network import apply_network, initial_weights
 from frugax.causal.surrogate._subsets import members, others
 from frugax.causal.surrogate._tasks import FAMILIES, draw_generated, draw_tasks
 from frugax.causal.surrogate._training import training_batch
+from frugax.train.distributed import Layout
 
 
 def _weights(hidden=8, blocks=1):
@@ -92,3 +95,27 @@ def test_training_compiles_once_and_improves():
         return -np.where(tasks.graphs > 0, np.log(p), np.log1p(-p)).mean()
 
     assert loss(trained.surrogate) < loss(causal.Surrogate(initial_weights(0, 8, 1)))
+
+
+@pytest.mark.thorough
+def test_devices_share_a_batch_and_learn_what_one_learns():
+    small: dict[str, Any] = {
+        "seed": 0,
+        "steps": 4,
+        "variables": 3,
+        "hidden": 4,
+        "blocks": 1,
+    }
+    one = causal.train_surrogate(**small, batch=8)
+    eight = causal.train_surrogate(
+        **small, batch=8, layout=Layout.over((8,), "data"), budget=TimeBudget("10min")
+    )
+    assert eight.receipt.verdict.value == "kept"
+    assert len(eight.receipt.spends) == 2  # the compile and the time
+    np.testing.assert_allclose(eight.losses, one.losses, atol=1e-5)
+    begun = initial_weights(0, 4, 1)
+    for name, weight in one.surrogate.weights.items():
+        np.testing.assert_allclose(
+            eight.surrogate.weights[name], weight, atol=1e-5, err_msg=name
+        )
+    assert np.abs(one.surrogate.weights["edge"] - begun["edge"]).max() > 1e-3

@@ -125,7 +125,7 @@ def apply_network(
     logits = of_others @ sets.T
     logits = logits + trust[:, :, :1] * linear + trust[:, :, 1:] * curved
     logits = xp.where(told.linear < NEVER / 2, NEVER, logits / temperature)
-    log_sets = logits - logits.max(-1)[..., None]
+    log_sets = logits - _top(logits, xp)
     log_sets = log_sets - xp.log(xp.exp(log_sets).sum(-1))[..., None]
     return Answer(log_sets, squared(xp.exp(log_sets) @ sets))
 
@@ -168,12 +168,12 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
     hide = (mask - 1)[:, None, None, None, :] * 1e9
 
     def block(x: Any, w: Weights) -> tuple[Any, None]:
-        y = _attend(_normal(x, w["norms"][0], xp), w["row"], hide, xp)
+        y = attend(normal(x, w["norms"][0], xp), w["row"], hide, xp)
         x = x + y @ w["row_out"]
         turned = xp.swapaxes(x, 1, 2)
-        y = _attend(_normal(turned, w["norms"][1], xp), w["column"], hide, xp)
+        y = attend(normal(turned, w["norms"][1], xp), w["column"], hide, xp)
         x = x + xp.swapaxes(y @ w["column_out"], 1, 2)
-        y = _normal(x, w["norms"][2], xp)
+        y = normal(x, w["norms"][2], xp)
         y = xp.concatenate([y, xp.swapaxes(y, 1, 2)], axis=-1) @ w["mix"]
         return x + _gelu(y + _last(w["mix_bias"], y), xp) @ w["mix_out"], None
 
@@ -187,7 +187,7 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
         # Compiled once, however many there are. What a block keeps for its gradient
         # would cost more to store and fetch, and to compile, than to compute again.
         x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, blocks)
-    return _normal(x, weights["norm"], xp)
+    return normal(x, weights["norm"], xp)
 
 
 def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
@@ -211,17 +211,27 @@ def _softplus(x: Any, xp: Any) -> Any:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
 
 
-def _normal(x: Any, gain: Any, xp: Any) -> Any:
+def normal(x: Any, gain: Any, xp: Any) -> Any:
+    """Channels with mean 0 and variance 1, times their gain."""
     x = x - x.mean(-1)[..., None]
     return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-6) * _last(gain, x)
 
 
-def _attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
+def _top(x: Any, xp: Any) -> Any:
+    """The greatest of each row, which a softmax takes off: its gradient is nothing."""
+    if xp is np:
+        return x.max(-1)[..., None]
+    from jax.lax import stop_gradient  # asking needs no JAX
+
+    return stop_gradient(x.max(-1)[..., None])
+
+
+def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
     """Attention along the third axis of [batch, rows, tokens, hidden]."""
     b, r, t, h = x.shape
     split = (x @ qkv).reshape(b, r, t, 3, HEADS, h // HEADS)
     q, k, v = (xp.swapaxes(split[:, :, :, i], 2, 3) for i in range(3))
     logits = q @ xp.swapaxes(k, 3, 4) * (h // HEADS) ** -0.5 + hide
-    w = xp.exp(logits - logits.max(-1)[..., None])
+    w = xp.exp(logits - _top(logits, xp))
     w = w / w.sum(-1)[..., None]
     return xp.swapaxes(w @ v, 2, 3).reshape(b, r, t, h)

@@ -15,6 +15,7 @@ from .._subsets import NEVER
 from .._surrogate import MOST
 from ._batch import TrainingBatchJAX
 from ._config import SurrogateTrainingConfig
+from ._raw import initial_raw_weights, raw_scores
 
 
 class Told(NamedTuple):
@@ -28,6 +29,7 @@ class Told(NamedTuple):
             [batch, k, 2].
         inside: variables in each listed set [batch, k, 12].
         listed: 1 for sets, 0 for padding [batch, k].
+        rows: the data, for the raw model only [batch, rows, 12, 4].
     """
 
     pairs: Any
@@ -36,6 +38,7 @@ class Told(NamedTuple):
     posteriors: Any
     inside: Any
     listed: Any
+    rows: Any
 
 
 def tell(
@@ -44,6 +47,7 @@ def tell(
     target_variables: Sequence[str],
     observational_data: Any,
     k: int,
+    config: SurrogateTrainingConfig,
 ) -> Told:
     """Everything that is known of a batch before any weight is used, in NumPy.
 
@@ -53,6 +57,7 @@ def tell(
         target_variables: of each example.
         observational_data: [batch, n, d, 4].
         k: how many sets arrays have room for.
+        config: which model it is for.
 
     Raises:
         ValueError: an example has more than 12 variables, or names do not fit together.
@@ -64,6 +69,8 @@ def tell(
             f"observational_data has shape {data.shape} for {batch} targets: it must "
             "be [batch, rows, variables, 4]; see convert_to_jax_batch."
         )
+    raw = config.model == "raw"
+    count = config.model_rows if raw else 0
     told = Told(
         pairs=np.zeros((batch, MOST, MOST, PAIR_FEATURES), np.float32),
         mask=np.zeros((batch, MOST), np.float32),
@@ -71,6 +78,7 @@ def tell(
         posteriors=np.zeros((batch, k, 2), np.float32),
         inside=np.zeros((batch, k, MOST), np.float32),
         listed=np.zeros((batch, k), np.float32),
+        rows=np.zeros((batch, count, MOST, 4), np.float32),
     )
     for width in sorted({len(order) for order in variable_orders}):
         if not 2 <= width <= MOST:
@@ -81,8 +89,9 @@ def tell(
         mine = [i for i, order in enumerate(variable_orders) if len(order) == width]
         value, was_set, _, present = np.moveaxis(data[mine, :, :width], 3, 0)
         mask = np.ones((len(mine), width), np.float32)
-        found = evidence(moments(value, was_set, present), mask)
-        told.pairs[mine, :width, :width] = found.pairs
+        found = None if raw else evidence(moments(value, was_set, present), mask)
+        if found is not None:
+            told.pairs[mine, :width, :width] = found.pairs
         told.mask[mine, :width] = 1
         for row, i in enumerate(mine):
             inside = _inside(parent_sets[i], variable_orders[i], target_variables[i])
@@ -93,9 +102,27 @@ def tell(
             told.target[i] = target
             told.inside[i, :sets, :width] = inside
             told.listed[i, :sets] = 1
-            told.posteriors[i, :sets, 0] = found.linear[row, target, code]
-            told.posteriors[i, :sets, 1] = found.curved[row, target, code]
+            if found is None:
+                told.rows[i, :, :width] = _some_rows(data[i, :, :width], count)
+            else:
+                told.posteriors[i, :sets, 0] = found.linear[row, target, code]
+                told.posteriors[i, :sets, 1] = found.curved[row, target, code]
     return told
+
+
+def _some_rows(data: np.ndarray, count: int) -> np.ndarray:
+    """As many rows as there is room for, values standardised [count, d, 4]."""
+    data = data[data[:, :, 3].max(1) > 0]
+    if len(data) > count:
+        data = data[np.linspace(0, len(data) - 1, count).astype(int)]
+    present = data[:, :, 3]
+    mean = (data[:, :, 0] * present).sum(0) / np.maximum(present.sum(0), 1)
+    apart = (data[:, :, 0] - mean) * present
+    spread = np.sqrt((apart**2).sum(0) / np.maximum(present.sum(0), 1))
+    found = np.zeros((count, *data.shape[1:]), np.float32)
+    found[: len(data)] = data
+    found[: len(data), :, 0] = apart / np.where(spread > 1e-9, spread, 1)
+    return found
 
 
 def _inside(
@@ -141,7 +168,8 @@ class ParentSetModel:
         del batch
         seed = int(jax.random.bits(key, (), jnp.uint32))
         config = self.config
-        weights = initial_weights(seed, config.model_hidden_dim, config.model_n_layers)
+        make = initial_raw_weights if config.model == "raw" else initial_weights
+        weights = make(seed, config.model_hidden_dim, config.model_n_layers)
         return {name: jnp.asarray(x) for name, x in weights.items()}
 
     def apply(self, params: Weights, batch: TrainingBatchJAX) -> Mapping[str, Any]:
@@ -162,29 +190,27 @@ class ParentSetModel:
             batch.target_variables,
             batch.observational_data,
             k,
+            self.config,
         )
         return {
-            "parent_set_logits": scores_of(params, told),
+            "parent_set_logits": scores_of(params, told, self.config),
             "parent_sets": batch.parent_sets,
         }
 
 
-def scores_of(params: Weights, told: Told) -> Any:
+def scores_of(params: Weights, told: Told, config: SurrogateTrainingConfig) -> Any:
     """Scores of listed parent sets [batch, k]; traced by JAX.
 
     Args:
         params: weights.
         told: from `tell`.
+        config: which model it is.
     """
-    logits = set_scores(
-        params,
-        told.pairs,
-        told.mask,
-        told.target,
-        told.inside,
-        told.posteriors,
-        jnp,
-    )
+    if config.model == "raw":
+        logits = raw_scores(params, told.rows, told.mask, told.target, told.inside)
+    else:
+        of_sets = (told.target, told.inside, told.posteriors)
+        logits = set_scores(params, told.pairs, told.mask, *of_sets, jnp)
     return jnp.where(told.listed > 0, logits, NEVER)
 
 

@@ -119,7 +119,12 @@ class SurrogateStep:
         # Room for every set of the configured size: another list is no new program.
         room = max(self._room, 2 ** max(k - 1, 0).bit_length() if k > self._room else 0)
         told = tell(
-            parent_sets, variable_orders, target_variables, observational_data, room
+            parent_sets,
+            variable_orders,
+            target_variables,
+            observational_data,
+            room,
+            self._config,
         )
         arrays = _Arrays(
             told,
@@ -157,7 +162,7 @@ class SurrogateStep:
 def _total(
     params: Weights, arrays: _Arrays, loss_fn: Loss, config: SurrogateTrainingConfig
 ) -> tuple[Any, dict[str, Any]]:
-    logits = scores_of(params, arrays.told)
+    logits = scores_of(params, arrays.told, config)
     each = (logits, arrays.probs, arrays.told.inside)
     try:
         losses = jax.vmap(loss_fn)(*each)
