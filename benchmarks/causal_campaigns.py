@@ -2,27 +2,34 @@
 
     python benchmarks/causal_campaigns.py --count 1000
 
-Each draws its own model, prices, limits, policy, sets, constraints and edges. Answers
-are rows, numbers, NaN, partly missing tables or failures, some charged and some not;
-questions overlap; the campaign is saved and loaded in between. A campaign that raises
-ends the run.
+Each draws its own model, prices, limits, policy and sets. Answers are rows, numbers,
+NaN, partly missing tables or failures, some charged and some not; questions overlap;
+the campaign is saved and loaded in between. A campaign that raises ends the run.
+
+Every fifth runs in processes that are killed (kill -9) at random moments, each followed
+by one that goes on from the file. What a process said it had told must be in the file,
+and what it had asked must be paid.
 """
 
 import argparse
+import os
+import signal
 import tempfile
 import time
+import traceback
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from frugax import ExperimentBudget, causal
+from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.causal.campaign import Campaign
 from frugax.causal.policy import POLICIES
 
 
-def one(seed: int, path: Path) -> tuple[int, float]:
-    """Experiments asked for, and the share of the limit that was spent.
+def one(seed: int, folder: Path) -> tuple[int, float, int]:
+    """Experiments asked for, the share of the limit that was spent, and kills.
 
     Raises:
         AssertionError: the budget was overdrawn, or an answer was lost.
@@ -36,23 +43,61 @@ def one(seed: int, path: Path) -> tuple[int, float]:
     prices = {n: float(rng.choice([0.1, 0.3, 0.7, 1.0, 2.5])) for n in free}
     limit = float(rng.choice([0.3, 0.9, 1.7, 3.0]))
     n = int(rng.integers(1, 8)) if rng.random() < 0.5 else None
-    campaign = Campaign(
-        variables=dict.fromkeys(free, (-2.0, 2.0)),
-        target=target,
-        minimize=bool(rng.integers(2)),
-        budget=ExperimentBudget(cost=limit, n=n, costs=prices),
-        together=int(rng.integers(1, 3)),
-        never=[free[:2]] if len(free) > 2 and rng.random() < 0.3 else [],
-        policy=str(rng.choice(list(POLICIES))),
-        worlds=8,
-        max_parents=2,
-        rows=int(rng.integers(1, 4)),
-        seed=seed,
-    )
+    rows = int(rng.integers(1, 4))
+    others = [v for v in free if rng.random() < 0.15]
+    told: dict[str, Any] = {
+        "variables": dict.fromkeys(free, (-2.0, 2.0)),
+        "target": target,
+        "minimize": bool(rng.integers(2)),
+        "together": int(rng.integers(1, 3)),
+        "never": [free[:2]] if len(free) > 2 and rng.random() < 0.3 else [],
+        "constraints": dict.fromkeys(others, (None, float(rng.uniform(-1, 3)))),
+        "forbidden": [(target, free[0])] if rng.random() < 0.2 else [],
+        "policy": str(rng.choice(list(POLICIES))),
+        "worlds": 8,
+        "max_parents": 2,
+        "rows": rows,
+        "seed": seed,
+    }
+    try:
+        budget = ExperimentBudget(cost=limit, n=n, costs=prices)
+        campaign = Campaign(budget=budget, **told)
+    except InfeasibleBudgetError as e:
+        if not e.needed == min(prices.values()) > limit:
+            raise AssertionError("what is needed is not the least price") from e
+        limit = e.needed
+        budget = ExperimentBudget(cost=limit, n=n, costs=prices)
+        campaign = Campaign(budget=budget, **told)
     if rng.random() < 0.7:
         campaign.tell_observations(causal.sample(scm, int(rng.integers(1, 40)), seed=1))
-    paid, told = Fraction(), 0
+    path = folder / str(seed)
+    if seed % 5 == 0:
+        campaign.save(path)
+        campaign, kills = killed(path, scm, rng)
+    else:
+        campaign, kills = answered(campaign, scm, path, rng), 0
+    paid = sum(
+        sum(Fraction(repr(prices[v])) for v in e.values)
+        for e in campaign.asks
+        if e.status != "refunded"
+    )
+    assert paid <= Fraction(repr(limit)), "overdrawn"
+    assert campaign.spent == float(paid), (campaign.spent, float(paid))
+    assert not campaign.pending
+    if campaign.samples is not None:
+        best = campaign.recommend()
+        assert best.low <= best.expected <= best.high
+    campaign.advise()
+    path.unlink(missing_ok=True)
+    return len(campaign.asks), float(paid) / limit, kills
+
+
+def answered(
+    campaign: Campaign, scm: causal.SCM, path: Path, rng: np.random.Generator
+) -> Campaign:
+    """The campaign at its end, in one process."""
     waiting: list[causal.Ask] = []
+    told = 0
     while True:
         ask = campaign.ask()
         if ask is not None:
@@ -60,39 +105,106 @@ def one(seed: int, path: Path) -> tuple[int, float]:
             if rng.random() < 0.3:
                 continue
         if not waiting:
-            break
+            return campaign
         ask = waiting.pop(int(rng.integers(len(waiting))))
-        price = sum(Fraction(prices[v]) for v in ask.intervention.values)
-        data = causal.sample(scm, 2, seed=ask.id, intervention=ask.intervention)
-        kind = rng.integers(7)
-        if kind == 0:
-            campaign.tell_failed(ask, "broken")
-        elif kind == 1 and told < 20:
-            campaign.tell_failed(ask, "never done", charged=False)
-            price = Fraction()
-        elif kind == 2:
-            campaign.tell(ask, float("nan"))
-        elif kind == 3:
-            campaign.tell(ask, {target: [float("nan"), 0.3]})
-        elif kind == 4:
-            campaign.tell(ask, float(data[target][0]))
-        else:
-            campaign.tell(ask, data)
+        tell(campaign, ask.id, scm, rng, refunds=told < 20)
         told += 1
-        paid += price
         if rng.random() < 0.3:
             campaign.save(path)
             campaign = Campaign.load(path)
-        assert campaign.spent == float(paid), (campaign.spent, float(paid))
-        assert Fraction(campaign.spent) + Fraction(campaign.reserved) <= Fraction(
-            limit
-        ) * (1 + Fraction(1, 10**12)), "overdrawn"
-        assert paid <= Fraction(limit), "overdrawn"
-    if campaign.samples is not None:
-        best = campaign.recommend()
-        assert best.low <= best.expected <= best.high
-    campaign.advise()
-    return len(campaign.asks), float(paid) / limit
+        assert_within(campaign)
+
+
+def killed(
+    path: Path, scm: causal.SCM, rng: np.random.Generator
+) -> tuple[Campaign, int]:
+    """The campaign at its end, and how many processes were killed on the way."""
+    kills = 0
+    while True:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.close(read)
+                go_on(path, scm, write, np.random.default_rng([kills, 5]))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(write)
+        heard, most = b"", int(rng.integers(1, 4 + kills))
+        while heard.count(b"\n") < most and (more := os.read(read, 1)):
+            heard += more
+        time.sleep(float(rng.exponential(0.005)))
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        with os.fdopen(read, "rb") as lines:
+            said = (heard + lines.read()).decode().splitlines()
+        campaign = Campaign.load(path)
+        kept = {str(e.id): e.status for e in campaign.asks}
+        for line in said:
+            word, number = line.split()
+            assert number in kept, "what was asked is not paid"
+            assert word != "told" or kept[number] != "pending", "an answer is lost"
+        assert len(campaign.pending) <= 1
+        assert_within(campaign)
+        if not os.WIFSIGNALED(status):
+            assert os.WEXITSTATUS(status) == 0, "a process raised"
+            return campaign, kills
+        kills += 1
+
+
+def go_on(path: Path, scm: causal.SCM, pipe: int, rng: np.random.Generator) -> None:
+    """What a process does until it is killed, and says of it."""
+    campaign = Campaign.load(path)
+    campaign.keep(path)
+    while True:
+        ask = campaign.pending[0] if campaign.pending else campaign.ask()
+        if ask is None:
+            return
+        os.write(pipe, f"ask {ask.id}\n".encode())
+        tell(campaign, ask.id, scm, rng, refunds=len(campaign.asks) < 20)
+        os.write(pipe, f"told {ask.id}\n".encode())
+
+
+def tell(
+    campaign: Campaign,
+    number: int,
+    scm: causal.SCM,
+    rng: np.random.Generator,
+    *,
+    refunds: bool,
+) -> None:
+    """Any kind of answer."""
+    values, target = campaign.asks[number].values, campaign.settings.target
+    rows = campaign.settings.rows
+    kind = rng.integers(7)
+    do = causal.intervene(**values)
+    data = causal.sample(scm, rows, seed=number, intervention=do)
+    if kind == 0:
+        campaign.tell_failed(number, "broken")
+    elif kind == 1 and refunds:
+        campaign.tell_failed(number, "never done", charged=False)
+    elif kind == 2:
+        campaign.tell(number, float("nan"))
+    elif kind == 3:
+        campaign.tell(number, {target: [float("nan"), *[0.3] * (rows - 1)]})
+    elif kind == 4:
+        campaign.tell(number, float(data[target][0]))
+    else:
+        campaign.tell(number, data)
+
+
+def assert_within(campaign: Campaign) -> None:
+    budget = campaign.settings.budget
+    held = [e for e in campaign.asks if e.status != "refunded"]
+    prices = {k: Fraction(repr(v)) for k, v in budget.costs}
+    assert budget.cost is not None
+    most = Fraction(repr(budget.cost))
+    assert sum(prices[v] for e in held for v in e.values) <= most, "overdrawn"
+    assert budget.n is None or len(held) <= budget.n, "overdrawn"
 
 
 def main() -> None:
@@ -100,20 +212,20 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     asked = parser.parse_args()
-    path = Path(tempfile.mkdtemp()) / "campaign"
-    begun, total, shares = time.process_time(), 0, []
-    for i in range(asked.first, asked.first + asked.count):
-        experiments, share = one(i, path)
-        total += experiments
-        shares.append(share)
-        if (i + 1) % 25 == 0:
-            print(
-                f"{i + 1 - asked.first} campaigns, {total} experiments, none "
-                "overdrawn, "
-                f"mean share spent {np.mean(shares):.2f}, "
-                f"{time.process_time() - begun:.0f} CPU-s",
-                flush=True,
-            )
+    begun, total, shares, kills = time.process_time(), 0, [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(asked.first, asked.first + asked.count):
+            experiments, share, killed_ = one(i, Path(folder))
+            total += experiments
+            kills += killed_
+            shares.append(share)
+            if (i + 1) % 25 == 0:
+                print(
+                    f"{i + 1 - asked.first} campaigns, {total} experiments, {kills} "
+                    "processes killed, none overdrawn, mean share spent "
+                    f"{np.mean(shares):.2f}, {time.process_time() - begun:.0f} CPU-s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

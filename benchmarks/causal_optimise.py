@@ -8,16 +8,19 @@ Regret is how much worse than the best the *true* mean of the target is under wh
 method recommends; it is never taken from noisy outcomes. All methods see the same
 observations, may do the same experiments at the same cost, and recommend after each.
 
-`environments`: the four problems of the literature, 100 rows observed, 100 rows an
-experiment (the published ones take a mean over many rows as one outcome, too).
+`environments`: the four problems of the literature, 100 rows observed, 1,000 rows an
+experiment (in the code that was published with them an outcome is the mean of 100,000).
 `random`: models drawn by `causal.generate`, 100 rows observed, 10 experiments that set
 one variable within three standard deviations. Models in which no experiment changes the
 target's mean by .3 of its deviation are passed over: there all methods are right.
+After every experiment the campaign's probability of being within the tolerance is noted
+beside whether it was; the table of both is printed for each family of models.
 
 `gies` (PyPI) is used if it can be imported; without it that method is left out.
 """
 
 import argparse
+import itertools
 import json
 import time
 import warnings
@@ -52,6 +55,7 @@ def campaign(policy: str, **more: Any) -> Method:
         trials: int,
         rows: int,
         seed: int,
+        said: list[float] | None = None,
     ) -> Iterator[causal.Intervention]:
         made = causal.Campaign(
             variables=env.ranges,
@@ -73,7 +77,10 @@ def campaign(policy: str, **more: Any) -> Method:
                     rows, seed=seed * 1000 + ask.id, intervention=ask.intervention
                 ),
             )
-            yield made.recommend().intervention
+            best = made.recommend()
+            if said is not None:
+                said.append(best.right)
+            yield best.intervention
 
     return run
 
@@ -92,18 +99,27 @@ METHODS: dict[str, Method] = {
 
 
 def regrets(
-    method: Method, env: causal.Environment, trials: int, rows: int, seed: int
+    method: Method,
+    env: causal.Environment,
+    trials: int,
+    rows: int,
+    seed: int,
+    **more: Any,
 ) -> tuple[list[float], float]:
     """True regret after each experiment, and CPU-seconds."""
     observed = env.sample(OBSERVED, seed=seed + 500_000)
     begun = time.process_time()
-    found = list(method(env, observed, trials, rows, seed))
+    found = list(method(env, observed, trials, rows, seed, **more))
     spent = time.process_time() - begun
     return [max(env.regret(i), 0.0) for i in found], spent
 
 
 def environments(
-    names: Sequence[str], seeds: int, rows: int, methods: Sequence[str]
+    names: Sequence[str],
+    seeds: int,
+    rows: int,
+    methods: Sequence[str],
+    first_seed: int = 0,
 ) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name in names:
@@ -111,7 +127,7 @@ def environments(
         for method in methods:
             runs = [
                 regrets(METHODS[method], env, TRIALS[name], rows, seed)
-                for seed in range(seeds)
+                for seed in range(first_seed, first_seed + seeds)
             ]
             last = np.array([r[-1] for r, _ in runs])
             solved = last <= GOOD[name]
@@ -166,13 +182,23 @@ def random_models(
     names: list[str] = []
     nothing: list[float] = []
     cpu = dict.fromkeys(methods, 0.0)
+    sure: list[list[float]] = []
+    good: list[list[bool]] = []
     for i, (name, env) in enumerate(models(count)):
         if i < first:
             continue
         names.append(name)
         nothing.append(env.regret())
         for method in methods:
-            each, spent = regrets(METHODS[method], env, trials, rows, i)
+            said: list[float] = []
+            more = {"said": said} if method == "campaign" else {}
+            each, spent = regrets(METHODS[method], env, trials, rows, i, **more)
+            if said:
+                sure.append(said)
+                tolerance = 0.05 * float(
+                    env.sample(OBSERVED, seed=i + 500_000)[env.target].std()
+                )
+                good.append([regret <= tolerance for regret in each])
             found[method].append(each)
             cpu[method] += spent / (count - first)
         print(
@@ -203,7 +229,36 @@ def random_models(
         "rows": rows,
         "regret": found,
         "summary": summary,
+        "sure": sure,
+        "good": good,
     }
+
+
+def reliability(part: dict[str, Any]) -> str:
+    """How often the campaign was right when it said that it was, by family."""
+    families = np.array([name.split()[0] for name in part["models"]])
+    sure, good = np.array(part["sure"]), np.array(part["good"])
+    ends = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+    lines: list[list[str]] = []
+    for family in (*sorted(set(families)), "all"):
+        which = families == family if family != "all" else families != ""
+        p, right = sure[which], good[which]
+        cells = [family]
+        for low, high in itertools.pairwise(ends):
+            inside = (p >= low) & (p < high)
+            cells.append(
+                f"{p[inside].mean():.2f} {right[inside].mean():.2f} ({inside.sum()})"
+                if inside.any()
+                else ""
+            )
+        stopped = (p >= 0.95).any(1)
+        when = (p >= 0.95).argmax(1)
+        came = right[np.arange(len(right)), when][stopped]
+        cells.append(f"{came.sum()} of {len(came)}" if len(came) else "")
+        cells.append(f"{((p - right) ** 2).mean():.3f}")
+        lines.append(cells)
+    bins = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(ends)]
+    return str(table(["said, was (n)", *bins, "stops at .95 right", "Brier"], lines))
 
 
 def interval(values: np.ndarray) -> list[float]:
@@ -218,7 +273,7 @@ def main() -> None:
     parser.add_argument("part", nargs="?", default="all")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--models", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0, help="of the models")
+    parser.add_argument("--first", type=int, default=0, help="model, or seed")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--names", nargs="*", default=list(TRIALS))
@@ -232,7 +287,7 @@ def main() -> None:
         if asked.part in ("all", "environments"):
             methods = asked.methods or ["campaign", "random"]
             result["environments"] = environments(
-                asked.names, asked.seeds, asked.rows or 100, methods
+                asked.names, asked.seeds, asked.rows or 1000, methods, asked.first
             )
         if asked.part in ("all", "random"):
             part = random_models(
@@ -257,6 +312,8 @@ def main() -> None:
                 for m, s in part["summary"].items()
             ]
             print(table(head, lines))
+            if part["sure"]:
+                print(reliability(part))
     if asked.to:
         result["made with"] = made_with()
         asked.to.write_text(json.dumps(result, indent=1) + "\n")

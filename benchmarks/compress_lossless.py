@@ -10,7 +10,8 @@ level 1. Everything on one thread; every result is compared with the weights.
 Speeds are bytes of weights over the processor's time (not the clock's: the machine is
 shared), and what is compared is the median ratio of pairs timed one after the other,
 beside that of frugax with itself. "decode" is the codec alone, as ZipNN checks
-nothing; "checked" is `frugax.compress.decompress`, which compares three checksums.
+nothing; "checked" is `frugax.compress.decompress`, which compares the SHA-256 of the
+file and the digests of the tensors.
 Writes `benchmarks/results/compress_lossless.json`:
 
     python -m benchmarks.compress_lossless
@@ -34,7 +35,7 @@ from benchmarks.real_weights import install, models
 from frugax import SizeBudget, compress
 from frugax.budget import table
 from frugax.compress import _lossless  # noqa: PLC2701 - the codec alone
-from frugax.compress._container import BLOCK  # noqa: PLC2701
+from frugax.compress._records import BLOCK  # noqa: PLC2701
 from frugax.files import write_whole
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +75,7 @@ class Zipnn:
     """ZipNN 0.5.4: what it is given it may write over, so it is given copies."""
 
     def __init__(self, raw: bytes, dtype: str) -> None:
-        import zipnn
+        import zipnn  # pyright: ignore[reportMissingImports]
 
         self.codec = zipnn.ZipNN(bytearray_dtype=dtype, threads=1)
         self.raw = raw
@@ -94,7 +95,7 @@ class Zipnn:
 
 def blosc2_bytes(raw: bytes, itemsize: int) -> int:
     """Length with byte shuffling and zstd at level 1."""
-    import blosc2
+    import blosc2  # pyright: ignore[reportMissingImports]
 
     blob = blosc2.compress2(
         raw,
@@ -161,7 +162,7 @@ def measure(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0]).parse_args()
     sys.path.append(str(install(*PEERS)))
     found: dict[str, Any] = {}
     rows: list[list[str]] = []

@@ -10,8 +10,8 @@ from frugax.causal import SCM, Samples
 
 scm = SCM.linear({"x": {}, "y": {"x": 1.0}})
 no = lambda n, d: np.zeros((n, d), bool)
-campaign = lambda **more: causal.Campaign(
-    variables={"x": (-2, 2), "z": (-3, 3)},
+campaign = lambda variables={"x": (-2, 2), "z": (-3, 3)}, **more: causal.Campaign(
+    variables=variables,
     target="y",
     budget=ExperimentBudget(n=1),
     **more,
@@ -37,6 +37,14 @@ for case in (
     lambda: campaign(sets=["xz"]),
     lambda: campaign(forbidden=["xz"]),
     lambda: campaign(required=[("x", "z", "y")]),
+    lambda: campaign(["x", "z"]),
+    lambda: campaign({"x": 2.0}),
+    lambda: campaign({"x": (0, 1, 2)}),
+    lambda: campaign({"x": ("0", "1")}),
+    lambda: campaign({"x": (None, 1)}),
+    lambda: campaign(constraints={"z": 1.0}),
+    lambda: campaign(seed=1.5),
+    lambda: campaign().tell(None, 1.0),
 ):
     try:
         case()
@@ -69,6 +77,16 @@ ValueError never holds 'xz': write a set of names, ('xz',).
 ValueError sets holds 'xz': write a set of names, ('xz',).
 ValueError forbidden holds 'xz', which is no edge: write (cause, effect).
 ValueError required holds ('x', 'z', 'y'), which is no edge: write (cause, effect).
+TypeError variables is a mapping from names to pairs, as {'x': (0.0, 1.0)}; got \
+['x', 'z'].
+ValueError variables['x'] must be a pair (least, greatest) of numbers, got 2.0.
+ValueError variables['x'] must be a pair (least, greatest) of numbers, got (0, 1, 2).
+ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0', '1').
+ValueError variables['x'] must be a pair (least, greatest) of numbers, got (None, 1).
+ValueError constraints['z'] must be a pair (least, greatest) of numbers, got 1.0.
+ValueError seed must be a whole number >= 0, got 1.5.
+TypeError None is no question and no number of one (ask gives None once the budget is \
+spent).
 """
 
 

@@ -2,10 +2,14 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from forked import frugax
+from frugax import ExperimentBudget
+from frugax.causal import Samples
 from frugax.causal.campaign import Campaign
+from frugax.cli import _causal_commands
 
 CONFIG = """
 name: chain
@@ -90,6 +94,46 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
     done = frugax("causal", "run", "--resume", "runs/chain", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "failed: ZeroDivisionError: " in done.stdout
+
+
+def test_what_a_function_gives_that_is_no_answer_is_not_charged(config, tmp_path):
+    (tmp_path / "lab.py").write_text("def lab(values, *, rows, seed): return 'high'\n")
+    config.write_text(OWN)
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "experiment 0: lab.py:lab gave no answer: " in done.stderr
+    assert "got a str. It is not told and not charged; mend" in done.stderr
+    assert done.stderr.count("\n") == 1
+    kept = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+    assert (kept.spent, len(kept.pending)) == (0, 1)
+
+
+def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, capsys):
+    going = Campaign(
+        variables={"x": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=1),
+        policy="random",
+        worlds=8,
+        rows=2,
+    )
+    going.ask()
+    typed = iter(["", "much", "4,2", "1 2 3", "x=1", "y=1 2 x=3", "4.2 4.4"])
+    monkeypatch.setattr(_causal_commands.console, "input", lambda *a, **k: next(typed))
+    told = _causal_commands._person(going, going.asks[0])
+    assert isinstance(told, Samples)
+    np.testing.assert_allclose(told["y"], [4.2, 4.4])
+    said = capsys.readouterr().err
+    for why in (
+        "type a value of y, or failed",
+        "'much' is no number",
+        "'4,2' has a comma: write '4.2'",
+        "gives 2 rows in this campaign (rows=2), got 3",
+        "an answer needs 'y'",
+        "as many values of one variable as of every other",
+    ):
+        assert why in " ".join(said.split())
+    assert going.spent == 0
 
 
 def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from frugax.compress import _draft, _lossless, _mapped
-from frugax.compress._container import BLOCK
+from frugax.compress import _draft, _lossless, _mapped, _sources
+from frugax.compress._quantised import LEAST_STEP
+from frugax.compress._records import BLOCK
 from frugax.errors import CorruptFileError
 
 EXACT = SizeBudget(max_abs=0)
@@ -46,6 +47,29 @@ def test_a_tensor_is_written_before_the_next_is_read(tmp_path, monkeypatch):
     tree = {"a": np.arange(3), "b": np.arange(4)}
     compress.save(tmp_path / "w.fxz", tree, EXACT)
     assert order == [3, "gone", 4, "gone"]
+
+
+def test_a_tensor_of_which_enough_was_seen_is_let_go_of(monkeypatch):
+    # A step that is too fine for the first numbers: the search asks for such, and the
+    # pages of all tensors would stay in memory.
+    gone = []
+    monkeypatch.setattr(_sources, "let_go", lambda part: gone.append(part.size))
+    source = _sources.Source("w", TREE["w"])
+    assert source.quantisable
+    gone.clear()
+    assert not source.steppable(LEAST_STEP)
+    assert source.error_at(LEAST_STEP).energy == 0
+    assert source.estimated(LEAST_STEP).energy == 0
+    assert gone.count(source.array.size) >= 3
+
+
+def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
+    # Small tensors too: all of them together are as large as large ones.
+    compress.save(tmp_path / "w.fxz", TREE, EXACT)
+    gone = []
+    monkeypatch.setattr(compress.CompressedFile, "_let_go", lambda _: gone.append(1))
+    with compress.open(tmp_path / "w.fxz") as file:
+        assert len([*file.pieces()]) == len(file) == len(gone)
 
 
 def test_what_does_not_come_back_is_never_there(tmp_path, monkeypatch):

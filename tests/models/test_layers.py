@@ -282,11 +282,13 @@ def test_layers_give_their_shape_and_gradients(row: Row):
     shapes = {k: x.shape for k, x in row.inputs.items()}
     floats = [k for k, x in row.inputs.items() if x.dtype.kind == "f"]
     compiled = compile(row.layer, JaxBackend(), shapes=shapes, trainable_keys=floats)
-    weights = compiled.randomize_params(0)
     inputs = arrays(row.inputs) | compiled.initial_state()
     inputs["key"] = jax.random.key(0)
-    params = {k: inputs[k] for k in floats} | weights
-    params = {k: v for k, v in params.items() if k in compiled.param_keys}
+    # Not `randomize_params`, which would compile as much again as what is tested.
+    params = {
+        k: inputs[k] if k in floats else jnp.asarray(numbers(*compiled.shapes[k]))
+        for k in compiled.param_keys
+    }
     data = {k: v for k, v in inputs.items() if k in compiled.data_keys}
     name = compiled.output_keys[0]
     # Not all ones: of a softmax or a norm the sum never changes.
@@ -296,15 +298,15 @@ def test_layers_give_their_shape_and_gradients(row: Row):
     assert name == "output"
     assert output.shape == row.output == compiled.shapes[name]
     assert output.dtype == "float32"
-    assert jnp.isfinite(output).all()
+    assert np.isfinite(output).all()
     assert set(gradients) == compiled.param_keys
     for key, gradient in gradients.items():
-        assert jnp.isfinite(gradient).all(), key
+        assert np.isfinite(gradient).all(), key
         assert gradient.shape == params[key].shape
         if row.differentiable:
             # A bias of keys moves all scores of a query alike, and softmax not at all;
             # a batch norm takes away what is the same for all examples.
-            assert jnp.any(gradient != 0) or key.endswith("key.bias"), key
+            assert np.any(np.asarray(gradient)) or key.endswith("key.bias"), key
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

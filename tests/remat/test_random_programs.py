@@ -145,11 +145,11 @@ def assert_same(got: Any, want: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [("float32", 0, 2), ("float64", 1000, 1)]
+    [("float32", 0, 1), ("float64", 1000, 1)]
     + [
         pytest.param(kind, first, count, marks=pytest.mark.thorough)
         for kind, first, count in [
-            *[("float32", s, 20) for s in range(2, 140, 20)],
+            *[("float32", s, 20) for s in range(1, 140, 20)],
             *[("float64", s, 20) for s in range(1001, 1040, 20)],
             ("bfloat16", 2000, 10),
             ("float16", 3000, 10),
@@ -157,7 +157,7 @@ def assert_same(got: Any, want: Any, tolerance: float) -> None:
     ],
 )
 def test_gradients_are_those_of_jax(kind, first, count):
-    """More than 200 programs by `make thorough`, 3 by each `make test`."""
+    """More than 200 programs by `make thorough`, 2 by each `make test`."""
     with jax.enable_x64(kind == "float64"):
         for seed in range(first, first + count):
             case = random_case(seed, kind)

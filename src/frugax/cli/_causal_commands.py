@@ -1,6 +1,7 @@
 """What `frugax causal COMMAND` does. Each returns the process's exit code."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import tyro
 from frugax.errors import ConfigError
 
 from ._consoles import console, errors
-from ._own_experiment import OwnExperiment
+from ._own_experiment import OwnExperiment, checked_function
 
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, CampaignConfig, Entry, Experiment
@@ -66,19 +67,20 @@ def run(
             )
         folder = resume
         asked = room.load_campaign_config(folder / "config.yaml")
-        experiment = _experiment(asked)
+        prepared = _prepared(asked)
         going = _opened(folder)
         going.keep(folder / "campaign")
     else:
         assert config is not None  # one of the two, by the check above
         asked = room.load_campaign_config(config, overrides=set)
-        experiment = _experiment(asked)  # refused before a folder is made for it
+        prepared = _prepared(asked)  # refused before a folder is made for it
         going, folder = _begun(asked, config, runs)
+    experiment = prepared(going, folder)
 
     def told(entry: "Entry") -> None:
         _say(going, entry)
         if isinstance(experiment, OwnExperiment):
-            experiment.check(folder)
+            experiment.check()
 
     try:
         advice = room.drive(going, experiment, stop=asked.stop, told=told)
@@ -174,21 +176,26 @@ def _begun(
     return going, folder
 
 
-def _experiment(asked: "CampaignConfig") -> "Experiment":
+def _prepared(
+    asked: "CampaignConfig",
+) -> Callable[["Campaign", Path], "Experiment"]:
+    """Who answers, once there is a campaign in a folder."""
     from frugax.causal import campaign as room
 
     simulator, settings = asked.simulator, asked.campaign
     if simulator is None:
-        return lambda entry: _person(settings.target, entry)
+        return lambda going, folder: lambda entry: _person(going, entry)
     if simulator.function is not None:
-        return OwnExperiment(simulator.function, settings.rows, simulator.seed)
+        own, seed = checked_function(simulator.function), simulator.seed
+        return lambda going, folder: OwnExperiment(*own, seed, going, folder)
     truth = simulator.truth(settings)
     assert truth is not None  # only a function has none
-    return room.simulated(truth, settings.rows, simulator.seed)
+    simulated = room.simulated(truth, settings.rows, simulator.seed)
+    return lambda going, folder: simulated
 
 
-def _person(target: str, entry: "Entry") -> object:
-    """Ask at the terminal until the answer can be read.
+def _person(going: "Campaign", entry: "Entry") -> object:
+    """Ask at the terminal until the answer is one that the campaign takes.
 
     Raises:
         EOFError: there is nobody to ask, or they have gone.
@@ -196,7 +203,7 @@ def _person(target: str, entry: "Entry") -> object:
     from frugax.causal.campaign import Failed
     from frugax.causal.scm import intervene
 
-    forecast = entry.forecast
+    target, forecast = going.settings.target, entry.forecast
     hope = f", {forecast.expected:.4g} is expected" if forecast is not None else ""
     console.print(
         f"Experiment {entry.id}: {intervene(**entry.values)}{hope}.",
@@ -212,7 +219,7 @@ def _person(target: str, entry: "Entry") -> object:
         if word in ("failed", "skip"):
             return Failed(rest.strip(), charged=word == "failed")
         try:
-            return _read(said, target)
+            return going.read_answer(entry, _read(said, target))
         except ValueError as e:
             errors.print(str(e), highlight=False, markup=False, soft_wrap=True)
 
@@ -224,7 +231,12 @@ def _read(said: str, target: str) -> dict[str, list[float]]:
         ValueError: it is nothing of the kind.
     """
     found: dict[str, list[float]] = {}
-    for word in said.replace(",", " ").split():
+    for word in said.split():
+        if "," in word:
+            raise ValueError(
+                f"{word!r} has a comma: write {word.replace(',', '.')!r} for a decimal "
+                "number, and blanks between the values of several rows."
+            )
         name, sign, number = word.rpartition("=")
         try:
             value = float(number)

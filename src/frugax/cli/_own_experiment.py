@@ -1,6 +1,7 @@
 """A user's own function that answers experiments: what it raises ends no campaign."""
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from frugax.errors import ConfigError, FrugaxError
@@ -8,10 +9,24 @@ from frugax.errors import ConfigError, FrugaxError
 from ._own_function import own_function
 
 if TYPE_CHECKING:
-    from frugax.causal.campaign import Entry
+    from frugax.causal.campaign import Campaign, Entry
 
 # As many errors one after the other are the function's fault, and each costs money.
 _MOST = 3
+
+
+def checked_function(target: str) -> tuple[str, Callable[..., Any]]:
+    """A function and its name, refused before anything is paid if it cannot be asked.
+
+    Args:
+        target: module:function, or file.py:function.
+
+    Raises:
+        ConfigError: there is none, or it does not take (values, *, rows, seed).
+    """
+    function = own_function(target)
+    _check_signature(target, function)
+    return target, function
 
 
 class OwnExperiment:
@@ -22,20 +37,32 @@ class OwnExperiment:
         raised: errors since the function last answered.
     """
 
-    def __init__(self, target: str, rows: int, seed: int) -> None:
+    def __init__(
+        self,
+        target: str,
+        function: Callable[..., Any],
+        seed: int,
+        going: "Campaign",
+        folder: object,
+    ) -> None:
         from frugax.causal import campaign as room
 
-        function = own_function(target)
-        _check_signature(target, function)
         self.target = target
         self.raised = 0
-        self._ask = room.asked_of(function, rows, seed)
+        self._ask = room.asked_of(function, going.settings.rows, seed)
+        self._going = going
+        self._mend = (
+            f"mend the function, then go on with: frugax causal run --resume {folder}"
+        )
 
     def __call__(self, entry: "Entry") -> Any:
         """What the function gives, or `Failed` with the error's type and text.
 
         Args:
             entry: the experiment.
+
+        Raises:
+            FrugaxError: what it gives is no answer; the question stays as it is.
         """
         from frugax.causal.campaign import Failed
 
@@ -46,13 +73,18 @@ class OwnExperiment:
             said = " ".join(str(e).split())[:300]
             return Failed(f"{type(e).__name__}: {said}" if said else type(e).__name__)
         self.raised = 0
-        return answer
+        if isinstance(answer, Failed):
+            return answer
+        try:
+            return self._going.read_answer(entry, answer)
+        except (TypeError, ValueError) as e:
+            raise FrugaxError(
+                f"experiment {entry.id}: {self.target} gave no answer: {e} It is not "
+                f"told and not charged; {self._mend}"
+            ) from e
 
-    def check(self, folder: object) -> None:
+    def check(self) -> None:
         """Stop where the function raises time after time.
-
-        Args:
-            folder: of the campaign, for the message.
 
         Raises:
             FrugaxError: it raised in the last three experiments.
@@ -60,8 +92,7 @@ class OwnExperiment:
         if self.raised >= _MOST:
             raise FrugaxError(
                 f"{self.target} raised an error in {self.raised} experiments in a row. "
-                "Every answer is kept; mend the function, then go on with: frugax "
-                f"causal run --resume {folder}"
+                f"Every answer is kept; {self._mend}"
             )
 
 

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._container import Chunk, Encoded, Record
+from ._records import Chunk, Encoded, Record
 from ._writer import ContainerWriter
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from ._codecs import trellis_blocks
-from ._container import Encoded
+from ._encode import trellis_blocks
 from ._quantised import Step
+from ._records import Encoded
 from ._sources import Source
 
 

@@ -1,11 +1,9 @@
 """A tree of weights within a budget: planned, coded, decoded again, reported."""
 
-import math
 import os
 from collections.abc import Mapping
 
-from frugax.budget import Receipt, SizeBudget, Spend, check_budget
-from frugax.errors import CorruptFileError
+from frugax.budget import SizeBudget, check_budget
 from frugax.files import replacing
 from frugax.trees import describe
 from frugax.typing import PyTree
@@ -13,11 +11,10 @@ from frugax.typing import PyTree
 from ._arrays import arrays_of, unwrapped
 from ._choose import choose
 from ._draft import Draft, Progress, draft_of, limit_of
-from ._error import Error, relative
 from ._layered import LayeredSource
-from ._mapped import let_go
+from ._measure import measured, report_of
 from ._plan import CompressPlan, plan_of
-from ._report import CompressReport, TensorReport
+from ._report import CompressReport
 from ._sources import Source
 
 
@@ -112,7 +109,7 @@ def compress(
     """
     told = _rising(progress)
     draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
-    _measure(draft)
+    measured(draft)
     _ended(told)
     return draft.data()
 
@@ -155,11 +152,11 @@ def save(
     """
     told = _rising(progress)
     draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
-    tensors = _measure(draft)
+    tensors = measured(draft)
     with replacing(path) as file:
         draft.copy_to(file.write)
     _ended(told)
-    return _report(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)
+    return report_of(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)
 
 
 def _sources(tree: PyTree, *, progressive: bool) -> tuple[tuple[Source, ...], object]:
@@ -239,73 +236,3 @@ def _draft(
                 f"{name}, over {most:g}. Plan anew."
             )
     return draft
-
-
-def _measure(draft: Draft) -> tuple[TensorReport, ...]:
-    """Decode the file and measure it against the originals.
-
-    Raises:
-        CorruptFileError: the file does not hold what was meant: a bug, never seen.
-    """
-    found: list[TensorReport] = []
-    with draft.opened() as file:
-        file.check()
-        sources = {source.name: source for source in draft.sources}
-        meant = dict(zip(sources, draft.errors, strict=True))
-        errors = dict.fromkeys(sources, Error())
-        for name, at, part in file.pieces():
-            # Digests are compared while decoding: exact tensors need no second look.
-            original = sources[name].array.reshape(-1)[at : at + part.size]
-            if meant[name].largest:
-                errors[name] += Error.between(part, original)
-            let_go(original)
-        for name, error in errors.items():
-            same = math.isclose(error.energy, meant[name].energy, rel_tol=1e-9)
-            if not same or error.largest != meant[name].largest:
-                raise CorruptFileError(f"tensor {name!r} does not come back.")
-            rel_error = relative(error.energy, sources[name].energy)
-            record = file.record(name)
-            found.append(
-                TensorReport.of(record, rel_error=rel_error, max_abs=error.largest)
-            )
-    return tuple(found)
-
-
-def _report(
-    draft: Draft,
-    tensors: tuple[TensorReport, ...],
-    budget: SizeBudget,
-    plan: CompressPlan | None,
-    *,
-    file_bytes: int,
-) -> CompressReport:
-    before = "by coding these very weights" if plan is None else "by the plan"
-    plan = plan or plan_of(draft, budget)
-    rows = [
-        ("file", "bytes", limit_of(draft.sources, budget), plan.file_bytes, file_bytes),
-        ("relative error", "", budget.rel_error, plan.rel_error, draft.rel_error),
-        ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs),
-    ]
-    spends = tuple(
-        Spend(
-            name=name,
-            unit=unit,
-            limit=limit,
-            predicted=predicted,
-            measured=measured,
-            source=("length of the file" if unit else "decoded from the file")
-            + f"; predicted {before}",
-        )
-        for name, unit, limit, predicted, measured in rows
-        if limit is not None
-    )
-    return CompressReport(
-        budget=budget,
-        receipt=Receipt(spends),
-        tensors=tensors,
-        file_bytes=file_bytes,
-        original_bytes=sum(source.array.nbytes for source in draft.sources),
-        rel_error=draft.rel_error,
-        max_abs=draft.max_abs,
-        allocation_gap=plan.allocation_gap,
-    )

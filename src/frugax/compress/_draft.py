@@ -20,12 +20,12 @@ from frugax.files import why_not_written
 
 from ._assembly import Assembly
 from ._coding import Wanted, encode_all
-from ._container import Record
 from ._error import Error, relative
 from ._error_weights import error_weights
 from ._file import CompressedFile
 from ._mapped import let_go
 from ._quantised import Step
+from ._records import Record
 from ._sources import Source
 
 # Which step to quantise a tensor with; None to keep it exact.

@@ -12,9 +12,10 @@ from frugax.errors import UnsupportedFileError
 from frugax.files import replacing
 
 from ._arrays import dtype_named
-from ._container import Record
 from ._draft import Progress
-from ._file import CompressedFile, open_file
+from ._file import CompressedFile
+from ._open import open_file
+from ._records import Record
 from ._weights import SAFETENSORS
 
 

@@ -1,11 +1,10 @@
-"""A file of weights: decoded whole from bytes, or opened and read tensor by tensor."""
+"""A file of weights that is open: read tensor by tensor, or whole."""
 
 import contextlib
 import dataclasses
 import difflib
 import functools
 import mmap
-import os
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -15,10 +14,11 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import rebuild
 from frugax.typing import PyTree
 
-from ._codecs import decode_tensor, decode_tensors, decoded_parts, integers_of
-from ._container import BLOCK, Header, Record, check_whole, read_header
-from ._mapped import let_go_of, map_file
+from ._container import Content, check_whole, read_header
+from ._decode import decode_tensor, decode_tensors, decoded_parts, integers_of
+from ._mapped import let_go_of
 from ._prefix import Prefix, best_prefix
+from ._records import BLOCK, Header, Record
 
 
 class CompressedFile(Mapping[str, np.ndarray]):
@@ -48,11 +48,13 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self._map = data if isinstance(data, mmap.mmap) else None
         self._place = place
         self.nbytes = len(self._file)
+        self._whole = False  # until every byte was compared with the footer
         try:
-            self.header = read_header(self._file)
-        except (CorruptFileError, UnsupportedFileError) as e:
+            with self._placed():
+                self.header = read_header(self._file)
+        except BaseException:
             self.close()
-            raise type(e)(f"{place}: {e.args[0]}") from e
+            raise
         self.prefix = self.receipt = None
         if budget is not None:
             self._read_up_to(budget)
@@ -83,10 +85,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         record = self.record(name)
-        try:
-            return decode_tensor(self._bytes(), self.header, record)
-        except (CorruptFileError, UnsupportedFileError) as e:
-            raise type(e)(f"{self._place}: {e.args[0]}") from e
+        with self._placed():
+            return decode_tensor(self._content(), record)
 
     def parts(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
         """Decode one tensor piece by piece: only a piece is in memory.
@@ -106,13 +106,11 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """
         record = self.record(name)
         at = 0
-        try:
-            for part in decoded_parts(self._bytes(), self.header, record):
+        with self._placed():
+            for part in decoded_parts(self._content(), record):
                 yield at, part
                 at += part.size
                 self._let_go()
-        except (CorruptFileError, UnsupportedFileError) as e:
-            raise type(e)(f"{self._place}: {e.args[0]}") from e
 
     def integers(self, name: str) -> np.ndarray | None:
         """The whole numbers whose product with the record's step is a tensor, flat.
@@ -125,10 +123,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         record = self.record(name)
-        try:
-            return integers_of(self._bytes(), self.header, record)
-        except CorruptFileError as e:
-            raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
+        with self._placed():
+            return integers_of(self._content(), record)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)
@@ -163,13 +159,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        try:
-            for record, array in decode_tensors(
-                self._bytes(), self.header, self.header.tensors
-            ):
+        with self._placed():
+            for record, array in decode_tensors(self._content(), self.header.tensors):
                 yield record.name, array
-        except (CorruptFileError, UnsupportedFileError) as e:
-            raise type(e)(f"{self._place}: {e.args[0]}") from e
 
     def pieces(self) -> Iterator[tuple[str, int, np.ndarray]]:
         """Decode everything in little memory: of a large tensor a piece at a time.
@@ -184,11 +176,10 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         small = [r for r in self.header.tensors if r.size <= BLOCK]
-        try:
-            for record, array in decode_tensors(self._bytes(), self.header, small):
+        with self._placed():
+            for record, array in decode_tensors(self._content(), small):
                 yield record.name, 0, array.reshape(-1)
-        except (CorruptFileError, UnsupportedFileError) as e:
-            raise type(e)(f"{self._place}: {e.args[0]}") from e
+                self._let_go()
         for record in self.header.tensors:
             if record.size > BLOCK:
                 for at, part in self.parts(record.name):
@@ -197,15 +188,15 @@ class CompressedFile(Mapping[str, np.ndarray]):
     def check(self) -> None:
         """Compare the SHA-256 of the whole file with its footer.
 
+        Where it is right, what is decoded later compares no chunk's own checksum.
+
         Raises:
             CorruptFileError: they differ.
             ValueError: the file is closed.
         """
-        data = self._bytes()
-        try:
-            check_whole(data, self._let_go)
-        except CorruptFileError as e:
-            raise CorruptFileError(f"{self._place}: {e.args[0]}") from e
+        with self._placed():
+            check_whole(self._content().file, self._let_go)
+        self._whole = True
 
     def close(self) -> None:
         """Let go of the file. Weights that were decoded stay."""
@@ -241,7 +232,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         if self._map is not None:
             let_go_of(self._map, 0, self.nbytes)
 
-    def _bytes(self) -> memoryview:
+    def _content(self) -> Content:
         """The file, where it is open.
 
         Raises:
@@ -253,63 +244,21 @@ class CompressedFile(Mapping[str, np.ndarray]):
             raise ValueError(
                 f"{self._place}: the file is closed: read inside the with block."
             ) from e
-        return self._file
+        return Content(self._file, self.header, self._whole)
+
+    @contextlib.contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Whatever is wrong inside is wrong with this file.
+
+        Raises:
+            CorruptFileError: as inside, with the file's place before it.
+            UnsupportedFileError: as inside, with the file's place before it.
+        """
+        try:
+            yield
+        except (CorruptFileError, UnsupportedFileError) as e:
+            raise type(e)(f"{self._place}: {e.args[0]}") from e
 
     @functools.cached_property
     def _records(self) -> dict[str, Record]:
         return {record.name: record for record in self.header.tensors}
-
-
-def open_file(
-    path: str | os.PathLike[str], *, budget: SizeBudget | None = None
-) -> CompressedFile:
-    """Open a file of weights, to decode the tensors one by one.
-
-    Args:
-        path: an `.fxz` file; it is mapped, not read.
-        budget: how many bytes of a progressive file may be read (header and all), or
-            how large the error may be, or both; by default all is read. With a size
-            the prefix is the longest within it; with an error, the shortest.
-
-    Returns:
-        The file. With a budget, `prefix` says what is read and how large the error is
-        at most; `receipt` has each limit beside it.
-
-    Raises:
-        CorruptFileError: the file is damaged or cut off.
-        FileNotFoundError: there is no such file.
-        InfeasibleBudgetError: no prefix is within the budget.
-        TypeError: the budget is no `SizeBudget`.
-        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
-    """
-    if os.stat(path).st_size == 0:  # which cannot be mapped
-        raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
-    mapped = map_file(path)
-    return CompressedFile(mapped, place=os.fspath(path), budget=budget)
-
-
-def decompress(data: bytes) -> PyTree:
-    """Decode a whole file of weights.
-
-    Args:
-        data: what `compress` returned, or the bytes of an `.fxz` file.
-
-    Returns:
-        NumPy arrays in the structure that was compressed, of the same dtypes and
-        shapes. A structure that a file cannot carry (a class of its own) comes back
-        as one dict from names to arrays.
-
-    Raises:
-        CorruptFileError: the bytes are damaged or cut off.
-        TypeError: these are no bytes, but the path of a file, say.
-        UnsupportedFileError: they are no `.fxz` file, or of a newer version.
-    """
-    # Callers are checked at run time, whatever their annotations promise.
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(
-            f"decompress needs the bytes of a file, got {data!r:.60} of type "
-            f"{type(data).__name__}: a file is read by frugax.compress.open(path)."
-        )
-    with CompressedFile(data, place="these bytes") as file:
-        file.check()
-        return file.tree()

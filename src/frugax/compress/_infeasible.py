@@ -34,7 +34,7 @@ def refuse(
         if in_size.length <= limit:
             reachable["rel_error"] = in_size.rel_error
     elif budget.max_abs is not None:
-        least = search.least_max_abs(limit, above=budget.max_abs)
+        least = search.least_max_abs(limit, draft, above=budget.max_abs)
         if least is not None:
             reachable["max_abs"] = least
     for name, said in (("rel_error", "relative"), ("max_abs", "largest")):

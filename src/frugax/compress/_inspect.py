@@ -5,7 +5,7 @@ import os
 
 from frugax.budget import format_bytes, table
 
-from ._file import open_file
+from ._open import open_file
 from ._prefix import Prefix, prefixes_of
 from ._rate_picture import Dot, rate_picture
 from ._report import TensorReport, mean_gap_db

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import _planes, _quantised
-from ._codecs import Blocks
-from ._container import BLOCK, Digest, Encoded, Layer, Record
+from ._digest import Digest
+from ._encode import Blocks
 from ._error import Error, relative, rounded_up
 from ._estimate import Point
 from ._mapped import let_go
 from ._quantised import Step, levels_of, step_below
+from ._records import BLOCK, Encoded, Layer, Record
 from ._sources import Source
 from ._trellis_lanes import Part
 
@@ -118,10 +119,10 @@ class LayeredSource(Source):
                 if not np.isfinite(values).all():
                     return None
                 errors[layer] += Error.between(values, part)
-                digests[layer].update(values.view(np.uint8).data)
+                digests[layer].update(values)
             if exact:
                 blocks[-1].append(_planes.rest_of(part, values))
-                digests[-1].update(part.view(np.uint8).data)
+                digests[-1].update(part)
         record = self._record("planes", step, digests[-1].hexdigest(), errors[-1])
         return Encoded(
             self._layered(record, planes, errors, [d.hexdigest() for d in digests]),

@@ -19,8 +19,8 @@ import numpy as np
 from frugax.errors import CorruptFileError
 
 from . import _lossless, _rans
-from ._container import MOST_PLANES
 from ._quantised import LEAST_STEP, MOST_LEVEL, Step, values_of, working_type
+from ._records import MOST_PLANES
 
 _CODED = struct.Struct("<I")  # bytes of what became non-zero, before the digits
 

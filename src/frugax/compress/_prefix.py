@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from frugax.budget import Receipt, SizeBudget, Spend
 from frugax.errors import InfeasibleBudgetError
 
-from ._container import Header, Record
 from ._error import rounded_up
+from ._records import Header, Record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from frugax.budget import (
     to_plain,
 )
 
-from ._container import Record
+from ._records import Record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

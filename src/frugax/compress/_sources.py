@@ -10,12 +10,13 @@ import numpy as np
 
 from . import _quantised
 from ._arrays import QUANTISABLE
-from ._codecs import Blocks, lossless_blocks, trellis_parts, uniform_blocks
-from ._container import BLOCK, Digest, Encoded, Record, chunk_numbers, digest_of
+from ._digest import Digest, digest_of
+from ._encode import Blocks, lossless_blocks, trellis_parts, uniform_blocks
 from ._error import Error, relative, rounded_up
-from ._estimate import Point, Sample, entropy
+from ._estimate import Point, Sample, about_exact_bytes
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
+from ._records import BLOCK, Encoded, Record, chunk_numbers
 from ._trellis_lanes import Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
@@ -25,7 +26,6 @@ _SMALL_SIZE = 256
 # codecs are tried.
 _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 _MOST_TRELLIS_LEVEL = 1 << 22
-_SAMPLE = 1 << 16
 _KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
@@ -90,19 +90,9 @@ class Source:
         """About how long the lossless coding is: the entropy of a sample's bytes."""
         if not self.energy:  # whole numbers, say, whose repeats are what shortens them
             return self.exact_bytes
-        size, width = self.array.size, self.array.dtype.itemsize
-        flat = self.array.reshape(-1)
-        part = max(1, min(size, _SAMPLE) // 8)
-        first = np.linspace(0, size - part, 8).astype(np.intp)
-        some = np.concatenate([flat[i : i + part] for i in first])
+        found = about_exact_bytes(self.array)
         let_go(self.array)  # a system maps more around each place than was read
-        bits = some.view(f"<u{width}")
-        one, rest = bits.dtype.type(1), bits.dtype.type(8 * width - 1)
-        bits = (bits << one) | (bits >> rest)  # the exponent in one byte
-        planes = bits.view(np.uint8).reshape(-1, width)
-        share = sum(entropy(np.bincount(planes[:, i])) for i in range(width)) / 8
-        # "Stored" is always there; below it, planes have heads and tables.
-        return min(self.array.nbytes, share * size + 60.0 * width)
+        return found
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
@@ -182,7 +172,7 @@ class Source:
         codec, blocks = lossless_blocks(self.array)
         digest = Digest()
         for part in self._parts():
-            digest.update(part.view(np.uint8).data)
+            digest.update(part)
         record = self._record(codec, None, digest.hexdigest(), Error())
         return Encoded(record, blocks, Error())
 
@@ -239,7 +229,7 @@ class Source:
                 continue
             block, values = found
             kept.append(block)
-            digest.update(values.view(np.uint8).data)
+            digest.update(values)
             part = flat[at : at + len(values)]
             error += Error.between(values, part)
             let_go(part)
@@ -253,7 +243,7 @@ class Source:
         """The tensor in a file, with nothing in its chunks."""
         codec = "trellis" if self.energy else "lossless"
         step = Step(1024 + len(self.name) * 37 % 1024, -20) if self.energy else None
-        digest = digest_of(self.name.encode())
+        digest = digest_of(np.frombuffer(self.name.encode(), np.uint8))
         error = Error(self.energy * 0.00123, 0.0123)
         chunks = -(-self.array.size // chunk_numbers(codec, self.array.shape))
         record = self._record(codec, step, digest, error)
@@ -264,8 +254,10 @@ class Source:
         flat = self.array.reshape(-1)
         for i in range(0, flat.size, BLOCK):
             part = flat[i : i + BLOCK]
-            yield part
-            let_go(part)
+            try:
+                yield part
+            finally:  # also where the caller has seen enough of the tensor
+                let_go(part)
 
     def _record(
         self, codec: str, step: Step | None, digest: str, error: Error

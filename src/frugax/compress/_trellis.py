@@ -65,25 +65,27 @@ def best_levels(wanted: Sequence[Wanted]) -> list[np.ndarray]:
     ranked = [wanted[i] for i in order]
     ends = np.cumsum([part.scaled.shape[1] for part in ranked])
     scaled, classes, rates = _side_by_side(ranked)
-    state = np.empty(ends[-1], np.intp)
+    state = np.empty(ends[-1], np.uint8)
     # Indices of a cost: its state's bits, the oldest first, then the lane.
     cost = np.full((2, 2, 2, ends[-1]), np.inf, np.float32)
     cost[0, 0, 0] = 0
-    high: list[np.ndarray] = []
+    high: list[np.ndarray] = []  # of each step and lane, a bit for each state
     lengths = [len(part.scaled) for part in ranked]
     for length in sorted(set(lengths)):  # lanes end, the shortest first
         lanes = int(ends[sum(n >= length for n in lengths) - 1])
         cost = np.ascontiguousarray(cost[..., :lanes])
         by_low, by_high = (np.empty(cost.shape, np.float32) for _ in range(2))
+        less = np.empty((_TILE, *cost.shape), bool)
         for first in range(len(high), length, _TILE):
             rows = slice(first, min(length, first + _TILE))
             tile = _branch_costs(scaled[rows, :lanes], rates, classes[rows, :lanes])
-            for branch in tile:
+            for branch, by_which in zip(tile, less, strict=False):
                 np.add(cost[0][:, :, None], branch, out=by_low)
                 np.add(cost[1][:, :, None], branch[::-1], out=by_high)
                 # Strictly less: equal paths are decided alike everywhere.
-                high.append(by_high < by_low)
+                np.less(by_high, by_low, out=by_which)
                 np.minimum(by_low, by_high, out=cost)
+            high.extend(_packed(less[: len(tile)].reshape(len(tile), 8, lanes)))
         state[:lanes] = cost.reshape(8, lanes).argmin(axis=0)
     numbers = _nearest(scaled, residues(_trace_back(state, high)))
     found = [numbers] * len(wanted)
@@ -161,17 +163,27 @@ def _branch_costs(
     return out
 
 
+def _packed(flags: np.ndarray) -> np.ndarray:
+    """Eight flags to a byte, `(steps, lanes)`; `np.packbits` is slow on this axis."""
+    packed = flags[:, 7].astype(np.uint8)
+    for i in range(6, -1, -1):
+        packed <<= 1
+        packed |= flags[:, i]
+    return packed
+
+
 def _trace_back(state: np.ndarray, high: list[np.ndarray]) -> np.ndarray:
     """The branch bits of the paths that end in these states, `(steps, lanes)`."""
     bits = np.zeros((len(high), len(state)), np.uint8)
-    lane = np.arange(len(state))
     for t in range(len(high) - 1, -1, -1):
-        lanes = high[t].shape[-1]
+        lanes = len(high[t])
         now = state[:lanes]
-        np.bitwise_and(now, 1, out=bits[t, :lanes], casting="unsafe")
-        from_high = high[t].reshape(-1).take(now * lanes + lane[:lanes])
+        np.bitwise_and(now, 1, out=bits[t, :lanes])
+        from_high = high[t] >> now
+        from_high &= 1
+        from_high <<= 2
         now >>= 1
-        now += from_high.astype(np.intp) << 2
+        now |= from_high
     return bits
 
 

@@ -31,19 +31,23 @@ def push(
     order = sorted(range(len(blocks)), key=lambda i: -blocks[i].lanes.length)
     ranked = [blocks[i] for i in order]
     ends = np.cumsum([block.lanes.count for block in ranked])
-    tables, index = _tables(ranked, [symbols[i] for i in order])
-    lengths = np.array([block.lanes.length for block in ranked])
-    lane_lengths = np.repeat(lengths, [block.lanes.count for block in ranked])
+    frequencies, starts, index = _tables(ranked, [symbols[i] for i in order])
+    # How many lanes still have a number at each step.
+    lengths = np.repeat(
+        [-block.lanes.length for block in ranked],
+        [block.lanes.count for block in ranked],
+    )
+    actives = lengths.searchsorted(-np.arange(len(index))).tolist()
     states = np.full(ends[-1], float(LOWEST))
     words: list[np.ndarray] = []
     owners: list[np.ndarray] = []
     for first in range((len(index) - 1) // _TILE * _TILE, -1, -_TILE):
-        tile = tables.take(index[first : first + _TILE], axis=0)
-        frequency, start = (np.ascontiguousarray(tile[..., i]) for i in (0, 1))
+        which = index[first : first + _TILE]
+        frequency, start = frequencies.take(which), starts.take(which)
         limit = frequency * (1 << 32 - SCALE_BITS)
         rest = (1 << SCALE_BITS) - frequency
-        for row in range(len(tile) - 1, -1, -1):
-            active = int(np.searchsorted(-lane_lengths, -(first + row)))
+        for row in range(len(which) - 1, -1, -1):
+            active = actives[first + row]
             x, f = states[:active], frequency[row, :active]
             full = (x >= limit[row, :active]).nonzero()[0]
             given = x[full].astype(np.uint32)
@@ -61,20 +65,17 @@ def push(
 
 def _tables(
     blocks: Sequence[Coded], symbols: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Frequency and start of every symbol of every table, and which each number has.
 
     The last entry changes no state: for lanes that have ended.
     """
-    frequencies = [block.tables.frequencies for block in blocks]
-    starts = [np.cumsum(f, axis=2) - f for f in frequencies]
-    pairs = [
-        np.stack([f, start], axis=-1).reshape(-1, 2)
-        for f, start in zip(frequencies, starts, strict=True)
-    ]
-    tables = np.concatenate([*pairs, [[1 << SCALE_BITS, 0]]]).astype(np.float64)
+    each = [block.tables.frequencies.reshape(-1, 256) for block in blocks]
+    every = np.concatenate(each)
+    starts = np.append(np.cumsum(every, axis=1) - every, 0.0)
+    frequencies = np.append(every, float(1 << SCALE_BITS))
     count = sum(block.lanes.count for block in blocks)
-    index = np.full((blocks[0].lanes.length, count), len(tables) - 1, np.int32)
+    index = np.full((blocks[0].lanes.length, count), every.size, np.int32)
     at = base = 0
     for block, of_block in zip(blocks, symbols, strict=True):
         lanes = block.lanes
@@ -89,7 +90,7 @@ def _tables(
             here[: len(short), -1] = short
         at += lanes.count
         base += block.tables.frequencies.size
-    return tables, index
+    return frequencies, starts, index
 
 
 def _by_block(

@@ -55,11 +55,15 @@ class Tables:
 
     def symbols(self, numbers: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """The symbol of each number, uint8; the "far out" ones where it has none."""
-        half = (numbers >> (2 + self.raw_bits)) - self.lowest[classes]
-        most = self.halves[classes]
+        # Half the memory of 64 bits, which these numbers never need.
+        half = numbers >> np.int32(2 + self.raw_bits)
+        half -= self.lowest.astype(np.int32)[classes]
+        most = self.halves.astype(np.int32)[classes]
         far = (half < 0) | (half >= most)
-        low = (numbers >> 1) & 1
-        return (2 * np.where(far, most, half) + low).astype(np.uint8)
+        half[far] = most[far]
+        half <<= 1
+        half |= (numbers >> 1) & 1
+        return half.astype(np.uint8)
 
     def bits(self) -> np.ndarray:
         """What each symbol costs, in bits, `(classes, 2, 256)`; inf where none is."""
@@ -111,8 +115,8 @@ def build(numbers: np.ndarray, classes: np.ndarray) -> Tables:
     halves = np.array([(h >> shift) - (a >> shift) + 1 for a, h in spans])
     logs = []
     for part, low, most in zip(parts, lowest, halves, strict=True):
-        half = (part >> shift) - low
-        half = np.where((half < 0) | (half >= most), most, half)
+        half = (part >> shift) - np.int32(low)
+        half[(half < 0) | (half >= most)] = most
         index = (half * 2 + ((part >> 1) & 1)) * 2 + (part & 1)
         counts = np.bincount(index, minlength=4 * int(most) + 4)
         with np.errstate(divide="ignore"):

@@ -107,13 +107,14 @@ def _steps(
         at: the first word of each block; changed in place.
         out: levels of each block, `(lanes, steps)`.
     """
-    entries, levels = _tables(blocks)
+    entries = _tables(blocks)
     context, changes = np.zeros(len(states), np.uint32), _changes(blocks, firsts)
     older = np.zeros((3, len(states)), np.uint32)  # branch bits, at bit 12
-    slot, entry = (np.empty(len(states), np.uint32) for _ in range(2))
+    slot = np.empty(len(states), np.uint32)
     index = np.empty(len(states), np.intp)  # take() would make it each time
     low, ramp = np.empty(len(states), bool), np.arange(len(states))
-    tile = np.empty((_TILE, len(states)), np.int32)
+    tile = np.empty((_TILE, len(states)), np.int64)
+    low_halves = tile.view(np.uint32)[:, ::2]
     lengths = [block.lanes.length for block in blocks]
     x, open_blocks = states, len(blocks)
     for k in range(lengths[0]):
@@ -122,9 +123,7 @@ def _steps(
         if k == lengths[open_blocks - 1]:
             open_blocks = sum(length > k for length in lengths)
             lanes = firsts[open_blocks]
-            x, slot, entry, index, low = (
-                part[:lanes] for part in (x, slot, entry, index, low)
-            )
+            x, slot, index, low = (part[:lanes] for part in (x, slot, index, low))
             context, older = context[:lanes], older[:, :lanes]
         for lanes, now in changes.get(k, ()):
             context[lanes] = now
@@ -132,8 +131,8 @@ def _steps(
         np.bitwise_and(x, _SLOTS - 1, out=slot)
         np.bitwise_or(slot, context, out=slot)
         np.bitwise_or(slot, last, out=index)
-        entries.take(index, out=entry, mode="clip")
-        levels.take(index, out=tile[k % _TILE, : len(x)], mode="clip")
+        entries.take(index, out=tile[k % _TILE, : len(x)], mode="clip")
+        entry = low_halves[k % _TILE, : len(x)]
         # The branch bit takes the place of the oldest: q ^ b[t-2] ^ b[t-3].
         np.bitwise_xor(third, second, out=third)
         np.bitwise_xor(third, entry, out=third)
@@ -141,8 +140,8 @@ def _steps(
         np.right_shift(x, SCALE_BITS, out=x)
         np.right_shift(entry, SCALE_BITS + 1, out=slot)
         np.multiply(x, slot, out=x)
-        np.bitwise_and(entry, _SLOTS - 1, out=entry)
-        np.add(x, entry, out=x)
+        np.bitwise_and(entry, _SLOTS - 1, out=slot)
+        np.add(x, slot, out=x)
         np.less(x, LOWEST, out=low)
         empty = low.nonzero()[0]
         if open_blocks == 1:
@@ -166,12 +165,13 @@ def _turn_over(
     tile: np.ndarray, first: int, firsts: np.ndarray, out: list[np.ndarray]
 ) -> None:
     """Put the levels of the steps from `first` on where they belong."""
+    found = tile.view(np.int32)[:, 1::2]
     for i, levels in enumerate(out):
         now = levels[:, first : first + _TILE]
-        now[:] = tile[: now.shape[1], firsts[i] : firsts[i + 1]].T
+        now[:] = found[: now.shape[1], firsts[i] : firsts[i + 1]].T
 
 
-def _tables(blocks: Sequence[Packed]) -> tuple[np.ndarray, np.ndarray]:
+def _tables(blocks: Sequence[Packed]) -> np.ndarray:
     """Of every slot of every table `frequency << 13 | q << 12 | inside`, and its level.
 
     After them a class that changes no state, for lanes that have ended.
@@ -188,7 +188,12 @@ def _tables(blocks: Sequence[Packed]) -> tuple[np.ndarray, np.ndarray]:
     idle = np.full(2 * _SLOTS, _SLOTS << SCALE_BITS + 1, np.uint32)
     every = np.concatenate([*entries, idle]).reshape(-1, _SLOTS)
     every += np.arange(_SLOTS, dtype=np.uint32)
-    return every.reshape(-1), np.concatenate([*levels, np.zeros(len(idle), np.int32)])
+    both = np.empty((every.size, 2), np.uint32)
+    both[:, 0] = every.reshape(-1)
+    both[:, 1] = np.concatenate([*levels, np.zeros(len(idle), np.int32)]).view(
+        np.uint32
+    )
+    return both.view(np.int64)[:, 0]
 
 
 def _symbol_levels(tables: Tables) -> np.ndarray:

@@ -11,8 +11,9 @@ from frugax.typing import PyTree
 from ._arrays import arrays_of, unwrapped
 from ._draft import Progress
 from ._error import Error, relative
-from ._file import CompressedFile, open_file
+from ._file import CompressedFile
 from ._mapped import let_go
+from ._open import open_file
 from ._sources import Source
 
 

@@ -11,8 +11,8 @@ import safetensors
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._arrays import DTYPE_NAMES, dtype_named
-from ._file import open_file
 from ._mapped import map_file
+from ._open import open_file
 
 # https://huggingface.co/docs/safetensors: dtype names there, and ours.
 SAFETENSORS = {

@@ -14,16 +14,9 @@ from typing import Any
 
 import zstandard
 
-from ._container import (
-    ALIGN,
-    FREE_BYTES,
-    MOST_RATIO,
-    PRELUDE,
-    Chunk,
-    Encoded,
-    Record,
-    tail_of,
-)
+from ._container import ALIGN, PRELUDE, tail_of
+from ._header import FREE_BYTES, MOST_RATIO
+from ._records import Chunk, Encoded, Record
 
 
 class ContainerWriter:

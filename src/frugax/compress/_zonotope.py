@@ -14,19 +14,17 @@ References:
 
 import dataclasses
 import numbers
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from ._arrays import arrays_of
+from ._k_means import k_means
+from ._relu_layers import Layers, checked_layers, corners, rows_with_one
 
 # Of the mean of the diagonal: units that are nearly alike must not cancel in a refit.
 _RIDGE = 1e-6
-_ROUNDS = 30
-
-# w1 (inputs, hidden), b1 (hidden,), w2 (hidden, outputs), b2 (outputs,).
-Layers: TypeAlias = tuple[Any, Any, Any, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,22 +93,22 @@ def reduce_relu(
     >>> small.w1.shape, bool(small.bound < 1e-4)
     ((1, 2), True)
     """
-    w1, b1, w2, b2 = _checked(layers)
+    w1, b1, w2, b2 = checked_layers(layers)
     # Callers are checked at run time, whatever their annotations promise.
     whole = isinstance(hidden, numbers.Integral) and not isinstance(hidden, bool)
     if not whole:
         raise TypeError(f"hidden must be a whole number, got {hidden!r}.")
     if not 1 <= hidden <= len(b1):
         raise ValueError(f"hidden must be from 1 to {len(b1)}, got {hidden}.")
-    low, high = _corners(box, len(w1))
+    low, high = corners(box, len(w1))
     before = _Units(np.vstack([w1, b1]).T, w2, b2)
     root = _root_of_moments(low, high)
-    merged_into = _cluster(before, root, hidden, np.random.default_rng(seed))
+    merged_into = _clusters(before, root, hidden, np.random.default_rng(seed))
     directions = _directions(before, root, merged_into, hidden)
     if data is None:
         after = _refit_in_expectation(before, directions, root)
     else:
-        after = _refit_on(_rows(data, len(w1)), before, directions)
+        after = _refit_on(rows_with_one(data, len(w1)), before, directions)
     given = arrays_of(layers)
     dtypes = [array.dtype for array in given.values()]
     found = after.u[:, :-1].T, after.u[:, -1], after.v, after.rest
@@ -137,50 +135,15 @@ class _Units:
     rest: np.ndarray
 
 
-def _cluster(
+def _clusters(
     units: _Units, root: np.ndarray, hidden: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """K-means of directions, the best of four starts."""
+    """Which units point nearly the same way."""
     seen = units.u @ root
     length = np.maximum(np.linalg.norm(seen, axis=1), np.finfo(float).tiny)
-    points = seen / length[:, None]
     weight = (length * np.linalg.norm(units.v, axis=1)) ** 2
     weight += np.finfo(float).tiny + 1e-12 * weight.max()  # all may be 0
-    best, least = np.zeros(len(points), int), np.inf
-    for _ in range(4):
-        found, spread = _k_means(points, weight, hidden, rng)
-        if spread < least:
-            best, least = found, spread
-    return best
-
-
-def _k_means(
-    points: np.ndarray, weight: np.ndarray, k: int, rng: np.random.Generator
-) -> tuple[np.ndarray, float]:
-    """Which centre each point belongs to, and their weighted squared distances."""
-    centres = points[rng.choice(len(points), 1, p=weight / weight.sum())]
-    while len(centres) < k:  # k-means++: far points are likelier
-        far = weight * _squared_distances(points, centres).min(axis=1)
-        p = far / far.sum() if far.sum() > 0 else weight / weight.sum()
-        centres = np.vstack([centres, points[rng.choice(len(points), 1, p=p)]])
-    nearest = np.zeros(len(points), int)
-    for _ in range(_ROUNDS):
-        distances = _squared_distances(points, centres)
-        nearest = distances.argmin(axis=1)
-        one_hot = np.eye(k)[nearest] * weight[:, None]
-        total = one_hot.sum(axis=0)
-        moved = one_hot.T @ points / np.maximum(total, np.finfo(float).tiny)[:, None]
-        moved = np.where(total[:, None] > 0, moved, centres)
-        if np.array_equal(moved, centres):
-            break
-        centres = moved
-    distances = _squared_distances(points, centres)
-    return distances.argmin(axis=1), float((weight * distances.min(axis=1)).sum())
-
-
-def _squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    squares = (points**2).sum(1)[:, None] + (centres**2).sum(1)
-    return np.maximum(squares - 2 * points @ centres.T, 0)
+    return k_means(seen / length[:, None], weight, hidden, rng)
 
 
 def _directions(
@@ -274,61 +237,3 @@ def _root_of_moments(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """
     squares = (low**2 + low * high + high**2) / 3
     return np.diag(np.sqrt(np.append(squares, 1.0)))
-
-
-def _checked(layers: Layers) -> list[np.ndarray]:
-    """The layers in float64.
-
-    Raises:
-        ValueError: shapes that do not fit, or weights that are not finite floats.
-    """
-    arrays = list(arrays_of(tuple(layers)).values())
-    shapes = [a.shape for a in arrays]
-    ranks = [a.ndim for a in arrays]
-    if ranks != [2, 1, 2, 1] or not (
-        shapes[0][1] == shapes[1][0] == shapes[2][0] and shapes[2][1] == shapes[3][0]
-    ):
-        raise ValueError(
-            "layers must be (inputs, hidden), (hidden,), (hidden, outputs) and "
-            f"(outputs,), got {', '.join(map(str, shapes))}."
-        )
-    for name, array in zip(("w1", "b1", "w2", "b2"), arrays, strict=True):
-        if array.dtype.kind in "iubc":
-            raise ValueError(f"{name} must hold floats, got {array.dtype}.")
-        if wrong := np.count_nonzero(~np.isfinite(array.astype(float))):
-            raise ValueError(
-                f"{name} must hold finite floats: {wrong} of its {array.size} numbers "
-                "are NaN or infinite."
-            )
-    return [array.astype(np.float64) for array in arrays]
-
-
-def _corners(box: tuple[Any, Any], inputs: int) -> tuple[np.ndarray, np.ndarray]:
-    # Callers are checked at run time, whatever their annotations promise.
-    pair = isinstance(box, tuple | list) and len(box) == 2
-    if not pair:
-        raise TypeError(
-            f"box must be (low, high), such as (-1, 1) or two arrays ({inputs},), got "
-            f"{box!r:.60}."
-        )
-    low, high = (np.asarray(side, np.float64) for side in box)
-    for name, side in (("low", low), ("high", high)):
-        if not np.isfinite(side).all():
-            raise ValueError(f"box: {name} must be finite, got {side}.")
-        if side.shape not in ((), (inputs,)):
-            raise ValueError(
-                f"box: {name} must be a number or ({inputs},), got shape {side.shape}."
-            )
-    if (low > high).any():
-        raise ValueError("box: low must not be above high.")
-    return np.broadcast_to(low, inputs), np.broadcast_to(high, inputs)
-
-
-def _rows(data: Any, inputs: int) -> np.ndarray:
-    (x,) = arrays_of((data,)).values()
-    if x.ndim != 2 or x.shape[1] != inputs or not len(x):
-        raise ValueError(f"data must be (rows, {inputs}), got {x.shape}.")
-    x = x.astype(np.float64)
-    if not np.isfinite(x).all():
-        raise ValueError("data must be finite.")
-    return np.column_stack([x, np.ones(len(x))])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Campaign, Failed, drive, simulated
+from frugax.causal.campaign import Campaign, Entry, Failed, drive, simulated
 from frugax.errors import CorruptFileError, FrugaxError
+from tiers import mostly_thorough
 
 CHAIN = causal.SCM.linear(
     {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
@@ -102,13 +103,19 @@ def test_several_may_be_under_way_and_all_are_set_aside():
     assert campaign.ask() is not None  # what never took place may be done again
     with pytest.raises(ValueError, match="experiment 0 is refunded already"):
         campaign.tell(first, 1.0)
-    with pytest.raises(ValueError, match="True is no question"):
+    with pytest.raises(TypeError, match="True is no question"):
         campaign.tell(True, 1.0)
     with pytest.raises(ValueError, match="no experiment 9"):
         campaign.tell(9, 1.0)
 
 
-@pytest.mark.parametrize("policy", ["improvement", "thompson", "gain", "ucb", "random"])
+@pytest.mark.parametrize(
+    "policy",
+    mostly_thorough(
+        ["improvement", "thompson", "gain", "ucb", "random"],
+        in_ci=lambda p: p in ("improvement", "random"),
+    ),
+)
 def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
     # Not 0.1 + 0.2: a sum of rounded prices must not pass the limit either.
     for seed in range(3):
@@ -119,8 +126,10 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
             budget=ExperimentBudget(cost=limit, costs=costs),
             policy=policy,
             together=2,
+            rows=2,
             seed=seed,
         )
+        path = tmp_path / str(seed)
         if rng.random() < 0.7:
             campaign.tell_observations(causal.sample(CHAIN, 12, seed=seed))
         paid = Fraction()
@@ -133,8 +142,8 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
                 case 2:
                     campaign.tell(ask, {"y": [1.0, math.nan], "x": [math.nan, 0.3]})
                 case 3:
-                    campaign.save(tmp_path / "c")
-                    campaign = Campaign.load(tmp_path / "c")
+                    campaign.save(path)
+                    campaign = Campaign.load(path)
                     campaign.tell(ask.id, 2.0)
                 case _:
                     answered(campaign, ask)
@@ -157,6 +166,7 @@ def test_forbidden_sets_are_never_asked_for_and_allowed_ones_are():
         together=3,
         never=[("a", "b")],
         worlds=8,
+        rows=5,
     )
     campaign.tell_observations(causal.sample(scm, 60, seed=0))
     while (ask := campaign.ask()) is not None:
@@ -187,6 +197,16 @@ def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
     assert found["safe"].keeps >= 0.9
 
 
+def test_a_constraint_may_be_on_what_is_set_and_needs_no_rows():
+    campaign = campaign_of(constraints={"z": (None, 1.0)}, sets=[("x", "z")])
+    ask = campaign.ask()  # before anything is known
+    assert ask is not None
+    campaign.tell_observations(causal.sample(CHAIN, 40, seed=0))
+    best = campaign.recommend()
+    assert best.keeps >= 0.9
+    assert best.value.get("z", 0.0) <= 1.0
+
+
 def test_known_edges_are_in_every_world():
     campaign = campaign_of(required=[("x", "y")], forbidden=[("z", "y")])
     campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
@@ -194,52 +214,6 @@ def test_known_edges_are_in_every_world():
     x, y, z = (known.names.index(n) for n in ("x", "y", "z"))
     assert known.belief.edges[x, y] == 1
     assert known.belief.edges[z, y] == 0
-    wrong = campaign_of(required=[("q", "y")])
-    wrong.tell_observations(causal.sample(CHAIN, 10, seed=0))
-    with pytest.raises(ValueError, match="'q' is named in an edge"):
-        wrong.ask()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"target": "x"}, "target 'x' cannot be set"),
-        ({"variables": {"x": (1.0, 1.0)}}, "variables\\['x'\\] must be a range"),
-        ({"variables": {}}, "variables must name"),
-        ({"budget": ExperimentBudget(cost=1, costs={"x": 1.0})}, "no price for 'z'"),
-        ({"never": [("x",), ("z",)]}, "forbids every experiment"),
-        ({"sets": [("x", "w")]}, "sets names 'w'"),
-        ({"constraints": {"h": (None, None)}}, "needs a finite bound"),
-        ({"constraints": {"y": (None, 1.0)}}, "is about the target"),
-        ({"required": [("x", "y")], "forbidden": [("x", "y")]}, "both required and"),
-        ({"required": [("x", "z"), ("z", "x")]}, "cycle x -> z -> x"),
-        (
-            {"required": [("w", "x"), ("x", "z"), ("z", "y"), ("y", "x")]},
-            "cycle x -> z -> y -> x",
-        ),
-        ({"required": [("x", "x")]}, "cycle x -> x"),
-        ({"rows": 0}, "rows must be >= 1"),
-        ({"sure": 0.0}, "sure must be in"),
-        ({"policy": "greedy"}, "policy must be one of"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_once(change, message):
-    with pytest.raises(ValueError, match=message):
-        campaign_of(**change)
-
-
-def test_answers_of_the_wrong_kind_are_refused_and_change_nothing():
-    campaign = campaign_of()
-    ask = campaign.ask()
-    assert ask is not None
-    with pytest.raises(TypeError, match="got a str"):
-        campaign.tell(ask, "much")
-    with pytest.raises(ValueError, match="at least one row"):
-        campaign.tell(ask, {"y": []})
-    with pytest.raises(ValueError, match="float32 cannot hold"):
-        campaign.tell(ask, 1e300)
-    assert [e.id for e in campaign.pending] == [ask.id]
-    assert campaign.samples is None
 
 
 def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
@@ -273,7 +247,7 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
 
 def test_driven_to_its_end_it_answers_what_was_pending_first():
     truth = causal.environment_of(CHAIN, {"x": (-2.0, 2.0), "z": (-3.0, 3.0)})
-    campaign = campaign_of(budget=ExperimentBudget(n=3))
+    campaign = campaign_of(budget=ExperimentBudget(n=3), rows=2)
     campaign.tell_observations(truth.sample(30, seed=0))
     waiting = campaign.ask()
     assert waiting is not None
@@ -287,3 +261,27 @@ def test_driven_to_its_end_it_answers_what_was_pending_first():
     assert told == [(0, "answered"), (1, "failed"), (2, "answered")]
     assert advice.stop
     assert truth.regret(campaign.recommend().intervention) < 0.5
+
+
+def test_what_experiments_show_against_all_worlds_is_believed_once():
+    system = causal.SCM.linear({"x": {}, "y": {"x": -1.0}})
+    campaign = campaign_of(
+        variables={"x": (-2.0, 2.0)},
+        forbidden=[("x", "y")],  # so that no world can explain what is seen
+        budget=ExperimentBudget(n=4),
+        rows=400,
+    )
+    campaign.tell_observations(causal.sample(system, 50, seed=0))
+    tried = (-2.0, 0.0, 1.0, 2.0)
+    entries = tuple(Entry(id=i, values={"x": x}) for i, x in enumerate(tried))
+    campaign._change(entries=entries)  # asked for, in an order that is known
+    for i, x in enumerate(tried):
+        do = causal.intervene(x=x)
+        campaign.tell(i, causal.sample(system, 400, seed=i, intervention=do))
+    known = campaign.look()
+    assert known.deviation.size > 0
+    for x in tried:
+        at = int(np.argmin(np.abs(known.outlook.points.values[0][:, 0] - x)))
+        # Four standard errors of the mean of 400 rows, and as much for the worlds.
+        believed = known.outlook.mean[at] + known.outlook.shift[at]
+        assert believed == pytest.approx(-x, abs=0.4)

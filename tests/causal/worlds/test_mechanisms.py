@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from frugax.causal.worlds import Basis, Points, answers, believe
-from frugax.causal.worlds._evidence import log_evidence
+from frugax.causal.worlds._evidence import NOISE_SCALE, log_evidence
 from frugax.causal.worlds._mechanism import fit_mechanism
 
 
@@ -53,8 +53,8 @@ def test_evidence_is_the_density_of_the_data():
     )
     t = np.linspace(-12, 12, 4001)
     variance = np.exp(np.linspace(-9, 9, 2001))
-    # Inverse gamma of shape 1 and scale 1/2, in the log of the variance.
-    prior = 0.5 / variance * np.exp(-0.5 / variance)
+    # Inverse gamma of shape 1, in the log of the variance.
+    prior = NOISE_SCALE / variance * np.exp(-NOISE_SCALE / variance)
     weight = t[:, None] * np.sqrt(2 * variance)
     fit = ((y[:, None, None] - weight) ** 2).sum(0) / variance
     density = (
@@ -63,6 +63,17 @@ def test_evidence_is_the_density_of_the_data():
     inner = density.sum(0) * (t[1] - t[0]) / np.sqrt(2 * np.pi)
     exact = (inner * prior).sum() * 18 / 2000
     assert float(found) == pytest.approx(np.log(exact), abs=1e-3)
+
+
+def test_what_has_no_noise_is_not_taken_for_an_effect_of_its_own_effects():
+    """`b` is known exactly from `a` and `c`, but only as `c` is made of both."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=300)
+    b = 0.1 * a + rng.normal(size=300)
+    values = np.stack([a, b, a + 0.1 * b], 1)
+    basis = Basis(np.zeros(3), np.full(3, 3.0))
+    belief = believe(values, np.zeros(values.shape, bool), basis, count=32, rng=rng)
+    assert belief.edges[2, 1] < 0.5 < belief.edges[1, 2]
 
 
 def test_worlds_answer_what_interventions_do():

@@ -1,6 +1,7 @@
 """What comes back from an experiment, in any of its forms, as rows of a table."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from frugax.causal.data import Samples
 
 
 def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
-    """Rows of an experiment that set some variables.
+    """Rows of a table that sets some variables, or none.
 
     Args:
         data: a table (`Samples`, or a frame with named columns), a mapping from
@@ -23,6 +24,8 @@ def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
         TypeError: it is none of these.
         ValueError: there are no rows, or columns of different lengths.
     """
+    if isinstance(data, bool | np.bool_):  # a number to Python, but no measurement
+        raise TypeError(f"an answer is a table or a number, got {data}.")
     if isinstance(data, Samples):
         columns = {name: data[name] for name in data.variables}
     elif hasattr(data, "columns"):
@@ -53,6 +56,42 @@ def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
     table = np.stack([np.broadcast_to(arrays[name], n) for name in names], axis=1)
     set_ = np.tile([name in values for name in names], (n, 1))
     return Samples(names, table.astype(np.float32), set_)
+
+
+def check_answer(
+    rows: Samples, *, most: int, needed: Iterable[str], known: Collection[str] | None
+) -> None:
+    """Refuse rows that are no answer to the question; it costs nothing then.
+
+    Args:
+        rows: of the experiment.
+        most: how many rows one experiment gives.
+        needed: columns that there must be.
+        known: columns that there may be; None for any, before a table was told.
+
+    Raises:
+        ValueError: there are more rows, or a column too few or too many.
+    """
+    if len(rows) > most:
+        raise ValueError(
+            f"an experiment gives {most} row{'s' if most > 1 else ''} in this campaign "
+            f"(rows={most}), got {len(rows)}: begin it with rows={len(rows)}, or tell "
+            "their mean."
+        )
+    for name in needed:
+        if name not in rows.variables:
+            raise ValueError(
+                f"an answer needs {name!r}, and this one has "
+                f"{', '.join(rows.variables):.200}: give NaN if it was not measured."
+            )
+    for name in rows.variables:
+        if known is not None and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"is it {close[0]!r}?" if close else "leave it out."
+            raise ValueError(
+                f"an answer has {name!r}, which is in no row before and not in the "
+                f"campaign: {hint}"
+            )
 
 
 def joined(one: Samples | None, other: Samples) -> Samples:

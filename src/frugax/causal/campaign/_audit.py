@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from frugax.budget import ExperimentBudget
 from frugax.causal.data import Samples
 from frugax.causal.policy import Policy
 from frugax.causal.worlds import (
@@ -61,7 +62,8 @@ def audit(
     Raises:
         ValueError: no row was told, or there are fewer worlds than that.
     """
-    known, settings = campaign.look(whole=True), campaign.settings
+    known = campaign.look(whole=True)
+    settings = dataclasses.replace(campaign.settings, budget=_without_clock(campaign))
     if campaign.samples is None:
         raise ValueError(
             "nothing is known yet: an audit needs rows to learn worlds from."
@@ -95,6 +97,15 @@ def audit(
         spent={way: tuple(each) for way, each in spent.items()},
         covered=covered / worlds,
     )
+
+
+def _without_clock(campaign: Campaign) -> ExperimentBudget:
+    """A budget that pays for as many experiments as its time has allowed."""
+    budget = campaign.settings.budget
+    if budget.seconds is None:
+        return budget
+    held = sum(e.status != "refunded" for e in campaign.asks)
+    return ExperimentBudget(cost=budget.cost, n=max(held, 1), costs=budget.costs)
 
 
 class _Truth:
@@ -186,7 +197,7 @@ class _Truth:
             for s in self.settings.allowed_sets()
             if set(s) <= set(self.names) and _ledger.fits(budget, entries, s)
         ]
-        if not sets or (budget.cost is None and budget.n is None):
+        if not sets:
             return None
         chosen = sets[self.rng.integers(len(sets))]
         return {n: float(self.rng.uniform(*self.settings.variables[n])) for n in chosen}

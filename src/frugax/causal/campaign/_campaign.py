@@ -15,15 +15,18 @@ from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
 
 from . import _file, _ledger
-from ._answers import joined, rows_of
+from ._advice import advice, interval, recommendation
+from ._answers import check_answer, joined, rows_of
 from ._file import State
 from ._known import Known, look
 from ._ledger import Entry, Forecast
+from ._ranges import pairs_of
+from ._record import Record
 from ._results import Advice, Ask, Recommendation
 from ._settings import Settings
 
 
-class Campaign:
+class Campaign(Record):
     """Experiments on a system, within a budget, to make one variable small or large.
 
     Example:
@@ -68,37 +71,39 @@ class Campaign:
         to `load` again.
 
         Raises:
-            TypeError: the budget is none.
+            InfeasibleBudgetError: not even the cheapest experiment can be paid.
+            TypeError: the budget is none, or `variables` no mapping.
             ValueError: an argument is out of its range or names something unknown.
         """
-        self._state = State(
-            settings=Settings(
-                variables={
-                    n: (float(low), float(high)) for n, (low, high) in variables.items()
-                },
-                target=target,
-                budget=budget,
-                minimize=minimize,
-                together=together,
-                sets=_groups(sets),
-                never=_groups(never),
-                constraints=dict(constraints or {}),
-                required=_groups(required),
-                forbidden=_groups(forbidden),
-                rows=rows,
-                tolerance=tolerance,
-                worth=worth,
-                sure=sure,
-                policy=policy if isinstance(policy, str) else OWN,
-                worlds=worlds,
-                max_parents=max_parents,
-                seed=seed,
-            ),
-            began_s=time.time(),
+        super().__init__(
+            State(
+                settings=Settings(
+                    variables=pairs_of("variables", variables),
+                    target=target,
+                    budget=budget,
+                    minimize=minimize,
+                    together=together,
+                    sets=_groups(sets),
+                    never=_groups(never),
+                    constraints=pairs_of(
+                        "constraints", constraints or {}, half_open=True
+                    ),
+                    required=_groups(required),
+                    forbidden=_groups(forbidden),
+                    rows=rows,
+                    tolerance=tolerance,
+                    worth=worth,
+                    sure=sure,
+                    policy=policy if isinstance(policy, str) else OWN,
+                    worlds=worlds,
+                    max_parents=max_parents,
+                    seed=seed,
+                ),
+                began_s=time.time(),
+            )
         )
         self._own_policy = None if isinstance(policy, str) else policy
-        self._known: Known | None = None
-        self._path: str | os.PathLike[str] | None = None
+        self._looked: tuple[State, Known] | None = None
 
     @classmethod
     def begin(cls, settings: Settings, *, policy: Policy | None = None) -> "Campaign":
@@ -113,8 +118,9 @@ class Campaign:
     @classmethod
     def _of(cls, state: State, policy: Policy | None) -> "Campaign":
         campaign = cls.__new__(cls)
-        campaign._state, campaign._known, campaign._path = state, None, None
+        Record.__init__(campaign, state)
         campaign._own_policy = policy
+        campaign._looked = None
         return campaign
 
     @classmethod
@@ -134,36 +140,6 @@ class Campaign:
         """
         return cls._of(_file.read(path), policy)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it into one file, whole or not at all.
-
-        Args:
-            path: the file.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        _file.write(path, self._state)
-
-    def keep(self, path: str | os.PathLike[str]) -> None:
-        """Save now, and from now on before every question and after every answer.
-
-        Whatever kills the process then costs at most the question nobody has answered.
-
-        Args:
-            path: the file.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        self.save(path)
-        self._path = path
-
-    @property
-    def settings(self) -> Settings:
-        """What the campaign was told at its start."""
-        return self._state.settings
-
     @property
     def policy(self) -> Policy:
         """How the next experiment is chosen.
@@ -180,55 +156,6 @@ class Campaign:
             )
         return POLICIES[self.settings.policy]
 
-    @property
-    def asks(self) -> tuple[Entry, ...]:
-        """All experiments that were asked for, in order."""
-        return self._state.entries
-
-    @property
-    def pending(self) -> tuple[Entry, ...]:
-        """The experiments whose answers are awaited."""
-        return tuple(e for e in self._state.entries if e.status == "pending")
-
-    @property
-    def samples(self) -> Samples | None:
-        """All rows that were told; None before there are any."""
-        return self._state.table
-
-    def rows_of(self, entry: Entry) -> Samples:
-        """The rows that an experiment gave; none if it has none.
-
-        Args:
-            entry: one of `asks`.
-
-        Raises:
-            FrugaxError: nothing was told yet.
-        """
-        if self._state.table is None:
-            raise FrugaxError("nothing was told yet: there are no rows.")
-        return self._state.table.rows(self._state.of_entry == entry.id)
-
-    @property
-    def spent(self) -> float:
-        """What the experiments that took place cost, failed ones too."""
-        budget, entries = self.settings.budget, self._state.entries
-        return float(_ledger.paid(budget, entries, "answered", "failed"))
-
-    @property
-    def reserved(self) -> float:
-        """What the experiments whose answers are awaited cost."""
-        return float(_ledger.paid(self.settings.budget, self.pending, "pending"))
-
-    @property
-    def left(self) -> dict[str, float]:
-        """What may still be spent, by limit: `cost`, `n`, `seconds`."""
-        budget = self.settings.budget
-        found = dict(_ledger.left(budget, self._state.entries))
-        if budget.seconds is not None:
-            gone = time.time() - self._state.began_s
-            found["seconds"] = max(budget.seconds - gone, 0.0)
-        return found
-
     def tell_observations(self, samples: Any) -> None:
         """Tell rows in which nobody set anything; of an earlier experiment too.
 
@@ -238,12 +165,21 @@ class Campaign:
 
         Raises:
             TypeError: it is no table.
-            ValueError: there are no rows, or values that are no numbers.
+            ValueError: there are no rows, values that are no numbers, no column for the
+                target, or none for a variable of an edge or a constraint.
         """
+        settings, table = self.settings, self._state.table
         if not isinstance(samples, Samples):
-            samples = rows_of(samples, {}, self.settings.target)
+            samples = rows_of(samples, {}, settings.target)
         if not len(samples):
             raise ValueError("there are no rows in these samples.")
+        if settings.target not in samples.variables:
+            raise ValueError(
+                f"these samples have no column for the target {settings.target!r}, "
+                f"only {', '.join(samples.variables):.200}."
+            )
+        before = () if table is None else table.variables
+        settings.check_named({*samples.variables, *before})
         self._add(samples, -1, self._state.entries)
 
     def ask(self) -> Ask | None:
@@ -253,17 +189,13 @@ class Campaign:
 
         Raises:
             FrugaxError: the policy is a function that was not given to `load`.
-            ValueError: an edge or a constraint names a variable that no row has; or the
-                policy chose what is not affordable.
+            ValueError: an edge names a variable that no row has; or the policy chose
+                what is not affordable.
         """
         entries, budget = self._state.entries, self.settings.budget
         policy = self.policy
-        if self.left.get("seconds", 1.0) <= 0:
-            return None
-        affordable = [
-            s for s in self.settings.allowed_sets() if _ledger.fits(budget, entries, s)
-        ]
-        if not affordable:
+        sets = self.settings.allowed_sets()
+        if self._late or not any(_ledger.fits(budget, entries, s) for s in sets):
             return None
         known = self.look()
         outlook = self._affordable(known)
@@ -279,8 +211,8 @@ class Campaign:
         where, values = outlook.points.at(point)
         chosen = {known.names[v]: float(x) for v, x in zip(where, values, strict=True)}
         value = value_of(outlook, point)
-        expected, low, high = self._interval(outlook, point)
-        best = self._recommendation(known)
+        expected, low, high = interval(outlook, point, self.settings)
+        best = recommendation(known, self.settings)
         entry = Entry(
             id=len(entries),
             values=chosen,
@@ -317,12 +249,37 @@ class Campaign:
                 number for the target; NaN is missing.
 
         Raises:
-            TypeError: the data are none of these.
-            ValueError: there is no such question, or it has been answered.
+            TypeError: the data are none of these, or `ask` is no question.
+            ValueError: there is no such question, it has been answered, or the answer
+                has too many rows, an unknown variable or no column for the target.
         """
-        entry = self._waiting(ask)
-        rows = rows_of(data, entry.values, self.settings.target)
-        self._add(rows, entry.id, self._with(entry, status="answered"))
+        entry = _ledger.waiting(self._state.entries, ask)
+        rows = self.read_answer(entry, data)
+        entries = _ledger.changed(self._state.entries, entry, status="answered")
+        self._add(rows, entry.id, entries)
+
+    def read_answer(self, ask: Ask | Entry | int, data: Any) -> Samples:
+        """The rows of an answer as `tell` would take them; nothing is told yet.
+
+        Args:
+            ask: the question, or its number.
+            data: as for `tell`.
+
+        Raises:
+            TypeError: the data are no answer, or `ask` is no question.
+            ValueError: there is no such question, it has been answered, or the answer
+                has too many rows, an unknown variable or no column for the target.
+        """
+        entry, settings = _ledger.waiting(self._state.entries, ask), self.settings
+        rows = rows_of(data, entry.values, settings.target)
+        table = self._state.table
+        check_answer(
+            rows,
+            most=settings.rows,
+            needed=(settings.target,),
+            known=None if table is None else {*table.variables, *settings.named},
+        )
+        return rows
 
     def tell_failed(
         self, ask: Ask | Entry | int, why: str = "", *, charged: bool = True
@@ -335,73 +292,42 @@ class Campaign:
             charged: whether it cost its price nevertheless.
 
         Raises:
+            TypeError: `ask` is no question.
             ValueError: there is no such question, or it has been answered.
         """
-        entry = self._waiting(ask)
+        entries = self._state.entries
+        entry = _ledger.waiting(entries, ask)
         status = "failed" if charged else "refunded"
-        self._change(entries=self._with(entry, status=status, why=why))
+        self._change(entries=_ledger.changed(entries, entry, status=status, why=why))
 
     def recommend(self) -> Recommendation:
         """The intervention that is best on average over what may be true.
 
         Raises:
             FrugaxError: nothing was told yet.
-            ValueError: an edge or a constraint names a variable that no row has.
+            ValueError: an edge names a variable that no row has.
         """
         if self._state.table is None:
             raise FrugaxError(
                 "nothing is known yet: tell observations, or the answer of an "
                 "experiment, before you ask for a recommendation."
             )
-        return self._recommendation(self.look())
+        return recommendation(self.look(), self.settings)
 
     def advise(self) -> Advice:
         """Whether another experiment is worth its price.
 
         Raises:
-            ValueError: an edge or a constraint names a variable that no row has.
+            ValueError: an edge names a variable that no row has.
         """
-        known, settings = self.look(), self.settings
-        outlook = self._affordable(known)
-        right = float((_behind(outlook) <= self._tolerance(known)).mean())
-        if not outlook.affordable.any() or self.left.get("seconds", 1.0) <= 0:
-            return Advice(
-                stop=True,
-                why="the budget pays for no more experiments.",
-                value=None,
-                right=right,
-            )
-        best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
-        value = value_of(outlook, best)
-        if self._state.table is None or not any(
-            e.status == "answered" for e in self._state.entries
-        ):
-            stop, why = False, "no experiment has been answered yet."
-        elif right >= settings.sure:
-            stop, why = (
-                True,
-                (
-                    "the recommendation is within the tolerance of the best with "
-                    f"probability {right:.0%}."
-                ),
-            )
-        elif value.per_cost <= settings.worth:
-            stop, why = (
-                True,
-                (
-                    f"the best experiment is worth {value.per_cost:.3g} for each unit "
-                    f"of cost, and {settings.worth:g} is wanted."
-                ),
-            )
-        else:
-            stop, why = (
-                False,
-                (
-                    f"the best experiment is worth {value.total:.3g} and costs "
-                    f"{value.cost:g}."
-                ),
-            )
-        return Advice(stop=stop, why=why, value=value, right=right)
+        known = self.look()
+        return advice(
+            known,
+            self._affordable(known),
+            self.settings,
+            answered=any(e.status == "answered" for e in self._state.entries),
+            late=self._late,
+        )
 
     def look(self, *, whole: bool = False) -> Known:
         """What is known: worlds, edges, and what they say of every experiment.
@@ -411,60 +337,20 @@ class Campaign:
                 from; else only for what causes the target.
 
         Raises:
-            ValueError: an edge or a constraint names a variable that no row has.
+            ValueError: an edge names a variable that no row has.
         """
-        if self._known is None or whole:
-            state, settings = self._state, self.settings
-            table = state.table
-            if table is None:
-                names = (*settings.variables, *settings.constraints, settings.target)
-                table = Samples.observed(names, np.empty((0, len(names))))
-            missing = [
-                n
-                for n in (*settings.variables, settings.target)
-                if n not in table.variables
-            ]
-            if missing:
-                table = joined(
-                    table, Samples.observed(missing, np.empty((0, len(missing))))
-                )
-            known = look(
-                settings,
-                table,
-                state.of_entry,
-                state.entries,
-                state.shapes,
-                whole=whole,
+        state, settings = self._state, self.settings
+        if not whole and self._looked is not None and self._looked[0] is state:
+            return self._looked[1]
+        names = {*settings.variables, *settings.constraints, settings.target}
+        none = Samples.observed(sorted(names), np.empty((0, len(names))))
+        known = look(state, joined(state.table, none), whole=whole)
+        if not whole:
+            self._state = dataclasses.replace(
+                state, shapes=known.belief.shapes, shaped=known.names
             )
-            if whole:
-                return known
-            self._known = known
-            self._state = dataclasses.replace(state, shapes=self._known.belief.shapes)
-        return self._known
-
-    def _recommendation(self, known: Known) -> Recommendation:
-        outlook = known.outlook
-        best = outlook.best
-        where, values = outlook.points.at(best)
-        names = [known.names[v] for v in where]
-        expected, low, high = self._interval(outlook, best)
-        behind = _behind(outlook)
-        return Recommendation(
-            intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
-            expected=expected,
-            low=low,
-            high=high,
-            right=float((behind <= self._tolerance(known)).mean()),
-            keeps=float(outlook.allowed[:, best].mean()),
-            regret=float(behind.mean()),
-        )
-
-    def _interval(self, outlook: Outlook, point: int) -> tuple[float, float, float]:
-        effect = outlook.loss[:, point] * (1 if self.settings.minimize else -1)
-        low, high = np.quantile(effect, (0.05, 0.95))
-        # A lopsided spread can have its mean beyond a quantile.
-        expected = float(np.clip(effect.mean(), low, high))
-        return expected, float(low), float(high)
+            self._looked = self._state, known
+        return known
 
     def _affordable(self, known: Known) -> Outlook:
         budget, entries = self.settings.budget, self._state.entries
@@ -482,53 +368,7 @@ class Campaign:
             left=min((limit / each[n] for n, limit in limits.items()), default=np.inf),
         )
 
-    def _tolerance(self, known: Known) -> float:
-        told = self.settings.tolerance
-        return 0.05 * known.scale if told is None else told
-
-    def _waiting(self, ask: Ask | Entry | int) -> Entry:
-        if isinstance(ask, bool):  # an int to Python, but no number of an experiment
-            raise ValueError(f"{ask} is no question and no number of one.")
-        number = ask if isinstance(ask, int) else ask.id
-        for entry in self._state.entries:
-            if entry.id == number:
-                if entry.status != "pending":
-                    raise ValueError(f"experiment {number} is {entry.status} already.")
-                return entry
-        raise ValueError(
-            f"there is no experiment {number}: {len(self._state.entries)} were asked."
-        )
-
-    def _with(self, entry: Entry, **changes: Any) -> tuple[Entry, ...]:
-        return tuple(
-            dataclasses.replace(e, **changes) if e.id == entry.id else e
-            for e in self._state.entries
-        )
-
-    def _add(self, rows: Samples, of: int, entries: tuple[Entry, ...]) -> None:
-        self._change(
-            table=joined(self._state.table, rows),
-            of_entry=np.concatenate(
-                [self._state.of_entry, np.full(len(rows), of, np.int64)]
-            ),
-            entries=entries,
-        )
-
-    def _change(self, **changes: Any) -> None:
-        state = dataclasses.replace(self._state, **changes)
-        # On disk first: what is not kept has not happened.
-        if self._path is not None:
-            _file.write(self._path, state)
-        self._state, self._known = state, None
-
 
 def _groups(told: Sequence[Sequence[str]]) -> Any:
     # A text stays one, so that the settings refuse it: its letters are no names.
     return tuple(each if isinstance(each, str) else tuple(each) for each in told)
-
-
-def _behind(outlook: Outlook) -> np.ndarray:
-    """By how much the recommendation is worse than the best, in every world."""
-    loss = np.where(outlook.allowed, outlook.loss, np.inf)
-    best = np.minimum(loss.min(1), outlook.loss[:, outlook.best])
-    return outlook.loss[:, outlook.best] - best

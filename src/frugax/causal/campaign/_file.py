@@ -15,7 +15,7 @@ import numpy as np
 from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
 from frugax.causal.worlds import Shape, Shapes
-from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 from frugax.files import write_whole
 
 from ._ledger import Entry
@@ -36,6 +36,7 @@ class State:
         table: all rows; None before there are any.
         of_entry: for each row the number of its experiment, or -1.
         shapes: of mechanisms, which save the search for them.
+        shaped: the variables whose positions the keys of `shapes` are.
     """
 
     settings: Settings
@@ -46,6 +47,29 @@ class State:
         default_factory=lambda: np.empty(0, np.int64)
     )
     shapes: Mapping[tuple[int, int], Shapes] = dataclasses.field(default_factory=dict)
+    shaped: tuple[str, ...] = ()
+
+
+def check_free(path: str | os.PathLike[str], state: State) -> None:
+    """Refuse to write over anything but an earlier state of the same campaign.
+
+    Raises:
+        OutputError: another campaign is there, or no campaign at all.
+    """
+    try:
+        there = read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (CorruptFileError, UnsupportedFileError, OSError) as e:
+        raise OutputError(
+            f"{os.fspath(path)} is in the way: it is no campaign that can be read. "
+            "Move it away or name another path."
+        ) from e
+    if (there.began_s, there.settings) != (state.began_s, state.settings):
+        raise OutputError(
+            f"{os.fspath(path)} holds another campaign: go on with that one by "
+            "Campaign.load, or name another path."
+        )
 
 
 def write(path: str | os.PathLike[str], state: State) -> None:
@@ -68,9 +92,11 @@ def write(path: str | os.PathLike[str], state: State) -> None:
                 "each": to_plain(shapes.each),
                 "odds": shapes.odds.tolist(),
                 "rows": shapes.rows,
+                "reach": [list(ends) for ends in shapes.reach],
             }
             for key, shapes in state.shapes.items()
         ],
+        "shaped": list(state.shaped),
     }
     text = json.dumps(told, allow_nan=False).encode()
     arrays = {"campaign": np.frombuffer(text, np.uint8), "of_entry": state.of_entry}
@@ -146,7 +172,9 @@ def _state(told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> State:
                 tuple(from_plain(Shape, each) for each in s["each"]),
                 np.array(s["odds"], np.float64),
                 int(s["rows"]),
+                tuple((float(low), float(high)) for low, high in s["reach"]),
             )
             for s in told["shapes"]
         },
+        shaped=tuple(told["shaped"]),
     )

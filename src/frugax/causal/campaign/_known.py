@@ -1,7 +1,7 @@
 """What a campaign knows: from its rows to worlds, effects and an outlook."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,7 +15,6 @@ from frugax.causal.worlds import (
     Deviation,
     Outcomes,
     Points,
-    Shapes,
     answers,
     believe,
     corrected,
@@ -23,6 +22,7 @@ from frugax.causal.worlds import (
     doubt,
 )
 
+from ._file import State
 from ._ledger import Entry, price
 from ._settings import Settings
 from ._space import grid, joined, nearby
@@ -51,28 +51,18 @@ class Known:
     one_row: float
 
 
-def look(
-    settings: Settings,
-    table: Samples,
-    of_entry: np.ndarray,
-    entries: Sequence[Entry],
-    shapes: Mapping[tuple[int, int], Shapes],
-    *,
-    whole: bool = False,
-) -> Known:
+def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     """Weigh all experiments in the light of all rows.
 
     Args:
-        settings: what the campaign was told.
-        table: all rows.
-        of_entry: for each row the number of its experiment, or -1.
-        entries: the experiments.
-        shapes: of mechanisms, found before with fewer rows.
+        state: what the campaign was told, and what was found with fewer rows.
+        table: all rows, with a column for whatever the settings name.
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
         ValueError: an edge or a constraint names a variable that no row has.
     """
+    settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
     names = _chosen(settings, table)
     table = table.select(names)
@@ -93,7 +83,7 @@ def look(
         count=settings.worlds,
         rng=rng,
         max_parents=settings.max_parents,
-        shapes=shapes,
+        shapes=state.shapes if state.shaped == names else None,
         wanted=None if whole else wanted,
         required=required,
         forbidden=forbidden,
@@ -136,14 +126,11 @@ def look(
         said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
     )
     loss = sign * likely
-    shift, unsure = doubt(
-        likely.mean(0),
-        points,
-        at_experiments.mean(0),
-        outcomes,
-        basis,
-        scale,
+    # What the deviation explains of the experiments must not be added once more.
+    explained = corrected(
+        at_experiments, outcomes.points, at_experiments, outcomes, basis, found, rng
     )
+    shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
     allowed = np.ones(loss.shape, bool)
     for i, (low, high) in enumerate(settings.constraints.values(), start=1):
         allowed &= said[:, :, i] >= (-np.inf if low is None else low)
@@ -208,18 +195,15 @@ def _position(
 
 
 def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
-    """The variables that the worlds are about: at most twelve, in the table's order.
+    """The variables that the worlds are about: at most twelve, in alphabetical order.
+
+    Not in the table's: then the order of its columns would decide how numbers are
+    rounded and which draws fall on which variable.
 
     Raises:
         ValueError: an edge or a constraint names a variable that no row has.
     """
-    edges = {n for pair in (*settings.required, *settings.forbidden) for n in pair}
-    for name in (*settings.constraints, *sorted(edges)):
-        if name not in table.variables:
-            raise ValueError(
-                f"{name!r} is named in an edge or a constraint, but no row has it: "
-                f"there are {', '.join(table.variables):.200}."
-            )
+    settings.check_named(table.variables)
     must = [settings.target, *settings.constraints]
     rest = [n for n in table.variables if n not in must]
     # What is hardly ever measured says little and costs whole rows.
@@ -228,8 +212,8 @@ def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
         n for n in rest if n in settings.variables or seen[table.index(n)] >= _MEASURED
     ]
     strength = {n: _strength(table, n, settings.target) for n in rest}
-    kept = sorted(rest, key=lambda n: -strength[n])[: MOST_VARIABLES - len(must)]
-    return tuple(n for n in table.variables if n in must or n in kept)
+    kept = sorted(rest, key=lambda n: (-strength[n], n))[: MOST_VARIABLES - len(must)]
+    return tuple(sorted({*must, *kept}))
 
 
 def _strength(table: Samples, name: str, target: str) -> float:

@@ -1,8 +1,9 @@
 """What the budget has paid for, exactly, so that rounding cannot overdraw it."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from numbers import Integral
 from typing import Literal
 
 from frugax.budget import ExperimentBudget
@@ -57,6 +58,39 @@ class Entry:
     status: Status = "pending"
     why: str = ""
     forecast: Forecast | None = None
+
+
+def waiting(entries: Sequence[Entry], ask: object) -> Entry:
+    """The experiment whose answer is awaited.
+
+    Args:
+        entries: all experiments.
+        ask: the question, its entry or its number.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: there is no such experiment, or it has been answered.
+    """
+    number = getattr(ask, "id", ask)
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        hint = " (ask gives None once the budget is spent)" if ask is None else ""
+        raise TypeError(f"{ask!r:.80} is no question and no number of one{hint}.")
+    for entry in entries:
+        if entry.id == number:
+            if entry.status != "pending":
+                raise ValueError(f"experiment {number} is {entry.status} already.")
+            return entry
+    raise ValueError(f"there is no experiment {number}: {len(entries)} were asked.")
+
+
+def changed(
+    entries: Iterable[Entry], entry: Entry, *, status: Status, why: str = ""
+) -> tuple[Entry, ...]:
+    """All experiments, one of them with what has become of it."""
+    return tuple(
+        dataclasses.replace(e, status=status, why=why) if e.id == entry.id else e
+        for e in entries
+    )
 
 
 def price(budget: ExperimentBudget, names: Iterable[str]) -> Fraction:

@@ -1,12 +1,18 @@
 """What a campaign is told at its start, checked; a file or a YAML config holds it."""
 
 import dataclasses
+import difflib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from numbers import Integral
 
 from frugax.budget import ExperimentBudget, check_budget
 from frugax.causal.policy import OWN, POLICIES
+from frugax.errors import InfeasibleBudgetError
+
+from ._ledger import price
+from ._ranges import check_constraint, check_range
 
 _MOST_SETS = 400
 
@@ -66,11 +72,7 @@ class Settings:
         if not self.variables:
             raise ValueError("variables must name at least one that may be set.")
         for name, (low, high) in self.variables.items():
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise ValueError(
-                    f"variables[{name!r}] must be a range (least, greatest), both "
-                    f"finite, got ({low}, {high})."
-                )
+            check_range(name, low, high)
         if self.target in self.variables:
             raise ValueError(
                 f"target {self.target!r} cannot be set in an experiment: take it out "
@@ -80,17 +82,7 @@ class Settings:
             for each in sets:
                 _check_set(what, each, self.variables)
         for name, (low, high) in self.constraints.items():
-            bounds = [b for b in (low, high) if b is not None]
-            if not bounds or not all(map(math.isfinite, bounds)):
-                raise ValueError(
-                    f"constraints[{name!r}] needs a finite bound: (least, greatest), "
-                    "one of them None if need be."
-                )
-            if len(bounds) == 2 and bounds[0] > bounds[1]:
-                raise ValueError(
-                    f"constraints[{name!r}] has its bounds the wrong way round: "
-                    f"({low}, {high})."
-                )
+            check_constraint(name, low, high, self.variables.get(name))
             if name == self.target:
                 raise ValueError(
                     f"constraints[{name!r}] is about the target, which is optimised."
@@ -113,8 +105,11 @@ class Settings:
             "seed": (self.seed, 0),
         }
         for what, (value, smallest) in least.items():
-            if isinstance(value, bool) or value < smallest:
-                raise ValueError(f"{what} must be >= {smallest}, got {value}.")
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if not whole or value < smallest:
+                raise ValueError(
+                    f"{what} must be a whole number >= {smallest}, got {value!r}."
+                )
         if self.policy not in (*POLICIES, OWN):
             raise ValueError(
                 f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
@@ -126,8 +121,56 @@ class Settings:
         if not 0 < self.sure <= 1:
             raise ValueError(f"sure must be in (0, 1], got {self.sure}.")
         _check_prices(self.budget, self.variables)
-        if len(self.allowed_sets()) == 0:
+        allowed = self.allowed_sets()
+        if len(allowed) == 0:
             raise ValueError("never forbids every experiment: allow one.")
+        needed = min(price(self.budget, names) for names in allowed)
+        most = self.budget.exact_cost
+        if most is not None and needed > most:
+            raise InfeasibleBudgetError(
+                "the cheapest experiment",
+                needed=float(needed),
+                limit=float(most),
+                unit="of cost",
+                hint="allow a cheaper one.",
+            )
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Every variable that is named, and by which argument."""
+        edges = {
+            name: what
+            for what, pairs in (
+                ("required", self.required),
+                ("forbidden", self.forbidden),
+            )
+            for pair in pairs
+            for name in pair
+        }
+        return (
+            edges
+            | dict.fromkeys(self.constraints, "constraints")
+            | dict.fromkeys(self.variables, "variables")
+            | {self.target: "target"}
+        )
+
+    def check_named(self, columns: Collection[str]) -> None:
+        """Refuse edges and constraints that name what no row has.
+
+        Args:
+            columns: the variables that rows have.
+
+        Raises:
+            ValueError: one names neither of these nor what may be set.
+        """
+        have = {*columns, *self.variables, self.target}
+        for name, what in self.named.items():
+            if name not in have:
+                close = difflib.get_close_matches(name, have, n=1)
+                hint = f"is it {close[0]!r}?" if close else ", ".join(sorted(have))
+                raise ValueError(
+                    f"{what} names {name!r}, but no row has it: {hint:.200}"
+                )
 
     def allowed_sets(self) -> tuple[tuple[str, ...], ...]:
         """Which variables one experiment may set, small sets first.

@@ -224,7 +224,6 @@ def corrected(
 
 
 def doubt(
-    mean: Float[np.ndarray, " points"],
     points: Points,
     at_experiments: Float[np.ndarray, " experiments"],
     outcomes: Outcomes,
@@ -234,9 +233,8 @@ def doubt(
     """How far the worlds' mean may be off where nobody has tried.
 
     Args:
-        mean: what the worlds say of the points on average.
         points: interventions.
-        at_experiments: what they say of the experiments on average.
+        at_experiments: what the worlds say of the experiments on average, corrected.
         outcomes: what those gave.
         basis: ranges of the variables.
         scale: standard deviation of the target, in its unit.
@@ -246,7 +244,7 @@ def doubt(
         before there are experiments.
     """
     if not len(outcomes.mean):
-        return np.zeros_like(mean), np.zeros_like(mean)
+        return np.zeros(len(points)), np.zeros(len(points))
     size, length = _DOUBT * scale, _LENGTHS[0]
     among = size**2 * _kernel(outcomes.points, outcomes.points, basis, length)
     cross = size**2 * _kernel(points, outcomes.points, basis, length)

@@ -23,6 +23,8 @@ _WAVE_LENGTHS = (0.5, 1.2)
 _NOTHING = 1e-10  # prior variance below which a column is left out
 _KEPT = 6  # shapes that are kept: some bend where there is no data, some do not
 _UNLIKELY = 4.0  # log odds against the best from which a shape is left out
+_STALE = 0.8  # share of today's rows with which a shape was found that still holds
+_NEAR = 0.1  # half-widths outside of those rows where it still holds
 _TABLE = np.linspace(-1.15, 1.15, 116)
 
 
@@ -144,12 +146,17 @@ class Drawn:
                 value = value + np.interp(u, _TABLE, table)
         if self.waves.any():
             count = len(self.frequencies)
-            clipped = [np.clip(u, _TABLE[0], _TABLE[-1]) for u in scaled]
-            for row, s, c in zip(
-                self.frequencies, self.waves[:count], self.waves[count:], strict=True
+            sine, cosine = self.waves[:count], self.waves[count:]
+            # One cosine for both, and in 32 bits: these are most of a campaign's time.
+            size, phase = np.hypot(sine, cosine), np.arctan2(sine, cosine)
+            clipped = [
+                np.clip(u, _TABLE[0], _TABLE[-1]).astype(np.float32) for u in scaled
+            ]
+            for row, r, p in zip(
+                self.frequencies.tolist(), size.tolist(), phase.tolist(), strict=True
             ):
                 angle = sum(f * u for f, u in zip(row, clipped, strict=True))
-                value = value + s * np.sin(angle) + c * np.cos(angle)
+                value = value + r * np.cos(angle - p)
         return value
 
 
@@ -161,11 +168,23 @@ class Shapes:
         each: the shapes.
         odds: how likely each is; they sum to 1.
         rows: how many rows they were found with.
+        reach: least and greatest value of each parent in these rows, in half-widths.
     """
 
     each: tuple[Shape, ...]
     odds: Float[np.ndarray, " shapes"]
     rows: int
+    reach: tuple[tuple[float, float], ...]
+
+    def fits(self, u: Float[np.ndarray, "n p"]) -> bool:
+        """Whether they are still good enough for more rows, scaled."""
+        if not len(u) or self.rows < _STALE * len(u):
+            return False
+        # One row far outside says more about a shape than all that came before.
+        return all(
+            x.min() > low - _NEAR and x.max() < high + _NEAR
+            for x, (low, high) in zip(u.T, self.reach, strict=True)
+        )
 
 
 def fit_mechanism(
@@ -183,7 +202,7 @@ def fit_mechanism(
         x: its parents in the same rows.
         parents: their positions among the variables.
         basis: ranges of the variables.
-        known: shapes found with almost the same data; saves the search for them.
+        known: shapes found with earlier data; saves the search if they still hold.
 
     Returns:
         Shapes, and the mechanism for each.
@@ -207,12 +226,13 @@ def fit_mechanism(
             sums[which] = columns, columns.T @ columns, columns.T @ scaled
         return sums[which]
 
-    if known is None:
+    if known is None or not known.fits(u):
         visited: dict[Shape, float] = {}
         for which in range(len(_WAVE_LENGTHS) if count else 1):
             _, gram, against = sums_of(which)
             visited |= _search(gram, against, square, n, p, count, which)
-        known = _likely(visited, n)
+        reach = tuple((float(x.min()), float(x.max())) for x in u.T if n)
+        known = _likely(visited, n, reach)
     mechanisms: list[Mechanism] = []
     for shape in known.each:
         columns, gram, against = sums_of(shape.waves[0])
@@ -234,8 +254,8 @@ def fit_mechanism(
                 root=root / scale[:, None],
                 used=used,
                 noise_shape=NOISE_SHAPE + n / 2,
-                # The prior's own noise would be all there is of a noiseless one.
-                noise_scale=NOISE_SCALE * (1e-3 if n > 2 else 1.0) + rest / 2,
+                # Before there are rows a variable is as uncertain as its scale.
+                noise_scale=(NOISE_SCALE if n > 2 else 0.5) + rest / 2,
                 residuals=residuals - residuals.mean() if n else residuals,
                 offset=offset,
                 spread=spread,
@@ -245,12 +265,14 @@ def fit_mechanism(
     return known, tuple(mechanisms)
 
 
-def _likely(visited: dict[Shape, float], rows: int) -> Shapes:
+def _likely(
+    visited: dict[Shape, float], rows: int, reach: tuple[tuple[float, float], ...]
+) -> Shapes:
     """The most likely of the shapes that were tried."""
     best = sorted(visited, key=lambda shape: -visited[shape])[:_KEPT]
     best = [shape for shape in best if visited[shape] > visited[best[0]] - _UNLIKELY]
     odds = np.exp(np.array([visited[shape] - visited[best[0]] for shape in best]))
-    return Shapes(tuple(best), odds / odds.sum(), rows)
+    return Shapes(tuple(best), odds / odds.sum(), rows, reach)
 
 
 def _columns(

@@ -44,6 +44,7 @@ def parent_scores(
     curved: bool,
     required: Collection[tuple[int, int]] = (),
     forbidden: Collection[tuple[int, int]] = (),
+    trust: float = 1.0,
 ) -> Scores:
     """Score all sets of at most so many parents.
 
@@ -55,6 +56,7 @@ def parent_scores(
         curved: whether effects may bend; False scores linear mechanisms only.
         required: pairs (parent, child) that the graph has.
         forbidden: pairs (parent, child) that it has not.
+        trust: to which power the likelihood is raised.
     """
     whole = np.isfinite(values).all(axis=1)
     values, intervened = values[whole], intervened[whole]
@@ -76,6 +78,7 @@ def parent_scores(
             values[~intervened[:, v], v],
             width,
             _allowed_sets(v, d, max_parents, required, forbidden),
+            trust,
         )
         for v in range(d)
     ]
@@ -106,6 +109,7 @@ def _of_one_variable(
     y: Float[np.ndarray, " n"],
     width: int,
     sets: list[tuple[int, ...]],
+    trust: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     d = (columns.shape[1] - 1) // width
     spread = y.std() if len(y) > 1 else 0.0
@@ -118,9 +122,8 @@ def _of_one_variable(
         which = np.flatnonzero(sizes == k)
         members = np.array([sets[i] for i in which], np.int64).reshape(len(which), k)
         # Equal odds for every size, then for every set of that size.
-        logs[which] = _mean_evidence(
-            gram, against, square, len(y), members, width
-        ) - log(comb(d - 1, k))
+        evidence = _mean_evidence(gram, against, square, len(y), members, width)
+        logs[which] = trust * evidence - log(comb(d - 1, k))
     return masks, logs
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from frugax.files import write_whole
 
-from .._container import Record
 from .._file import CompressedFile
+from .._records import Record
 from ._agreement import Agreement
 from ._csr import CsrMatrix, csr_of, names_of, packed_names, unpacked
 

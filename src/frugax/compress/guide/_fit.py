@@ -12,8 +12,8 @@ from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
 from .._compress import compress
-from .._container import Record
 from .._file import CompressedFile
+from .._records import Record
 from .._sources import Source
 from ._profile import CompressionProfile
 

@@ -16,8 +16,9 @@ import numpy as np
 from frugax.errors import CorruptFileError
 
 from .._arrays import dtype_named
-from .._container import Record, digest_of
+from .._digest import digest_of
 from .._file import CompressedFile
+from .._records import Record
 from ._jax_devices import Device, JaxDeviceManager
 from ._jax_memory import JaxMemoryOptimizer
 from ._jax_pool import JaxMemoryPool
@@ -63,7 +64,7 @@ class JaxStrategy:
             if integers is None or record.step is None:
                 return jax.device_put(file[name], device)
             made = self._product(integers, record, device)
-            if digest_of(np.asarray(made).reshape(-1).view(np.uint8)) != record.digest:
+            if digest_of(np.asarray(made).reshape(-1)) != record.digest:
                 raise CorruptFileError(
                     f"tensor {name!r}: {device} makes other bits of it than NumPy; "
                     "decode it with enable_jax=False, and report this."

@@ -1,124 +1,47 @@
-"""A tensor to blocks and back, by the name of its codec."""
+"""The chunks of a file back to arrays; nothing that they say is believed unchecked."""
 
 import collections
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from . import _lossless, _planes, _quantised, _trellis_block, _trellis_decode
+from . import _lossless, _planes, _quantised, _trellis_decode
 from ._arrays import dtype_named
-from ._container import (
-    BLOCK,
-    Digest,
-    Header,
-    Record,
-    block_of,
-    chunk_numbers,
-    digest_of,
-    row_of,
-)
-from ._mapped import let_go
-from ._quantised import Step, values_of
-from ._trellis_lanes import Lanes, Part, quantise, run_classes
+from ._container import Content
+from ._digest import Digest, digest_of
+from ._quantised import values_of
+from ._records import Record, chunk_numbers
 from ._trellis_walk import Packed, groups
 
-# Lanes of the trellis that are coded side by side, at most: some 100 MB of work.
-_MOST_LANES = 2048
-# The bytes of a chunk, and the values that they stand for; None where some number is
-# too large for the codec.
-Blocks = Iterator[tuple[bytes, np.ndarray] | None]
 
-
-def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
-    """The exact coding of an array: codec and blocks, `"stored"` if none is shorter.
-
-    Of several blocks it is always lossless, at worst 0.01% longer, so that writing one
-    need not wait for the next.
-    """
-    flat = array.reshape(-1)
-    blocks: list[bytes] = []
-    for i in range(0, len(flat), BLOCK):
-        part = flat[i : i + BLOCK]
-        blocks.append(_lossless.encode(part))
-        let_go(part)
-    if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
-        return "lossless", tuple(blocks)
-    return "stored", (flat.tobytes(),) * len(blocks)
-
-
-def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
-    """The chunks of an array, as `trellis_blocks` codes them."""
-    flat, row = array.reshape(-1), row_of(array.shape)
-    numbers = chunk_numbers("trellis", array.shape)
-    for first in range(0, len(flat), numbers):
-        values = flat[first : first + numbers]
-        lanes = Lanes.of_rows(len(values), row)
-        yield Part(values, step, lanes, run_classes(values, lanes))
-
-
-def trellis_blocks(parts: Iterable[Part]) -> Blocks:
-    """Code chunks with the trellis; small neighbours side by side, which is quicker."""
-    group: list[Part] = []
-    for part in parts:
-        lanes = sum(other.lanes.count for other in group) + part.lanes.count
-        if group and lanes > _MOST_LANES:
-            yield from _trellis_group(group)
-            group = []
-        group.append(part)
-    yield from _trellis_group(group)
-
-
-def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | None]:
-    quantised = quantise(parts)
-    blocks = iter(_trellis_block.encode([c for c in quantised if c is not None]))
-    return [
-        None
-        if coded is None
-        else (next(blocks), values_of(coded.flat, part.step, part.values.dtype))
-        for part, coded in zip(parts, quantised, strict=True)
-    ]
-
-
-def uniform_blocks(array: np.ndarray, step: Step) -> Blocks:
-    """Code an array with a uniform grid, chunk by chunk."""
-    flat = array.reshape(-1)
-    numbers = chunk_numbers("quantised", array.shape)
-    for first in range(0, len(flat), numbers):
-        levels = _quantised.levels_of(flat[first : first + numbers], step)
-        if levels is None:
-            yield None
-        else:
-            values = _quantised.values_of(levels, step, array.dtype)
-            yield _quantised.encode(levels), values
-
-
-def decode_tensor(file: memoryview, header: Header, record: Record) -> np.ndarray:
+def decode_tensor(content: Content, record: Record) -> np.ndarray:
     """Decode one tensor, checking every chunk and then the whole against its digest.
 
     Args:
-        file: the whole file.
-        header: what it says of itself.
+        content: of a file.
         record: the tensor to decode.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
         UnsupportedFileError: it uses a coder of a newer version.
     """
+    alone = 0 < record.size <= chunk_numbers(record.codec, record.shape)
+    if alone and record.codec != "stored":  # whose values are the file's own bytes
+        (part,) = decoded_parts(content, record)
+        return part.reshape(record.shape)
     flat = np.empty(record.size, dtype_named(record.dtype))
     at = 0
-    for part in decoded_parts(file, header, record):
+    for part in decoded_parts(content, record):
         flat[at : at + len(part)] = part
         at += len(part)
     return flat.reshape(record.shape)
 
 
-def decoded_parts(
-    file: memoryview, header: Header, record: Record
-) -> Iterator[np.ndarray]:
+def decoded_parts(content: Content, record: Record) -> Iterator[np.ndarray]:
     """The flat values of a tensor, chunk by chunk; only one is in memory.
 
     They are all read before an error in the last one is found.
@@ -132,17 +55,17 @@ def decoded_parts(
     digest = Digest()
     for i in range(each):
         with _named(record):
-            blocks = [block_of(file, header, c) for c in record.chunks[i::each]]
+            blocks = [content.block(c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             part = _decode_chunk(blocks, record, size)
-        digest.update(part.view(np.uint8).data)
+        digest.update(part)
         yield part
     with _named(record):
         _compare(digest.hexdigest(), record)
 
 
 def decode_tensors(
-    file: memoryview, header: Header, records: Sequence[Record]
+    content: Content, records: Sequence[Record]
 ) -> Iterator[tuple[Record, np.ndarray]]:
     """Decode many tensors as `decode_tensor` does, the small ones side by side.
 
@@ -157,13 +80,13 @@ def decode_tensors(
     blocks: list[Packed] = []
     for record in records:
         if record.codec != "trellis":
-            yield record, decode_tensor(file, header, record)
+            yield record, decode_tensor(content, record)
             continue
         numbers = chunk_numbers(record.codec, record.shape)
         with _named(record):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
-                block = block_of(file, header, chunk)
+                block = content.block(chunk)
                 blocks.append(_trellis_decode.parse(block, size))
                 parts.append((record, i * numbers))
     begun: dict[str, np.ndarray] = {}
@@ -183,7 +106,7 @@ def decode_tensors(
                 if left[record.name]:
                     continue
                 del begun[record.name]
-                _compare(digest_of(flat.view(np.uint8)), record)
+                _compare(digest_of(flat), record)
             yield record, flat.reshape(record.shape)
 
 
@@ -208,7 +131,7 @@ def _compare(digest: str, record: Record) -> None:
         raise CorruptFileError("its values are not the ones that were written.")
 
 
-def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray | None:
+def integers_of(content: Content, record: Record) -> np.ndarray | None:
     """The whole numbers whose product with `record.step` is a tensor, flat.
 
     For decoders on a device, which multiply there; None where the codec has none, and
@@ -226,7 +149,7 @@ def integers_of(file: memoryview, header: Header, record: Record) -> np.ndarray 
     with _named(record):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
-            block = block_of(file, header, chunk)
+            block = content.block(chunk)
             part[:] = _stepped(record).integers(block, dtype, len(part))
     return flat
 

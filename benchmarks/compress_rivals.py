@@ -1,0 +1,102 @@
+"""Quantisers that others use, for `benchmarks/compress_lossy.py`.
+
+NF4 and int8 as their papers say, HQQ and NNCodec by their own packages. Each gives back
+decoded values and how many bytes these take: codes and scales, or NNCodec's bitstream.
+
+References:
+    Dettmers et al. 2023, arXiv:2305.14314 (NF4: table of bitsandbytes, absolute
+    largest of 64, here with 16-bit scales, so 4.25 bits; bitsandbytes' own float32
+    scales would be 4.5); Badri & Shaji 2023 (HQQ, github.com/mobiusml/hqq);
+    ISO/IEC 15938-17:2024 (NNC; Becking et al. 2023, NNCodec).
+"""
+
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+# bitsandbytes' create_normal_map: quantiles of a normal number, in [-1, 1].
+NF4 = np.array(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634),
+        *(0.33791524171829224, 0.44070982933044434, 0.5626170039176941),
+        *(0.7229568362236023, 1.0),
+    ],
+    np.float32,
+)
+
+
+def nf4(w: np.ndarray) -> tuple[np.ndarray, float]:
+    """NF4 in groups of 64 with 16-bit scales: decoded values, bytes."""
+    groups = w.reshape(-1, 64)
+    scale = np.abs(groups).max(axis=1, keepdims=True).astype(np.float16)
+    scale = np.maximum(scale.astype(np.float32), 1e-12)
+    middles = (NF4[1:] + NF4[:-1]) / 2
+    code = np.searchsorted(middles, groups / scale)
+    return (NF4[code] * scale).reshape(w.shape), w.size / 2 + 2 * len(groups)
+
+
+def int8(w: np.ndarray) -> tuple[np.ndarray, float]:
+    """Symmetric int8 with a float32 scale for each row: decoded values, bytes."""
+    scale = np.maximum(np.abs(w).max(axis=1, keepdims=True) / 127, 1e-12)
+    code = np.clip(np.rint(w / scale), -127, 127)
+    return (code * scale).astype(np.float32), w.size + 4 * len(w)
+
+
+def hqq(bits: int) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
+    """HQQ in groups of 64, as its package does it: decoded values, bytes."""
+    import torch
+    from hqq.core.quantize import (  # pyright: ignore[reportMissingImports]
+        Quantizer,
+    )
+
+    def quantise(w: np.ndarray) -> tuple[np.ndarray, float]:
+        code, meta = Quantizer.quantize(
+            torch.from_numpy(w.copy()),
+            nbits=bits,
+            group_size=64,
+            axis=1,
+            device="cpu",
+            compute_dtype=torch.float32,
+        )
+        back = Quantizer.dequantize(code, meta).float().numpy().reshape(w.shape)
+        return back, w.size * bits / 8 + 4 * w.size / 64  # 16-bit scale and zero
+
+    return quantise
+
+
+def nncodec(
+    weights: Mapping[str, np.ndarray], folder: Path, qp: int
+) -> tuple[dict[str, np.ndarray], float]:
+    """NNCodec with dependent quantisation and its defaults: decoded values, bytes.
+
+    Args:
+        weights: all of a model; float32 ones are coded, others counted as they are.
+        folder: where the package is. What its import runs besides the codec asks for
+            torchvision, OpenCV, h5py and data sets, and is left out.
+        qp: how fine the steps of matrices are; vectors get its default, a fine one.
+    """
+    for name in ("nncodec", "nncodec.framework"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["nncodec"].__path__ = [str(folder / "nncodec")]
+    for part in ("tensorflow_model", "pytorch_model", "use_case_init"):
+        model = types.ModuleType(part)
+        model.is_tef_model = model.is_pyt_model = lambda _: False  # pyright: ignore
+        setattr(sys.modules["nncodec.framework"], part, model)
+    from nncodec.nnc import compression  # pyright: ignore[reportMissingImports]
+
+    floats = {k: w.copy() for k, w in weights.items() if w.dtype == np.float32}
+    with tempfile.TemporaryDirectory() as place:
+        stream = compression.compress(
+            floats, bitstream_path=f"{place}/w.nnc", qp=qp, return_bitstream=True
+        )
+    found = compression.decompress(stream)
+    back = {k: np.asarray(found[k]).reshape(w.shape) for k, w in floats.items()}
+    return {**weights, **back}, len(stream) + sum(
+        w.nbytes for k, w in weights.items() if k not in floats
+    )

@@ -1,0 +1,115 @@
+"""What to recommend, how sure that is, and whether another experiment is worth it."""
+
+import numpy as np
+from jaxtyping import Float
+
+from frugax.causal.policy import POLICIES, Outlook, value_of
+from frugax.causal.scm import intervene
+
+from ._known import Known
+from ._results import Advice, Recommendation
+from ._settings import Settings
+
+# Of a standard deviation of the target: so much worse than the best is still good.
+_TOLERANCE = 0.05
+# Worlds are wrong in the same way now and then. Fitted on models with network
+# mechanisms, checked on others: benchmarks/causal_optimise.py.
+_CAUTION = 2.0
+
+
+def recommendation(known: Known, settings: Settings) -> Recommendation:
+    """The intervention that is best on average over the worlds.
+
+    Args:
+        known: the worlds, and what they say of every experiment.
+        settings: of the campaign.
+    """
+    outlook = known.outlook
+    best = outlook.best
+    where, values = outlook.points.at(best)
+    names = [known.names[v] for v in where]
+    expected, low, high = interval(outlook, best, settings)
+    behind = _behind(outlook)
+    return Recommendation(
+        intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
+        expected=expected,
+        low=low,
+        high=high,
+        right=_right(behind, known, settings),
+        keeps=float(outlook.allowed[:, best].mean()),
+        regret=float(behind.mean()),
+    )
+
+
+def interval(
+    outlook: Outlook, point: int, settings: Settings
+) -> tuple[float, float, float]:
+    """The target's mean in an experiment, and the 90 % interval of that mean."""
+    effect = outlook.loss[:, point] * (1 if settings.minimize else -1)
+    low, high = np.quantile(effect, (0.05, 0.95))
+    # A lopsided spread can have its mean beyond a quantile.
+    expected = float(np.clip(effect.mean(), low, high))
+    return expected, float(low), float(high)
+
+
+def advice(
+    known: Known, outlook: Outlook, settings: Settings, *, answered: bool, late: bool
+) -> Advice:
+    """Whether another experiment is worth its price.
+
+    Args:
+        known: the worlds.
+        outlook: what they say, with the experiments that can still be paid.
+        settings: of the campaign.
+        answered: whether an experiment was.
+        late: whether the campaign's time is over.
+    """
+    right = _right(_behind(outlook), known, settings)
+    if late or not outlook.affordable.any():
+        what = (
+            "the time is over." if late else "the budget pays for no more experiments."
+        )
+        return Advice(stop=True, why=what, value=None, right=right)
+    best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
+    value = value_of(outlook, best)
+    if not answered:
+        stop, why = False, "no experiment has been answered yet."
+    elif right >= settings.sure:
+        stop = True
+        why = (
+            "the recommendation is within the tolerance of the best with probability "
+            f"{right:.0%}."
+        )
+    elif value.per_cost <= settings.worth:
+        stop = True
+        why = (
+            f"the best experiment is worth {value.per_cost:.3g} for each unit of cost, "
+            f"and {settings.worth:g} is wanted."
+        )
+    else:
+        stop = False
+        why = (
+            f"the best experiment is worth {value.total:.3g} and costs {value.cost:g}."
+        )
+    return Advice(stop=stop, why=why, value=value, right=right)
+
+
+def _right(
+    behind: Float[np.ndarray, " worlds"], known: Known, settings: Settings
+) -> float:
+    """Probability that the recommendation is within the tolerance of the best.
+
+    The share of worlds that say so, to a power that makes it come true as often as it
+    says; and never quite 1, as there are only so many worlds.
+    """
+    told = settings.tolerance
+    tolerance = _TOLERANCE * known.scale if told is None else told
+    agree = int((behind <= tolerance).sum())
+    return ((agree + 0.5) / (len(behind) + 1)) ** _CAUTION
+
+
+def _behind(outlook: Outlook) -> Float[np.ndarray, " worlds"]:
+    """By how much the recommendation is worse than the best, in every world."""
+    loss = np.where(outlook.allowed, outlook.loss, np.inf)
+    best = np.minimum(loss.min(1), outlook.loss[:, outlook.best])
+    return outlook.loss[:, outlook.best] - best

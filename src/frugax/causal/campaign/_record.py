@@ -1,0 +1,125 @@
+"""What has happened in a campaign so far: experiments, rows, money; and its file."""
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from frugax.causal.data import Samples
+from frugax.errors import FrugaxError
+
+from . import _file, _ledger
+from ._answers import joined
+from ._file import State
+from ._ledger import Entry
+from ._settings import Settings
+
+
+class Record:
+    """A campaign's books, kept in memory and, if it is told where, on disk."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._path: str | os.PathLike[str] | None = None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all of it into one file, whole or not at all.
+
+        Args:
+            path: the file; one that is there must be of this campaign.
+
+        Raises:
+            OutputError: it cannot be written, or something else is there.
+        """
+        _file.check_free(path, self._state)
+        _file.write(path, self._state)
+
+    def keep(self, path: str | os.PathLike[str]) -> None:
+        """Save now, and from now on before every question and after every answer.
+
+        Whatever kills the process then costs at most the question nobody has answered.
+
+        Args:
+            path: the file; one that is there must be of this campaign.
+
+        Raises:
+            OutputError: it cannot be written, or something else is there.
+        """
+        self.save(path)
+        self._path = path
+
+    @property
+    def settings(self) -> Settings:
+        """What the campaign was told at its start."""
+        return self._state.settings
+
+    @property
+    def asks(self) -> tuple[Entry, ...]:
+        """All experiments that were asked for, in order."""
+        return self._state.entries
+
+    @property
+    def pending(self) -> tuple[Entry, ...]:
+        """The experiments whose answers are awaited."""
+        return tuple(e for e in self._state.entries if e.status == "pending")
+
+    @property
+    def samples(self) -> Samples | None:
+        """All rows that were told; None before there are any."""
+        return self._state.table
+
+    def rows_of(self, entry: Entry) -> Samples:
+        """The rows that an experiment gave; none if it has none.
+
+        Args:
+            entry: one of `asks`.
+
+        Raises:
+            FrugaxError: nothing was told yet.
+        """
+        if self._state.table is None:
+            raise FrugaxError("nothing was told yet: there are no rows.")
+        return self._state.table.rows(self._state.of_entry == entry.id)
+
+    @property
+    def spent(self) -> float:
+        """What the experiments that took place cost, failed ones too."""
+        budget, entries = self.settings.budget, self._state.entries
+        return float(_ledger.paid(budget, entries, "answered", "failed"))
+
+    @property
+    def reserved(self) -> float:
+        """What the experiments whose answers are awaited cost."""
+        return float(_ledger.paid(self.settings.budget, self.pending, "pending"))
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What may still be spent, by limit: `cost`, `n`, `seconds`."""
+        budget = self.settings.budget
+        found = dict(_ledger.left(budget, self._state.entries))
+        if budget.seconds is not None:
+            gone = time.time() - self._state.began_s
+            found["seconds"] = max(budget.seconds - gone, 0.0)
+        return found
+
+    @property
+    def _late(self) -> bool:
+        return self.left.get("seconds", 1.0) <= 0
+
+    def _add(self, rows: Samples, of: int, entries: tuple[Entry, ...]) -> None:
+        self._change(
+            table=joined(self._state.table, rows),
+            of_entry=np.concatenate(
+                [self._state.of_entry, np.full(len(rows), of, np.int64)]
+            ),
+            entries=entries,
+        )
+
+    def _change(self, **changes: Any) -> None:
+        state = dataclasses.replace(self._state, **changes)
+        # On disk first: what is not kept has not happened.
+        if self._path is not None:
+            _file.write(self._path, state)
+        self._state = state

@@ -1,0 +1,80 @@
+"""Arrays to the chunks of a file, by each of the codecs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from . import _lossless, _quantised, _trellis_block
+from ._mapped import let_go
+from ._quantised import Step, values_of
+from ._records import BLOCK, chunk_numbers, row_of
+from ._trellis_lanes import Lanes, Part, quantise, run_classes
+
+# Lanes of the trellis that are coded side by side, at most: some 100 MB of work.
+_MOST_LANES = 2048
+# The bytes of a chunk, and the values that they stand for; None where some number is
+# too large for the codec.
+Blocks = Iterator[tuple[bytes, np.ndarray] | None]
+
+
+def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
+    """The exact coding of an array: codec and blocks, `"stored"` if none is shorter.
+
+    Of several blocks it is always lossless, at worst 0.01% longer, so that writing one
+    need not wait for the next.
+    """
+    flat = array.reshape(-1)
+    blocks: list[bytes] = []
+    for i in range(0, len(flat), BLOCK):
+        part = flat[i : i + BLOCK]
+        blocks.append(_lossless.encode(part))
+        let_go(part)
+    if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
+        return "lossless", tuple(blocks)
+    return "stored", (flat.tobytes(),) * len(blocks)
+
+
+def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
+    """The chunks of an array, as `trellis_blocks` codes them."""
+    flat, row = array.reshape(-1), row_of(array.shape)
+    numbers = chunk_numbers("trellis", array.shape)
+    for first in range(0, len(flat), numbers):
+        values = flat[first : first + numbers]
+        lanes = Lanes.of_rows(len(values), row)
+        yield Part(values, step, lanes, run_classes(values, lanes))
+
+
+def trellis_blocks(parts: Iterable[Part]) -> Blocks:
+    """Code chunks with the trellis; small neighbours side by side, which is quicker."""
+    group: list[Part] = []
+    for part in parts:
+        lanes = sum(other.lanes.count for other in group) + part.lanes.count
+        if group and lanes > _MOST_LANES:
+            yield from _trellis_group(group)
+            group = []
+        group.append(part)
+    yield from _trellis_group(group)
+
+
+def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | None]:
+    quantised = quantise(parts)
+    blocks = iter(_trellis_block.encode([c for c in quantised if c is not None]))
+    return [
+        None
+        if coded is None
+        else (next(blocks), values_of(coded.flat, part.step, part.values.dtype))
+        for part, coded in zip(parts, quantised, strict=True)
+    ]
+
+
+def uniform_blocks(array: np.ndarray, step: Step) -> Blocks:
+    """Code an array with a uniform grid, chunk by chunk."""
+    flat = array.reshape(-1)
+    numbers = chunk_numbers("quantised", array.shape)
+    for first in range(0, len(flat), numbers):
+        levels = _quantised.levels_of(flat[first : first + numbers], step)
+        if levels is None:
+            yield None
+        else:
+            values = _quantised.values_of(levels, step, array.dtype)
+            yield _quantised.encode(levels), values

@@ -1,0 +1,147 @@
+"""What a file says of itself, tensor by tensor. The words are in docs/container.md."""
+
+import dataclasses
+import math
+from typing import Any
+
+from ._arrays import dtype_named
+from ._error import Error
+from ._quantised import Step
+
+CODECS = ("lossless", "planes", "quantised", "stored", "trellis")
+# Codecs whose values are whole numbers times a step.
+STEPPED = ("planes", "quantised", "trellis")
+# Bit planes of one tensor; levels have 52 bits at most.
+MOST_PLANES = 52
+BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where one coded block stands: bytes from the start of the data, and its CRC."""
+
+    offset: int
+    length: int
+    crc32: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layer:
+    """What a tensor is once this layer of it is read, and all before.
+
+    Attributes:
+        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
+        max_abs: largest |decoded - original|, rounded up to 4 digits.
+        digest: first 16 bytes of the SHA-256 of the decoded little-endian
+            bytes, in hex.
+    """
+
+    rel_error: float
+    max_abs: float
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the header says of one tensor.
+
+    Attributes:
+        name: the leaf's name in the tree.
+        dtype: one of `DTYPE_NAMES`.
+        shape: its shape.
+        codec: one of `CODECS`.
+        step: what the values are multiples of; None if they are exact.
+        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
+        max_abs: largest |decoded - original|, rounded up to 4 digits.
+        digest: first 16 bytes of the SHA-256 of the decoded little-endian
+            bytes, in hex.
+        chunks: one for every `chunk_numbers`, the last perhaps shorter; with the
+            codec `"planes"` such a row of them for each layer.
+        planes: how many bit planes `"planes"` has; 0 with any other codec.
+        layers: one for each plane, and one more where the last makes it exact.
+        norm: ||original|| of a finite float tensor in a progressive file; else None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    step: Step | None
+    rel_error: float
+    max_abs: float
+    digest: str
+    chunks: tuple[Chunk, ...]
+    planes: int = 0
+    layers: tuple[Layer, ...] = ()
+    norm: float | None = None
+
+    def up_to(self, layers: int) -> "Record":
+        """The tensor as it is when only so many of its layers are read; >= 1."""
+        last, each = self.layers[layers - 1], len(self.chunks) // len(self.layers)
+        return dataclasses.replace(
+            self,
+            rel_error=last.rel_error,
+            max_abs=last.max_abs,
+            digest=last.digest,
+            chunks=self.chunks[: layers * each],
+            layers=self.layers[:layers],
+        )
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once decoded."""
+        return self.size * dtype_named(self.dtype).itemsize
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes in the file, without header and padding."""
+        return sum(chunk.length for chunk in self.chunks)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a file says of itself.
+
+    Attributes:
+        structure: how the tree is built; see `frugax.trees.describe`.
+        tensors: one record for each leaf, in the tree's order.
+        data_bytes: length of the data.
+    """
+
+    structure: Any
+    tensors: tuple[Record, ...]
+    data_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Encoded:
+    """One tensor, ready to be written.
+
+    Attributes:
+        record: what the header will say of it; without chunks.
+        blocks: its coded bytes, one for each `chunk_numbers`; layer by layer.
+        error: how far its decoded values are from the original ones.
+    """
+
+    record: Record
+    blocks: tuple[bytes, ...]
+    error: Error
+
+
+def row_of(shape: tuple[int, ...]) -> int:
+    """How many numbers are in a row, that is, share their first index."""
+    return max(1, math.prod(shape[1:])) if len(shape) > 1 else 256
+
+
+def chunk_numbers(codec: str, shape: tuple[int, ...]) -> int:
+    """How many numbers are in each chunk but the last.
+
+    At most `BLOCK`; whole rows with the trellis codec, whose classes are of rows.
+    """
+    row = row_of(shape)
+    return BLOCK // row * row if codec == "trellis" and row <= BLOCK else BLOCK

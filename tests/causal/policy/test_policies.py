@@ -1,0 +1,125 @@
+"""Each way to choose, on outlooks whose best experiment is known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from frugax.causal.policy import POLICIES, Outlook, value_of
+from frugax.causal.worlds import Points
+
+#         a = 0, a = 1, b = 0, b = 1
+SPLIT = [
+    [0.0, -1.0, 0.0, -5.0],  # in one world of four b is much better
+    [0.0, -1.0, 0.0, 1.0],
+    [0.0, -1.0, 0.0, 1.0],
+    [0.0, -1.0, 0.0, 1.0],
+]
+
+
+def outlook_of(loss, **changes):
+    loss = np.array(loss)
+    worlds, points = loss.shape
+    ends = np.array([[0.0], [1.0]])
+    made = Outlook(
+        points=Points(((0,), (1,)), (ends, ends)),
+        loss=loss,
+        allowed=np.ones(loss.shape, bool),
+        price=np.ones(points),
+        affordable=np.ones(points, bool),
+        causes=np.arange(worlds),
+        reached=np.full(worlds, np.inf),
+        shift=np.zeros(points),
+        doubt=np.zeros(points),
+        noise=0.1,
+        done=Points((), ()),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def chosen(policy, outlook, seed=0):
+    return POLICIES[policy](outlook, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("policy", ["improvement", "gain", "ucb"])
+def test_what_may_be_much_better_is_tried_before_what_is_a_little_better(policy):
+    outlook = outlook_of(SPLIT)
+    assert outlook.best == 1
+    assert chosen(policy, outlook) == 3
+    # Not at a price that its hope does not pay for.
+    dear = dataclasses.replace(outlook_of(SPLIT), price=np.array([1.0, 1, 1, 1e6]))
+    worlds = dear.loss + np.array([[0.0], [0.3], [-0.3], [0.0]])
+    assert chosen(policy, dataclasses.replace(dear, loss=worlds)) != 3
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_only_what_can_be_paid_is_chosen(policy):
+    affordable = np.array([True, False, True, False])
+    for seed in range(8):
+        outlook = outlook_of(SPLIT, affordable=affordable)
+        assert affordable[chosen(policy, outlook, seed)]
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_the_same_seed_chooses_the_same(policy):
+    outlook = outlook_of(SPLIT)
+    assert chosen(policy, outlook, 5) == chosen(policy, outlook, 5)
+
+
+def test_thompson_takes_each_world_as_often_as_it_is_likely():
+    outlook = outlook_of(SPLIT)
+    picks = [chosen("thompson", outlook, seed) for seed in range(400)]
+    share = np.mean(np.array(picks) == 3)
+    # Of 400 draws with probability 1/4, four standard deviations.
+    assert abs(share - 0.25) < 4 * (0.25 * 0.75 / 400) ** 0.5
+    assert set(picks) == {1, 3}
+
+
+def test_random_takes_each_set_of_variables_alike():
+    points = Points(((0,), (1,)), (np.zeros((9, 1)), np.zeros((1, 1))))
+    outlook = dataclasses.replace(
+        outlook_of([[0.0] * 10]),
+        points=points,
+    )
+    picks = np.array([chosen("random", outlook, seed) for seed in range(400)])
+    assert abs(np.mean(picks == 9) - 0.5) < 4 * 0.5 / 20
+
+
+def test_where_nothing_promises_anything_what_is_least_known_is_tried():
+    # The best is certain, and the others are worse in every world.
+    loss = [[-9.0, 0.0, 0.0, 0.1], [-9.0, 0.0, 0.0, 2.1]]
+    assert chosen("improvement", outlook_of(loss)) == 3
+
+
+def test_what_is_under_way_counts_as_reached():
+    reached = np.array([-5.0, np.inf, np.inf, np.inf])
+    again = outlook_of(SPLIT, reached=reached)
+    assert chosen("improvement", outlook_of(SPLIT)) == 3
+    assert value_of(again, 3).total > 0  # what it would tell is not known yet
+    from frugax.causal.policy._policies import _expected_improvement
+
+    assert _expected_improvement(again)[3] == 0
+
+
+def test_the_recommendation_is_not_the_luckiest_guess():
+    # A little better on average, and much less sure.
+    loss = [[0.0, -1.0, 0.0, -3.4], [0.0, -1.0, 0.0, 1.0]]
+    assert outlook_of(loss).best == 1
+    forbidden = np.array([[True, False, True, True], [True, True, True, True]])
+    assert outlook_of(loss, allowed=forbidden).best == 3
+
+
+def test_an_answer_that_tells_the_worlds_apart_is_worth_what_that_saves():
+    outlook = outlook_of(SPLIT)
+    value = value_of(outlook, 3)
+    # Today -1 in every world; told apart, -5 in one world of four: a quarter of 4.
+    assert value.total == pytest.approx(1.0, abs=1e-6)
+    # It tells that one apart from the others, which agree: as many causes as worlds.
+    assert value.learn == pytest.approx(1.0, abs=1e-6)
+    same = dataclasses.replace(outlook, causes=np.zeros(4, int))
+    assert value_of(same, 3).learn == 0
+    assert value_of(same, 3).exploit == pytest.approx(1.0, abs=1e-6)
+    # All worlds expect the same answer: it says nothing.
+    assert value_of(outlook, 1).total == 0
+    # One that is too noisy to tell them apart says nothing, either.
+    assert value_of(dataclasses.replace(outlook, noise=1e6), 3).total < 1e-6
