@@ -107,15 +107,20 @@ def cost_of_training() -> dict[str, Any]:
     }
 
 
+def keep(found: dict[str, Any]) -> None:
+    """Add to the file of results."""
+    old = json.loads(_RESULT.read_text()) if _RESULT.exists() else {}
+    told = {**old, **found, "made with": made_with()}
+    _RESULT.write_text(json.dumps(told, indent=1) + "\n")
+
+
 def cost() -> None:
     """Measure, print and keep."""
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # JAX's own start
     result: dict[str, Any] = {"training": cost_of_training()}
     print(result["training"], flush=True)
     result["guide"] = each = cost_of_guide_step(_SIZE, 5)
-    _RESULT.write_text(
-        json.dumps({**result, "made with": made_with()}, indent=1) + "\n"
-    )
+    keep(result)
     head = ["compile s", "step ms", "op by op ms", "ratio", "break-even"]
     row = [
         f"{each['compile_s']:.1f}",
@@ -203,11 +208,7 @@ def main() -> None:
         cost()
         return
     if given.raw:
-        old = json.loads(_RESULT.read_text()) if _RESULT.exists() else {}
-        old["raw beside pairs"] = raw_beside_pairs(20.0)
-        _RESULT.write_text(
-            json.dumps({**old, "made with": made_with()}, indent=1) + "\n"
-        )
+        keep({"raw beside pairs": raw_beside_pairs(20.0)})
         return
 
     def tell(index: int, metrics: dict) -> None:
