@@ -3,8 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
-from numbers import Integral
+from numbers import Integral, Real
 
 from ._quantities import format_seconds, parse_seconds
 
@@ -37,31 +38,25 @@ class ExperimentBudget:
         """Check the limits; see the class.
 
         Raises:
-            TypeError: no limit at all.
+            TypeError: no limit at all, or a price that is no number.
             ValueError: a limit or a price out of its range.
         """
         if cost is None and n is None and seconds is None:
             raise TypeError(
                 "ExperimentBudget needs a limit: one or more of cost=, n=, seconds=."
             )
-        if cost is not None and not 0 < cost < math.inf:
-            raise ValueError(f"cost must be > 0 and finite, got {cost}.")
+        cost = None if cost is None else _amount(cost, "cost")
         if n is not None and (
             isinstance(n, bool) or not isinstance(n, Integral) or n < 1
         ):
             raise ValueError(f"n must be a whole number >= 1, got {n!r}.")
-        prices = dict(costs)
-        for name, price in prices.items():
-            if not 0 < price < math.inf:
-                raise ValueError(
-                    f"costs[{name!r}] must be > 0 and finite, got {price}."
-                )
+        prices = {k: _amount(v, f"costs[{k!r}]") for k, v in dict(costs).items()}
         put = object.__setattr__
-        put(self, "cost", None if cost is None else float(cost))
+        put(self, "cost", cost)
         put(self, "n", None if n is None else int(n))
         limit = None if seconds is None else parse_seconds(seconds, name="seconds")
         put(self, "seconds", limit)
-        put(self, "costs", tuple(sorted((k, float(v)) for k, v in prices.items())))
+        put(self, "costs", tuple(sorted(prices.items())))
 
     def price(self, name: str) -> float:
         """What one experiment of this name costs: its entry in `costs`, else 1."""
@@ -85,3 +80,21 @@ class ExperimentBudget:
         if self.seconds is not None:
             parts.append(format_seconds(self.seconds))
         return ", ".join(parts)
+
+
+def _amount(value: object, name: str) -> float:
+    """A price as a number.
+
+    Raises:
+        TypeError: it is none, as a text is none.
+        ValueError: it is not > 0, or not finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        raise TypeError(f"{name} must be a number, got {value!r:.80}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} must be > 0 and finite, got {value!s:.20}.")
+    return number

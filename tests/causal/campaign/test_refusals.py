@@ -52,6 +52,19 @@ def campaign_of(**more):
         ({"required": [("x", "x")]}, "cycle x -> x"),
         ({"rows": 0}, "rows must be a whole number >= 1, got 0"),
         ({"sure": 0.0}, "sure must be in"),
+        ({"worlds": 10**6}, "worlds must be <= 4096"),
+        ({"target": ""}, "target must be named by a text in one line"),
+        ({"constraints": {"h\n": (None, 1.0)}}, r"constraints must be named .*'h\\n'"),
+        ({"sets": [("x", "z")], "never": [("z",)]}, r"but never forbids \('z',\)"),
+        ({"sets": [("x", "x")]}, "names a variable twice"),
+        (
+            {"required": [(c, "y") for c in "pqrst"], "max_parents": 4},
+            "5 causes of 'y', and max_parents is 4",
+        ),
+        (
+            {"required": [(f"v{i}", f"v{i + 1}") for i in range(10)]},
+            r"name 12 variables, at most 12 can be weighed, what is set among them",
+        ),
         ({"policy": "greedy"}, "policy must be one of"),
     ],
 )
@@ -84,6 +97,20 @@ def test_names_that_no_row_has_are_refused_with_the_observations():
         assert wrong.samples is None
     with pytest.raises(ValueError, match="no column for the target 'y', only x, z"):
         campaign_of().tell_observations(data.select(("x", "z")))
+
+
+@pytest.mark.parametrize("edges", ["required", "forbidden"])
+def test_a_stated_edge_may_be_of_what_does_not_go_with_the_target(edges):
+    names = ("x", "y", "z", *(f"v{i:02}" for i in range(11)))
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((20, len(names)))
+    values[:, 3:] += 3 * values[:, 1:2]  # but for the last
+    values[:, -1] = rng.standard_normal(20)
+    campaign = campaign_of(**{edges: [(names[-1], "y")]})
+    campaign.tell_observations(causal.Samples.observed(names, values))
+    known = campaign.look()
+    assert len(known.names) == 12
+    assert (names[-1] in known.names) is (edges == "required")
 
 
 def test_answers_that_are_none_are_refused_and_cost_nothing():
@@ -179,3 +206,13 @@ def test_the_order_of_columns_changes_nothing():
         found.append((ask, campaign.recommend()))
     assert found[0] == found[1]
     assert not np.array_equal(data.values, turned.values)
+
+
+def test_single_answers_whose_digits_are_lost_are_named():
+    campaign = campaign_of()
+    for value in (1e9 + 3, 1e9 + 1):
+        ask = campaign.ask()
+        assert ask is not None
+        campaign.tell(ask, value)
+    with pytest.raises(ValueError, match="'y' is so far from 0 that float32"):
+        campaign.recommend()

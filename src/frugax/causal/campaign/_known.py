@@ -60,7 +60,8 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
-        ValueError: an edge or a constraint names a variable that no row has.
+        ValueError: an edge or a constraint names a variable that no row has; or the
+            target is so far from 0 that its digits are lost.
     """
     settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
@@ -72,8 +73,9 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
     basis = Basis.of(values, observed, ranges[:, 0], ranges[:, 1])
+    # A forbidden edge of what is not weighed is in no world anyway.
     required, forbidden = (
-        [(names.index(a), names.index(b)) for a, b in pairs]
+        [(names.index(a), names.index(b)) for a, b in pairs if {a, b} <= {*names}]
         for pairs in (settings.required, settings.forbidden)
     )
     belief = believe(
@@ -88,6 +90,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         required=required,
         forbidden=forbidden,
     )
+    _check_digits(settings.target, values[:, target])
     scale = _scale(values[:, target], observed)
     outcomes, one_row = _outcomes(
         settings, values[:, target], of_entry, entries, names, scale
@@ -204,7 +207,7 @@ def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
         ValueError: an edge or a constraint names a variable that no row has.
     """
     settings.check_named(table.variables)
-    must = [settings.target, *settings.constraints]
+    must = settings.weighed
     rest = [n for n in table.variables if n not in must]
     # What is hardly ever measured says little and costs whole rows.
     seen = np.isfinite(table.values).sum(0) / max(len(table), 1)
@@ -212,8 +215,16 @@ def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
         n for n in rest if n in settings.variables or seen[table.index(n)] >= _MEASURED
     ]
     strength = {n: _strength(table, n, settings.target) for n in rest}
-    kept = sorted(rest, key=lambda n: (-strength[n], n))[: MOST_VARIABLES - len(must)]
-    return tuple(sorted({*must, *kept}))
+    rest.sort(key=lambda n: (-strength[n], n))
+    kept = {*must, *rest[: MOST_VARIABLES - len(must)]}
+    sets = settings.allowed_sets()
+    if not any({*s} <= kept for s in sets):
+        # Something must be left to set: the set that goes closest with the target.
+        least = [s for s in sets if len({*s} | must) <= MOST_VARIABLES]
+        must |= {*max(least, key=lambda s: sum(strength.get(n, 0.0) for n in s))}
+        rest = [n for n in rest if n not in must]
+        kept = {*must, *rest[: MOST_VARIABLES - len(must)]}
+    return tuple(sorted(kept))
 
 
 def _strength(table: Samples, name: str, target: str) -> float:
@@ -229,6 +240,27 @@ def _strength(table: Samples, name: str, target: str) -> float:
     y = (y - y.mean()) / y.std()
     explained = fit @ np.linalg.lstsq(fit, y, rcond=None)[0]
     return float(explained.var())
+
+
+def _check_digits(name: str, values: Float[np.ndarray, " n"]) -> None:
+    """Refuse a target whose differences float32 has rounded away.
+
+    A table of float64 is refused when it is told; single numbers can only be judged
+    together, and only where they are so large that whole numbers are rounded.
+
+    Raises:
+        ValueError: at least two values differ by no more than some of its steps.
+    """
+    seen = values[np.isfinite(values)]
+    if len(seen) < 2:
+        return
+    largest = np.abs(seen).max()
+    if largest >= 2**24 and seen.std() < 300 * np.spacing(np.float32(largest)):
+        raise ValueError(
+            f"{name!r} is so far from 0 that float32 loses what its values differ by "
+            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
+            "answers have a constant subtracted."
+        )
 
 
 def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:

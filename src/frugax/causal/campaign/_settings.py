@@ -9,12 +9,14 @@ from numbers import Integral
 
 from frugax.budget import ExperimentBudget, check_budget
 from frugax.causal.policy import OWN, POLICIES
+from frugax.causal.worlds import MOST_VARIABLES
 from frugax.errors import InfeasibleBudgetError
 
 from ._ledger import price
 from ._ranges import check_constraint, check_range
 
 _MOST_SETS = 400
+_MOST_WORLDS = 4096  # each takes memory for every experiment that is weighed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Settings:
         sure: how probable it must be that the recommendation is within `tolerance` of
             the best for the advice to stop; in (0, 1].
         policy: how the next experiment is chosen; "own" by a function of the user's.
-        worlds: how many worlds are drawn; >= 8.
+        worlds: how many worlds are drawn; 8 to 4,096.
         max_parents: most causes of one variable; >= 1.
         seed: where all randomness comes from; >= 0.
     """
@@ -69,6 +71,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_budget(self.budget, ExperimentBudget)
+        if not isinstance(self.minimize, bool):
+            raise TypeError(
+                f"minimize must be True or False, got {self.minimize!r:.80}."
+            )
+        _check_counts(self)
         if not self.variables:
             raise ValueError("variables must name at least one that may be set.")
         for name, (low, high) in self.variables.items():
@@ -81,6 +88,9 @@ class Settings:
         for what, sets in (("sets", self.sets), ("never", self.never)):
             for each in sets:
                 _check_set(what, each, self.variables)
+        for each in self.sets:
+            if bad := next((bad for bad in self.never if {*bad} <= {*each}), None):
+                raise ValueError(f"sets holds {each}, but never forbids {bad}.")
         for name, (low, high) in self.constraints.items():
             check_constraint(name, low, high, self.variables.get(name))
             if name == self.target:
@@ -90,6 +100,15 @@ class Settings:
         for what, pairs in (("required", self.required), ("forbidden", self.forbidden)):
             for pair in pairs:
                 _check_edge(what, pair)
+        for name, what in self.named.items():
+            _check_name(what, name)
+        effects = [effect for _, effect in set(self.required)]
+        for effect in effects:
+            if effects.count(effect) > self.max_parents:
+                raise ValueError(
+                    f"required has {effects.count(effect)} causes of {effect!r}, and "
+                    f"max_parents is {self.max_parents}: raise that."
+                )
         if cycle := _cycle(self.required):
             raise ValueError(
                 f"required has the cycle {' -> '.join(cycle)}: nothing can be among "
@@ -97,19 +116,6 @@ class Settings:
             )
         if both := sorted(set(self.required) & set(self.forbidden)):
             raise ValueError(f"the edge {both[0]} is both required and forbidden.")
-        least = {
-            "together": (self.together, 1),
-            "rows": (self.rows, 1),
-            "worlds": (self.worlds, 8),
-            "max_parents": (self.max_parents, 1),
-            "seed": (self.seed, 0),
-        }
-        for what, (value, smallest) in least.items():
-            whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not whole or value < smallest:
-                raise ValueError(
-                    f"{what} must be a whole number >= {smallest}, got {value!r}."
-                )
         if self.policy not in (*POLICIES, OWN):
             raise ValueError(
                 f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
@@ -124,6 +130,12 @@ class Settings:
         allowed = self.allowed_sets()
         if len(allowed) == 0:
             raise ValueError("never forbids every experiment: allow one.")
+        if min(len(self.weighed | set(s)) for s in allowed) > MOST_VARIABLES:
+            raise ValueError(
+                f"target, constraints and required name {len(self.weighed)} variables, "
+                f"at most {MOST_VARIABLES} can be weighed, what is set among them: "
+                "name fewer."
+            )
         needed = min(price(self.budget, names) for names in allowed)
         most = self.budget.exact_cost
         if most is not None and needed > most:
@@ -134,6 +146,12 @@ class Settings:
                 unit="of cost",
                 hint="allow a cheaper one.",
             )
+
+    @property
+    def weighed(self) -> frozenset[str]:
+        """What the worlds must be about, however little it goes with the target."""
+        ends = (name for edge in self.required for name in edge)
+        return frozenset({self.target, *self.constraints, *ends})
 
     @property
     def named(self) -> dict[str, str]:
@@ -194,6 +212,37 @@ class Settings:
         return tuple(sorted(kept, key=len))
 
 
+def _check_counts(settings: Settings) -> None:
+    """Refuse a number that is not whole, or too small or large.
+
+    Raises:
+        ValueError: one is.
+    """
+    least = {"together": 1, "rows": 1, "worlds": 8, "max_parents": 1, "seed": 0}
+    for what, smallest in least.items():
+        value = getattr(settings, what)
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not whole or value < smallest:
+            raise ValueError(
+                f"{what} must be a whole number >= {smallest}, got {value!r}."
+            )
+    if settings.worlds > _MOST_WORLDS:
+        raise ValueError(f"worlds must be <= {_MOST_WORLDS}, got {settings.worlds}.")
+
+
+def _check_name(what: str, name: object) -> None:
+    """Refuse a name that nobody can read.
+
+    Raises:
+        ValueError: it is no text, empty, or has a line break or the like.
+    """
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise ValueError(
+            f"{what} must be named by a text in one line that is not empty, got "
+            f"{name!r:.80}."
+        )
+
+
 def _check_edge(what: str, pair: object) -> None:
     """Refuse an edge that is no pair of names.
 
@@ -237,6 +286,8 @@ def _check_set(what: str, names: Iterable[str], known: Mapping[str, object]) -> 
         raise ValueError(f"{what} holds {names!r}: write a set of names, ({names!r},).")
     if not tuple(names):
         raise ValueError(f"{what} holds an empty set: name its variables.")
+    if len(set(names)) < len(tuple(names)):
+        raise ValueError(f"{what} holds {names}, which names a variable twice.")
     for name in names:
         if name not in known:
             raise ValueError(
