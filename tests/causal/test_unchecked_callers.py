@@ -44,6 +44,7 @@ for case in (
     lambda: campaign({"x": (None, 1)}),
     lambda: campaign(constraints={"z": 1.0}),
     lambda: campaign(seed=1.5),
+    lambda: campaign(policy=None),
     lambda: campaign().tell(None, 1.0),
 ):
     try:
@@ -85,6 +86,8 @@ ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0',
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (None, 1).
 ValueError constraints['z'] must be a pair (least, greatest) of numbers, got 1.0.
 ValueError seed must be a whole number >= 0, got 1.5.
+TypeError policy must be one of improvement, thompson, gain, ucb, random, or a \
+function of an outlook and a generator, got None.
 TypeError None is no question and no number of one (ask gives None once the budget is \
 spent).
 """

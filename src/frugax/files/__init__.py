@@ -5,11 +5,14 @@ Start at `write_whole`; `replacing` streams; `cache_folder` says where caches li
 
 from ._atomic import make_folder, replacing, why_not_written, write_whole
 from ._cache_folder import cache_folder
+from ._lock import lock, unlock
 
 __all__ = [
     "cache_folder",
+    "lock",
     "make_folder",
     "replacing",
+    "unlock",
     "why_not_written",
     "write_whole",
 ]
