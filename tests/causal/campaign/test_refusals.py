@@ -179,3 +179,13 @@ def test_the_order_of_columns_changes_nothing():
         found.append((ask, campaign.recommend()))
     assert found[0] == found[1]
     assert not np.array_equal(data.values, turned.values)
+
+
+def test_single_answers_whose_digits_are_lost_are_named():
+    campaign = campaign_of()
+    for value in (1e9 + 3, 1e9 + 1):
+        ask = campaign.ask()
+        assert ask is not None
+        campaign.tell(ask, value)
+    with pytest.raises(ValueError, match="'y' is so far from 0 that float32"):
+        campaign.recommend()
