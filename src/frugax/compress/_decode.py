@@ -92,6 +92,7 @@ def decode_tensors(
     begun: dict[str, np.ndarray] = {}
     left = collections.Counter(record.name for record, _ in parts)
     for group in groups(blocks):
+        content.check()  # blocks are views of the file still
         decoded = _trellis_decode.levels_of([blocks[i] for i in group])
         for record, at in (parts[i] for i in group):
             dtype = dtype_named(record.dtype)

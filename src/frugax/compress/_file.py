@@ -195,7 +195,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         with self._placed():
-            check_whole(self._content().file, self._let_go)
+            check_whole(self._content(), self._let_go)
         self._whole = True
 
     def close(self) -> None:
