@@ -182,3 +182,13 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
         ):
             make()
     assert Samples.observed(["y"], values - 1e8).values[3, 0] == 3
+
+
+def test_a_file_that_is_none_or_has_another_separator_is_named(tmp_path):
+    path = tmp_path / "rows.csv"
+    with pytest.raises(FileNotFoundError, match=r"rows\.csv: No such file .* a CSV"):
+        Samples.from_csv(path)
+    for text in ("dose;pain\n1,5;2,0\n", "dose;pain\n1;2\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"separated by ';', .* delimiter=';'"):
+            Samples.from_csv(path)

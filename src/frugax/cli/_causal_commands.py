@@ -16,7 +16,7 @@ from ._own_experiment import OwnExperiment, checked_function
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, CampaignConfig, Entry, Experiment
 
-_CONFIG = tyro.conf.arg(metavar="CONFIG")
+_CONFIG = tyro.conf.arg(metavar="[CONFIG]")  # not with --resume
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 

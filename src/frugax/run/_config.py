@@ -207,7 +207,7 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+        if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
                 "name must start with a letter or digit and go on with these, '.', "
                 f"'_' or '-', got {self.name!r}: it becomes a folder."

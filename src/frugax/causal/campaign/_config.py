@@ -79,7 +79,8 @@ class CampaignConfig:
     """One campaign, from its config file.
 
     Attributes:
-        name: its folder is named after it: letters, digits, `.`, `_`, `-`.
+        name: its folder is named after it: letters of any language, digits, `.`, `_`,
+            `-`.
         campaign: what may be done, what is wanted and what it may cost.
         simulator: where answers come from; without one, from the terminal.
         observations: a CSV file with rows in which nobody set anything, relative to the
@@ -97,7 +98,7 @@ class CampaignConfig:
     audit: int = 0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+        if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
                 "name must start with a letter or digit and go on with these, '.', "
                 f"'_' or '-', got {self.name!r}: it becomes a folder."

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from frugax.draw import escaped
 
 _COLUMN, _ROW, _WIDE, _HIGH = 190, 74, 118, 34
+_AROUND = 56  # for an edge around boxes, and its label
 _LEAST = 0.05  # less likely edges are left out
 
 
@@ -35,14 +36,20 @@ def graph_picture(
     # A little lower in every other column: an edge then misses the box between.
     x = 12 + column * _COLUMN
     y = 12 + row * _ROW + (column % 2) * _ROW // 2
-    width, height = int(x.max()) + _WIDE + 12, int(y.max()) + _HIGH + 12
+    drawn = np.argwhere(edges >= _LEAST)
+    # Room for what goes around: below, and right of the last column.
+    below = (column[drawn[:, 0]] > column[drawn[:, 1]]).any()
+    beside = (column[drawn] == column.max()).all(1).any()
+    width = int(x.max()) + _WIDE + (_AROUND if beside else 12)
+    height = int(y.max()) + _HIGH + (_AROUND if below else 12)
     parts = [
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" '
         'class="tip"/></marker></defs>'
     ]
-    for a, b in np.argwhere(edges >= _LEAST).tolist():
-        parts.append(_edge((x[a], y[a]), (x[b], y[b]), float(edges[a, b]), names, a, b))
+    at = list(zip(x.tolist(), y.tolist(), strict=True))
+    for a, b in drawn.tolist():
+        parts.append(_edge(at[a], at[b], float(edges[a, b]), names, a, b))
     for i, name in enumerate(names):
         kind = "target" if name == target else "set" if name in settable else "seen"
         short = name if len(name) <= 14 else name[:13] + "…"
@@ -53,8 +60,7 @@ def graph_picture(
             f"{escaped(short)}</text></g>"
         )
     said = ", ".join(
-        f"{names[a]} to {names[b]} {edges[a, b]:.0%}"
-        for a, b in np.argwhere(edges >= _LEAST).tolist()
+        f"{names[a]} to {names[b]} {edges[a, b]:.0%}" for a, b in drawn.tolist()
     )
     return (
         f'<figure class="chart graph"><svg viewBox="0 0 {width} {height}" '
@@ -71,21 +77,31 @@ def _edge(
     a: int,
     b: int,
 ) -> str:
-    forward = end[0] > start[0]
-    if forward:
+    if end[0] > start[0]:
         x1, y1 = start[0] + _WIDE, start[1] + _HIGH // 2
         x2, y2 = end[0] - 3, end[1] + _HIGH // 2
         bend = (x2 - x1) // 2
         path = f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-    else:
-        # Back, or within a column: around below, where it crosses least.
+        # Above the line: on its right where it falls, on its left where it rises.
+        side = (y2 > y1) - (y2 < y1)
+        at, anchor = (x1 + x2) / 2 + 5 * side, ("end", "middle", "start")[side + 1]
+        label = (y1 + y2) / 2 - 5
+    elif end[0] < start[0]:
+        # Back: around below, where it crosses least.
         x1, y1 = start[0] + _WIDE // 2, start[1] + _HIGH
         x2, y2 = end[0] + _WIDE // 2, end[1] + _HIGH + 3
-        low = max(y1, y2) + 26
+        low = max(y1, y2) + 40
         path = f"M{x1} {y1}C{x1} {low} {x2} {low} {x2} {y2}"
-    at = (0.5 * (x1 + x2), 0.5 * (y1 + y2) - 5 if forward else max(y1, y2) + 24)
+        at, anchor, label = (x1 + x2) / 2, "middle", (y1 + y2) / 8 + 0.75 * low + 14
+    else:
+        # Within a column: around on the right.
+        x1, y1 = start[0] + _WIDE, start[1] + _HIGH // 2
+        x2, y2 = end[0] + _WIDE + 3, end[1] + _HIGH // 2
+        out = x1 + 22
+        path = f"M{x1} {y1}C{out} {y1} {out} {y2} {x2} {y2}"
+        at, anchor, label = x1 + 20, "start", (y1 + y2) / 2 + 4
     text = (
-        f'<text class="odds" x="{at[0]:.0f}" y="{at[1]:.0f}" text-anchor="middle">'
+        f'<text class="odds" x="{at:.0f}" y="{label:.0f}" text-anchor="{anchor}">'
         f"{probability:.0%}</text>"
         if probability < 0.995
         else ""

@@ -69,6 +69,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     table = table.select(names)
     values = table.values.astype(np.float64)
     target = names.index(settings.target)
+    _check_digits(settings.target, values[:, target])
     wanted = [target, *(names.index(name) for name in settings.constraints)]
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
@@ -90,7 +91,6 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         required=required,
         forbidden=forbidden,
     )
-    _check_digits(settings.target, values[:, target])
     scale = _scale(values[:, target], observed)
     outcomes, one_row = _outcomes(
         settings, values[:, target], of_entry, entries, names, scale

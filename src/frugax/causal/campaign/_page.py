@@ -1,5 +1,8 @@
 """The report of a campaign: one HTML file that needs nothing else."""
 
+import itertools
+import math
+
 import numpy as np
 
 from frugax.causal.environments import Environment
@@ -22,7 +25,9 @@ main { max-width:900px; }
 .graph .node.target rect { fill:var(--s2); stroke:var(--s2); }
 .graph .node.target text { fill:var(--card); font-weight:600; }
 .graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
-.graph .odds { font-size:11px; fill:var(--soft); }
+.graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
+ stroke-width:3px; paint-order:stroke; }
+.tile b { overflow-wrap:anywhere; }
 .edge-key { color:var(--soft); font-size:.85rem; }
 .line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
 """
@@ -90,7 +95,8 @@ def _heading(
     done = sum(e.status == "answered" for e in campaign.asks)
     tiles.append(("experiments answered", f"{done}"))
     shown = "".join(
-        f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(label)}</span></div>'
+        f'<div class="tile"><b title="{escaped(value)}">{escaped(_short(value))}</b>'
+        f"<span>{escaped(label)}</span></div>"
         for label, value in tiles
     )
     return (
@@ -191,12 +197,26 @@ def _calibration(steps: tuple[Step, ...]) -> str:
     judged = [s for s in steps if s.inside is not None]
     if not judged:
         return '<p class="note">No outcome has come in yet.</p>'
-    inside = sum(bool(s.inside) for s in judged)
+    inside, n = sum(bool(s.inside) for s in judged), len(judged)
+    low, high = usual_count(n)
     return (
-        f'<p class="note">{inside} of {len(judged)} outcomes were within the 90 % '
-        "interval that was forecast for them (of the mean, widened by the noise of the "
-        "outcome). With so few, 80 to 100 % is what to expect of honest forecasts.</p>"
+        f'<p class="note">{inside} of {n} outcomes were within the 90 % interval that '
+        "was forecast for them (of the mean, widened by the noise of the outcome). Of "
+        f"honest forecasts it is {low} to {high} of {n} in 19 of 20 campaigns.</p>"
     )
+
+
+def usual_count(n: int, share: float = 0.9) -> tuple[int, int]:
+    """How many of n independent events happen, but for 2.5 % at either end.
+
+    Args:
+        n: how many there are.
+        share: the probability of each.
+    """
+    each = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    upto = list(itertools.accumulate(each))
+    low = next(k for k, p in enumerate(upto) if p > 0.025)
+    return low, next((k for k, p in enumerate(upto) if p >= 0.975), n)
 
 
 def _audit(audited: Audit | None) -> str:
@@ -239,6 +259,10 @@ def _experiments(campaign: Campaign, steps: tuple[Step, ...]) -> str:
         "<th class=n>outcome<th>state</tr>"
     )
     return f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+
+
+def _short(text: str, most: int = 48) -> str:
+    return text if len(text) <= most else text[: most // 2] + "…" + text[-most // 2 :]
 
 
 def _regret(truth: Environment, values: dict[str, float]) -> float:

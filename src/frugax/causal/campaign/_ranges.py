@@ -47,10 +47,16 @@ def check_range(name: str, low: float, high: float) -> None:
     Raises:
         ValueError: it is empty, infinite, or float32 cannot hold it.
     """
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError(
             f"variables[{name!r}] must be a range (least, greatest), both finite, got "
             f"({low}, {high})."
+        )
+    if low >= high:
+        why = "the wrong way round" if low > high else "of no width"
+        raise ValueError(
+            f"variables[{name!r}] must be a range (least, greatest), and ({low}, "
+            f"{high}) is {why}."
         )
     if max(-low, high) > _MOST or np.float32(low) == np.float32(high):
         raise ValueError(

@@ -19,10 +19,17 @@ def columns_of_csv(
         delimiter: between the cells.
 
     Raises:
+        OSError: there is no such file (`FileNotFoundError`), or it cannot be read.
         ValueError: the file has no such line, or a row has too few or many cells.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise type(error)(
+            f"{path}: {error.strerror or error}. Give the path of a CSV file."
+        ) from error
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: byte {error.start} is no UTF-8. Save the file as UTF-8."
@@ -61,7 +68,7 @@ def columns_of_text(
             elif len(row) != len(names):
                 raise ValueError(
                     f"{where}, line {reader.line_num}: {len(row)} cells, but the first "
-                    f"line names {len(names)} columns."
+                    f"line names {len(names)} columns.{_hint(names, delimiter)}"
                 )
             else:
                 for column, cell in zip(columns, row, strict=True):
@@ -70,4 +77,18 @@ def columns_of_text(
         raise ValueError(f"{where}, line {reader.line_num}: {error}.") from error
     if not names:
         raise ValueError(f"{where} is empty: its first line must name the columns.")
+    if hint := _hint(names, delimiter):
+        raise ValueError(f"{where}, line 1: one column, {names[0]!r:.200}.{hint}")
     return dict(zip(names, columns, strict=True))
+
+
+def _hint(names: list[str], delimiter: str) -> str:
+    """What to do if the first line looks as if cells were separated otherwise."""
+    other = next((c for c in ";\t" if c in names[0] and c != delimiter), None)
+    if len(names) > 1 or other is None:
+        return ""
+    return (
+        f" Its names are separated by {other!r}, not {delimiter!r}: save it with "
+        f"{delimiter!r} between cells and decimal points, or read it by "
+        f"Samples.from_csv(path, delimiter={other!r})."
+    )

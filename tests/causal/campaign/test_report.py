@@ -1,0 +1,41 @@
+"""The report: what its figures say, and that the picture holds all of the graph."""
+
+import re
+
+import numpy as np
+import pytest
+
+from frugax.causal.campaign._graph_picture import graph_picture
+from frugax.causal.campaign._page import usual_count
+
+
+@pytest.mark.parametrize(
+    ("n", "usual"), [(1, (0, 1)), (3, (1, 3)), (10, (7, 10)), (100, (84, 95))]
+)
+def test_how_many_forecasts_hold_is_a_binomial_interval(n, usual):
+    drawn = np.random.default_rng(0).binomial(n, 0.9, 100_000)
+    low, high = usual_count(n)
+    assert np.mean(drawn < low) <= 0.027
+    assert np.mean(drawn > high) <= 0.027
+    assert np.mean(drawn <= low) > 0.023
+    assert (low, high) == usual
+
+
+def test_edges_back_and_within_a_column_stay_in_the_picture():
+    names = ("a", "b", "c", "a name that is far too long for its box")
+    edges = np.zeros((4, 4))
+    edges[0, 1] = edges[0, 2] = 0.9
+    edges[1, 2] = edges[1, 0] = 0.3  # within a column, and back
+    edges[2, 3] = 0.62
+    drawn = graph_picture(names, edges, target="c", settable=frozenset("a"))
+    box = re.search(r'viewBox="0 0 (\d+) (\d+)"', drawn)
+    assert box is not None
+    paths = re.findall(r'class="edge" d="M([^"]+)"', drawn)
+    assert len(paths) == 5
+    points = [re.findall(r"(-?\d+) (-?\d+)", path) for path in paths]
+    labels = re.findall(r'class="odds" x="(-?\d+)" y="(-?\d+)"', drawn)
+    for x, y in [xy for some in (*points, labels) for xy in some]:
+        assert 0 <= int(x) <= int(box[1]) - 2
+        assert 0 <= int(y) <= int(box[2]) - 2
+    assert f"<title>{names[3]}</title>" in drawn
+    assert "a name that i…" in drawn
