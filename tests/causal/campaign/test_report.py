@@ -26,12 +26,12 @@ def test_edges_back_and_within_a_column_stay_in_the_picture():
     edges = np.zeros((4, 4))
     edges[0, 1] = edges[0, 2] = 0.9
     edges[1, 2] = edges[1, 0] = 0.3  # within a column, and back
-    edges[2, 3] = 0.62
+    edges[2, 0], edges[2, 3] = 0.2, 0.62
     drawn = graph_picture(names, edges, target="c", settable=frozenset("a"))
     box = re.search(r'viewBox="0 0 (\d+) (\d+)"', drawn)
     assert box is not None
     paths = re.findall(r'class="edge" d="M([^"]+)"', drawn)
-    assert len(paths) == 5
+    assert len(paths) == 6
     points = [re.findall(r"(-?\d+) (-?\d+)", path) for path in paths]
     labels = re.findall(r'class="odds" x="(-?\d+)" y="(-?\d+)"', drawn)
     for x, y in [xy for some in (*points, labels) for xy in some]:

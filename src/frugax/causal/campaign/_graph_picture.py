@@ -47,9 +47,12 @@ def graph_picture(
         'markerHeight="7" orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" '
         'class="tip"/></marker></defs>'
     ]
+    labels: list[str] = []  # last, so that no line crosses them
     at = list(zip(x.tolist(), y.tolist(), strict=True))
     for a, b in drawn.tolist():
-        parts.append(_edge(at[a], at[b], float(edges[a, b]), names, a, b))
+        line, label = _edge(at[a], at[b], float(edges[a, b]), names, a, b)
+        parts.append(line)
+        labels.append(label)
     for i, name in enumerate(names):
         kind = "target" if name == target else "set" if name in settable else "seen"
         short = name if len(name) <= 14 else name[:13] + "…"
@@ -65,7 +68,8 @@ def graph_picture(
     return (
         f'<figure class="chart graph"><svg viewBox="0 0 {width} {height}" '
         f'style="min-width:{min(width, 720)}px;max-width:{width}px" role="img" '
-        f'aria-label="{escaped(said or "no edges")}">{"".join(parts)}</svg></figure>'
+        f'aria-label="{escaped(said or "no edges")}">'
+        f"{''.join(parts + labels)}</svg></figure>"
     )
 
 
@@ -76,7 +80,8 @@ def _edge(
     names: tuple[str, ...],
     a: int,
     b: int,
-) -> str:
+) -> tuple[str, str]:
+    """The line and its label."""
     if end[0] > start[0]:
         x1, y1 = start[0] + _WIDE, start[1] + _HIGH // 2
         x2, y2 = end[0] - 3, end[1] + _HIGH // 2
@@ -109,9 +114,8 @@ def _edge(
     return (
         f'<g opacity="{0.15 + 0.85 * probability:.2f}"><title>{escaped(names[a])} to '
         f'{escaped(names[b])}: {probability:.1%}</title><path class="edge" d="{path}" '
-        f'stroke-width="{0.8 + 1.6 * probability:.1f}" marker-end="url(#tip)"/>'
-        f"{text}</g>"
-    )
+        f'stroke-width="{0.8 + 1.6 * probability:.1f}" marker-end="url(#tip)"/></g>'
+    ), text
 
 
 def _columns(edges: Float[np.ndarray, "d d"]) -> np.ndarray:
