@@ -1,5 +1,7 @@
 """Plans and reports: data, and true of the file."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,10 @@ def test_the_report_is_what_decoding_the_file_gives(saved):
         assert word in str(report)
     assert '"verdict": "kept"' in report.to_json()
     assert isinstance(report, Report)
+    assert "below 0 dB" not in str(report)
+    easy = dataclasses.replace(tensor, bound_gap_db=-80.0)
+    shown = str(dataclasses.replace(report, tensors=(easy,)))
+    assert "below 0 dB: the bound is that of Gaussian weights" in shown
 
 
 def test_plans_are_data_and_carry_themselves_out():
