@@ -11,6 +11,8 @@ from hypothesis import given, settings
 
 import frugax as fx
 from frugax import SizeBudget, compress, trees
+from frugax.compress._layered import LayeredSource
+from frugax.compress._sources import Source
 from frugax.errors import InfeasibleBudgetError
 from tiers import mostly_thorough
 
@@ -290,6 +292,32 @@ def test_few_weights_are_exact_where_that_is_shorter():
     exact = compress.plan(tree, SizeBudget(max_abs=0)).file_bytes
     within = compress.plan(tree, SizeBudget(bytes=exact, rel_error=0.01))
     assert within.file_bytes <= exact
+
+
+@pytest.mark.parametrize("budget", [SizeBudget("4x"), SizeBudget(rel_error=0.01)])
+def test_repeats_that_no_sample_shows_are_found(budget):
+    w = np.tile(NORMAL[:2].astype("f"), (30, 1))
+    exact = compress.plan(w, SizeBudget(max_abs=0)).file_bytes
+    plan = compress.plan(w, budget)
+    assert (plan.file_bytes, plan.rel_error) == (exact, 0)
+
+
+def test_what_a_size_leaves_makes_cheap_tensors_exact():
+    w = np.random.default_rng(0).normal(size=(200, 200)).astype("f")
+    plan = compress.plan({"norm": np.ones(384, "f"), "w": w}, SizeBudget("2x"))
+    assert plan.tensors[0].max_abs == 0 < plan.tensors[1].max_abs
+    assert 0.99 <= plan.file_bytes / (plan.original_bytes / 2) <= 1
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_tiny_tensors_are_exact_at_once(progressive, monkeypatch):
+    tried = []
+    for kind in (Source, LayeredSource):
+        monkeypatch.setattr(kind, "_estimate", lambda s, _: tried.append(s.name))
+    tree = {f"t{i}": NORMAL[i, :4].astype("f") for i in range(20)}
+    plan = compress.plan(tree, SizeBudget(rel_error=0.1), progressive=progressive)
+    assert not plan.rel_error
+    assert not tried
 
 
 def test_no_file_of_zeros_is_shorter_than_what_is_needed():

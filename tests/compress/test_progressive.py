@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from forged_files import header_of, rewritten
 from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile, _planes, _prefix
+from frugax.compress._layered import LayeredSource
 from frugax.compress._quantised import Step
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
 
@@ -37,7 +38,7 @@ def golden_weights():
 def tree():
     rng = np.random.default_rng(0)
     return {
-        "b": rng.normal(size=50).astype(np.float32),
+        "b": rng.normal(size=500).astype(np.float32),
         "n": np.arange(6),
         "v": rng.normal(size=(60, 40)).astype(np.float16) * np.float16(0.1),
         "w": rng.normal(size=(90, 80)).astype(np.float32),
@@ -199,7 +200,9 @@ def test_the_golden_file_still_reads_the_same():
     assert sums["w"] == 12.608627319335938
 
 
-def test_the_golden_files_bytes_are_its_own():
+def test_the_golden_files_bytes_are_its_own(monkeypatch):
+    # Its tensors are so few numbers that no layers are shorter.
+    monkeypatch.setattr(LayeredSource, "_shorter", lambda _, found: found)
     made = compress.compress(golden_weights(), EXACT, progressive=True)
     header, end = header_of(made)
     want, _ = header_of(GOLDEN.read_bytes())
@@ -289,3 +292,25 @@ def test_what_has_no_middle_between_two_levels_stays_exact():
     with CompressedFile(made, place="x") as file:
         assert file.record("w").codec == "lossless"
         np.testing.assert_array_equal(file["w"], wide)
+
+
+@pytest.mark.parametrize("budget", [EXACT, SizeBudget("10x")])
+def test_what_repeats_has_no_layers(budget):
+    w = np.tile(np.array([0.3, -7.0, 1e-3, 2.0], np.float32), (50, 20))
+    plan = compress.plan(w, budget, progressive=True)
+    assert plan.rel_error == 0
+    assert plan.tensors[0].codec == "lossless"
+    assert plan.file_bytes <= compress.plan(w, EXACT).file_bytes + 20  # the norm
+
+
+def test_more_layers_of_few_values_are_never_worse(tree):
+    w = np.resize(np.array([1.0, -1.0, 0.3], np.float32), (30, 30))
+    mixed = w + np.arange(30, dtype=np.float32)[:, None] % 2 * tree["w"][:30, :30]
+    made = compress.compress(
+        {"o": mixed, "w": tree["w"]}, SizeBudget("6x"), progressive=True
+    )
+    header = CompressedFile(made, place="x").header
+    assert {record.codec for record in header.tensors} == {"planes"}
+    for record in header.tensors:
+        errors = [layer.rel_error for layer in record.layers]
+        assert errors == sorted(errors, reverse=True)

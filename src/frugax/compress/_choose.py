@@ -52,9 +52,7 @@ def choose(
     only_size = budget.rel_error is None and budget.max_abs is None
     if only_size:
         assert limit is not None  # a budget has a size or an error
-        original = sum(source.array.nbytes for source in sources)
-        # The estimate does not see repeats, which shorten a file too.
-        if search.about_exact_bytes <= 1.1 * limit or original <= 2 * limit:
+        if search.exact_bytes <= limit:
             exact = search.exact
             if exact.length <= limit:
                 return exact
@@ -66,7 +64,7 @@ def choose(
         draft = search.within_rel_error(budget.rel_error)
     # What a step saves in few weights may be less than it takes in the header.
     stepped = any(tensor.step for tensor in draft.tensors)
-    if stepped and search.about_exact_bytes <= 1.1 * draft.length:
+    if stepped and search.exact_bytes < draft.length:
         draft = min(search.exact, draft, key=lambda found: found.length)
     if limit is None or draft.length <= limit:
         return draft

@@ -23,15 +23,24 @@ def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
     Of several blocks it is always lossless, at worst 0.01% longer, so that writing one
     need not wait for the next.
     """
+    blocks = tuple(_lossless_blocks(array))
+    if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
+        return "lossless", blocks
+    return "stored", (array.tobytes(),) * len(blocks)
+
+
+def lossless_bytes(array: np.ndarray) -> int:
+    """How long the blocks of `lossless_blocks` are; only one is in memory."""
+    lengths = [len(block) for block in _lossless_blocks(array)]
+    return sum(lengths) if len(lengths) > 1 else min(array.nbytes, sum(lengths))
+
+
+def _lossless_blocks(array: np.ndarray) -> Iterator[bytes]:
     flat = array.reshape(-1)
-    blocks: list[bytes] = []
     for i in range(0, len(flat), BLOCK):
         part = flat[i : i + BLOCK]
-        blocks.append(_lossless.encode(part))
+        yield _lossless.encode(part)
         let_go(part)
-    if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
-        return "lossless", tuple(blocks)
-    return "stored", (flat.tobytes(),) * len(blocks)
 
 
 def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:

@@ -17,7 +17,6 @@ from ._records import chunk_numbers, row_of
 from ._trellis_lanes import Lanes, Part, quantise, run_classes, run_squares
 
 _SAMPLE = 1 << 15
-_EXACT_SAMPLE = 1 << 16
 _PIECE = 128  # numbers in a lane of a sample: many short lanes are quick
 
 
@@ -38,21 +37,6 @@ def entropy(counts: np.ndarray) -> float:
     """Bits for each of the things counted."""
     share = counts[counts > 0] / counts.sum()
     return -float((share * np.log2(share)).sum())
-
-
-def about_exact_bytes(array: np.ndarray) -> float:
-    """About how long the lossless coding of floats is: the entropy of some bytes."""
-    size, width = array.size, array.dtype.itemsize
-    flat = array.reshape(-1)
-    part = max(1, min(size, _EXACT_SAMPLE) // 8)
-    first = np.linspace(0, size - part, 8).astype(np.intp)
-    bits = np.concatenate([flat[i : i + part] for i in first]).view(f"<u{width}")
-    one, rest = bits.dtype.type(1), bits.dtype.type(8 * width - 1)
-    bits = (bits << one) | (bits >> rest)  # the exponent in one byte
-    planes = bits.view(np.uint8).reshape(-1, width)
-    share = sum(entropy(np.bincount(planes[:, i])) for i in range(width)) / 8
-    # "Stored" is always there; below it, planes have heads and tables.
-    return min(array.nbytes, share * size + 60.0 * width)
 
 
 @dataclasses.dataclass(frozen=True)

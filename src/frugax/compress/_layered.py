@@ -1,29 +1,37 @@
 """A tensor of a progressive file: as a source is, but coded layer by layer."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
 from . import _planes, _quantised
 from ._digest import Digest
-from ._encode import Blocks
+from ._encode import Blocks, lossless_bytes
 from ._error import Error, relative, rounded_up
 from ._estimate import Point
 from ._mapped import let_go
 from ._quantised import Step, levels_of, step_below
 from ._records import BLOCK, Encoded, Layer, Record
-from ._sources import Source
+from ._sources import STEP_BYTES, Source
 from ._trellis_lanes import Part
 
 # A tensor that ends exact has planes down to this share of its deviation: finer ones
 # cost what the exact layer would have cost, and more layers.
 _FINEST = {2: 1 / 16, 4: 1 / 256, 8: 1 / 65536}
 _SAMPLE = 1 << 16
+# What a layer takes in the header, and a finer one with nothing in it in the data too.
+_LAYER_BYTES, _FINER_BYTES = 30, 62
+# As many as a tensor has before its layers are known.
+_LAYERS = 5
 
 
 class LayeredSource(Source):
     """One tensor to be coded in bit planes, where it can be."""
+
+    _step_bytes: ClassVar[int] = STEP_BYTES + _LAYERS * _LAYER_BYTES
 
     def codec_at(self, step: Step) -> str:
         """The codec at a step."""
@@ -36,10 +44,17 @@ class LayeredSource(Source):
     def encoded(
         self, step: Step | None, codec: str | None, *, trellis: Blocks
     ) -> Encoded:
-        """The layers down to a step, or down to the very bits; never another codec."""
-        if step is None or not self.energy:
+        """The layers down to a step or to the very bits, or exact and all at once."""
+        if codec in ("lossless", "stored"):  # as a plan has found
+            return self._plain()
+        if step is None or not self.quantisable:
             return self.exact
-        return self._layers(step, exact=False) or self.exact
+        return self._shorter(self._layers(step, exact=False)) or self.exact
+
+    @functools.cached_property
+    def exact_bytes(self) -> int:
+        """Bytes of the lossless coding without layers."""
+        return lossless_bytes(self.array)
 
     def placeholder(self) -> Encoded:
         """The tensor in a file, with nothing in its chunks."""
@@ -50,13 +65,13 @@ class LayeredSource(Source):
             Layer(
                 0.00123 * (i + 1), 0.0123 * (i + 1), plain.record.digest[i:] + "0" * i
             )
-            for i in range(5)
+            for i in range(_LAYERS)
         ]
         chunks = -(-self.array.size // BLOCK)
         record = dataclasses.replace(
             plain.record,
             codec="planes",
-            planes=5,
+            planes=_LAYERS,
             layers=tuple(layers),
             norm=self.energy**0.5,
         )
@@ -69,11 +84,24 @@ class LayeredSource(Source):
             finest = _FINEST[self.array.dtype.itemsize]
             step = step_below(finest * self.rms)
             found = None if step is None else self._layers(step, exact=True)
+            found = self._shorter(found)
             if found is not None:
                 return found
+        return self._plain()
+
+    def _plain(self) -> Encoded:
         plain = super()._exactly()
         record = dataclasses.replace(plain.record, norm=self.energy**0.5)
         return dataclasses.replace(plain, record=record)
+
+    def _shorter(self, found: Encoded | None) -> Encoded | None:
+        """The layers, or all at once where that is no longer than the inexact ones."""
+        if found is None:
+            return None
+        layers, planes = len(found.record.layers), found.record.planes
+        inexact = found.blocks[: len(found.blocks) // layers * planes]
+        length = STEP_BYTES + planes * _LAYER_BYTES + sum(map(len, inexact))
+        return self._plain() if length >= self.exact_bytes else found
 
     def _estimate(self, step: Step) -> Point | None:
         """What a sample makes; layers take about what their levels take at once."""
@@ -93,13 +121,17 @@ class LayeredSource(Source):
             return None
         share = flat.size / some.size
         error = Error.between(_quantised.values_of(levels, step, some.dtype), some)
-        return Point(share * _quantised.encoded_bytes(levels), share * error.energy)
+        finer = _FINER_BYTES * _planes.planes_for(self.rms, step) - self._step_bytes
+        bytes_ = share * _quantised.encoded_bytes(levels) + finer
+        return Point(bytes_, share * error.energy)
 
-    def _layers(self, step: Step, *, exact: bool) -> Encoded | None:
+    def _layers(
+        self, step: Step, *, exact: bool, planes: int | None = None
+    ) -> Encoded | None:
         """Every layer of every chunk; None where some number is too large for it."""
         if not _planes.fits(step):
             return None
-        planes = _planes.planes_for(self.rms, step)
+        planes = planes or _planes.planes_for(self.rms, step)
         count = planes + exact
         blocks: list[list[bytes]] = [[] for _ in range(count)]
         errors = [Error() for _ in range(count)]
@@ -124,11 +156,17 @@ class LayeredSource(Source):
                 blocks[-1].append(_planes.rest_of(part, values))
                 digests[-1].update(part)
         record = self._record("planes", step, digests[-1].hexdigest(), errors[-1])
-        return Encoded(
+        found = Encoded(
             self._layered(record, planes, errors, [d.hexdigest() for d in digests]),
             tuple(block for layer in blocks for block in layer),
             errors[-1],
         )
+        worse = [i for i in range(1, planes) if errors[i].energy > errors[i - 1].energy]
+        if worse:  # one layer in place of all up to there, unless digits get dearer
+            joined = self._layers(step, exact=exact, planes=planes - worse[-1])
+            if joined is not None and _length(joined) <= _length(found):
+                return joined
+        return found
 
     def _layered(
         self, record: Record, planes: int, errors: list[Error], digests: list[str]
@@ -144,3 +182,8 @@ class LayeredSource(Source):
         return dataclasses.replace(
             record, planes=planes, layers=layers, norm=self.energy**0.5
         )
+
+
+def _length(coded: Encoded) -> int:
+    layers = len(coded.record.layers) * _LAYER_BYTES
+    return layers + sum(map(len, coded.blocks))

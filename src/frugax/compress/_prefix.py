@@ -127,7 +127,8 @@ def best_prefix(
                 reachable={"bytes": chosen.bytes} | in_size,
             )
         if budget.rel_error is None and budget.max_abs is None:
-            chosen = [p for p in prefixes if p.bytes <= limit][-1]
+            within_limit = [p for p in prefixes if p.bytes <= limit]
+            chosen = min(within_limit, key=lambda p: (p.rel_error, -p.bytes))
     rows = [
         ("read", "bytes", limit, chosen.bytes),
         ("relative error", "", budget.rel_error, chosen.rel_error),

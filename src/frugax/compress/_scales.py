@@ -35,15 +35,18 @@ class Scales:
     sources: tuple[Source, ...]
     weights: Mapping[str, float]
 
-    def allocated(self, scale: float, room: float) -> tuple[dict[str, float], float]:
+    def allocated(
+        self, scale: float, room: float, spare: float
+    ) -> tuple[dict[str, float], float]:
         """The best scale of each tensor within `room` bytes, and the gap to the bound.
 
-        Tensors that are best kept exact have none.
+        Tensors that are best kept exact have none, and those that become so for `spare`
+        bytes more.
         """
         cost = np.zeros((len(self.sources), len(_OPTIONS) + 1), np.int64)
         loss = np.full(cost.shape, np.inf)
         for row, source in enumerate(self.sources):
-            cost[row, -1], loss[row, -1] = math.ceil(source.about_exact_bytes), 0.0
+            cost[row, -1], loss[row, -1] = source.exact_cost, 0.0
             if not source.quantisable:
                 continue
             for column, option in enumerate(_OPTIONS):
@@ -54,6 +57,11 @@ class Scales:
         middle = np.array([s.quantisable for s in self.sources])
         evenly = np.where(middle, cost[:, _OPTIONS.index(0.0)], cost[:, -1])
         limit = max(math.ceil(room), int(evenly.sum()))
+        more = np.maximum(cost[:, -1] - evenly, 0)
+        order = np.argsort(more, kind="stable")
+        order = order[np.cumsum(more[order]) <= spare]
+        loss[order, :-1] = np.inf
+        limit += int(more[order].sum())
         found = best_one_each(cost, loss, limit=limit)
         scales = {
             source.name: scale + _OPTIONS[option]

@@ -5,15 +5,22 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
 from . import _quantised
 from ._arrays import QUANTISABLE
 from ._digest import Digest, digest_of
-from ._encode import Blocks, lossless_blocks, trellis_parts, uniform_blocks
+from ._encode import (
+    Blocks,
+    lossless_blocks,
+    lossless_bytes,
+    trellis_parts,
+    uniform_blocks,
+)
 from ._error import Error, relative, rounded_up
-from ._estimate import Point, Sample, about_exact_bytes
+from ._estimate import Point, Sample
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
 from ._records import BLOCK, Encoded, Record, chunk_numbers
@@ -26,6 +33,9 @@ _SMALL_SIZE = 256
 # codecs are tried.
 _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 _MOST_TRELLIS_LEVEL = 1 << 22
+# A block of levels takes this much with nothing in it, and so do a step and its errors
+# in the header.
+_LEAST_STEPPED, STEP_BYTES = 28, 12
 _KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
@@ -42,6 +52,7 @@ class Source:
 
     name: str
     array: np.ndarray
+    _step_bytes: ClassVar[int] = STEP_BYTES  # what a step takes in the header
 
     @functools.cached_property
     def energy(self) -> float:
@@ -63,7 +74,12 @@ class Source:
     @property
     def quantisable(self) -> bool:
         """Whether any step leaves something of the tensor; else it stays exact."""
-        return self.largest >= LEAST_STEP.size
+        return not self.tiny and self.largest >= LEAST_STEP.size
+
+    @property
+    def tiny(self) -> bool:
+        """Whether nothing is shorter than the weights as they are."""
+        return self.array.nbytes <= _LEAST_STEPPED + STEP_BYTES
 
     @property
     def rms(self) -> float:
@@ -82,17 +98,15 @@ class Source:
 
     @functools.cached_property
     def exact_bytes(self) -> int:
-        """Bytes of the lossless coding."""
-        return sum(map(len, self.exact.blocks))
+        """Bytes of the lossless coding; a sample would not show what repeats."""
+        if self.array.nbytes <= _KEPT:
+            return sum(map(len, self.exact.blocks))
+        return lossless_bytes(self.array)
 
-    @functools.cached_property
-    def about_exact_bytes(self) -> float:
-        """About how long the lossless coding is: the entropy of a sample's bytes."""
-        if not self.energy:  # whole numbers, say, whose repeats are what shortens them
-            return self.exact_bytes
-        found = about_exact_bytes(self.array)
-        let_go(self.array)  # a system maps more around each place than was read
-        return found
+    @property
+    def exact_cost(self) -> int:
+        """The same, less what it saves in the header beside the tensor with a step."""
+        return self.exact_bytes - self._step_bytes * self.quantisable
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
@@ -101,8 +115,8 @@ class Source:
 
     def estimated(self, step: Step | None) -> Point:
         """About what a step makes; the exact coding for none, or if that is shorter."""
-        exact = Point(self.about_exact_bytes, 0.0)
-        if step is None or not self.energy:
+        exact = Point(self.exact_cost, 0.0)
+        if step is None or not self.quantisable:
             return exact
         point = self._points.get(step)
         if point is None:
@@ -140,11 +154,8 @@ class Source:
         if not coded:
             return self.exact
         best = min(coded, key=lambda e: sum(map(len, e.blocks)))
-        length = sum(map(len, best.blocks))
-        # Coding exactly takes its time: not where it is sure to be longer.
-        if length < 0.8 * self.about_exact_bytes or length < self.exact_bytes:
-            return best
-        return self.exact
+        longer = sum(map(len, best.blocks)) + STEP_BYTES >= self.exact_bytes
+        return self.exact if longer else best
 
     def error_at(self, step: Step | None) -> Error:
         """The error that the uniform grid of this step makes; none if it is exact."""
@@ -208,7 +219,7 @@ class Source:
 
     def _codecs(self, step: Step, codec: str | None) -> list[str]:
         """What to try at a step: nothing if the tensor stays exact."""
-        if not self.energy:
+        if not self.energy or self.tiny:
             return []
         codecs = {codec or self.codec_at(step)}
         if codec is None and self.array.size <= _BOTH:
@@ -241,8 +252,9 @@ class Source:
 
     def placeholder(self) -> Encoded:
         """The tensor in a file, with nothing in its chunks."""
-        codec = "trellis" if self.energy else "lossless"
-        step = Step(1024 + len(self.name) * 37 % 1024, -20) if self.energy else None
+        stepped = self.quantisable
+        codec = "trellis" if stepped else "lossless"
+        step = Step(1024 + len(self.name) * 37 % 1024, -20) if stepped else None
         digest = digest_of(np.frombuffer(self.name.encode(), np.uint8))
         error = Error(self.energy * 0.00123, 0.0123)
         chunks = -(-self.array.size // chunk_numbers(codec, self.array.shape))

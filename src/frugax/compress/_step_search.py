@@ -39,9 +39,9 @@ class StepSearch:
     progress: Progress
 
     @functools.cached_property
-    def about_exact_bytes(self) -> float:
-        """About how long everything is without loss; repeats are not seen."""
-        return sum(source.about_exact_bytes for source in self.sources)
+    def exact_bytes(self) -> int:
+        """Bytes of everything without loss, but for the header."""
+        return sum(source.exact_bytes for source in self.sources)
 
     @functools.cached_property
     def exact(self) -> Draft:
@@ -66,7 +66,7 @@ class StepSearch:
             ),
             key=_length,
         )
-        if self.about_exact_bytes > 2 * draft.length:
+        if self.exact_bytes > draft.length:
             return draft
         return min(draft, self.exact, key=_length)
 
@@ -96,7 +96,12 @@ class StepSearch:
 
         floats = sum(s.array.size for s in self.sources if s.quantisable) / 8
         return self._refined(
-            scale, room, miss, floats / (limit * _CLOSE / 2), lambda: self._shortest
+            scale,
+            room,
+            miss,
+            floats / (limit * _CLOSE / 2),
+            lambda: self._shortest,
+            spare=limit * _CLOSE / 4,
         )
 
     def within_rel_error(self, target: float) -> Draft:
@@ -108,7 +113,7 @@ class StepSearch:
             found = self.scales.energy_at(scale)
             return math.log2(max(relative(found, total), 2.0**-80))
 
-        if target == 0 or total == 0:
+        if target == 0 or not any(source.quantisable for source in self.sources):
             return self.exact
         goal = math.log2(target) - _CLOSE_ERROR / 2
         scale = meet(
@@ -190,6 +195,8 @@ class StepSearch:
         miss: Callable[[Draft], float],
         slope: float,
         fallback: Callable[[], Draft],
+        *,
+        spare: float = 0.0,
     ) -> Draft:
         """Real files at the best choice of options, until one meets the budget.
 
@@ -200,8 +207,9 @@ class StepSearch:
                 right, above 1 it breaks the budget.
             slope: of `miss` over a power of two of finer steps; about.
             fallback: what is within the budget if anything is.
+            spare: bytes more, for tensors that so become exact.
         """
-        scales, gap = self.scales.allocated(scale, room)
+        scales, gap = self.scales.allocated(scale, room, spare)
         best: Draft | None = None
         best_miss = -math.inf
         shift = 0.0
