@@ -47,6 +47,7 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
         (lambda: fx.SizeBudget("small"), ValueError, "got 'small'"),
         (lambda: fx.SizeBudget(ratio=0), ValueError, "ratio must be > 0"),
         (lambda: fx.SizeBudget(rel_error=-1), ValueError, "rel_error must be >= 0"),
+        (lambda: fx.SizeBudget(rel_error=2), ValueError, "rel_error must be at most 1"),
         (lambda: fx.SizeBudget(ratio=float("inf")), ValueError, "and finite, got inf"),
         (lambda: fx.TimeBudget(), TypeError, "needs a limit"),
         (lambda: fx.TimeBudget("1h", seconds=2), TypeError, "already names"),

@@ -207,6 +207,7 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
         ([], "give one size (--ratio 8"),
         (["--ratio", "2", "--size", "1KiB"], "give one size"),
         (["--ratio", "-1"], "ratio must be > 0"),
+        (["--max-abs", "abc"], "--max-abs must be a number, such as 8 or 0.01, got"),
         (["--bytes", "100"], "needs at least"),
         (["--bytes", "1.5"], 'a size such as "2MiB"'),
         (["--ratio", "2", "--to", "m.safetensors"], "the original is never replaced"),

@@ -1,12 +1,15 @@
 """A file: opened, read tensor by tensor, closed, damaged."""
 
+import errno
+import tempfile
+
 import jax
 import numpy as np
 import pytest
 
 import forked
-from frugax import compress, trees
-from frugax.compress._draft import draft_of
+from frugax import SizeBudget, compress, trees
+from frugax.compress import _draft
 from frugax.compress._quantised import step_below
 from frugax.compress._sources import Source
 from frugax.errors import CorruptFileError, OutputError
@@ -54,7 +57,7 @@ def test_tensors_decoded_together_are_what_each_is_alone():
     tree[0][::2] *= 30
     tree[3][5, 5] = 40
     steps = [step_below(0.001 if i == 4 else 0.3) for i in range(len(tree))]
-    draft = draft_of(
+    draft = _draft.draft_of(
         tuple(Source(f"[{i}]", array) for i, array in enumerate(tree)),
         trees.describe(tree),
         lambda source: steps[int(source.name[1:-1])],
@@ -169,6 +172,28 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["w.fxz"]
 
 
+def test_weights_are_never_saved_over_the_file_they_are_read_from(tmp_path):
+    exact = SizeBudget(max_abs=0)
+    compress.save(tmp_path / "w.fxz", {"w": np.arange(9.0)}, exact)
+    path = tmp_path / "w.safetensors"
+    compress.export_safetensors(tmp_path / "w.fxz", path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"w\.safetensors is the file that leaf 'w'"):
+        compress.save(path, compress.load_weights(path), exact)
+    assert path.read_bytes() == before
+    compress.save(tmp_path / "w.fxz", compress.load_weights(path), exact)  # replaced
+
+
+def test_no_place_for_drafts_names_what_says_where(monkeypatch):
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    monkeypatch.setattr(_draft, "_IN_MEMORY", 0)
+    with pytest.raises(OutputError, match=r"No usable temporary.*variable TMPDIR"):
+        compress.compress({"w": np.ones(9)}, SizeBudget(max_abs=0))
+
+
 def test_reading_at_the_wrong_time_or_place_says_so(saved):
     path, _ = saved
     with compress.open(path) as file:
@@ -197,3 +222,9 @@ def test_a_path_is_no_bytes_where_no_type_checker_runs():
             f"TypeError: decompress needs the bytes of a file, got {given}"
         )
         assert "frugax.compress.open(path)" in said
+
+
+def test_a_progress_that_cannot_be_called_is_refused_where_no_type_checker_runs():
+    code = "from frugax import *; compress.plan({}, SizeBudget('2x'), progress=3)"
+    said = forked.python(code).stderr.splitlines()[-1]
+    assert said.startswith("TypeError: progress must be a function of (share, text)")

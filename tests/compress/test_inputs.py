@@ -64,6 +64,29 @@ def test_what_is_no_weight_is_named():
             compress.compress(bad, SizeBudget(ratio=2))
 
 
+def test_what_holds_no_values_is_named():
+    gone = jnp.ones(2)
+    gone.delete()
+    for bad, said in (
+        (
+            "m.safetensors",
+            r"'m\.safetensors': read the file first, with .*load_weights",
+        ),
+        (
+            {"w": gone},
+            "leaf 'w' has no values that can be read: Array has been deleted",
+        ),
+    ):
+        with pytest.raises(TypeError, match=said):
+            compress.plan(bad, SIX)
+
+    def traced(w):
+        compress.plan({"w": w}, SIX)
+
+    with pytest.raises(TypeError, match="leaf 'w' has no values that can be read"):
+        jax.make_jaxpr(traced)(jnp.ones(2))
+
+
 def test_a_tree_without_end_is_refused_with_the_way_to_it():
     within: dict[str, Any] = {"w": np.ones(2)}
     within["self"] = within

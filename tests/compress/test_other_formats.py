@@ -72,6 +72,8 @@ def test_damaged_and_foreign_weights_are_refused(tmp_path):
         compress.load_weights(tmp_path / "m.npz")
     with pytest.raises(UnsupportedFileError, match=r"a \.pt file"):
         compress.load_weights(tmp_path / "m.pt")
+    with pytest.raises(UnsupportedFileError, match="this is a folder"):
+        compress.load_weights(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Plans and reports: data, and true of the file."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,10 @@ def test_the_report_is_what_decoding_the_file_gives(saved):
     for word in ("a[0]", "trellis", f"{gap_db:.2f} dB from the bound", "kept"):
         assert word in str(report)
     assert '"verdict": "kept"' in report.to_json()
+    assert "below 0 dB" not in str(report)
+    easy = dataclasses.replace(tensor, bound_gap_db=-80.0)
+    shown = str(dataclasses.replace(report, tensors=(easy,)))
+    assert "below 0 dB: the bound is that of Gaussian weights" in shown
     assert isinstance(report, Report)
 
 

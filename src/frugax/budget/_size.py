@@ -19,7 +19,7 @@ class SizeBudget:
         bytes: length of the whole file; > 0.
         ratio: bytes of the original weights over bytes of the file; > 0.
         bits_per_weight: bits of the whole file per number stored; > 0.
-        rel_error: ||decoded - original|| / ||original|| over all tensors; >= 0.
+        rel_error: ||decoded - original|| / ||original|| over all tensors; in [0, 1].
         max_abs: largest |decoded - original| of any number; >= 0.
     """
 
@@ -85,6 +85,10 @@ class SizeBudget:
             put(self, name, _number(name, sizes[name], least=0, open_=True))
         for name, value in errors.items():
             put(self, name, _number(name, value, least=0, open_=False))
+        if self.rel_error is not None and self.rel_error > 1:
+            raise ValueError(
+                f"rel_error must be at most 1, which zeros have, got {rel_error}."
+            )
 
     def limit_bytes(self, *, original_bytes: int, weights: int) -> int | None:
         """The longest file allowed for these weights, or None if size is not limited.

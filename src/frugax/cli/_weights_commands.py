@@ -18,7 +18,8 @@ File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
 Size = Annotated[str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
-Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER")]
+# Text: what is no number is then said in one line, as all that is wrong.
+Number = Annotated[str | None, tyro.conf.arg(metavar="NUMBER")]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
 
@@ -228,9 +229,9 @@ _LIMITS = (
 def _budget(
     command: str,
     size: str | None,
-    ratio: float | None,
-    rel_error: float | None,
-    max_abs: float | None,
+    ratio: str | None,
+    rel_error: str | None,
+    max_abs: str | None,
 ) -> SizeBudget | None:
     """The limits that were stated; None if none was.
 
@@ -239,16 +240,34 @@ def _budget(
     """
     if size is None and ratio is None and rel_error is None and max_abs is None:
         return None
+    smaller = _number(command, "ratio", ratio)
+    relative = _number(command, "rel-error", rel_error)
+    largest = _number(command, "max-abs", max_abs)
     try:
         if size is None:
-            return SizeBudget(ratio=ratio, rel_error=rel_error, max_abs=max_abs)
+            return SizeBudget(ratio=smaller, rel_error=relative, max_abs=largest)
         # A plain number is bytes, though a size in text would want a unit.
         size = f"{size}B" if size.isdecimal() else size
-        return SizeBudget(size, ratio=ratio, rel_error=rel_error, max_abs=max_abs)
+        return SizeBudget(size, ratio=smaller, rel_error=relative, max_abs=largest)
     except TypeError as e:
         raise ConfigError(_LIMITS.format(command)) from e
     except ValueError as e:
         raise ConfigError(f"frugax {command}: {e}") from e
+
+
+def _number(command: str, option: str, text: str | None) -> float | None:
+    """The number that was written for an option.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return None if text is None else float(text)
+    except ValueError as e:
+        raise ConfigError(
+            f"frugax {command}: --{option} must be a number, such as 8 or 0.01, got "
+            f"{text!r}."
+        ) from e
 
 
 def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:

@@ -4,6 +4,7 @@ bfloat16 and the 8-bit floats are not NumPy's own; `ml_dtypes`, which comes with
 brings them and is imported only when such an array is met.
 """
 
+import os
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ from frugax.errors import MissingExtraError
 from frugax.trees import is_array, named_leaves
 from frugax.typing import PyTree
 
-from ._mapped import check_mapped
+from ._mapped import check_mapped, file_under
 
 _NUMPY_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
@@ -65,6 +66,23 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
     return {name: _numpy(leaf, name) for name, leaf in leaves}
 
 
+def check_not_input(path: str | os.PathLike[str], tree: PyTree) -> None:
+    """Never write over the file that the weights are read from.
+
+    Raises:
+        ValueError: the path is that file.
+    """
+    if not os.path.exists(path):
+        return
+    for name, leaf in named_leaves(unwrapped(tree)):
+        place = file_under(leaf) if isinstance(leaf, np.ndarray) else None
+        if place and os.path.exists(place) and os.path.samefile(place, path):
+            raise ValueError(
+                f"{os.fspath(path)} is the file that leaf {name!r} is read from: write "
+                "to another."
+            )
+
+
 def unwrapped(tree: PyTree) -> PyTree:
     """The tree itself, or the state dict if it is a torch module."""
     torch = sys.modules.get("torch")
@@ -81,6 +99,11 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
 
         leaf = to_numpy(leaf, place)
     if not is_array(leaf):
+        if not name and isinstance(leaf, str | os.PathLike):
+            raise TypeError(
+                f"weights must be a tree of arrays, got {leaf!r:.60}: read the file "
+                "first, with frugax.compress.load_weights(path)."
+            )
         number = isinstance(leaf, int | float | complex)
         raise TypeError(
             f"{place} must be an array, got a {type(leaf).__name__}: {leaf!r:.60}. "
@@ -97,7 +120,11 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
             f"{place} has dtype {leaf.dtype}, which a file of weights cannot hold: "
             "store jax.random.key_data(key), and read it with jax.random.wrap_key_data."
         )
-    array = np.asarray(leaf)
+    try:
+        array = np.asarray(leaf)
+    except (TypeError, RuntimeError) as e:  # JAX's, in a traced function or deleted
+        why = str(e).partition("\n")[0]
+        raise TypeError(f"{place} has no values that can be read: {why}") from e
     if array.dtype == object and str(leaf.dtype) != "object":
         raise TypeError(
             f"{place} is a {type(leaf).__name__}, which has no values: give the array "

@@ -8,12 +8,13 @@ from frugax.files import replacing
 from frugax.trees import describe
 from frugax.typing import PyTree
 
-from ._arrays import arrays_of, unwrapped
+from ._arrays import arrays_of, check_not_input, unwrapped
 from ._choose import choose
 from ._draft import Draft, Progress, draft_of, limit_of
 from ._layered import LayeredSource
 from ._measure import measured, report_of
 from ._plan import CompressPlan, plan_of
+from ._progress import check_progress
 from ._report import CompressReport
 from ._sources import Source
 
@@ -53,7 +54,8 @@ def plan(
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked;
             `needed` is the length of the smallest.
-        TypeError: a leaf is no array, or of a dtype that no file can hold.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; or the
+            progress is no function.
         ValueError: two leaves share a name, the tree has over 100 levels, or the
             sensitivity is not one number >= 0 for each float tensor.
 
@@ -97,7 +99,8 @@ def compress(
 
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
-        TypeError: a leaf is no array, or of a dtype that no file can hold.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; or the
+            progress is no function.
         ValueError: the plan is for other weights or another budget.
 
     >>> import frugax
@@ -131,7 +134,8 @@ def save(
     it. What is coded stands in the folder for temporary files until it is whole.
 
     Args:
-        path: where the file will stand.
+        path: where the file will stand; one that is there is replaced, once the new
+            one is whole.
         tree: what `frugax.compress.plan` takes; it is only read.
         budget: bytes of the whole file, or the error allowed, or both.
         plan: what `frugax.compress.plan` gave for this tree and budget, perhaps with
@@ -147,10 +151,13 @@ def save(
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
         OutputError: the file could not be written.
-        TypeError: a leaf is no array, or of a dtype that no file can hold.
-        ValueError: the plan is for other weights or another budget.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; or the
+            progress is no function.
+        ValueError: the plan is for other weights or another budget, or `path` is the
+            mapped file that a tensor is read from.
     """
     told = _rising(progress)
+    check_not_input(path, tree)
     draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
     tensors = measured(draft)
     with replacing(path) as file:
@@ -168,6 +175,7 @@ def _sources(tree: PyTree, *, progressive: bool) -> tuple[tuple[Source, ...], ob
 
 def _rising(progress: Progress | None) -> Progress | None:
     """Never backwards: a second file begins where the first one ended."""
+    check_progress(progress)
     if progress is None:
         return None
     most = 0.0

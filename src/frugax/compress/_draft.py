@@ -9,9 +9,10 @@ import dataclasses
 import io
 import math
 import mmap
+import os
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from frugax.budget import SizeBudget
@@ -98,6 +99,27 @@ def limit_of(sources: Sequence[Source], budget: SizeBudget) -> int | None:
     )
 
 
+@contextlib.contextmanager
+def _drafting() -> Iterator[None]:
+    """Say where drafts stand, and how to say so, if they cannot.
+
+    Raises:
+        OutputError: there is no space, or no folder, for temporary files.
+    """
+    try:
+        yield
+    except OSError as e:
+        try:
+            folder = tempfile.gettempdir()
+        except OSError:  # none can be written to: this is what it says
+            folder = os.environ.get("TMPDIR", "a temporary file")
+        raise OutputError(
+            f"{why_not_written(folder, e)} Drafts stand in the folder for temporary "
+            "files: the environment variable TMPDIR names another."
+        ) from e
+
+
+@_drafting()
 def draft_of(
     sources: tuple[Source, ...],
     structure: Any,
@@ -134,10 +156,8 @@ def draft_of(
                 errors.append(coded.error)
                 done += source.array.nbytes
             length, records = assembly.close(structure, error_weights(sources, None))
-    except BaseException as e:
+    except BaseException:
         file.close()
-        if isinstance(e, OSError):
-            raise OutputError(why_not_written(tempfile.gettempdir(), e)) from e
         raise
     found = Draft(length, records, tuple(errors), sources, gap, file)
     weakref.finalize(found, file.close)

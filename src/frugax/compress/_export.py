@@ -15,6 +15,7 @@ from ._arrays import dtype_named
 from ._draft import Progress
 from ._file import CompressedFile
 from ._open import open_file
+from ._progress import check_progress
 from ._records import Record
 from ._weights import SAFETENSORS
 
@@ -45,7 +46,7 @@ def export_safetensors(
     """
     place = os.fspath(file)
     kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    with _opened(file, to, budget) as compressed:
+    with _opened(file, to, budget, progress) as compressed:
         header: dict[str, object] = {}
         at = 0
         # As `safetensors` itself orders them: the widest first, so all are aligned.
@@ -92,7 +93,7 @@ def export_npz(
         UnsupportedFileError: a name or a dtype has no place in an `.npz` file.
     """
     place = os.fspath(file)
-    with _opened(file, to, budget) as compressed:
+    with _opened(file, to, budget, progress) as compressed:
         records = compressed.header.tensors
         for record in records:
             if dtype_named(record.dtype).kind == "V":  # written as bytes of no meaning
@@ -124,12 +125,15 @@ def _opened(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
     budget: SizeBudget | None,
+    progress: Progress | None,
 ) -> CompressedFile:
     """The weights, to be written into another file.
 
     Raises:
+        TypeError: the progress is no function.
         ValueError: `to` is `file` itself.
     """
+    check_progress(progress)
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(
             f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "

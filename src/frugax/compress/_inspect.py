@@ -8,7 +8,7 @@ from frugax.budget import format_bytes, table
 from ._open import open_file
 from ._prefix import Prefix, prefixes_of
 from ._rate_picture import Dot, rate_picture
-from ._report import TensorReport, mean_gap_db
+from ._report import TensorReport, below_bound_line, mean_gap_db
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,8 @@ class Inspection:
             f"file: {self.file_bytes:,} bytes ({format_bytes(self.file_bytes)}), "
             f"{ratio:.4g}x smaller than the {len(self.tensors)} tensors"
             + ("" if gap is None else f", {gap:.2f} dB from the bound on average")
+            + below_bound_line(self.tensors)
         )
-        if any((t.bound_gap_db or 0) < 0 for t in self.tensors):
-            said += (
-                "\nBelow 0 dB: the bound is that of Gaussian weights; these are easier."
-            )
         shown = f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
         return f"{shown}\n{self._parts()}" if len(self.prefixes) > 1 else shown
 

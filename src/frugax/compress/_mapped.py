@@ -68,6 +68,15 @@ def check_mapped(array: np.ndarray) -> None:
             raise CorruptFileError(f"{mapped.place}: {e.args[0]}") from e
 
 
+def file_under(array: np.ndarray) -> str | None:
+    """The file that an array is a view of, where that is known."""
+    mapped = mapped_under(array)
+    if isinstance(mapped, MappedFile):
+        return mapped.place
+    name = getattr(array, "filename", None)  # of numpy.memmap and its views
+    return None if name is None else os.fspath(name)
+
+
 def let_go(array: np.ndarray) -> None:
     """Give the memory of a mapped array back to the system; it is read again if used.
 

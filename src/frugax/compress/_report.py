@@ -144,6 +144,7 @@ class CompressReport:
                 f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
                 f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
                 + ("" if gap is None else f", {gap:.2f} dB from the bound")
+                + below_bound_line(self.tensors)
                 + gap_line(self.allocation_gap),
                 str(self.receipt),
             ]
@@ -159,6 +160,13 @@ def mean_gap_db(tensors: Sequence[TensorReport]) -> float | None:
     ]
     weights = sum(n for _, n in pairs)
     return sum(gap * n for gap, n in pairs) / weights if weights else None
+
+
+def below_bound_line(tensors: Sequence[TensorReport]) -> str:
+    """Why some tensors are better than the bound; nothing if none is."""
+    if all((t.bound_gap_db or 0) >= 0 for t in tensors):
+        return ""
+    return "\nbelow 0 dB: the bound is that of Gaussian weights, and these are easier"
 
 
 def gap_line(gap: float | None) -> str:

@@ -14,6 +14,7 @@ from ._error import Error, relative
 from ._file import CompressedFile
 from ._mapped import let_go
 from ._open import open_file
+from ._progress import check_progress
 from ._sources import Source
 
 
@@ -105,8 +106,8 @@ def verify(
 
     Args:
         path: an `.fxz` file.
-        against: the original weights, to measure the errors again; by default only
-            the file's own checksums and digests are checked.
+        against: the original weights, not their path, to measure the errors again; by
+            default only the file's own checksums and digests are checked.
         progress: called with the share that is done, in [0, 1], and what is being done.
 
     Returns:
@@ -115,9 +116,11 @@ def verify(
     Raises:
         CorruptFileError: the file is damaged.
         FileNotFoundError: there is no such file.
+        TypeError: a leaf of `against` is no array, or the progress no function.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
         ValueError: `against` has other names, dtypes or shapes.
     """
+    check_progress(progress)
     originals = None if against is None else arrays_of(unwrapped(against))
     told = progress or (lambda done, what: None)
     with open_file(path) as file:

@@ -45,7 +45,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         UnsupportedFileError: it is of another kind, or holds what is no weight.
     """
     path = Path(path)
-    match path.suffix:
+    match "" if path.is_dir() else path.suffix:
         case ".safetensors":
             return _safetensors(path)
         case ".npz":
@@ -54,6 +54,10 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             with open_file(path) as file:
                 arrays = dict(file.decoded())
                 return {name: arrays[name] for name in file}
+    if path.is_dir():
+        raise UnsupportedFileError(
+            f"{path}: this is a folder: name the file of weights in it."
+        )
     raise UnsupportedFileError(
         f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
         "use .safetensors, .npz or .fxz."
