@@ -303,14 +303,12 @@ def test_what_repeats_has_no_layers(budget):
     assert plan.file_bytes <= compress.plan(w, EXACT).file_bytes + 20  # the norm
 
 
-def test_more_layers_of_few_values_are_never_worse(tree):
-    w = np.resize(np.array([1.0, -1.0, 0.3], np.float32), (30, 30))
-    mixed = w + np.arange(30, dtype=np.float32)[:, None] % 2 * tree["w"][:30, :30]
+def test_more_layers_are_never_worse(tree):
     made = compress.compress(
-        {"o": mixed, "w": tree["w"]}, SizeBudget("6x"), progressive=True
+        0.77 + tree["w"][:30, :30] / 100, SizeBudget("4x"), progressive=True
     )
     header = CompressedFile(made, place="x").header
-    assert {record.codec for record in header.tensors} == {"planes"}
+    assert [len(record.layers) > 1 for record in header.tensors] == [True]
     for record in header.tensors:
         errors = [layer.rel_error for layer in record.layers]
         assert errors == sorted(errors, reverse=True)
