@@ -294,6 +294,13 @@ def test_what_has_no_middle_between_two_levels_stays_exact():
         np.testing.assert_array_equal(file["w"], wide)
 
 
+def test_weights_near_the_largest_of_their_type_have_layers_too(tree):
+    w = np.clip(tree["w"][:30] * 4e4, -65504, 65504).astype(np.float16)
+    plan = compress.plan(w, SizeBudget(max_abs=1000), progressive=True)
+    assert plan.tensors[0].codec == "planes"
+    assert 500 < plan.max_abs <= 1000
+
+
 @pytest.mark.parametrize("budget", [EXACT, SizeBudget("10x")])
 def test_what_repeats_has_no_layers(budget):
     w = np.tile(np.array([0.3, -7.0, 1e-3, 2.0], np.float32), (50, 20))
