@@ -84,7 +84,7 @@ def one(seed: int, folder: Path) -> tuple[int, float, int]:
     assert paid <= Fraction(repr(limit)), "overdrawn"
     assert campaign.spent == float(paid), (campaign.spent, float(paid))
     assert not campaign.pending
-    if campaign.samples is not None:
+    if campaign.measured:
         best = campaign.recommend()
         assert best.low <= best.expected <= best.high
     campaign.advise()

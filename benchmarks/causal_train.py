@@ -2,12 +2,15 @@
 
     python -m benchmarks.causal_train --seed 1 --steps 3000 --cpu-minutes 20
     python -m benchmarks.causal_train --cost
+    python -m benchmarks.causal_train --raw
 
 The first puts the surrogate into the package and prints what training cost. `--cost`
 compares the compiled step with the same step run op by op, and writes compile seconds,
 milliseconds a step, their ratio and the number of steps after which compiling has paid
 for itself to results/causal_train.json. All are CPU-seconds of this process, all
-threads together; the compile cache is off.
+threads together; the compile cache is off. `--raw` trains the guide's model of pairs
+and its raw one for as many CPU-seconds each, compiling left out, and says how surprised
+they are by the parents in problems that neither has seen.
 """
 
 import argparse
@@ -104,15 +107,20 @@ def cost_of_training() -> dict[str, Any]:
     }
 
 
+def keep(found: dict[str, Any]) -> None:
+    """Add to the file of results."""
+    old = json.loads(_RESULT.read_text()) if _RESULT.exists() else {}
+    told = {**old, **found, "made with": made_with()}
+    _RESULT.write_text(json.dumps(told, indent=1) + "\n")
+
+
 def cost() -> None:
     """Measure, print and keep."""
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # JAX's own start
     result: dict[str, Any] = {"training": cost_of_training()}
     print(result["training"], flush=True)
     result["guide"] = each = cost_of_guide_step(_SIZE, 5)
-    _RESULT.write_text(
-        json.dumps({**result, "made with": made_with()}, indent=1) + "\n"
-    )
+    keep(result)
     head = ["compile s", "step ms", "op by op ms", "ratio", "break-even"]
     row = [
         f"{each['compile_s']:.1f}",
@@ -124,6 +132,68 @@ def cost() -> None:
     print(each, table(head, [row]), sep="\n")
 
 
+def problem_batch(seed: int) -> causal.TrainingBatchJAX:
+    """Four random models of five variables, each variable a target."""
+    examples: list[Any] = []
+    for number in range(4):
+        rng = np.random.default_rng([seed, number])
+        family = str(rng.choice(["linear", "mlp"]))
+        scm = causal.generate("erdos_renyi", 5, family=family, seed=rng)
+        samples = causal.sample(scm, 32, seed=seed)
+        for name in scm.variables:
+            do = causal.intervene(**{name: float(rng.uniform(-2, 2))})
+            samples = samples.concat(causal.sample(scm, 6, seed=seed, intervention=do))
+        examples += causal.create_training_batch(samples, scm, 5).examples
+    return causal.convert_to_jax_batch(causal.TrainingBatch(examples))
+
+
+def raw_beside_pairs(cpu_s: float) -> dict[str, Any]:
+    """Both models of the guide after as many CPU-seconds of training."""
+    unseen = [problem_batch(10**6 + i) for i in range(10)]
+    found: dict[str, Any] = {"cpu_s": cpu_s}
+    for kind in ("pairs", "raw"):
+        config = causal.SurrogateTrainingConfig(
+            model=kind, model_hidden_dim=16, batch_size=20
+        )
+        model = causal.create_parent_set_model(config)
+        optimizer = optax.adam(3e-3)
+        loss = causal.kl_divergence_loss
+        step = causal.create_jax_surrogate_train_step(model, optimizer, loss)
+        params = model.init(jax.random.key(0))
+
+        def surprise(params: Any, model: Any = model) -> float:
+            each = [
+                -np.asarray(
+                    jax.nn.log_softmax(model.apply(params, b)["parent_set_logits"])
+                )
+                for b in unseen
+            ]
+            probs = [np.asarray(b.expert_probs) for b in unseen]
+            return float(
+                np.mean([(p * e).sum(1) for p, e in zip(probs, each, strict=True)])
+            )
+
+        state, steps, spent, before = optimizer.init(params), -1, 0.0, surprise(params)
+        while spent < cpu_s:
+            b = problem_batch(steps + 1)
+            began = time.process_time()
+            params, state, _ = step(
+                params, state, b.parent_sets, b.variable_orders, b.target_variables,
+                b.observational_data, b.expert_probs, b.expert_accuracies,
+            )  # fmt: skip
+            jax.block_until_ready(params)
+            steps += 1
+            spent += (time.process_time() - began) if steps else 0.0  # first: compiles
+        found[kind] = {
+            "steps": steps,
+            "surprise before": before,
+            "surprise": surprise(params),
+            "compiles": step.compiles,
+        }
+        print(kind, found[kind], flush=True)
+    return found
+
+
 def main() -> None:
     """Train and save, or measure a step."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -132,9 +202,13 @@ def main() -> None:
     parser.add_argument("--cpu-minutes", type=float, default=20.0)
     parser.add_argument("--out", type=Path, default=_PLACE)
     parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--raw", action="store_true")
     given = parser.parse_args()
     if given.cost:
         cost()
+        return
+    if given.raw:
+        keep({"raw beside pairs": raw_beside_pairs(20.0)})
         return
 
     def tell(index: int, metrics: dict) -> None:

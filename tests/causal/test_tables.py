@@ -169,3 +169,16 @@ def test_tables_are_joined_cut_and_reordered():
         seen.concat(seen.select(["x"]))
     with pytest.raises(ValueError, match="no variable 'z', only x, y"):
         seen["z"]
+
+
+def test_arrays_whose_digits_float32_would_lose_are_refused():
+    values = 1e8 + np.arange(40.0)[:, None]
+    for make in (
+        lambda: Samples.observed(["y"], values),
+        lambda: Samples(("y",), values, np.zeros((40, 1), bool)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"'y' is so far from 0 .* subtract a const"
+        ):
+            make()
+    assert Samples.observed(["y"], values - 1e8).values[3, 0] == 3

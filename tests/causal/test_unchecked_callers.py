@@ -44,7 +44,15 @@ for case in (
     lambda: campaign({"x": (None, 1)}),
     lambda: campaign(constraints={"z": 1.0}),
     lambda: campaign(seed=1.5),
+    lambda: campaign(policy=None),
     lambda: campaign().tell(None, 1.0),
+    lambda: causal.default_surrogate().with_temperature("1"),
+    lambda: causal.PolicyConfig(hidden_dim=8.5),
+    lambda: causal.GRPOConfig(ppo_epochs="4"),
+    lambda: causal.GRPOConfig(learning_rate="1"),
+    lambda: causal.create_acquisition_policy({"hidden_dim": 8}),
+    lambda: causal.create_grpo_trainer("x"),
+    lambda: causal.clone_expert("p", None),
 ):
     try:
         case()
@@ -85,8 +93,17 @@ ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0',
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (None, 1).
 ValueError constraints['z'] must be a pair (least, greatest) of numbers, got 1.0.
 ValueError seed must be a whole number >= 0, got 1.5.
+TypeError policy must be one of improvement, thompson, gain, ucb, random, or a \
+function of an outlook and a generator, got None.
 TypeError None is no question and no number of one (ask gives None once the budget is \
 spent).
+ValueError temperature must be a number > 0 and finite, got '1'.
+ValueError hidden_dim must be a whole number >= 1, got 8.5.
+ValueError ppo_epochs must be a whole number >= 1, got '4'.
+ValueError learning_rate must be > 0 and finite, got '1'.
+TypeError config must be of PolicyConfig, got {'hidden_dim': 8}.
+TypeError policy must be of AcquisitionPolicy, got 'x'.
+TypeError policy must be of AcquisitionPolicy, got 'p'.
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from forked import frugax
 from frugax import ExperimentBudget
 from frugax.causal import Samples
-from frugax.causal.campaign import Campaign
+from frugax.causal.campaign import Campaign, load_campaign_config
 from frugax.cli import _causal_commands
 
 CONFIG = """
@@ -50,6 +50,15 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
     assert Campaign.load(tmp_path / "runs" / "chain" / "campaign").asks == campaign.asks
 
 
+def test_a_config_that_was_changed_since_does_not_go_on(config, tmp_path):
+    Campaign.begin(load_campaign_config(config).campaign).keep(tmp_path / "campaign")
+    later = CONFIG.replace("budget: {", "budget: {n: 9, ")
+    (tmp_path / "config.yaml").write_text(later)
+    done = frugax("causal", "report", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "budget is not what the campaign began with, cost 5: " in done.stderr
+
+
 def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
     (tmp_path / "lab.py").write_text(
         "def measure(values, *, rows, seed):\n"
@@ -74,12 +83,15 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
         "def lab(values, *, rows, seed):\n"
         "    if seed < 4:\n"
         "        return {'y': [0.0]}\n"
+        "    if seed == 5:\n"
+        "        return None\n"
         "    raise RuntimeError('boom')\n"
     )
     config.write_text(OWN.replace("cost: 5", "cost: 20"))
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout.count("failed: RuntimeError: boom") == 3
+    assert done.stdout.count("failed: RuntimeError: boom") == 2
+    assert "an error or gave None in 3 experiments in a row" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
     assert "--resume runs/chain" in done.stderr

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from frugax.compress import _lossless, _quantised, _rans
+from frugax.compress import _encode, _lossless, _quantised, _rans
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 DTYPES = [
@@ -222,6 +222,16 @@ def test_decoding_is_one_rounded_product_and_within_half_a_step(size, name, seed
     gap = np.abs(decoded.astype(np.float64) - values.astype(np.float64))
     near_top = np.abs(exact) > float(info.max) - step.size
     assert (gap <= step.size / 2 * (1 + 1e-6) + slack + near_top * step.size).all()
+
+
+def test_chunks_that_no_trellis_takes_leave_the_others_their_blocks():
+    full = np.full((32, 32), 65504, np.float16)  # rounds to infinity at this step
+    some = np.linspace(-9, 9, 1024, dtype=np.float16).reshape(32, 32)
+    step = _quantised.step_below(7000.0)
+    for arrays in ([full], [full, some, full]):
+        parts = (p for array in arrays for p in _encode.trellis_parts(array, step))
+        found = list(_encode.trellis_blocks(parts))
+        assert [f is None for f in found] == [array is full for array in arrays]
 
 
 def test_the_largest_numbers_of_a_type_do_not_round_to_infinity():

@@ -99,6 +99,42 @@ def test_opening_names_the_file_that_is_damaged(saved):
         compress.open(path.with_name("none.fxz"))
 
 
+def test_a_file_that_shrinks_is_refused_and_does_not_end_the_process(tmp_path):
+    code = """
+import os, sys
+import numpy as np
+from frugax import SizeBudget, compress, errors
+fxz, other = sys.argv[1:]
+rng = np.random.default_rng(0)
+weights = {name: rng.integers(0, 256, 9999).astype("u1") for name in "abc"}
+compress.save(fxz, weights, SizeBudget(max_abs=0))
+compress.export_safetensors(fxz, other)
+file, mapped = compress.open(fxz), compress.load_weights(other)
+pieces = file.pieces()
+next(pieces)
+for path in (fxz, other):
+    os.truncate(path, 3000)
+for read in (
+    lambda: file["c"],
+    lambda: next(pieces),
+    file.check,
+    file.tree,
+    lambda: compress.compress(mapped, SizeBudget(max_abs=0)),
+    lambda: compress._mapped.let_go(mapped["b"]),
+):
+    try:
+        read()
+    except errors.CorruptFileError as e:
+        print(e)
+"""
+    paths = [str(tmp_path / "w.fxz"), str(tmp_path / "w.safetensors")]
+    said = forked.python(code, *paths).stdout.splitlines()
+    assert len(said) == 6
+    for line, path in zip(said, [paths[0]] * 4 + [paths[1]] * 2, strict=True):
+        assert line.startswith(f"{path}: ")
+        assert "the file changed while it was read: it had" in line
+
+
 def test_closing_never_hides_what_is_wrong(saved):
     path, _ = saved
     data = bytearray(path.read_bytes())

@@ -1,5 +1,7 @@
 """Weights from other tools' files, and back into them."""
 
+import zipfile
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -59,6 +61,14 @@ def test_damaged_and_foreign_weights_are_refused(tmp_path):
         compress.load_weights(tmp_path / "p.npz")
     (tmp_path / "m.npz").write_bytes(b"no zip")
     with pytest.raises((CorruptFileError, UnsupportedFileError), match=r"m\.npz"):
+        compress.load_weights(tmp_path / "m.npz")
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as torches:  # under another name
+        torches.writestr("m/data.pkl", b"pickled")
+    with pytest.raises(UnsupportedFileError, match=r"m\.npz: .*'m/data\.pkl'.*torch"):
+        compress.load_weights(tmp_path / "m.npz")
+    with (tmp_path / "m.npz").open("wb") as alone:
+        np.save(alone, np.ones(2))
+    with pytest.raises(UnsupportedFileError, match=r"m\.npz: .*name it \.npy"):
         compress.load_weights(tmp_path / "m.npz")
     with pytest.raises(UnsupportedFileError, match=r"a \.pt file"):
         compress.load_weights(tmp_path / "m.pt")

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from forged_files import rewritten
 from frugax import compress
+from frugax.errors import CorruptFileError
 from saved_tree import TREE
 
 
@@ -49,6 +51,28 @@ def test_verify_sees_another_original(saved):
     assert not compress.verify(path, shifted).ok
     with pytest.raises(ValueError, match=r"'b' is .*uint8.* in the file"):
         compress.verify(path, {**TREE, "b": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ({"structure": "*"}, "structure is wrong: .* has 3 leaves fewer"),
+        ({"structure": "zz"}, "structure is wrong: .*'zz'"),
+        ({"crc32": 1}, "tensor 'b': its bytes are damaged"),
+    ],
+)
+def test_a_forged_header_with_the_right_sums_is_refused(saved, claim, said):
+    path, _ = saved
+
+    def forge(header):
+        if "crc32" in claim:
+            header["tensors"][1]["chunks"][0][2] = claim["crc32"]
+        else:
+            header.update(claim)
+
+    path.write_bytes(rewritten(path.read_bytes(), forge))
+    with pytest.raises(CorruptFileError, match=rf"w\.fxz: .*{said}"):
+        compress.verify(path)
 
 
 @pytest.mark.parametrize(

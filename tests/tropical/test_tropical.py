@@ -228,12 +228,47 @@ def test_jax_operations_run_under_jit_and_vmap():
     np.testing.assert_array_equal(jax.jit(tropical.closure)(d), tropical.closure(d))
 
 
-def test_torch_gradients_reach_the_best_term():
+@both_kinds
+def test_torch_gradients_are_of_the_first_best_term(kind):
     torch = pytest.importorskip("torch")
-    a = torch.tensor([[1.0, 5.0]], requires_grad=True)
-    tropical.matmul(a, torch.zeros(2, 1)).sum().backward()
-    assert a.grad is not None
-    assert a.grad.tolist() == [[0.0, 1.0]]
+    rng = np.random.default_rng(0)
+    # Few values: most sums have an equal, and some rows hold nothing but the zero.
+    a, b = (
+        np.where(rng.random((6, 6)) < 0.5, ZERO[kind], rng.integers(0, 2, (6, 6)))
+        for _ in range(2)
+    )
+    a[3] = ZERO[kind]
+    terms = a[:, :, None] + b[None]
+    out = PICK[kind](terms, axis=1)
+    first = (terms == out[:, None]).argmax(axis=1)
+    want = np.zeros((2, 6, 6))
+    for i, j in np.argwhere(out != ZERO[kind]):
+        want[0, i, first[i, j]] += 1
+        want[1, first[i, j], j] += 1
+    left, right = (torch.from_numpy(x).requires_grad_() for x in (a, b))
+    got = tropical.matmul(left, right, kind=kind)
+    np.testing.assert_array_equal(got.detach(), out)
+    got.sum().backward()
+    np.testing.assert_array_equal(left.grad, want[0])
+    np.testing.assert_array_equal(right.grad, want[1])
+
+
+def test_torch_gradients_of_a_closure_go_along_the_walk():
+    torch = pytest.importorskip("torch")
+    roads = torch.tensor(
+        [[0.0, 5, 1, INF], [9, 0, 9, INF], [9, 2, 0, INF], [1, 1, 1, 0]]
+    )
+    plain = tropical.closure(roads)
+    roads.requires_grad_()
+    paths = tropical.closure(roads)
+    assert torch.equal(paths, plain)
+    (used,) = torch.autograd.grad(paths[0, 1], roads, retain_graph=True)
+    assert used.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    for i, j in ((0, 3), (0, 0)):  # no walk, and none needed
+        (used,) = torch.autograd.grad(paths[i, j], roads, retain_graph=True)
+        assert not used.any()
+    (used,) = torch.autograd.grad(paths[0].nan_to_num(0, 0).sum(), roads)
+    assert used.tolist() == [[0, 0, 2, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
 
 
 def test_memory_is_that_of_the_result():

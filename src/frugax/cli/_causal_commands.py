@@ -1,5 +1,6 @@
 """What `frugax causal COMMAND` does. Each returns the process's exit code."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +69,7 @@ def run(
         folder = resume
         asked = room.load_campaign_config(folder / "config.yaml")
         prepared = _prepared(asked)
-        going = _opened(folder)
+        going = _opened(folder, asked)
         going.keep(folder / "campaign")
     else:
         assert config is not None  # one of the two, by the check above
@@ -93,7 +94,7 @@ def run(
         )
         return 130
     audited = None
-    if asked.audit and going.samples is not None:
+    if asked.audit and going.measured:
         with errors.status(f"replaying the campaign in {asked.audit} worlds"):
             audited = room.audit(going, worlds=asked.audit)
     _finish(asked, going, folder, advice, audited)
@@ -113,18 +114,35 @@ def report(folder: Folder, /) -> int:
     from frugax.causal import campaign as room
 
     asked = room.load_campaign_config(folder / "config.yaml")
-    going = _opened(folder)
+    going = _opened(folder, asked)
     _finish(asked, going, folder, going.advise(), None)
     return 0
 
 
-def _opened(folder: Path) -> "Campaign":
+def _opened(folder: Path, asked: "CampaignConfig") -> "Campaign":
+    """The campaign in a folder.
+
+    Raises:
+        ConfigError: there is none, or its config says something else by now.
+    """
     from frugax.causal.campaign import Campaign
 
     try:
-        return Campaign.load(folder / "campaign")
+        going = Campaign.load(folder / "campaign")
     except FileNotFoundError:
         raise ConfigError(f"{folder}: there is no campaign in this folder.") from None
+    changed = [
+        field.name
+        for field in dataclasses.fields(going.settings)
+        if getattr(going.settings, field.name) != getattr(asked.campaign, field.name)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{folder / 'config.yaml'}: campaign.{changed[0]} is not what the "
+            f"campaign began with, {getattr(going.settings, changed[0])!s:.200}: "
+            "change it back, or begin another campaign with this file."
+        )
+    return going
 
 
 def _begun(
@@ -286,7 +304,7 @@ def _finish(
     assert isinstance(advice, room.Advice)
     assert audited is None or isinstance(audited, room.Audit)
     truth = None if asked.simulator is None else asked.simulator.truth(asked.campaign)
-    if going.samples is not None:
+    if going.measured:
         best = going.recommend()
         console.print(f"Recommended: {best}", highlight=False, soft_wrap=True)
         if truth is not None:

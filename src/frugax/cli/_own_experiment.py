@@ -11,7 +11,7 @@ from ._own_function import own_function
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, Entry
 
-# As many errors one after the other are the function's fault, and each costs money.
+# As many failures one after the other are the function's fault, and each costs money.
 _MOST = 3
 
 
@@ -34,7 +34,7 @@ class OwnExperiment:
 
     Attributes:
         target: module:function, or file.py:function.
-        raised: errors since the function last answered.
+        failed: experiments that failed since the function last answered.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OwnExperiment:
         from frugax.causal import campaign as room
 
         self.target = target
-        self.raised = 0
+        self.failed = 0
         self._ask = room.asked_of(function, going.settings.rows, seed)
         self._going = going
         self._mend = (
@@ -69,12 +69,13 @@ class OwnExperiment:
         try:
             answer = self._ask(entry)
         except Exception as e:
-            self.raised += 1
+            self.failed += 1
             said = " ".join(str(e).split())[:300]
             return Failed(f"{type(e).__name__}: {said}" if said else type(e).__name__)
-        self.raised = 0
         if isinstance(answer, Failed):
+            self.failed += 1
             return answer
+        self.failed = 0
         try:
             return self._going.read_answer(entry, answer)
         except (TypeError, ValueError) as e:
@@ -84,15 +85,15 @@ class OwnExperiment:
             ) from e
 
     def check(self) -> None:
-        """Stop where the function raises time after time.
+        """Stop where the function fails time after time.
 
         Raises:
-            FrugaxError: it raised in the last three experiments.
+            FrugaxError: it raised or gave None in the last three experiments.
         """
-        if self.raised >= _MOST:
+        if self.failed >= _MOST:
             raise FrugaxError(
-                f"{self.target} raised an error in {self.raised} experiments in a row. "
-                f"Every answer is kept; {self._mend}"
+                f"{self.target} raised an error or gave None in {self.failed} "
+                f"experiments in a row. Every answer is kept; {self._mend}"
             )
 
 

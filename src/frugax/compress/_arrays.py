@@ -13,6 +13,8 @@ from frugax.errors import MissingExtraError
 from frugax.trees import is_array, named_leaves
 from frugax.typing import PyTree
 
+from ._mapped import check_mapped
+
 _NUMPY_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
     *("uint64", "float16", "float32", "float64", "complex64", "complex128"),
@@ -46,6 +48,7 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
     The input is never changed; NumPy arrays that are contiguous already are not copied.
 
     Raises:
+        CorruptFileError: a leaf is a view of a mapped file that was cut off since.
         TypeError: a leaf is no array, or holds what no file of weights can.
         ValueError: two leaves share a name, a name cannot be written as UTF-8, or the
             tree has over 100 levels.
@@ -105,6 +108,7 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
             f"{place} has dtype {array.dtype}, which a file of weights cannot hold: "
             f"use one of {', '.join(sorted(DTYPE_NAMES))}."
         )
+    check_mapped(array)
     # `ascontiguousarray` makes 0-d arrays 1-d.
     whole = np.ascontiguousarray(array).reshape(array.shape)
     return whole.astype(dtype_named(array.dtype.name), copy=False)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._header import header_from
+from ._mapped import MappedFile
 from ._records import Chunk, Header
 from ._zstd import unzstd
 
@@ -43,12 +44,22 @@ class Content:
     header: Header
     whole: bool = False
 
+    def check(self) -> None:
+        """See that a mapped file was not cut off meanwhile.
+
+        Raises:
+            CorruptFileError: it was.
+        """
+        if isinstance(self.file.obj, MappedFile):
+            self.file.obj.check()
+
     def block(self, chunk: Chunk) -> memoryview:
         """The bytes of one chunk.
 
         Raises:
-            CorruptFileError: its checksum is wrong.
+            CorruptFileError: its checksum is wrong, or the file was cut off.
         """
+        self.check()
         start = len(PRELUDE) + chunk.offset
         block = self.file[start : start + chunk.length]
         if not self.whole and zlib.crc32(block) != chunk.crc32:
@@ -109,19 +120,21 @@ def _header_crc(packed: bytes, plain_bytes: int) -> int:
     return zlib.crc32(packed + struct.pack("<Q", plain_bytes))
 
 
-def check_whole(file: memoryview, after_each: Callable[[], None]) -> None:
+def check_whole(content: Content, after_each: Callable[[], None]) -> None:
     """Compare the SHA-256 of the whole file with its footer.
 
     Args:
-        file: all of it.
+        content: the file.
         after_each: called when another piece has been read.
 
     Raises:
         CorruptFileError: they differ.
     """
+    file = content.file
     end = len(file) - 32
     found = hashlib.sha256()
     for at in range(0, end, _PIECE):
+        content.check()
         found.update(file[at : min(end, at + _PIECE)])
         after_each()
     if found.digest() != bytes(file[end:]):

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
@@ -92,6 +93,7 @@ def decode_tensors(
     begun: dict[str, np.ndarray] = {}
     left = collections.Counter(record.name for record, _ in parts)
     for group in groups(blocks):
+        content.check()  # blocks are views of the file still
         decoded = _trellis_decode.levels_of([blocks[i] for i in group])
         for record, at in (parts[i] for i in group):
             dtype = dtype_named(record.dtype)
@@ -108,6 +110,18 @@ def decode_tensors(
                 del begun[record.name]
                 _compare(digest_of(flat), record)
             yield record, flat.reshape(record.shape)
+
+
+def check_chunks(content: Content, record: Record) -> None:
+    """Compare every chunk of a tensor with its own checksum, and decode nothing.
+
+    Raises:
+        CorruptFileError: they differ; the message names the tensor.
+    """
+    each = dataclasses.replace(content, whole=False)
+    with _named(record):
+        for chunk in record.chunks:
+            each.block(chunk)
 
 
 @contextlib.contextmanager

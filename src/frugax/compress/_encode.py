@@ -67,7 +67,8 @@ def trellis_blocks(parts: Iterable[Part]) -> Blocks:
 
 def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | None]:
     quantised = quantise(parts)
-    blocks = iter(_trellis_block.encode([c for c in quantised if c is not None]))
+    fit = [c for c in quantised if c is not None]
+    blocks = iter(_trellis_block.encode(fit) if fit else ())
     return [
         None
         if coded is None

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import functools
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,13 @@ from frugax.trees import rebuild
 from frugax.typing import PyTree
 
 from ._container import Content, check_whole, read_header
-from ._decode import decode_tensor, decode_tensors, decoded_parts, integers_of
+from ._decode import (
+    check_chunks,
+    decode_tensor,
+    decode_tensors,
+    decoded_parts,
+    integers_of,
+)
 from ._mapped import let_go_of
 from ._prefix import Prefix, best_prefix
 from ._records import BLOCK, Header, Record
@@ -141,12 +147,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         arrays = dict(self.decoded())
-        try:
-            return rebuild(
-                self.header.structure, [arrays[name] for name in self._records]
-            )
-        except (ValueError, RecursionError) as e:
-            raise CorruptFileError(f"{self._place}: {e}") from e
+        with self._placed():
+            return self._built([arrays[name] for name in self._records])
 
     def decoded(self) -> Iterator[tuple[str, np.ndarray]]:
         """Decode everything, quicker than one by one: small tensors go side by side.
@@ -195,8 +197,24 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         with self._placed():
-            check_whole(self._content().file, self._let_go)
+            check_whole(self._content(), self._let_go)
         self._whole = True
+
+    def check_claims(self) -> None:
+        """See that the header tells the truth where decoding does not look.
+
+        Whoever forges a header can make its sums right, and the file's: that the tree
+        can be built, and the checksum of each chunk, is then still to be seen.
+
+        Raises:
+            CorruptFileError: it does not.
+            ValueError: the file is closed.
+        """
+        with self._placed():
+            self._built(self.names)
+            for record in self.header.tensors:
+                check_chunks(self._content(), record)
+                self._let_go()
 
     def close(self) -> None:
         """Let go of the file. Weights that were decoded stay."""
@@ -226,6 +244,17 @@ class CompressedFile(Mapping[str, np.ndarray]):
             self.close()
             raise
         self.header = dataclasses.replace(self.header, tensors=self.prefix.tensors)
+
+    def _built(self, leaves: Sequence[object]) -> PyTree:
+        """The tree with these leaves, in the order of the header.
+
+        Raises:
+            CorruptFileError: the header has no tree with so many.
+        """
+        try:
+            return rebuild(self.header.structure, leaves)
+        except (ValueError, RecursionError) as e:
+            raise CorruptFileError(f"its structure is wrong: {e}") from e
 
     def _let_go(self) -> None:
         """Give the memory of what was read of a mapped file back to the system."""

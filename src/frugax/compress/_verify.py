@@ -123,6 +123,7 @@ def verify(
     with open_file(path) as file:
         told(0.0, "every byte")
         file.check()
+        file.check_claims()
         if originals is not None:
             have = {n: (a.dtype.name, a.shape) for n, a in originals.items()}
             kept = {r.name: (r.dtype, r.shape) for r in file.header.tensors}

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +62,22 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError) as e:
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array alone: name it .npy")
+            with file:
+                found = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, EOFError, zlib.error) as e:
         raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
     except ValueError as e:
         raise UnsupportedFileError(f"{path}: not an .npz file of arrays: {e}") from e
     for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # a member that is no .npy: its bytes
+            raise UnsupportedFileError(
+                f"{path}: not an .npz file of arrays: its member {name!r} is none. "
+                "Weights in torch's own files are pickled: save them as .safetensors."
+            )
         if array.dtype.name not in DTYPE_NAMES:
             raise UnsupportedFileError(
                 f"{path}: array {name!r} has dtype {array.dtype}, which is no dtype of "

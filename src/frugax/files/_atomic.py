@@ -8,11 +8,11 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from frugax.errors import OutputError
+from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 
 _REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
@@ -99,6 +99,32 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     """
     with replacing(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def check_own(
+    path: str | os.PathLike[str],
+    read: Callable[[str | os.PathLike[str]], object],
+    kind: str,
+) -> None:
+    """Refuse to write over anything but a file of the same kind.
+
+    Args:
+        path: where a file is to be written.
+        read: reads such a file, and raises `CorruptFileError` of any other.
+        kind: what such a file holds, for the message.
+
+    Raises:
+        OutputError: something else is there, or a file that is damaged.
+    """
+    try:
+        read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # nothing is there; what stands in a folder's place, writing will say
+    except (CorruptFileError, UnsupportedFileError, OSError) as e:
+        raise OutputError(
+            f"{os.fspath(path)} is in the way: it is no {kind} that can be read. Move "
+            "it away or name another path."
+        ) from e
 
 
 def _sync_folder(folder: Path) -> None:

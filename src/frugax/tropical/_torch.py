@@ -1,12 +1,15 @@
 """Tropical operations on torch tensors; imported only when one is met.
 
-Eager and out of place, so that gradients flow through them.
+torch shares the gradient of a maximum among equal terms, and gives one to the best of
+none. So products and closures note which term was the first best, and subtract a zero
+that falls as that term rises: no bit of theirs changes, and autograd follows the zero.
 """
 
 import math
 from collections.abc import Callable
 
 import torch
+from torch.autograd import forward_ad
 
 
 def has_zero(a: torch.Tensor) -> bool:
@@ -33,10 +36,20 @@ def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
     """`out[i, j]` is the best `a[i, k] + b[k, j]`, one k at a time."""
     if a.shape[1] == 0:
         return a.new_full((a.shape[0], b.shape[1]), _zero(kind))
-    out = a[:, :1] + b[0]
+    left, right = a.detach(), b.detach()
+    out = left[:, :1] + right[0]
+    first = torch.zeros_like(out, dtype=torch.long) if _followed(a, b) else None
     for k in range(1, a.shape[1]):
-        out = _better(kind)(out, a[:, k, None] + b[k])
-    return out
+        term = left[:, k, None] + right[k]
+        if first is not None:
+            first.masked_fill_(_gains(kind, term, out), k)
+        out = _better(kind)(out, term)
+    if first is None:
+        return out
+    change = _moving_zero(a).gather(1, first) + _moving_zero(b).gather(0, first)
+    # Nothing for the best of no term; not a number for what is none.
+    counts = torch.ones_like(out).masked_fill(out != out, math.nan)
+    return out - change * counts.masked_fill(out == _zero(kind), 0)
 
 
 def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
@@ -45,17 +58,30 @@ def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
     Raises:
         ValueError: there is such a cycle.
     """
-    better = _better(kind)
-    on = torch.eye(len(d), dtype=torch.bool, device=d.device)
-    out = torch.where(on, better(d, torch.zeros_like(d)), d)
-    for k in range(len(out)):
+    n, better, steps = len(d), _better(kind), d.detach()
+    on = torch.eye(n, dtype=torch.bool, device=d.device)
+    out = torch.where(on, better(steps, torch.zeros_like(steps)), steps)
+    before = None  # the vertex before the last on the best walk from `i` to `j`
+    if _followed(d):
+        before = torch.arange(n, device=d.device)[:, None].repeat(1, n)
+    for k in range(n):
         if out[k, k] != 0:
             raise ValueError(
                 f"vertex {k} lies on a cycle of weight {out[k, k].item()}, which gets "
                 "better with every round: there is no best walk."
             )
-        out = better(out, out[:, k, None] + out[k])
-    return out
+        through = out[:, k, None] + out[k]
+        if before is not None:
+            before = torch.where(_gains(kind, through, out), before[k], before)
+        out = better(out, through)
+    if before is None:
+        return out
+    # Walks are followed from their ends, twice as far in each round.
+    change = _moving_zero(d).gather(0, before).masked_fill(on, 0)
+    for _ in range((n - 1).bit_length()):
+        change = change + change.gather(1, before)
+        before = before.gather(1, before)
+    return out - change.masked_fill(out == _zero(kind), 0)
 
 
 def polynomial(
@@ -94,3 +120,20 @@ def _zero(kind: str) -> float:
 
 def _better(kind: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.maximum if kind == "max" else torch.minimum
+
+
+def _followed(*tensors: torch.Tensor) -> bool:
+    """Whether anything will ask for a derivative."""
+    backward = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return backward or any(
+        forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    )
+
+
+def _gains(kind: str, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    return new > old if kind == "max" else new < old
+
+
+def _moving_zero(a: torch.Tensor) -> torch.Tensor:
+    """Zeros whose derivative is that of `-a`; subtracting them keeps even -0."""
+    return (a.detach() - a).masked_fill(~a.detach().isfinite(), 0)

@@ -1,5 +1,6 @@
 """Campaigns: what they ask, what they learn, and that no money is lost."""
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Campaign, Entry, Failed, drive, simulated
+from frugax.causal.campaign import Campaign, Entry, Failed, _file, drive, simulated
 from frugax.errors import CorruptFileError, FrugaxError
 from tiers import mostly_thorough
 
@@ -81,8 +82,14 @@ def test_resumed_from_its_file_it_goes_on_as_if_nothing_had_happened(tmp_path):
 
 def test_nothing_known_gives_questions_but_no_recommendation():
     campaign = campaign_of()
-    with pytest.raises(FrugaxError, match="nothing is known yet"):
+    with pytest.raises(FrugaxError, match="nothing is known of y yet"):
         campaign.recommend()
+    ask = campaign.ask()
+    assert ask is not None
+    campaign.tell(ask, math.nan)  # it took place, and nothing was measured
+    with pytest.raises(FrugaxError, match="nothing is known of y yet"):
+        campaign.recommend()
+    assert not campaign.advise().stop
     ask = campaign.ask()
     assert ask is not None
     campaign.tell(ask, 1.5)  # a number is the target
@@ -140,7 +147,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
                 case 1:
                     campaign.tell(ask, math.nan)
                 case 2:
-                    campaign.tell(ask, {"y": [1.0, math.nan], "x": [math.nan, 0.3]})
+                    campaign.tell(ask, {"y": [1.0, math.nan], "x": math.nan})
                 case 3:
                     campaign.save(path)
                     campaign = Campaign.load(path)
@@ -150,7 +157,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
             paid += sum(Fraction(repr(costs[n])) for n in ask.intervention.values)
         assert paid <= Fraction(repr(limit))
         assert campaign.spent == float(paid)
-        if campaign.samples is not None:
+        if campaign.measured:
             best = campaign.recommend()
             assert best.low <= best.expected <= best.high
 
@@ -243,6 +250,13 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
             Campaign.load(path)
     with pytest.raises(FileNotFoundError):
         Campaign.load(tmp_path / "none")
+    # By hand: a limit below what is set aside.
+    plain = campaign._state
+    two = (*plain.entries, dataclasses.replace(plain.entries[0], id=1))
+    less = dataclasses.replace(plain.settings, budget=ExperimentBudget(n=1))
+    _file.write(path, dataclasses.replace(plain, settings=less, entries=two))
+    with pytest.raises(CorruptFileError, match="cost more than its budget"):
+        Campaign.load(path)
 
 
 def test_driven_to_its_end_it_answers_what_was_pending_first():

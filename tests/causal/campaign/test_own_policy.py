@@ -1,5 +1,7 @@
 """A policy of the user's own: a function in the place of a name."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,14 +39,18 @@ def test_a_function_chooses_and_is_given_again_to_go_on(tmp_path):
     assert [len(o.done) for o in seen] == [0, 1]
 
 
-def test_a_point_that_is_not_affordable_is_refused():
+def test_what_is_no_affordable_point_is_refused():
     made = causal.Campaign(
         variables={"a": (0, 1)},
         target="y",
         budget=ExperimentBudget(n=1),
-        policy=lambda outlook, rng: -1,
+        policy=lambda outlook, rng: given[0],
         worlds=8,
     )
+    given: list[Any] = [-1]
     with pytest.raises(ValueError, match="policy chose point -1"):
         made.ask()
+    for given[0] in (None, 1.0, True, "a", np.zeros(2)):
+        with pytest.raises(TypeError, match=r"the policy gave .* a whole number"):
+            made.ask()
     assert made.asks == ()

@@ -1,5 +1,6 @@
 """What a campaign refuses, with the value and its place, before anything is lost."""
 
+import gc
 import math
 
 import numpy as np
@@ -95,9 +96,10 @@ def test_answers_that_are_none_are_refused_and_cost_nothing():
         campaign.tell(ask, True)
     for data, message in (
         ({"y": []}, "at least one row"),
-        ({"y": ["a"]}, "'y' must hold numbers"),
-        (1e300, "float32 cannot hold"),
-        ({"z": 1.0}, "an answer needs 'y'"),
+        ({"y": ["a"]}, "'y' is no number in row 0"),
+        (1e300, "too large for float32"),
+        (10**400, "'y' is infinite"),
+        ({"w": 1.0}, "an answer needs 'y'"),
         ({"y": [1.0, 2.0, 3.0]}, r"gives 2 rows .*got 3: begin it with rows=3"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -125,7 +127,22 @@ def test_no_file_is_written_over_but_its_own(tmp_path):
         with pytest.raises(OutputError, match="c holds another campaign: go on with"):
             write(path)
     assert path.read_bytes() == kept
-    Campaign.load(path).keep(path)  # the same, later
+    again = Campaign.load(path)  # the same, later
+    for write in (again.save, again.keep):
+        with pytest.raises(OutputError, match="another writer has it open"):
+            write(path)
+    campaign.keep(path)  # once more is no other
+    campaign.tell_failed(0)
+    campaign.keep(tmp_path / "d")  # lets go of the first
+    for write in (again.save, again.keep):
+        with pytest.raises(OutputError, match="has changed since this campaign was"):
+            write(path)
+    again = Campaign.load(path)
+    again.keep(path)
+    del again, write
+    gc.collect()  # as good as the end of its process
+    campaign.save(path)
+    kept = path.read_bytes()
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
     with pytest.raises(OutputError, match="it is no campaign that can be read"):
@@ -162,3 +179,13 @@ def test_the_order_of_columns_changes_nothing():
         found.append((ask, campaign.recommend()))
     assert found[0] == found[1]
     assert not np.array_equal(data.values, turned.values)
+
+
+def test_single_answers_whose_digits_are_lost_are_named():
+    campaign = campaign_of()
+    for value in (1e9 + 3, 1e9 + 1):
+        ask = campaign.ask()
+        assert ask is not None
+        campaign.tell(ask, value)
+    with pytest.raises(ValueError, match="'y' is so far from 0 that float32"):
+        campaign.recommend()

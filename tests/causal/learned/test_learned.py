@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax import ExperimentBudget, causal
+from frugax import ExperimentBudget, SizeBudget, causal, compress
 from frugax.causal.learned import Demonstrations, play
 from frugax.causal.learned._board import MOST_SETS, PLACES, Board
 from frugax.causal.learned._experts import expert_demonstrations
 from frugax.causal.learned._features import features, recommended
 from frugax.causal.learned._game import answered
 from frugax.causal.learned._network import initial_weights, log_policy
-from frugax.errors import BudgetExceededError, CorruptFileError
+from frugax.errors import BudgetExceededError, CorruptFileError, OutputError
 
 
 def _moments(count, seed=0, worlds=8):
@@ -209,10 +209,34 @@ def test_campaigns_take_it_and_files_keep_it(tmp_path):
     assert outlook.affordable[choice.point]
     near = causal.compute_action_log_probability(kept, outlook, choice)
     assert near == pytest.approx(log_p, abs=0.01)
-    other = causal.AcquisitionPolicy({"place": np.ones((2, 2), np.float32)})
-    other.save(tmp_path / "other.fxz")
-    with pytest.raises(CorruptFileError, match="holds no policy"):
-        causal.AcquisitionPolicy.load(tmp_path / "other.fxz")
+
+
+def test_a_file_of_another_kind_is_neither_read_nor_replaced(tmp_path):
+    policy = causal.create_acquisition_policy(causal.PolicyConfig(hidden_dim=8))
+    wrong = {**policy.weights, "which": np.ones((2, 2), np.float32)}
+    other = tmp_path / "other.fxz"
+    compress.save(other, wrong, SizeBudget(max_abs=0))
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("precious: true")
+    with pytest.raises(CorruptFileError, match=r"no policy: weights\['which'\] must"):
+        causal.AcquisitionPolicy.load(other)
+    moments = _moments(2)
+    for path in (other, mine):
+        before = path.read_bytes()
+        for save in (policy.save, moments.save):
+            with pytest.raises(OutputError, match="is in the way"):
+                save(path)
+        assert path.read_bytes() == before
+    policy.save(tmp_path / "own.fxz")
+    policy.save(tmp_path / "own.fxz")  # its own kind it replaces
+    moments.save(tmp_path / "moments.npz")
+    moments.save(tmp_path / "moments.npz")
+    again = Demonstrations.load(tmp_path / "moments.npz")
+    np.testing.assert_array_equal(again.truth, moments.truth)
+    with pytest.raises(CorruptFileError, match="not a zip"):
+        Demonstrations.load(mine)
+    with pytest.raises(FileNotFoundError):
+        Demonstrations.load(tmp_path / "none")
 
 
 @pytest.mark.thorough
@@ -233,10 +257,31 @@ def test_experts_show_what_they_chose(expert, tmp_path):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: causal.GRPOConfig(group_size=1), "group_size must be >= 2, got 1"),
+        (
+            lambda: causal.GRPOConfig(group_size=1),
+            "group_size must be a whole number >= 2",
+        ),
         (lambda: causal.GRPOConfig(clip_ratio=0), "clip_ratio must be > 0"),
         (lambda: causal.GRPOConfig(entropy_coeff=-1), "entropy_coeff must be >= 0"),
-        (lambda: causal.PolicyConfig(hidden_dim=0), "hidden_dim must be >= 1"),
+        (lambda: causal.PolicyConfig(hidden_dim=0), "hidden_dim must be a whole"),
+        (
+            lambda: causal.AcquisitionPolicy(
+                {n: w * np.nan for n, w in _weights().items()}
+            ),
+            r"weights\['place'\] has values that are not finite",
+        ),
+        (
+            lambda: causal.clone_expert(
+                causal.create_acquisition_policy(), _moments(2), learning_rate=np.nan
+            ),
+            "learning_rate must be > 0 and finite, got nan",
+        ),
+        (
+            lambda: causal.clone_expert(
+                causal.create_acquisition_policy(), _moments(2), batch_size=10**9
+            ),
+            "batch_size must be <= 65536",
+        ),
         (lambda: expert_demonstrations(1, seed=0, expert="me"), "expert must be one"),
         (lambda: expert_demonstrations(0, seed=0), "campaigns must be >= 1"),
     ],

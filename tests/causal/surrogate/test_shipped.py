@@ -6,7 +6,7 @@ import pytest
 from frugax import SizeBudget, causal, compress
 from frugax.causal.surrogate import _shipped
 from frugax.causal.surrogate._network import initial_weights
-from frugax.errors import CorruptFileError
+from frugax.errors import CorruptFileError, OutputError
 
 
 def _chain(rows=60, extra=()):
@@ -98,6 +98,12 @@ def test_files(tmp_path):
     compress.save(tmp_path / "t.fxz", {"w": np.ones(3)}, SizeBudget(max_abs=0))
     with pytest.raises(CorruptFileError, match="no surrogate"):
         causal.load_surrogate(tmp_path / "t.fxz")
+    with pytest.raises(OutputError, match="it is no surrogate that can be read"):
+        causal.save_surrogate(tmp_path / "t.fxz", surrogate)
+    arrays = {**surrogate.weights, "temperature": np.ones(1), "edge": np.ones((3, 1))}
+    compress.save(tmp_path / "u.fxz", arrays, SizeBudget(max_abs=0))
+    with pytest.raises(CorruptFileError, match=r"edge is not of shape \(4, 1\)"):
+        causal.load_surrogate(tmp_path / "u.fxz")
     with pytest.raises(ValueError, match="temperature"):
         surrogate.with_temperature(0.0)
 

@@ -112,3 +112,21 @@ def test_one_outlier_does_not_stretch_the_range():
     calm = basis_of(values)
     values[0] = 1e6
     np.testing.assert_allclose(basis_of(values).half, calm.half, rtol=0.05)
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1e9])
+def test_the_unit_of_a_column_does_not_matter(unit):
+    values = data_of(np.random.default_rng(0), 60)
+    told = []
+    for size in (1.0, unit):
+        basis = basis_of(values * size)
+        _, mechanisms = fit_mechanism(
+            values[:, 1] * size, values[:, :1] * size, (0,), basis
+        )
+        at = basis.scaled(np.linspace(-2, 2, 9)[:, None] * size, 0)
+        told.append(mechanisms[0].mean()([at]) / size)
+    np.testing.assert_allclose(told[1], told[0], atol=1e-6)
+    # Rounding alone is no spread: a constant stays where it is.
+    constant = np.full((40, 1), 0.1 * unit)
+    assert basis_of(constant).half == 1
+    assert fit_mechanism(constant[:, 0], constant[:, :0], (), basis)[1][0].spread == 1

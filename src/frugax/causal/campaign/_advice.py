@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.policy import POLICIES, Outlook, value_of
+from frugax.causal.policy import POLICIES, SURE, Outlook, value_of
 from frugax.causal.scm import intervene
 
 from ._known import Known
@@ -29,15 +29,15 @@ def recommendation(known: Known, settings: Settings) -> Recommendation:
     where, values = outlook.points.at(best)
     names = [known.names[v] for v in where]
     expected, low, high = interval(outlook, best, settings)
-    behind = _behind(outlook)
     return Recommendation(
         intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
         expected=expected,
         low=low,
         high=high,
-        right=_right(behind, known, settings),
+        right=_right(outlook, known, settings),
         keeps=float(outlook.allowed[:, best].mean()),
-        regret=float(behind.mean()),
+        warning=_warning(outlook, settings),
+        regret=float(_behind(outlook).mean()),
     )
 
 
@@ -61,19 +61,22 @@ def advice(
         known: the worlds.
         outlook: what they say, with the experiments that can still be paid.
         settings: of the campaign.
-        answered: whether an experiment was.
+        answered: whether an experiment gave a value of the target.
         late: whether the campaign's time is over.
     """
-    right = _right(_behind(outlook), known, settings)
+    right = _right(outlook, known, settings)
+    warning = _warning(outlook, settings)
+    broken = f" Beware: {warning}." if warning else ""
     if late or not outlook.affordable.any():
         what = (
             "the time is over." if late else "the budget pays for no more experiments."
         )
-        return Advice(stop=True, why=what, value=None, right=right)
+        why = f"{what}{broken}"
+        return Advice(stop=True, why=why, value=None, right=right)
     best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
     value = value_of(outlook, best)
     if not answered:
-        stop, why = False, "no experiment has been answered yet."
+        stop, why = False, "no experiment has given a value of the target yet."
     elif right >= settings.sure:
         stop = True
         why = (
@@ -91,21 +94,37 @@ def advice(
         why = (
             f"the best experiment is worth {value.total:.3g} and costs {value.cost:g}."
         )
-    return Advice(stop=stop, why=why, value=value, right=right)
+    return Advice(stop=stop, why=why + broken, value=value, right=right)
 
 
-def _right(
-    behind: Float[np.ndarray, " worlds"], known: Known, settings: Settings
-) -> float:
+def _right(outlook: Outlook, known: Known, settings: Settings) -> float:
     """Probability that the recommendation is within the tolerance of the best.
+
+    Where it breaks a constraint it is not, however small the target becomes.
 
     The share of worlds that say so, to a power that makes it come true as often as it
     says; and never quite 1, as there are only so many worlds.
     """
     told = settings.tolerance
     tolerance = _TOLERANCE * known.scale if told is None else told
-    agree = int((behind <= tolerance).sum())
-    return ((agree + 0.5) / (len(behind) + 1)) ** _CAUTION
+    good = (_behind(outlook) <= tolerance) & outlook.allowed[:, outlook.best]
+    return ((int(good.sum()) + 0.5) / (len(good) + 1)) ** _CAUTION
+
+
+def _warning(outlook: Outlook, settings: Settings) -> str:
+    """That nothing is likely to keep the constraints; empty where something is."""
+    keeps = float(outlook.allowed[:, outlook.best].mean())
+    if keeps >= SURE:
+        return ""
+    bounds: list[str] = []
+    for name, (low, high) in settings.constraints.items():
+        below = "" if low is None else f"{low:g} <= "
+        above = "" if high is None else f" <= {high:g}"
+        bounds.append(f"{below}{name}{above}")
+    return (
+        f"nothing is likely to keep {', '.join(bounds)}: the recommendation does with "
+        f"probability {keeps:.0%}"
+    )
 
 
 def _behind(outlook: Outlook) -> Float[np.ndarray, " worlds"]:

@@ -16,46 +16,73 @@ def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
         data: a table (`Samples`, or a frame with named columns), a mapping from
             variables to a number or several, or one number for the target. NaN is
             missing.
-        values: what was set, and to what; this is what counts, whatever the table
-            says.
+        values: what was set, and to what.
         target: the variable that one number is for.
 
     Raises:
         TypeError: it is none of these.
-        ValueError: there are no rows, or columns of different lengths.
+        ValueError: there are no rows, columns of different lengths or with what is no
+            number; or it says that something else was set.
     """
-    if isinstance(data, bool | np.bool_):  # a number to Python, but no measurement
-        raise TypeError(f"an answer is a table or a number, got {data}.")
-    if isinstance(data, Samples):
-        columns = {name: data[name] for name in data.variables}
-    elif hasattr(data, "columns"):
-        columns = {str(name): np.asarray(data[name]) for name in data.columns}
-    elif isinstance(data, Mapping):
-        columns = {str(name): np.asarray(column) for name, column in data.items()}
-    elif isinstance(data, int | float | np.number | np.ndarray):
-        columns = {target: np.asarray(data)}
-    else:
-        raise TypeError(
-            "an answer is a table, a mapping from variables to values or a number for "
-            f"{target!r}, got a {type(data).__name__}."
-        )
-    arrays = {name: _numbers(name, column) for name, column in columns.items()}
-    lengths = {name: len(column) for name, column in arrays.items()}
-    n = max(lengths.values(), default=0)
-    if n == 0:
+    rows = data if isinstance(data, Samples) else _table(data, target)
+    if not len(rows):
         raise ValueError(
             "an answer needs at least one row: give NaN where a value is missing, or "
             "say that the experiment failed."
         )
-    for name, length in lengths.items():
-        if length not in (1, n):
-            raise ValueError(f"{name!r} has {length} rows where others have {n}.")
+    return _with_set(rows, values) if values else rows
+
+
+def _table(data: Any, target: str) -> Samples:
+    """What is no `Samples` yet as one; nothing is set in it.
+
+    Raises:
+        TypeError: it is no table and no number.
+        ValueError: columns are of different lengths or hold what is no number.
+    """
+    if isinstance(data, bool | np.bool_):  # a number to Python, but no measurement
+        raise TypeError(f"an answer is a table or a number, got {data}.")
+    if isinstance(data, int | float | np.number | np.ndarray):
+        data = {target: data}
+    elif not isinstance(data, Mapping) and not hasattr(data, "columns"):
+        raise TypeError(
+            "an answer is a table, a mapping from variables to values or a number for "
+            f"{target!r}, got a {type(data).__name__}."
+        )
+    if isinstance(data, Mapping):
+        # One number stands for every row; a list of one is one row.
+        n = max((len(c) for c in data.values() if np.ndim(c) == 1), default=1)
+        data = {k: [c] * n if np.ndim(c) == 0 else c for k, c in data.items()}
+    return Samples.from_frame(data)
+
+
+def _with_set(rows: Samples, values: Mapping[str, float]) -> Samples:
+    """The rows with what was asked for, marked as set.
+
+    Raises:
+        ValueError: they say that something else was set.
+    """
     for name, value in values.items():
-        arrays[name] = np.full(n, value)
-    names = tuple(arrays)
-    table = np.stack([np.broadcast_to(arrays[name], n) for name in names], axis=1)
-    set_ = np.tile([name in values for name in names], (n, 1))
-    return Samples(names, table.astype(np.float32), set_)
+        if name in rows.variables:
+            told = rows[name]
+            other = np.isfinite(told) & ~np.isclose(told, value, rtol=1e-6, atol=1e-30)
+            if other.any():
+                raise ValueError(
+                    f"the experiment sets {name!r} to {value!r}, and an answer has "
+                    f"{told[other][0]:.9g}: leave {name!r} out if it was set as asked; "
+                    "else the answer is of another experiment."
+                )
+    marked = {n for n in rows.variables if rows.intervened[:, rows.index(n)].any()}
+    if marked and marked != {*values} & {*rows.variables}:
+        raise ValueError(
+            f"the experiment sets {', '.join(values)}, and these samples are marked as "
+            f"setting {', '.join(sorted(marked)):.200}."
+        )
+    names = tuple(dict.fromkeys((*rows.variables, *values)))
+    table = np.empty((len(rows), len(names)), np.float32)
+    for j, name in enumerate(names):
+        table[:, j] = values[name] if name in values else rows[name]
+    return Samples(names, table, np.tile([n in values for n in names], (len(rows), 1)))
 
 
 def check_answer(
@@ -110,20 +137,3 @@ def _widened(samples: Samples, names: tuple[str, ...]) -> Samples:
             i = samples.variables.index(name)
             values[:, j], set_[:, j] = samples.values[:, i], samples.intervened[:, i]
     return Samples(names, values, set_)
-
-
-def _numbers(name: str, column: np.ndarray) -> np.ndarray:
-    try:
-        found = np.atleast_1d(np.asarray(column, np.float64))
-    except (TypeError, ValueError) as e:
-        raise ValueError(f"{name!r} must hold numbers, got {column!r:.80}.") from e
-    if found.ndim != 1:
-        raise ValueError(f"{name!r} must be one column, got shape {found.shape}.")
-    with np.errstate(over="ignore"):
-        narrow = found.astype(np.float32)
-    if np.isinf(narrow).any():
-        raise ValueError(
-            f"{name!r} is {found[np.isinf(narrow)][0]}, which float32 cannot hold: "
-            "give NaN where a value is missing."
-        )
-    return found

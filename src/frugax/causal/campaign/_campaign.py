@@ -4,6 +4,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ class Campaign(Record):
 
         Raises:
             InfeasibleBudgetError: not even the cheapest experiment can be paid.
-            TypeError: the budget is none, or `variables` no mapping.
+            TypeError: the budget is none, `variables` no mapping, or `policy` neither
+                a name nor a function.
             ValueError: an argument is out of its range or names something unknown.
         """
         super().__init__(
@@ -103,6 +105,7 @@ class Campaign(Record):
             )
         )
         self._own_policy = None if isinstance(policy, str) else policy
+        _check_policy(policy)
         self._looked: tuple[State, Known] | None = None
 
     @classmethod
@@ -112,6 +115,9 @@ class Campaign(Record):
         Args:
             settings: what it is told.
             policy: the function, where the settings name none of those there are.
+
+        Raises:
+            TypeError: `policy` is no function.
         """
         return cls._of(State(settings=settings, began_s=time.time()), policy)
 
@@ -120,6 +126,8 @@ class Campaign(Record):
         campaign = cls.__new__(cls)
         Record.__init__(campaign, state)
         campaign._own_policy = policy
+        if policy is not None:
+            _check_policy(policy)
         campaign._looked = None
         return campaign
 
@@ -136,6 +144,7 @@ class Campaign(Record):
         Raises:
             CorruptFileError: the file is damaged, or no campaign.
             FileNotFoundError: there is none.
+            TypeError: `policy` is no function.
             UnsupportedFileError: it is of a newer version.
         """
         return cls._of(_file.read(path), policy)
@@ -189,6 +198,7 @@ class Campaign(Record):
 
         Raises:
             FrugaxError: the policy is a function that was not given to `load`.
+            TypeError: the policy gave no whole number.
             ValueError: an edge names a variable that no row has; or the policy chose
                 what is not affordable.
         """
@@ -203,6 +213,12 @@ class Campaign(Record):
             return None
         rng = np.random.default_rng([self.settings.seed, len(entries), 1])
         point = policy(outlook, rng)
+        if isinstance(point, bool) or not isinstance(point, Integral):
+            raise TypeError(
+                f"the policy gave {point!r:.80}, but must give the position of a point "
+                "of outlook.points, a whole number."
+            )
+        point = int(point)
         if not (0 <= point < len(outlook.points) and outlook.affordable[point]):
             raise ValueError(
                 f"the policy chose point {point} of {len(outlook.points)}, which is "
@@ -304,13 +320,14 @@ class Campaign(Record):
         """The intervention that is best on average over what may be true.
 
         Raises:
-            FrugaxError: nothing was told yet.
+            FrugaxError: no value of the target was told yet.
             ValueError: an edge names a variable that no row has.
         """
-        if self._state.table is None:
+        if not self.measured:
             raise FrugaxError(
-                "nothing is known yet: tell observations, or the answer of an "
-                "experiment, before you ask for a recommendation."
+                f"nothing is known of {self.settings.target} yet: tell observations, "
+                "or the answer of an experiment, in which it was measured, before you "
+                "ask for a recommendation."
             )
         return recommendation(self.look(), self.settings)
 
@@ -325,7 +342,7 @@ class Campaign(Record):
             known,
             self._affordable(known),
             self.settings,
-            answered=any(e.status == "answered" for e in self._state.entries),
+            answered=self._has_target(self._state.of_entry >= 0),
             late=self._late,
         )
 
@@ -366,6 +383,19 @@ class Campaign(Record):
             known.outlook,
             affordable=np.array(fits)[known.outlook.points.group],
             left=min((limit / each[n] for n, limit in limits.items()), default=np.inf),
+        )
+
+
+def _check_policy(policy: object) -> None:
+    """Refuse what is neither a name nor a function.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if not isinstance(policy, str) and not callable(policy):
+        raise TypeError(
+            f"policy must be one of {', '.join(POLICIES)}, or a function of an outlook "
+            f"and a generator, got {policy!r:.80}."
         )
 
 

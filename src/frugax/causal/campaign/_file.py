@@ -16,9 +16,9 @@ from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
 from frugax.causal.worlds import Shape, Shapes
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
-from frugax.files import write_whole
+from frugax.files import lock, why_not_written, write_whole
 
-from ._ledger import Entry
+from ._ledger import Entry, left
 from ._settings import Settings
 
 _FORMAT = "frugax campaign"
@@ -50,11 +50,40 @@ class State:
     shaped: tuple[str, ...] = ()
 
 
+def lock_of(path: str | os.PathLike[str]) -> Path:
+    """The file beside a campaign's that is locked: every write replaces the latter."""
+    return Path(f"{os.fspath(path)}.lock")
+
+
+def hold(path: str | os.PathLike[str]) -> io.FileIO:
+    """Keep others from writing a campaign's file until this is closed.
+
+    The system ends the lock with the process, `kill -9` included.
+
+    Args:
+        path: of the campaign.
+
+    Raises:
+        OutputError: another holds it, or the folder cannot be written.
+    """
+    beside = lock_of(path)
+    try:
+        file = io.FileIO(beside, "a")
+    except OSError as e:
+        raise OutputError(why_not_written(beside, e)) from e
+    try:
+        lock(file, Path(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def check_free(path: str | os.PathLike[str], state: State) -> None:
     """Refuse to write over anything but an earlier state of the same campaign.
 
     Raises:
-        OutputError: another campaign is there, or no campaign at all.
+        OutputError: another campaign is there, a later state, or no campaign at all.
     """
     try:
         there = read(path)
@@ -70,6 +99,24 @@ def check_free(path: str | os.PathLike[str], state: State) -> None:
             f"{os.fspath(path)} holds another campaign: go on with that one by "
             "Campaign.load, or name another path."
         )
+    if not _goes_on(there, state):
+        raise OutputError(
+            f"{os.fspath(path)} has changed since this campaign was read from it: read "
+            "it again by Campaign.load, or name another path."
+        )
+
+
+def _goes_on(there: State, state: State) -> bool:
+    """Whether nothing of one state is lost where the other replaces it."""
+    rows = len(there.of_entry)
+    return (
+        len(there.entries) <= len(state.entries)
+        and all(
+            old.values == new.values and old.status in ("pending", new.status)
+            for old, new in zip(there.entries, state.entries, strict=False)
+        )
+        and there.of_entry.tolist() == state.of_entry[:rows].tolist()
+    )
 
 
 def write(path: str | os.PathLike[str], state: State) -> None:
@@ -161,8 +208,11 @@ def _state(told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> State:
         raise ValueError("its experiments are not numbered from 0")
     if len(of_entry) and not -1 <= of_entry.min() <= of_entry.max() < len(entries):
         raise ValueError("a row belongs to no experiment")
+    settings = from_plain(Settings, told["settings"])
+    if min(left(settings.budget, entries).values(), default=0) < 0:
+        raise ValueError("its experiments cost more than its budget")
     return State(
-        settings=from_plain(Settings, told["settings"]),
+        settings=settings,
         began_s=float(told["began_s"]),
         entries=entries,
         table=table,

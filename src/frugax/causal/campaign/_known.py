@@ -60,7 +60,8 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
-        ValueError: an edge or a constraint names a variable that no row has.
+        ValueError: an edge or a constraint names a variable that no row has; or the
+            target is so far from 0 that its digits are lost.
     """
     settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
@@ -88,6 +89,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         required=required,
         forbidden=forbidden,
     )
+    _check_digits(settings.target, values[:, target])
     scale = _scale(values[:, target], observed)
     outcomes, one_row = _outcomes(
         settings, values[:, target], of_entry, entries, names, scale
@@ -229,6 +231,27 @@ def _strength(table: Samples, name: str, target: str) -> float:
     y = (y - y.mean()) / y.std()
     explained = fit @ np.linalg.lstsq(fit, y, rcond=None)[0]
     return float(explained.var())
+
+
+def _check_digits(name: str, values: Float[np.ndarray, " n"]) -> None:
+    """Refuse a target whose differences float32 has rounded away.
+
+    A table of float64 is refused when it is told; single numbers can only be judged
+    together, and only where they are so large that whole numbers are rounded.
+
+    Raises:
+        ValueError: at least two values differ by no more than some of its steps.
+    """
+    seen = values[np.isfinite(values)]
+    if len(seen) < 2:
+        return
+    largest = np.abs(seen).max()
+    if largest >= 2**24 and seen.std() < 300 * np.spacing(np.float32(largest)):
+        raise ValueError(
+            f"{name!r} is so far from 0 that float32 loses what its values differ by "
+            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
+            "answers have a constant subtracted."
+        )
 
 
 def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:

@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Literal
 
 from frugax.budget import ExperimentBudget
+from frugax.causal.scm import intervene
 
 Status = Literal["pending", "answered", "failed", "refunded"]
 
@@ -69,7 +70,8 @@ def waiting(entries: Sequence[Entry], ask: object) -> Entry:
 
     Raises:
         TypeError: it is none of these.
-        ValueError: there is no such experiment, or it has been answered.
+        ValueError: there is no such experiment, it has been answered, or the question
+            is of another campaign.
     """
     number = getattr(ask, "id", ask)
     if isinstance(number, bool) or not isinstance(number, Integral):
@@ -79,6 +81,13 @@ def waiting(entries: Sequence[Entry], ask: object) -> Entry:
         if entry.id == number:
             if entry.status != "pending":
                 raise ValueError(f"experiment {number} is {entry.status} already.")
+            asked = getattr(ask, "intervention", ask)
+            if getattr(asked, "values", entry.values) != entry.values:
+                raise ValueError(
+                    f"experiment {number} of this campaign is "
+                    f"{intervene(**entry.values)}, and this question is {asked}: it is "
+                    "of another campaign."
+                )
             return entry
     raise ValueError(f"there is no experiment {number}: {len(entries)} were asked.")
 

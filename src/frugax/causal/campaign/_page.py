@@ -74,7 +74,7 @@ def _heading(
         f"{advice}"
     )
     tiles: list[tuple[str, str]] = []
-    if campaign.samples is not None:
+    if campaign.measured:
         best = campaign.recommend()
         tiles = [
             ("recommended", str(best.intervention)),
@@ -82,6 +82,8 @@ def _heading(
             ("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
             ("as good as the best", f"{best.right:.0%} sure"),
         ]
+        if campaign.settings.constraints:
+            tiles.append(("keeps the constraints", f"{best.keeps:.0%} sure"))
         if truth is not None:
             tiles.append(("true regret", f"{_regret(truth, best.value):.3g}"))
     tiles.append(("spent", f"{campaign.spent:g}"))
@@ -130,7 +132,7 @@ def _course(
         "low": np.array([s.forecast.best_low for s in steps]),
         "high": np.array([s.forecast.best_high for s in steps]),
     }
-    if campaign.samples is not None:
+    if campaign.measured:
         best = campaign.recommend()
         cost = np.append(cost, campaign.spent)
         ends = (best.expected, best.low, best.high)
@@ -146,7 +148,7 @@ def _course(
     ]
     if truth is not None:
         advised = [s.forecast.best for s in steps]
-        if campaign.samples is not None:
+        if campaign.measured:
             advised.append(campaign.recommend().value)
         regret = np.array([_regret(truth, values) for values in advised])
         charts.append(

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ class Record:
     def __init__(self, state: State) -> None:
         self._state = state
         self._path: str | os.PathLike[str] | None = None
+        self._let_go: weakref.finalize[..., Record] | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it into one file, whole or not at all.
@@ -31,24 +33,48 @@ class Record:
             path: the file; one that is there must be of this campaign.
 
         Raises:
-            OutputError: it cannot be written, or something else is there.
+            OutputError: it cannot be written, something else or a later state is
+                there, or another campaign that goes on keeps it.
         """
         _file.check_free(path, self._state)
-        _file.write(path, self._state)
+        if self._keeps(path) or not _file.lock_of(path).exists():
+            _file.write(path, self._state)
+            return
+        with _file.hold(path):
+            _file.write(path, self._state)
 
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Save now, and from now on before every question and after every answer.
 
         Whatever kills the process then costs at most the question nobody has answered.
+        As long as this campaign is there, no other may write the file.
 
         Args:
             path: the file; one that is there must be of this campaign.
 
         Raises:
-            OutputError: it cannot be written, or something else is there.
+            OutputError: it cannot be written, something else or a later state is
+                there, or another campaign that goes on keeps it.
         """
-        self.save(path)
+        if self._keeps(path):
+            return
+        _file.check_free(path, self._state)
+        held = _file.hold(path)
+        try:
+            _file.check_free(path, self._state)  # nobody else can change it now
+            _file.write(path, self._state)
+        except BaseException:
+            held.close()
+            raise
+        if self._let_go is not None:
+            self._let_go()
+        self._let_go = weakref.finalize(self, held.close)
         self._path = path
+
+    def _keeps(self, path: str | os.PathLike[str]) -> bool:
+        return self._path is not None and os.path.realpath(path) == os.path.realpath(
+            self._path
+        )
 
     @property
     def settings(self) -> Settings:
@@ -69,6 +95,17 @@ class Record:
     def samples(self) -> Samples | None:
         """All rows that were told; None before there are any."""
         return self._state.table
+
+    @property
+    def measured(self) -> bool:
+        """Whether any row has a value of the target: else nothing is known of it."""
+        return self._has_target(self._state.of_entry >= -1)
+
+    def _has_target(self, which: np.ndarray) -> bool:
+        table, target = self._state.table, self.settings.target
+        if table is None or target not in table.variables:
+            return False
+        return bool(np.isfinite(table[target][which]).any())
 
     def rows_of(self, entry: Entry) -> Samples:
         """The rows that an experiment gave; none if it has none.

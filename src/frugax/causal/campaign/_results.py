@@ -46,8 +46,10 @@ class Recommendation:
         expected: the target's mean under it, in its unit.
         low: lower end of the 90 % interval of that mean.
         high: upper end of it.
-        right: probability that it is within the tolerance of the best.
+        right: probability that it keeps the constraints and is within the tolerance of
+            the best.
         keeps: probability that it keeps the constraints.
+        warning: that nothing is likely to keep them; empty where something is.
         regret: by how much the best is expected to be better, in the target's unit.
     """
 
@@ -57,6 +59,7 @@ class Recommendation:
     high: float
     right: float
     keeps: float
+    warning: str
     regret: float
 
     @property
@@ -68,6 +71,7 @@ class Recommendation:
         return (
             f"{self.intervention}: {self.expected:.4g} ({self.low:.4g} to "
             f"{self.high:.4g}); as good as the best with probability {self.right:.0%}"
+            f"{'; ' if self.warning else ''}{self.warning}"
         )
 
 
@@ -79,7 +83,8 @@ class Advice:
         stop: whether to stop.
         why: in one sentence.
         value: of the most valuable experiment that can be paid; None if there is none.
-        right: probability that the recommendation is within the tolerance of the best.
+        right: probability that the recommendation keeps the constraints and is within
+            the tolerance of the best.
     """
 
     stop: bool

@@ -165,6 +165,8 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
         raise ValueError(f"{name!r} is no column: it needs one value for each row.")
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
         return column.astype(np.float64)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
+        raise ValueError(f"{name!r} holds dates or times: give them as numbers.")
     cells = _cells(column)
     numbers = np.empty(len(cells))
     for row, cell in enumerate(cells):
@@ -202,6 +204,8 @@ def _number(cell: Any) -> float | None:
         return None
     try:
         return float(cell)
+    except OverflowError:
+        return math.inf  # `Samples` says where it stands
     except (TypeError, ValueError):
         return None
 

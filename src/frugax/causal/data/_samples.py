@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ._csv import columns_of_csv
-from ._frames import arrays_of
+from ._frames import arrays_of, as_float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,12 +37,14 @@ class Samples:
                 f"variables must be given, each once; got {self.variables!r:.200}."
             )
         for what, dtype in (("values", np.float32), ("intervened", np.bool_)):
-            array = np.asarray(getattr(self, what), dtype)
+            array = np.asarray(getattr(self, what))
             if array.ndim != 2 or array.shape[1] != d:
                 raise ValueError(
                     f"{what} has shape {array.shape}, but {d} variables need (n, {d})."
                 )
-            object.__setattr__(self, what, array)
+            if array.dtype == np.float64:
+                array = as_float32(array, self.variables)
+            object.__setattr__(self, what, np.asarray(array, dtype))
         if len(self.values) != len(self.intervened):
             raise ValueError(
                 f"values has {len(self.values)} rows and intervened "
@@ -64,9 +66,12 @@ class Samples:
             values: `(n, d)`.
 
         Raises:
-            ValueError: the shapes do not fit.
+            ValueError: the shapes do not fit, or float32 would lose what the values
+                of a column differ by.
         """
-        values = np.asarray(values, np.float32)
+        values = np.asarray(values)
+        if values.dtype != np.float32:
+            values = values.astype(np.float64)
         return cls(tuple(variables), values, np.zeros(values.shape, bool))
 
     @classmethod

@@ -45,7 +45,9 @@ class Board:
     @property
     def playable(self) -> Bool[np.ndarray, "*b v k"]:
         """The places whose experiments can be paid."""
-        return self.there & (self.price <= self.purse[..., None] + 1e-6)[..., None]
+        # A share of the price for rounding, whatever the currency.
+        paid = self.price * (1 - 1e-6) <= self.purse[..., None]
+        return self.there & paid[..., None]
 
     def take(self, which: np.ndarray | slice) -> "Board":
         """Some of many, or one of them several times."""
@@ -99,7 +101,8 @@ def board_of(outlook: Outlook) -> Board:
             at = mine[part]
             best = np.lexsort((loss[:, at].mean(0), -hoped[at]))[0]
             point[row, k], there[row, k] = at[best], True
-        width = np.ptp(values, axis=0) + 1e-9
+        width = np.ptp(values, axis=0)
+        width = np.where(width > 0, width, 1.0)
         for value in done.get(where, ()):
             nearest = [
                 (np.abs(values[part] - value) / width).sum(1).min() for part in parts

@@ -11,7 +11,10 @@ from frugax import train
 from ._experts import Demonstrations
 from ._features import features
 from ._network import Weights, log_policy
+from ._numbers import check_kind, check_real, check_whole
 from ._policy import AcquisitionPolicy
+
+_MOST_MOMENTS = 1 << 16
 
 
 def clone_expert(
@@ -29,7 +32,7 @@ def clone_expert(
         policy: to begin with.
         shown: what the expert knew and chose.
         steps: to take.
-        batch_size: moments a step.
+        batch_size: moments a step; at most 65,536.
         learning_rate: the largest; it falls to nothing.
         seed: of the order.
 
@@ -37,11 +40,21 @@ def clone_expert(
         The policy, and what `frugax.train.fit` says of the training.
 
     Raises:
-        ValueError: a number is out of its range.
+        TypeError: it is no policy with weights, or what was shown is no
+            `Demonstrations`.
+        ValueError: a number is out of its range, or training gave weights that are
+            not finite.
     """
-    if steps < 1 or batch_size < 1:
+    check_kind("policy", policy, AcquisitionPolicy)
+    check_kind("shown", shown, Demonstrations)
+    check_whole("steps", steps, 1)
+    check_whole("batch_size", batch_size, 1)
+    check_whole("seed", seed, 0)
+    check_real("learning_rate", learning_rate)
+    if batch_size > _MOST_MOMENTS:
         raise ValueError(
-            f"steps and batch_size must be >= 1, got {steps} and {batch_size}."
+            f"batch_size must be <= {_MOST_MOMENTS}, got {batch_size}: each moment "
+            "takes 8 KB, several times over."
         )
     told, playable = features(shown.board), shown.board.playable
     rate = optax.cosine_decay_schedule(learning_rate, steps)

@@ -5,8 +5,9 @@ They are what a policy is first taught, and where it begins to play itself.
 
 import dataclasses
 import os
+import zipfile
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,6 +17,8 @@ from frugax.causal.campaign import Campaign
 from frugax.causal.environments import Environment, environment_of
 from frugax.causal.policy import POLICIES, Outlook, Policy
 from frugax.causal.scm import generate
+from frugax.errors import CorruptFileError
+from frugax.files import check_own, replacing
 
 from ._board import PLACES, Board, board_of, stacked
 
@@ -91,14 +94,23 @@ class Demonstrations:
         """Write them to a NumPy archive.
 
         Args:
-            path: the file; its name should end with `.npz`.
+            path: the file; its name should end with `.npz`. One that is there must
+                hold demonstrations.
+
+        Raises:
+            OutputError: it cannot be written, or something else is there.
         """
+        check_own(path, Demonstrations.load, "file of demonstrations")
         arrays = {
             f.name: getattr(self.board, f.name) for f in dataclasses.fields(Board)
         }
-        with Path(path).open("wb") as file:
+        with replacing(path) as file:
             np.savez_compressed(
-                file, True, truth=self.truth, choice=self.choice, **arrays
+                file,
+                allow_pickle=False,
+                truth=self.truth,
+                choice=self.choice,
+                **arrays,
             )
 
     @classmethod
@@ -107,14 +119,24 @@ class Demonstrations:
 
         Args:
             path: the file.
+
+        Raises:
+            CorruptFileError: it is damaged, or holds something else.
+            FileNotFoundError: there is none.
         """
-        with np.load(path, allow_pickle=False) as file:
-            names = [f.name for f in dataclasses.fields(Board)]
-            return cls(
-                board=Board(**{name: file[name] for name in names}),
-                truth=file["truth"],
-                choice=file["choice"],
-            )
+        names = [f.name for f in dataclasses.fields(Board)]
+        try:
+            # First as an archive: of what is none NumPy says that it is a pickle.
+            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+                return cls(
+                    board=Board(**{name: file[name] for name in names}),
+                    truth=file["truth"],
+                    choice=file["choice"],
+                )
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as e:
+            raise CorruptFileError(
+                f"{os.fspath(path)} holds no demonstrations, or is damaged: {e}."
+            ) from e
 
 
 def random_tasks(

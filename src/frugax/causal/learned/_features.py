@@ -27,7 +27,8 @@ def unit(board: Board) -> Float[np.ndarray, " b"]:
     count = np.maximum(there.sum((1, 2, 3)) * board.loss.shape[1], 1)
     centre = (board.loss * there).sum((1, 2, 3)) / count
     apart = (board.loss - centre[:, None, None, None]) * there
-    return np.sqrt((apart**2).sum((1, 2, 3)) / count) + 1e-6 * (board.noise + 1e-6)
+    size = np.sqrt((apart**2).sum((1, 2, 3)) / count) + 1e-6 * board.noise
+    return np.where(size > 0, size, 1)
 
 
 def features(board: Board) -> Float[np.ndarray, "b v k f"]:

@@ -24,6 +24,7 @@ from frugax import train
 from ._experts import Demonstrations
 from ._game import play
 from ._network import Weights, entropy_of, log_policy
+from ._numbers import check_kind, check_real, check_whole
 from ._policy import AcquisitionPolicy
 
 
@@ -62,20 +63,15 @@ class GRPOConfig:
             ("ppo_epochs", 1),
             ("num_iterations", 1),
         ):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"{name} must be >= {least}, got {getattr(self, name)}."
-                )
+            check_whole(name, getattr(self, name), least)
         for name in ("clip_ratio", "max_grad_norm", "learning_rate"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ValueError(
-                    f"{name} must be > 0 and finite, got {getattr(self, name)}."
-                )
+            check_real(name, getattr(self, name))
         for name in ("entropy_coeff", "kl_penalty_coeff"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(
-                    f"{name} must be >= 0 and finite, got {getattr(self, name)}."
-                )
+            check_real(name, getattr(self, name), zero=True)
+        if not isinstance(self.scale_rewards, bool):
+            raise ValueError(
+                f"scale_rewards must be True or False, got {self.scale_rewards!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +134,13 @@ def collect_grpo_batch(
         moments: of campaigns on models whose truth is known.
         config: sizes.
         seed: of choices and answers.
+
+    Raises:
+        TypeError: an argument is of another class.
     """
+    check_kind("policy", policy, AcquisitionPolicy)
+    check_kind("moments", moments, Demonstrations)
+    check_kind("config", config, GRPOConfig)
     group = config.group_size
     each = moments.take(np.repeat(np.arange(len(moments)), group))
     played = play(
@@ -236,8 +238,14 @@ def create_grpo_trainer(
     Args:
         policy: untrained, or taught by an expert.
         config: how it learns; the usual way by default.
+
+    Raises:
+        TypeError: it is no policy with weights, or the config no `GRPOConfig`.
     """
-    return GRPOTrainer(policy, config or GRPOConfig())
+    config = GRPOConfig() if config is None else config
+    check_kind("policy", policy, AcquisitionPolicy)
+    check_kind("config", config, GRPOConfig)
+    return GRPOTrainer(policy, config)
 
 
 def grpo_loss(config: GRPOConfig) -> Callable[[Weights, dict[str, Any]], Any]:

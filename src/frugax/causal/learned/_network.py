@@ -42,6 +42,29 @@ def initial_weights(seed: int, hidden: int) -> Weights:
     }
 
 
+def check_weights(weights: Weights) -> None:
+    """Refuse arrays that are no weights of such a network.
+
+    Raises:
+        ValueError: one is missing or too much, of another shape, or not finite.
+    """
+    place = np.shape(weights.get("place", 0.0)) if isinstance(weights, dict) else ()
+    expected = initial_weights(0, place[1] if len(place) == 2 else 1)
+    if not isinstance(weights, dict) or weights.keys() != expected.keys():
+        raise ValueError(f"weights must be a dict of {', '.join(expected)}.")
+    for name, like in expected.items():
+        shape = np.shape(weights[name])
+        if shape != like.shape:
+            raise ValueError(
+                f"weights[{name!r}] must have shape {like.shape}, got {shape}."
+            )
+        if not np.isfinite(weights[name]).all():
+            raise ValueError(
+                f"weights[{name!r}] has values that are not finite: training went "
+                "astray, perhaps with too large a learning rate."
+            )
+
+
 def log_policy(weights: Weights, told: Any, playable: Any, xp: Any = np) -> Any:
     """Log-probability of each place; the sum over a board is 1.
 

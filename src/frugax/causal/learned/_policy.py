@@ -9,10 +9,12 @@ from frugax import compress
 from frugax.budget import SizeBudget
 from frugax.causal.policy import Outlook
 from frugax.errors import CorruptFileError
+from frugax.files import check_own
 
 from ._board import PLACES, board_of, stacked
 from ._features import features
-from ._network import Weights, entropy_of, initial_weights, log_policy
+from ._network import Weights, check_weights, entropy_of, initial_weights, log_policy
+from ._numbers import check_kind, check_whole
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +30,8 @@ class PolicyConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.hidden_dim < 1 or self.seed < 0:
-            raise ValueError(
-                f"hidden_dim must be >= 1 and seed >= 0, got {self.hidden_dim} and "
-                f"{self.seed}."
-            )
+        check_whole("hidden_dim", self.hidden_dim, 1)
+        check_whole("seed", self.seed, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,9 @@ class AcquisitionPolicy:
     weights: Weights
     greedy: bool = True
 
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
+
     def __call__(self, outlook: Outlook, rng: np.random.Generator) -> int:
         """The point to try next.
 
@@ -80,11 +82,12 @@ class AcquisitionPolicy:
         Weights are kept to 0.05 % of their size, all of them together.
 
         Args:
-            path: the file.
+            path: the file; one that is there must hold a policy.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: it cannot be written, or something else is there.
         """
+        check_own(path, AcquisitionPolicy.load, "policy")
         compress.save(path, dict(self.weights), SizeBudget(rel_error=0.0005))
 
     @classmethod
@@ -100,9 +103,10 @@ class AcquisitionPolicy:
         """
         with compress.open(path) as file:
             weights = dict(file.tree())
-        if weights.keys() != initial_weights(0, 1).keys():
-            raise CorruptFileError(f"{os.fspath(path)} holds no policy.")
-        return cls({name: np.asarray(w) for name, w in weights.items()})
+        try:
+            return cls({name: np.asarray(w) for name, w in weights.items()})
+        except ValueError as e:
+            raise CorruptFileError(f"{os.fspath(path)} holds no policy: {e}") from e
 
 
 def create_acquisition_policy(config: PolicyConfig | None = None) -> AcquisitionPolicy:
@@ -110,8 +114,12 @@ def create_acquisition_policy(config: PolicyConfig | None = None) -> Acquisition
 
     Args:
         config: its size; the usual one by default.
+
+    Raises:
+        TypeError: it is no `PolicyConfig`.
     """
-    config = config or PolicyConfig()
+    config = PolicyConfig() if config is None else config
+    check_kind("config", config, PolicyConfig)
     return AcquisitionPolicy(initial_weights(config.seed, config.hidden_dim))
 
 

@@ -122,5 +122,6 @@ def _most(
     if not score.max() > 0:
         # Nothing promises anything: what is least known.
         least = outlook.loss.std(0) / outlook.price
-        score = np.where(outlook.affordable, least + 1e-12 * rng.random(len(least)), -1)
+        tie = 1e-12 * (float(least.max()) or 1.0) * rng.random(len(least))
+        score = np.where(outlook.affordable, least + tie, -1)
     return int(np.argmax(score))

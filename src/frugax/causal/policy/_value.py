@@ -80,7 +80,7 @@ def _sure_loss(outlook: Outlook) -> Float[np.ndarray, "worlds points"]:
 def _after(outlook: Outlook, point: int) -> Float[np.ndarray, "answers worlds"]:
     """How likely each world is after the answer that each of them expects."""
     answer = outlook.loss[:, point]
-    noise = max(outlook.noise, 1e-6 * (float(np.ptp(answer)) or 1.0), 1e-12)
+    noise = max(outlook.noise, 1e-6 * float(np.ptp(answer))) or 1.0
     logs = -0.5 * ((answer[:, None] - answer) / noise) ** 2
     weights = np.exp(logs - logs.max(1, keepdims=True))
     return weights / weights.sum(1, keepdims=True)

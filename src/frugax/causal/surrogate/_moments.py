@@ -13,6 +13,8 @@ import numpy as np
 # the observed range must not outweigh everything else.
 BASIS = 3
 _REACH = 5.0
+# A spread below this share of the largest value is float32's rounding.
+_ROUNDING = 1e-9
 
 
 def basis(z: Any, present: Any) -> Any:
@@ -52,7 +54,9 @@ def moments(values: Any, intervened: Any, present: Any) -> Any:
     mean = (values * use).sum(-2)[..., None, :] / count
     centred = (values - mean) * present
     scale = np.sqrt((centred**2 * use).sum(-2)[..., None, :] / count)
-    z = np.clip(centred / np.where(scale > 1e-9, scale, 1), -_REACH, _REACH)
+    # No absolute bound: it would depend on the unit.
+    least = _ROUNDING * np.abs(values * present).max(-2)[..., None, :]
+    z = np.clip(centred / np.where(scale > least, scale, 1), -_REACH, _REACH)
     columns = basis(z, present)
     row = present.max(-1)
     untouched = row * (1 - (intervened * present).max(-1))

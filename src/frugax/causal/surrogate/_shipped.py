@@ -9,6 +9,7 @@ import numpy as np
 from frugax import compress
 from frugax.budget import SizeBudget
 from frugax.errors import CorruptFileError
+from frugax.files import check_own
 
 from ._network import initial_weights
 from ._surrogate import Surrogate
@@ -34,9 +35,13 @@ def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
     Weights are kept to 0.05 % of their size, all of them together.
 
     Args:
-        path: where; replaced if it is there.
+        path: where; what is there must be a surrogate.
         surrogate: what to keep.
+
+    Raises:
+        OutputError: it cannot be written, or something else is there.
     """
+    check_own(path, load_surrogate, "surrogate")
     arrays = {
         **surrogate.weights,
         "temperature": np.array([surrogate.temperature], np.float64),
@@ -63,5 +68,18 @@ def load_surrogate(path: str | os.PathLike[str]) -> Surrogate:
             f"{os.fspath(path)} is no surrogate: {', '.join(odd):.200} is missing or "
             "too much."
         )
+    try:
+        hidden, blocks = np.shape(arrays["embed"])[-1], np.shape(arrays["row"])[0]
+        like = initial_weights(0, hidden, blocks)
+    except (IndexError, ValueError) as e:
+        raise CorruptFileError(f"{os.fspath(path)} is no surrogate: {e}") from e
+    like["temperature"] = np.ones(1)
+    for key, expected_of in like.items():
+        array = np.asarray(arrays[key])
+        if array.shape != expected_of.shape or not np.isfinite(array).all():
+            raise CorruptFileError(
+                f"{os.fspath(path)} is no surrogate: {key} is not of shape "
+                f"{expected_of.shape}, or not finite."
+            )
     temperature = float(arrays.pop("temperature")[0])
     return Surrogate({k: np.asarray(v) for k, v in arrays.items()}, temperature)

@@ -1,6 +1,7 @@
 """The trained network as the user meets it: a table in, probabilities out."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -40,13 +41,16 @@ class Surrogate:
         """The same network, more (below 1) or less (above 1) certain.
 
         Args:
-            temperature: > 0.
+            temperature: > 0 and finite.
 
         Raises:
-            ValueError: it is not.
+            ValueError: it is not, or no number.
         """
-        if not temperature > 0:
-            raise ValueError(f"temperature must be > 0, got {temperature}.")
+        real = isinstance(temperature, int | float | np.number)
+        if not real or isinstance(temperature, bool) or not 0 < temperature < math.inf:
+            raise ValueError(
+                f"temperature must be a number > 0 and finite, got {temperature!r}."
+            )
         return dataclasses.replace(self, temperature=float(temperature))
 
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:

@@ -19,6 +19,8 @@ EDGE = 1.5
 # Beyond this the smooth part stays as it is: no sine says anything there.
 _REACH = 1.1
 _FAR = 3.0
+# Values that differ by less than this share of their size are equal.
+ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class Basis:
             ]
         ).reshape(-1, 2)
         half = (ranges[:, 1] - ranges[:, 0]) / 2
-        return cls(ranges.mean(1), np.where(half > 1e-9, half, 1.0))
+        # Of any unit: only what rounding alone could give counts as no width.
+        wide = half > ROUNDING * np.abs(ranges).max(1, initial=0.0)
+        return cls(ranges.mean(1), np.where(wide, half, 1.0))
 
     def scaled(
         self, x: Float[np.ndarray, "*points"], variable: int

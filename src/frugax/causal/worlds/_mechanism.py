@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
-from ._basis import Basis, sines, spectrum
+from ._basis import ROUNDING, Basis, sines, spectrum
 from ._evidence import NOISE_SCALE, NOISE_SHAPE, log_evidence
 
 _SINES = 20  # resolve lengths down to an eighth of half the range
@@ -209,7 +209,7 @@ def fit_mechanism(
     """
     n, p = x.shape
     offset, spread = (float(y.mean()), float(y.std())) if n else (0.0, 0.0)
-    spread = spread if spread > 1e-12 else 1.0
+    spread = spread if spread > ROUNDING * np.abs(y).max(initial=0.0) else 1.0
     scaled = (y - offset) / spread
     # The same waves for the same parents, whatever was drawn before.
     count = _WAVES if p > 1 else 0

@@ -12,7 +12,7 @@ from math import comb, log
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ._basis import Basis, sines, spectrum
+from ._basis import ROUNDING, Basis, sines, spectrum
 from ._evidence import log_evidence
 
 # Columns for one parent when sets are compared: enough to see a bend, few enough that
@@ -112,8 +112,9 @@ def _of_one_variable(
     trust: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     d = (columns.shape[1] - 1) // width
-    spread = y.std() if len(y) > 1 else 0.0
-    y = (y - y.mean()) / spread if spread > 0 else np.zeros_like(y)
+    spread = y.std() if len(y) else 0.0
+    told = spread > ROUNDING * np.abs(y).max(initial=0.0)
+    y = (y - y.mean()) / spread if told else np.zeros_like(y)
     gram, against, square = columns.T @ columns, columns.T @ y, float(y @ y)
     masks = np.array([sum(1 << u for u in s) for s in sets], np.int64)
     logs = np.empty(len(sets))

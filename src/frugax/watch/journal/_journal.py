@@ -14,7 +14,6 @@ from frugax.errors import OutputError
 
 from ._blocks import Block, encode_mark
 from ._header import encode_header
-from ._lock import lock, unlock
 from ._stream import Stream, record_bytes
 from ._values import as_step, as_steps, check_name, check_names
 from ._walk import Lost, Walk, open_journal
@@ -286,7 +285,7 @@ class Journal:
                 self._mark(mark)
                 self._sync()
             finally:
-                unlock(self._file)
+                files.unlock(self._file)
                 self._file.close()
 
     def __enter__(self) -> "Journal":
@@ -386,7 +385,7 @@ def _open(path: Path) -> io.FileIO:
 def _open_locked(path: Path) -> io.FileIO:
     file = _open(path)
     try:
-        lock(file, path)
+        files.lock(file, path)
     except OutputError:
         file.close()
         raise

@@ -121,7 +121,9 @@ def _some_rows(data: np.ndarray, count: int) -> np.ndarray:
     spread = np.sqrt((apart**2).sum(0) / np.maximum(present.sum(0), 1))
     found = np.zeros((count, *data.shape[1:]), np.float32)
     found[: len(data)] = data
-    found[: len(data), :, 0] = apart / np.where(spread > 1e-9, spread, 1)
+    # A share of the largest value: an absolute bound would depend on the unit.
+    least = 1e-9 * np.abs(data[:, :, 0] * present).max(0)
+    found[: len(data), :, 0] = apart / np.where(spread > least, spread, 1)
     return found
 
 

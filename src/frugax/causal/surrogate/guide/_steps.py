@@ -142,7 +142,9 @@ class SurrogateStep:
         self, params: Weights, opt_state: Any, arrays: _Arrays
     ) -> tuple[Weights, Any, dict[str, Any]]:
         gradient = jax.value_and_grad(self._loss, has_aux=True)
-        (loss, parts), grads = gradient(params, arrays)
+        # A loop over blocks would be compiled at every call, as it closes over arrays.
+        with jax.disable_jit():
+            (loss, parts), grads = gradient(params, arrays)
         updates, opt_state = self._optimizer.update(grads, opt_state, params)
         moved: Any = optax.apply_updates(params, updates)
         norm = optax.global_norm(grads)

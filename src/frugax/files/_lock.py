@@ -1,15 +1,16 @@
-"""One writer at a time: an advisory lock on the journal's own open file.
+"""One writer at a time: an advisory lock on an open file.
 
 The system holds it for the open file, so it ends with the process, `kill -9` included.
-Readers ask for none. Two writers would write over each other's blocks.
+Readers ask for none. Two writers would write over each other's work.
 """
 
 import errno
 import io
 from pathlib import Path
 
-from frugax import files
 from frugax.errors import OutputError
+
+from ._atomic import why_not_written
 
 try:
     import fcntl
@@ -25,7 +26,7 @@ def lock(file: io.FileIO, path: Path) -> None:
 
     Args:
         file: open for writing.
-        path: where it is.
+        path: what is written, for messages.
 
     Raises:
         OutputError: another writer has it open, or the lock failed.
@@ -41,7 +42,7 @@ def lock(file: io.FileIO, path: Path) -> None:
         ) from e
     except OSError as e:
         if e.errno not in _NO_LOCKS:
-            raise OutputError(files.why_not_written(path, e)) from e
+            raise OutputError(why_not_written(path, e)) from e
 
 
 def unlock(file: io.FileIO) -> None:

@@ -1,0 +1,69 @@
+"""Tables that contradict the question or that are none, and limits nobody can keep."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.causal import Samples
+from frugax.causal.campaign._page import _heading
+
+
+@pytest.fixture(scope="module")
+def campaign():
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=3),
+        constraints={"harm": (None, 1.0)},
+        worlds=8,
+        rows=2,
+    )
+    x = np.linspace(0.0, 1.0, 20)
+    made.tell_observations({"a": x, "harm": 5 + x, "y": -x})
+    made.ask()
+    return made
+
+
+def test_an_answer_that_contradicts_the_question_is_refused(campaign):
+    asked = campaign.asks[0].values["a"]
+    wrong = asked + 1e-3
+    with pytest.raises(ValueError, match=f"sets 'a' to {asked}, and an answer has"):
+        campaign.read_answer(0, {"y": [2.0, 2.0], "a": [asked, wrong]})
+    marked = Samples(("harm", "y"), np.ones((1, 2)), np.array([[True, False]]))
+    with pytest.raises(ValueError, match=r"sets a, and these .* setting harm"):
+        campaign.read_answer(0, marked)
+    for said in (np.float32(asked), np.nan):  # as asked, or not said
+        rows = campaign.read_answer(0, {"a": said, "y": [1.0, 2.0]})
+        assert rows["a"].tolist() == [np.float32(asked)] * 2
+        assert rows.intervened.tolist() == [[True, False]] * 2
+    other = dataclasses.replace(campaign.asks[0], values={"a": wrong})
+    with pytest.raises(ValueError, match="it is of another campaign"):
+        campaign.tell(other, 1.0)
+    assert len(campaign.pending) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"a": [0, 0.5, 1], "harm": [1, 1, 1], "y": [7.0]}, "'y' has 1 rows and"),
+        ({"y": np.array([1j])}, "'y' is no number in row 0"),
+        ({"y": np.array(["2020-01-01"], "datetime64[ns]")}, "'y' holds dates"),
+        ({"y": np.ones((2, 2))}, "'y' is no column"),
+        ({"y": [1.0, "much"]}, "'y' is no number in row 1: 'much'"),
+    ],
+)
+def test_observations_are_read_as_strictly_as_samples(campaign, table, message):
+    with pytest.raises(ValueError, match=message):
+        campaign.tell_observations(table)
+
+
+def test_limits_that_nothing_keeps_are_said_wherever_it_recommends(campaign):
+    best, advice = campaign.recommend(), campaign.advise()
+    why = "nothing is likely to keep harm <= 1: the recommendation does with probabil"
+    assert best.keeps == 0
+    assert best.right < 0.05
+    page = _heading("name", campaign, advice, None).replace("&lt;", "<")
+    for text in (str(best), str(advice), page):
+        assert why in text
