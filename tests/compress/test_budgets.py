@@ -309,6 +309,15 @@ def test_what_a_size_leaves_makes_cheap_tensors_exact():
     assert 0.99 <= plan.file_bytes / (plan.original_bytes / 2) <= 1
 
 
+def test_one_number_a_million_times_the_rest_costs_little():
+    w = NORMAL.astype("f")
+    w[3, 4] = 1e6
+    plan = compress.plan({"w": w}, SizeBudget("6x"))
+    assert plan.tensors[0].codec == "trellis"
+    back = compress.decompress(compress.compress({"w": w}, SizeBudget("6x"), plan=plan))
+    assert np.sqrt(np.mean((back["w"] - w) ** 2)) < 0.08
+
+
 @pytest.mark.parametrize("progressive", [False, True])
 def test_tiny_tensors_are_exact_at_once(progressive, monkeypatch):
     tried = []

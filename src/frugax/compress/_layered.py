@@ -148,8 +148,11 @@ class LayeredSource(Source):
                 shift = planes - 1 - layer
                 known = np.sign(levels) * (np.abs(levels) >> shift)
                 values = _planes.values_at(known, shift, step, dtype)
-                if not np.isfinite(values).all():
-                    return None
+                if not np.isfinite(values).all():  # the middle of a cell is too large
+                    left = planes - layer - 1
+                    return (
+                        self._layers(step, exact=exact, planes=left) if left else None
+                    )
                 errors[layer] += Error.between(values, part)
                 digests[layer].update(values)
             if exact:

@@ -101,8 +101,9 @@ class Scales:
         # the range of steps: that would be exact.
         most = min(4 * source.largest, MOST_STEP.size)
         step = step_below(min(2.0**scale * self._unit(source), most))
-        if step is not None and source.codec_at(step) == "trellis":
-            return step_below(TRELLIS_STEP * step.size)
+        finer = None if step is None else step_below(TRELLIS_STEP * step.size)
+        if finer is not None and source.codec_at(finer) == "trellis":
+            return finer
         return step
 
     def _unit(self, source: Source) -> float:

@@ -24,7 +24,7 @@ from ._estimate import Point, Sample
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
 from ._records import BLOCK, Encoded, Record, chunk_numbers
-from ._trellis_lanes import Part
+from ._trellis_lanes import MOST_SCALED, Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
@@ -32,7 +32,6 @@ _SMALL_SIZE = 256
 # Fewer numbers do not pay for the tables of a trellis, and up to the second both
 # codecs are tried.
 _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
-_MOST_TRELLIS_LEVEL = 1 << 22
 # A block of levels takes this much with nothing in it, and so do a step and its errors
 # in the header.
 _LEAST_STEPPED, STEP_BYTES = 28, 12
@@ -110,7 +109,7 @@ class Source:
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
-        fits = self.largest / step.size < _MOST_TRELLIS_LEVEL
+        fits = self.largest / step.size <= MOST_SCALED
         return "trellis" if fits and self.array.size >= _LEAST_TRELLIS else "quantised"
 
     def estimated(self, step: Step | None) -> Point:

@@ -138,7 +138,7 @@ class StepSearch:
             # Half a step is the error, but for the rounding of the product and of
             # the dtype: where these matter, a finer step.
             for part in (1.0, 0.999, 0.99, 0.9, 0.75, 0.5, 0.25):
-                wanted = step_below(2 * target * part)
+                wanted = step_below(min(2 * target * part, MOST_STEP.size))
                 if source.error_at(wanted).largest <= target:
                     return wanted
             return None

@@ -25,6 +25,8 @@ _BIT = np.float32(0.36)
 _RATES_UP_TO = 12.0
 # Few are larger, and the largest has the rate of these: tables stay small.
 _MOST_RATES = 1 << 11
+# The number that is taken may be some steps off, and must be exact in float32.
+MOST_SCALED = MOST_LEVEL[4] - 16
 _PART = 1 << 20  # numbers in a float64 copy
 # Rates are learnt on short pieces of the lanes, many side by side: that is quick.
 _PIECE, _PIECES = 128, 256
@@ -169,7 +171,7 @@ def quantise(parts: Sequence[Part]) -> list[Coded | None]:
 def _scaled(part: Part) -> np.ndarray | None:
     working = working_type(part.values.dtype)
     scaled = (part.values.astype(working) / part.step.size).astype(np.float32)
-    return None if np.abs(scaled).max() > MOST_LEVEL[4] / 4 else scaled
+    return None if np.abs(scaled).max() > MOST_SCALED else scaled
 
 
 def _coded(part: Part, levels: np.ndarray) -> Coded | None:
