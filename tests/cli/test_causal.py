@@ -141,7 +141,7 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
         "'much' is no number",
         "'4,2' has a comma: write '4.2'",
         "gives 2 rows in this campaign (rows=2), got 3",
-        "an answer needs 'y'",
+        "else the answer is of another experiment",
         "as many values of one variable as of every other",
     ):
         assert why in " ".join(said.split())

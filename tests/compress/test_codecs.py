@@ -228,6 +228,7 @@ def test_chunks_that_no_trellis_takes_leave_the_others_their_blocks():
     full = np.full((32, 32), 65504, np.float16)  # rounds to infinity at this step
     some = np.linspace(-9, 9, 1024, dtype=np.float16).reshape(32, 32)
     step = _quantised.step_below(7000.0)
+    assert step is not None
     for arrays in ([full], [full, some, full]):
         parts = (p for array in arrays for p in _encode.trellis_parts(array, step))
         found = list(_encode.trellis_blocks(parts))
