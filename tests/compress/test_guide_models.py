@@ -201,4 +201,5 @@ def test_padic_says_what_it_is():
     found = ModelCompressionAPI(CompressionProfile(strategy="padic")).compress(net())
     assert "in base 2, the highest first" in found.notes[0]
     with compress.CompressedFile(found.data, place="x") as file:
-        assert {record.codec for record in file.header.tensors} == {"planes"}
+        codecs = {len(r.shape): r.codec for r in file.header.tensors}
+        assert codecs[2] == "planes"  # small tensors are exact: layers cost more
