@@ -10,9 +10,11 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
+
+_Content = TypeVar("_Content")
 
 _REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
@@ -103,10 +105,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 def check_own(
     path: str | os.PathLike[str],
-    read: Callable[[str | os.PathLike[str]], object],
+    read: Callable[[str | os.PathLike[str]], _Content],
     kind: str,
-) -> None:
-    """Refuse to write over anything but a file of the same kind.
+) -> _Content | None:
+    """What is to be written over; nothing but a file of the same kind may be.
 
     Args:
         path: where a file is to be written.
@@ -117,9 +119,11 @@ def check_own(
         OutputError: something else is there, or a file that is damaged.
     """
     try:
-        read(path)
+        return read(path)
     except (FileNotFoundError, NotADirectoryError):
-        return  # nothing is there; what stands in a folder's place, writing will say
+        return (
+            None  # nothing is there; what stands in a folder's place, writing will say
+        )
     except (CorruptFileError, UnsupportedFileError, OSError) as e:
         raise OutputError(
             f"{os.fspath(path)} is in the way: it is no {kind} that can be read. Move "

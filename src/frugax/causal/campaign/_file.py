@@ -16,7 +16,7 @@ from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
 from frugax.causal.worlds import Shape, Shapes
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
-from frugax.files import lock, why_not_written, write_whole
+from frugax.files import check_own, lock, why_not_written, write_whole
 
 from ._ledger import Entry, left
 from ._settings import Settings
@@ -85,15 +85,9 @@ def check_free(path: str | os.PathLike[str], state: State) -> None:
     Raises:
         OutputError: another campaign is there, a later state, or no campaign at all.
     """
-    try:
-        there = read(path)
-    except (FileNotFoundError, NotADirectoryError):
+    there = check_own(path, read, "campaign")
+    if there is None:
         return
-    except (CorruptFileError, UnsupportedFileError, OSError) as e:
-        raise OutputError(
-            f"{os.fspath(path)} is in the way: it is no campaign that can be read. "
-            "Move it away or name another path."
-        ) from e
     if (there.began_s, there.settings) != (state.began_s, state.settings):
         raise OutputError(
             f"{os.fspath(path)} holds another campaign: go on with that one by "

@@ -58,7 +58,7 @@ class Record:
         """
         if self._keeps(path):
             return
-        _file.check_free(path, self._state)
+        _file.check_free(path, self._state)  # before a lock is put beside it
         held = _file.hold(path)
         try:
             _file.check_free(path, self._state)  # nobody else can change it now
