@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from frugax import remat
-from frugax.cli import _consoles, main
+from frugax.cli import main
 
 OWN = """
 import jax
@@ -77,9 +77,10 @@ def here(tmp_path, monkeypatch):
 def frugax(here, monkeypatch):
     def command(*args, width=90):
         out, err = io.StringIO(), io.StringIO()
-        for console, file in ((_consoles.console, out), (_consoles.errors, err)):
-            monkeypatch.setattr(console, "file", file)
-            monkeypatch.setattr(console, "width", width)
+        # The consoles' own `file` and `width`, once set, would stay: undoing sets them.
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
         with pytest.raises(SystemExit) as ended:
             main(["plan", *map(str, args)])
         return ended.value.code, out.getvalue(), err.getvalue()
@@ -155,10 +156,10 @@ def test_a_file_named_as_a_module_does_not_take_its_place(frugax, here):
     assert not hasattr(sys.modules["random"], "pair")
 
 
-def test_an_error_in_the_users_code_is_theirs(frugax, capsys):
-    code, _, _ = frugax("own.py:broken", "--budget", "1MiB")
+def test_an_error_in_the_users_code_is_theirs(frugax):
+    code, _, err = frugax("own.py:broken", "--budget", "1MiB")
     assert code == 70
-    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert "ZeroDivisionError" in err
 
 
 def test_a_file_with_a_colon_in_its_name_is_a_config(frugax, here):

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,24 @@ def trained(tmp_path_factory):
     return folder, run(config, folder, config_folder=home)
 
 
+@contextmanager
+def edited(module, old, new):
+    """A module that the user has changed since it was imported; then as it was."""
+    before = module.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        # Python takes bytecode of the same second and size for that of the new text.
+        patch.setattr(sys, "dont_write_bytecode", True)
+        for cached in (module.parent / "__pycache__").glob(f"{module.stem}.*"):
+            cached.unlink()
+        module.write_text(before.replace(old, new))
+        sys.modules.pop(module.stem, None)
+        try:
+            yield
+        finally:
+            module.write_text(before)
+            sys.modules.pop(module.stem, None)
+
+
 def test_floating_point_arrays_are_trained_and_the_rest_is_kept(trained):
     folder, outcome = trained
     model, task = load_trained(folder.path)
@@ -58,16 +77,11 @@ def test_a_run_that_is_not_finished_is_named(trained, tmp_path):
 
 def test_code_that_makes_another_model_now_is_refused(trained):
     folder, _ = trained
-    task = folder.config_folder() / "net_task.py"
-    before = task.read_text()
-    try:
-        task.write_text(before.replace("Linear(3, 2", "Linear(3, 5"))
-        sys.modules.pop("net_task", None)
-        with pytest.raises(ConfigError, match=r"weight is float32\(2, 3\) there and"):
-            load_trained(folder.path)
-    finally:
-        task.write_text(before)
-        sys.modules.pop("net_task", None)
+    with (
+        edited(folder.config_folder() / "net_task.py", "Linear(3, 2", "Linear(3, 5"),
+        pytest.raises(ConfigError, match=r"weight is float32\(2, 3\) there and"),
+    ):
+        load_trained(folder.path)
 
 
 def test_a_model_file_that_is_gone_or_another_is_noticed(trained):
@@ -87,14 +101,7 @@ def test_going_on_with_another_loss_is_noted(trained, tmp_path):
     config_folder = folder.config_folder()
     again = RunFolder(tmp_path / "again")
     shutil.copytree(folder.path, again.path)
-    task = config_folder / "net_task.py"
-    before = task.read_text()
-    try:
-        task.write_text(before.replace(".mean() ** 2", ".mean() ** 4"))
-        sys.modules.pop("net_task", None)
-        config = RunConfig(name="x", train=TrainConfig(steps=9), task="net_task:task")
+    config = RunConfig(name="x", train=TrainConfig(steps=9), task="net_task:task")
+    with edited(config_folder / "net_task.py", ".mean() ** 2", ".mean() ** 4"):
         outcome = run(config, again, config_folder=config_folder, resume=True)
-    finally:
-        task.write_text(before)
-        sys.modules.pop("net_task", None)
     assert any("not the program that this run began with" in n for n in outcome.notes)

@@ -21,7 +21,6 @@ from frugax.watch.delivery import Gate, Runner
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    watch.reset_callback_performance_stats()
     monkeypatch.setattr(_host_call, "PACES", _host_call._Paces())
     # The names that this module already holds, too.
     monkeypatch.setattr("frugax.watch._callbacks.PACES", _host_call.PACES)

@@ -25,8 +25,6 @@ def test_an_unknown_option_of_a_callback_is_refused_where_it_is_written(tmp_path
 
 
 def test_the_first_failure_of_a_callback_is_said_and_later_ones_counted(capsys):
-    watch.reset_callback_performance_stats()
-
     @jax.jit
     def program(x):
         watch.jax_debug_callback(lambda x: 1 / 0, x, callback_name="broken")

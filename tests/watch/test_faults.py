@@ -75,7 +75,6 @@ def program(x, watched=lambda x: None):
 @pytest.fixture
 def impatient(monkeypatch):
     """Callbacks that hang do not rest: each of many faults is to be met."""
-    watch.reset_callback_performance_stats()
     paces = _host_call._Paces()
     monkeypatch.setattr(_host_call, "_REST_S", 0.0)
     monkeypatch.setattr("frugax.watch._callbacks.PACES", paces)
