@@ -246,6 +246,7 @@ def _experiments(campaign: Campaign, steps: tuple[Step, ...]) -> str:
         f = s.forecast
         outcome = "" if s.outcome is None else f"{s.outcome:.4g}"
         why = f" ({s.entry.why})" if s.entry.why else ""
+        why += "".join(f"; corrected, before: {old}" for old in s.entry.corrected)
         rows.append(
             f"<tr><td class=n>{s.entry.id}</td>"
             f"<td>{escaped(str(intervene(**s.entry.values)))}</td>"
