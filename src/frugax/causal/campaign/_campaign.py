@@ -175,7 +175,7 @@ class Campaign(Record):
         Raises:
             TypeError: it is no table.
             ValueError: there are no rows, values that are no numbers, no column for the
-                target, or none for a variable of an edge or a constraint.
+                target, or none for a variable of an edge.
         """
         settings, table = self.settings, self.samples
         if not isinstance(samples, Samples):
@@ -376,9 +376,14 @@ class Campaign(Record):
         state, settings = self._state, self.settings
         if not whole and self._looked is not None and self._looked[0] is state:
             return self._looked[1]
-        names = {*settings.variables, *settings.constraints, settings.target}
+        silent = self.unmeasured
+        limits = {
+            n: ends for n, ends in settings.constraints.items() if n not in silent
+        }
+        settings = dataclasses.replace(settings, constraints=limits)
+        names = {*settings.variables, *limits, settings.target}
         none = Samples.observed(sorted(names), np.empty((0, len(names))))
-        standing = state.standing
+        standing = dataclasses.replace(state.standing, settings=settings)
         known = look(standing, joined(standing.table, none), whole=whole)
         if not whole:
             self._state = dataclasses.replace(

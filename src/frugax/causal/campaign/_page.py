@@ -87,7 +87,9 @@ def _heading(
             ("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
             ("as good as the best", f"{best.right:.0%} sure"),
         ]
-        if campaign.settings.constraints:
+        if campaign.unmeasured:
+            tiles.append(("never measured", ", ".join(campaign.unmeasured)))
+        elif campaign.settings.constraints:
             tiles.append(("keeps the constraints", f"{best.keeps:.0%} sure"))
         if truth is not None:
             tiles.append(("true regret", f"{_regret(truth, best.value):.3g}"))

@@ -97,6 +97,21 @@ class Record:
         return self._state.standing.table
 
     @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What has constraints but no value yet: they do not count until it has one."""
+        table, settings = self.samples, self.settings
+        return tuple(
+            n
+            for n in settings.constraints
+            if n not in settings.variables
+            and (
+                table is None
+                or n not in table.variables
+                or not np.isfinite(table[n]).any()
+            )
+        )
+
+    @property
     def measured(self) -> bool:
         """Whether any row has a value of the target: else nothing is known of it."""
         return self._has_target(self._state.of_entry >= -1)
