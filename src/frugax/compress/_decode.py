@@ -14,8 +14,9 @@ from . import _lossless, _planes, _quantised, _trellis_decode
 from ._arrays import dtype_named
 from ._container import Content
 from ._digest import Digest, digest_of
-from ._quantised import values_of
+from ._quantised import times, working_type
 from ._records import Record, chunk_numbers
+from ._trellis_decode import fill, parse
 from ._trellis_walk import Packed, groups
 
 
@@ -88,22 +89,34 @@ def decode_tensors(
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
                 block = content.block(chunk)
-                blocks.append(_trellis_decode.parse(block, size))
+                blocks.append(parse(block, size))
                 parts.append((record, i * numbers))
     begun: dict[str, np.ndarray] = {}
     left = collections.Counter(record.name for record, _ in parts)
     for group in groups(blocks):
         content.check()  # blocks are views of the file still
-        decoded = _trellis_decode.levels_of([blocks[i] for i in group])
-        for record, at in (parts[i] for i in group):
+        # Levels are decoded into the tensors, and multiplied where they stand.
+        levels: list[np.ndarray] = []
+        for i in group:
+            record, at = parts[i]
             dtype = dtype_named(record.dtype)
-            flat = begun.get(record.name)
-            if flat is None:
-                flat = begun[record.name] = np.empty(record.size, dtype)
+            if record.name not in begun:
+                begun[record.name] = np.empty(record.size, dtype)
+            size = blocks[i].lanes.size
+            place = begun[record.name][at : at + size]
+            straight = dtype == working_type(dtype)
+            levels.append(place if straight else np.empty(size, working_type(dtype)))
+        filled = fill([blocks[i] for i in group], levels)
+        for (record, at), of_part in zip(
+            [parts[i] for i in group], levels, strict=True
+        ):
+            flat = begun[record.name]
             assert record.step is not None  # reading the header has seen to that
             with _named(record):
-                levels = next(decoded)
-                flat[at : at + len(levels)] = values_of(levels, record.step, dtype)
+                next(filled)
+                values = times(of_part, record.step, flat.dtype)
+                if values is not of_part:
+                    flat[at : at + len(values)] = values
                 left[record.name] -= 1
                 if left[record.name]:
                     continue
