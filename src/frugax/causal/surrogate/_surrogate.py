@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float
 
 from ..data import Samples
 from ._moments import moments
-from ._network import Answer, Weights, apply_network
+from ._network import Answer, apply_network
 from ._pairs import evidence
 from ._posterior import ParentSetPosterior
+from ._row import Weights
 from ._subsets import members, others
 
 MOST = 12  # variables whose sets of parents are all weighed against each other
