@@ -75,6 +75,28 @@ def test_a_forged_header_with_the_right_sums_is_refused(saved, claim, said):
         compress.verify(path)
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["quantised", "exact"])
+def test_a_false_digest_is_refused(saved, number):
+    path, _ = saved
+    with compress.open(path) as file:
+        record = file.header.tensors[number]
+
+    def forge(header):
+        header["tensors"][number]["digest"] = 32 * "0"
+
+    path.write_bytes(rewritten(path.read_bytes(), forge))
+    with pytest.raises(CorruptFileError, match="values are not the ones"):
+        compress.verify(path)
+    with compress.open(path) as file, pytest.raises(CorruptFileError, match="values"):
+        file[record.name]
+    if record.step is None:  # the sum of the file's bytes was enough
+        tree = compress.decompress(path.read_bytes())
+        np.testing.assert_array_equal(tree["b"], TREE["b"])
+    else:
+        with pytest.raises(CorruptFileError, match="values are not the ones"):
+            compress.decompress(path.read_bytes())
+
+
 @pytest.mark.parametrize(
     ("max_abs", "rel_error", "true"),
     [(1.0, 0.5, True), (1.1, 0.5, False), (1.0, 0.6, False), (None, None, True)],
