@@ -82,12 +82,15 @@ def decoded_parts(
 
 
 def decode_tensors(
-    content: Content, records: Sequence[Record]
+    content: Content, records: Sequence[Record], *, exact_too: bool = True
 ) -> Iterator[tuple[Record, np.ndarray]]:
     """Decode many tensors as `decode_tensor` does, the small ones side by side.
 
-    Where the SHA-256 of the file was right, tensors that are exact are not summed once
-    more: their values are bytes of the file, in another order.
+    Args:
+        content: of a file.
+        records: the tensors to decode.
+        exact_too: whether exact values are compared with their digests as well. Where
+            the SHA-256 of the file was right they are its bytes, in another order.
 
     Yields:
         Each of the records, in no order of theirs, and its tensor.
@@ -100,7 +103,7 @@ def decode_tensors(
     blocks: list[Packed] = []
     for record in records:
         if record.codec != "trellis":
-            digested = record.step is not None or not content.whole
+            digested = exact_too or record.step is not None
             yield record, decode_tensor(content, record, digested=digested)
             continue
         numbers = chunk_numbers(record.codec, record.shape)
