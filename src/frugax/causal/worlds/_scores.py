@@ -123,7 +123,7 @@ def parent_scores(
         )
         for v in range(d)
     )
-    found = [_added(case) for case in cases]
+    found = [_added(case) if hidden else (case.causes, case.logs) for case in cases]
     return Scores(tuple(s for s, _ in found), tuple(w for _, w in found), cases)
 
 
