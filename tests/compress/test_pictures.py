@@ -2,7 +2,6 @@
 
 import xml.etree.ElementTree as ET
 
-import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
