@@ -20,6 +20,7 @@ from frugax.causal.worlds import (
     corrected,
     deviation,
     doubt,
+    surprise,
 )
 
 from ._file import State
@@ -27,6 +28,7 @@ from ._ledger import Entry, price
 from ._settings import Settings
 from ._space import grid, joined, nearby
 
+_WIDE = 2 * 1.645  # standard deviations in a forecast's 90 % interval
 _MEASURED = 0.5  # share of rows in which a variable must be known to count
 
 
@@ -158,6 +160,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         reached=reached,
         shift=sign * shift,
         doubt=unsure,
+        misfit=surprise(points, outcomes, basis, scale),
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
         done=outcomes.points,
     )
@@ -282,6 +285,7 @@ def _outcomes(
     """The target's mean in each experiment that gave one, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     found: list[np.ndarray] = []
+    forecasts: list[tuple[float, float]] = []
     for entry in entries:
         rows = target[of_entry == entry.id]
         rows = rows[np.isfinite(rows)]
@@ -289,6 +293,7 @@ def _outcomes(
             places = tuple(names.index(n) for n in entry.values)
             done.append((places, list(entry.values.values())))
             found.append(rows)
+            forecasts.append(_forecast(entry))
     spare = sum(len(rows) - 1 for rows in found)
     squares = sum(float(rows.var()) * len(rows) for rows in found)
     # With few rows the spread without experiments stands in for theirs.
@@ -297,4 +302,19 @@ def _outcomes(
     mean, error = np.empty(len(done)), np.empty(len(done))
     for i, rows in zip(places, found, strict=True):
         mean[i], error[i] = rows.mean(), one_row / np.sqrt(len(rows))
-    return Outcomes(points, mean, np.maximum(error, 1e-9 * scale)), one_row
+    back = np.argsort(places)  # which was asked for, as what
+    expected, spread = np.array(forecasts).reshape(-1, 2)[back].T
+    outcomes = Outcomes(
+        points=points,
+        mean=mean,
+        error=np.maximum(error, 1e-9 * scale),
+        expected=expected,
+        spread=spread,
+        order=back,
+    )
+    return outcomes, one_row
+
+
+def _forecast(entry: Entry) -> tuple[float, float]:
+    f = entry.forecast
+    return (np.nan, np.nan) if f is None else (f.expected, (f.high - f.low) / _WIDE)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 
@@ -27,6 +28,7 @@ main { max-width:900px; }
 .graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
 .graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
  stroke-width:3px; paint-order:stroke; }
+.tiles { grid-auto-flow:dense; } .tile.wide { grid-column:span 2; }
 .tile b { overflow-wrap:anywhere; }
 .edge-key { color:var(--soft); font-size:.85rem; }
 .line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
@@ -96,14 +98,20 @@ def _heading(
     tiles.append(("spent", f"{campaign.spent:g}"))
     done = sum(e.status == "answered" for e in campaign.asks)
     tiles.append(("experiments answered", f"{done}"))
-    shown = "".join(
-        f'<div class="tile"><b title="{escaped(value)}">{escaped(_short(value))}</b>'
-        f"<span>{escaped(label)}</span></div>"
-        for label, value in tiles
-    )
+    shown = "".join(_tile(label, value) for label, value in tiles)
     return (
         f"<h1>{escaped(name)}</h1><p class=sub>{escaped(about)}</p>"
         f'<div class="tiles">{shown}</div>'
+    )
+
+
+def _tile(label: str, value: str) -> str:
+    # A number or "x = 2" is never broken over lines; what is long gets two columns.
+    kept = re.sub(" (=|to) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", _short(value))
+    wide = " wide" if len(value) > 9 else ""
+    return (
+        f'<div class="tile{wide}"><b title="{escaped(value)}">{escaped(kept)}</b>'
+        f"<span>{escaped(label)}</span></div>"
     )
 
 
@@ -152,6 +160,7 @@ def _course(
             {line: (cost, values) for line, values in lines.items()},
             title=f"expected {target} under the recommendation, by what was spent",
             size=WHOLE,
+            upto=campaign.spent,
         )
     ]
     if truth is not None:
@@ -160,7 +169,12 @@ def _course(
             advised.append(campaign.recommend().value)
         regret = np.array([_regret(truth, values) for values in advised])
         charts.append(
-            line_chart({"regret": (cost, regret)}, title="true regret", size=WHOLE)
+            line_chart(
+                {"regret": (cost, regret)},
+                title="true regret",
+                size=WHOLE,
+                upto=campaign.spent,
+            )
         )
     worth = {
         "learn": np.array([s.forecast.learn for s in steps]),
@@ -172,6 +186,7 @@ def _course(
             {line: (at, values) for line, values in worth.items()},
             title=f"worth of the next experiment, in units of {target}",
             size=WHOLE,
+            upto=campaign.spent,
         )
     )
     return "".join(charts)

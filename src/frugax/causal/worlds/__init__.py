@@ -19,6 +19,7 @@ from ._effects import (
 from ._exact import ExactLinearPosterior
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
+from ._surprise import surprise
 from ._world import World
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "corrected",
     "deviation",
     "doubt",
+    "surprise",
 ]
