@@ -191,8 +191,8 @@ class Settings:
                 only = ", ".join(sorted(have))
                 hint = f"is it {close[0]!r}?" if close else f"there are {only:.200}."
                 raise ValueError(
-                    f"{what} names {name!r}, but no row has it: {hint} Change the name, "
-                    "or take it out."
+                    f"{what} names {name!r}, but no row has it: {hint} Change the "
+                    "name, or take it out."
                 )
         if not _reaches(self.target, self.variables, have | {*self.constraints}, self):
             raise ValueError(
