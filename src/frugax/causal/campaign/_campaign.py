@@ -17,7 +17,7 @@ from frugax.errors import FrugaxError
 
 from . import _file, _ledger
 from ._advice import advice, interval, recommendation
-from ._answers import check_answer, joined, rows_of
+from ._answers import check_answer, check_digits, joined, rows_of
 from ._file import State
 from ._known import Known, look
 from ._ledger import Entry, Forecast
@@ -189,6 +189,7 @@ class Campaign(Record):
             )
         before = () if table is None else table.variables
         settings.check_named({*samples.variables, *before})
+        check_digits(settings.target, table, samples)
         self._change(**self._with(samples, -1, self._state.of_entry))
 
     def ask(self) -> Ask | None:
@@ -301,6 +302,7 @@ class Campaign(Record):
             needed=(settings.target,),
             known=None if table is None else {*table.variables, *settings.named},
         )
+        check_digits(settings.target, table, rows)
         return rows
 
     def tell_failed(
