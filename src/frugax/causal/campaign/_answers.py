@@ -117,7 +117,8 @@ def check_answer(
             hint = f"is it {close[0]!r}?" if close else "leave it out."
             raise ValueError(
                 f"an answer has {name!r}, which is in no row before and not in the "
-                f"campaign: {hint}"
+                f"campaign: {hint} If what was told before is wrong, tell that once "
+                "more with replace=True."
             )
 
 
