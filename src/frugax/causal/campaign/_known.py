@@ -62,8 +62,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
-        ValueError: an edge or a constraint names a variable that no row has; or the
-            target is so far from 0 that its digits are lost.
+        ValueError: an edge or a constraint names a variable that no row has.
     """
     settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
@@ -71,7 +70,6 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     table = table.select(names)
     values = table.values.astype(np.float64)
     target = names.index(settings.target)
-    _check_digits(settings.target, values[:, target])
     wanted = [target, *(names.index(name) for name in settings.constraints)]
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
@@ -243,27 +241,6 @@ def _strength(table: Samples, name: str, target: str) -> float:
     y = (y - y.mean()) / y.std()
     explained = fit @ np.linalg.lstsq(fit, y, rcond=None)[0]
     return float(explained.var())
-
-
-def _check_digits(name: str, values: Float[np.ndarray, " n"]) -> None:
-    """Refuse a target whose differences float32 has rounded away.
-
-    A table of float64 is refused when it is told; single numbers can only be judged
-    together, and only where they are so large that whole numbers are rounded.
-
-    Raises:
-        ValueError: at least two values differ by no more than some of its steps.
-    """
-    seen = values[np.isfinite(values)]
-    if len(seen) < 2:
-        return
-    largest = np.abs(seen).max()
-    if largest >= 2**24 and seen.std() < 300 * np.spacing(np.float32(largest)):
-        raise ValueError(
-            f"{name!r} is so far from 0 that float32 loses what its values differ by "
-            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
-            "answers have a constant subtracted."
-        )
 
 
 def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:

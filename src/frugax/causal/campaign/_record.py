@@ -4,7 +4,7 @@ import dataclasses
 import os
 import time
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from ._file import State
 from ._ledger import Entry
 from ._settings import Settings
 
+_OfKind = TypeVar("_OfKind", bound="Record")
+
 
 class Record:
     """A campaign's books, kept in memory and, if it is told where, on disk."""
@@ -25,6 +27,22 @@ class Record:
         self._state = state
         self._path: str | os.PathLike[str] | None = None
         self._let_go: weakref.finalize[..., Record] | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Let others write the file that `keep` was given; nothing more can be told.
+
+        What is known stays here to be read, and `keep` goes on.
+        """
+        if self._let_go is not None:
+            self._let_go()
+            self._let_go, self._path, self._closed = None, None, True
+
+    def __enter__(self: _OfKind) -> _OfKind:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it into one file, whole or not at all.
@@ -47,7 +65,7 @@ class Record:
         """Save now, and from now on before every question and after every answer.
 
         Whatever kills the process then costs at most the question nobody has answered.
-        As long as this campaign is there, no other may write the file.
+        Until `close`, or as long as this campaign is there, no other may write it.
 
         Args:
             path: the file; one that is there must be of this campaign.
@@ -69,7 +87,7 @@ class Record:
         if self._let_go is not None:
             self._let_go()
         self._let_go = weakref.finalize(self, held.close)
-        self._path = path
+        self._path, self._closed = path, False
 
     def _keeps(self, path: str | os.PathLike[str]) -> bool:
         return self._path is not None and os.path.realpath(path) == os.path.realpath(
@@ -194,6 +212,11 @@ class Record:
         }
 
     def _change(self, **changes: Any) -> None:
+        if self._closed:
+            raise FrugaxError(
+                "this campaign is closed: what is told now would not be in its file. "
+                "Give keep the file again, or go on with Campaign.load."
+            )
         state = dataclasses.replace(self._state, **changes)
         # On disk first: what is not kept has not happened.
         if self._path is not None:
