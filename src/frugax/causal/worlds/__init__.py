@@ -19,6 +19,7 @@ from ._effects import (
 from ._exact import ExactLinearPosterior
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
+from ._weighing import corrected_each, misfits, weighed
 from ._world import World
 
 __all__ = [
@@ -37,6 +38,9 @@ __all__ = [
     "believe",
     "best_linear_model",
     "corrected",
+    "corrected_each",
     "deviation",
     "doubt",
+    "misfits",
+    "weighed",
 ]

@@ -161,10 +161,8 @@ def deviation(
     gap = outcomes.mean - worlds.mean(0)
     for size in _SIZES:
         for length in _LENGTHS if size else _LENGTHS[:1]:
-            kernel = (size * scale) ** 2 * _kernel(
-                outcomes.points, outcomes.points, basis, length
-            )
-            root = np.linalg.cholesky(shared + kernel)
+            among = kernel(outcomes.points, outcomes.points, basis, length)
+            root = np.linalg.cholesky(shared + (size * scale) ** 2 * among)
             half = np.linalg.solve(root, gap)
             score = -0.5 * half @ half - np.log(np.diag(root)).sum()
             # Worlds that are right are as likely as all that are not.
@@ -246,8 +244,8 @@ def doubt(
     if not len(outcomes.mean):
         return np.zeros(len(points)), np.zeros(len(points))
     size, length = _DOUBT * scale, _LENGTHS[0]
-    among = size**2 * _kernel(outcomes.points, outcomes.points, basis, length)
-    cross = size**2 * _kernel(points, outcomes.points, basis, length)
+    among = size**2 * kernel(outcomes.points, outcomes.points, basis, length)
+    cross = size**2 * kernel(points, outcomes.points, basis, length)
     inner = among + np.diag(outcomes.error**2)
     solved = np.linalg.solve(inner, cross.T)
     left = size**2 - np.einsum("ij,ji->i", cross, solved)
@@ -255,7 +253,7 @@ def doubt(
     return shift, np.sqrt(np.maximum(left, 0.0))
 
 
-def _kernel(
+def kernel(
     one: Points, other: Points, basis: Basis, length: float
 ) -> Float[np.ndarray, "one other"]:
     """How deviations go together: not at all for different sets of variables."""
