@@ -248,6 +248,26 @@ def test_what_cannot_be_says_what_could(limits):
 
 
 @pytest.mark.parametrize(
+    ("name", "limit", "unit"),
+    [("ratio", 1e5, "x smaller"), ("bits_per_weight", 0.01, " bits per weight")],
+)
+def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
+    tree = {"w": NORMAL}
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(tree, SizeBudget(**{name: limit}))
+    best = caught.value.reachable[name]
+    said = f"{limit:g}{unit} is out of reach, the best is {best:g}"
+    assert str(caught.value).startswith(said)
+    plan = compress.plan(tree, SizeBudget(**{name: best}))
+    assert plan.file_bytes == caught.value.needed
+
+
+def test_no_bytes_have_no_ratio():
+    with pytest.raises(InfeasibleBudgetError, match="for the weights have none: the"):
+        compress.plan({"w": np.ones((0, 3))}, SizeBudget("2x"))
+
+
+@pytest.mark.parametrize(
     "w",
     [
         NORMAL * 1e300,

@@ -78,11 +78,18 @@ class StepSearch:
                 return shortest
             if shortest.length > limit * (1 - _CLOSE):
                 return shortest
+        search = dataclasses.replace(
+            self, scales=dataclasses.replace(self.scales, capped=True)
+        )
+        return search._below(limit, lambda: self._shortest)
+
+    def _below(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
+        """The file closest below the limit; the shortest one where none is found."""
         fakes = [source.placeholder() for source in self.sources]
         overhead = len(write(self.structure, fakes))
         room = limit * (1 - _CLOSE / 2) - overhead
         if self._bytes_at(self.scales.coarsest) > room:
-            return self._shortest
+            return shortest()
         scale = meet(
             self._bytes_at,
             room,
@@ -100,9 +107,37 @@ class StepSearch:
             room,
             miss,
             floats / (limit * _CLOSE / 2),
-            lambda: self._shortest,
+            lambda: self._evenly(scale, limit, shortest()),
             spare=limit * _CLOSE / 4,
         )
+
+    def _evenly(self, scale: float, limit: int, shortest: Draft) -> Draft:
+        """The longest file found below the limit with all tensors at one scale.
+
+        For where no scaling of the best choice fits, which estimates can be wrong about
+        or which is exact whatever the scale.
+
+        Args:
+            scale: about what is wanted.
+            limit: bytes of the file.
+            shortest: what there is at least, perhaps too long.
+        """
+        best, at, low, high = shortest, scale, scale, self.scales.coarsest
+        for _ in range(_MOST_FILES):
+            if best.length > limit or best.length > limit * (1 - _CLOSE):
+                break
+            draft = draft_of(
+                self.sources,
+                self.structure,
+                self.scales.steps(at),
+                progress=self.progress,
+            )
+            if draft.length <= limit:
+                best, high = max(best, draft, key=_length), at
+            else:
+                low = at
+            at = (low + high) / 2
+        return best
 
     def within_rel_error(self, target: float) -> Draft:
         """The shortest file whose total error is at most `target` of the total norm."""
@@ -215,12 +250,17 @@ class StepSearch:
         shift = 0.0
         below: tuple[float, float] | None = None
         above: tuple[float, float] | None = None
+        before: list[Step | None] | None = None
         for _ in range(_MOST_FILES):
 
             def steps(source: Source, shift: float = shift) -> Step | None:
                 at = scales.get(source.name)
                 return None if at is None else self.scales.step(source, at - shift)
 
+            chosen = [steps(source) for source in self.sources]
+            if chosen == before:  # the finest or the coarsest that there are
+                break
+            before = chosen
             draft = draft_of(
                 self.sources,
                 self.structure,

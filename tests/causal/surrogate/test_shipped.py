@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, causal, compress
-from frugax.causal.surrogate import _shipped
+from frugax.causal.surrogate import _shipped, _surrogate
 from frugax.causal.surrogate._network import initial_weights
 from frugax.errors import CorruptFileError, OutputError
 
@@ -86,6 +86,21 @@ def test_many_variables_are_judged_among_their_neighbours():
     assert len(next(iter(p.parent_sets))) >= 1
     assert p.marginals["u12"] == pytest.approx(1)
     assert p.marginals["y"] > 0.8
+
+
+def test_an_edge_and_its_reverse_are_not_both_likely(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(50, 1))
+    same = causal.Samples.observed(("x", "y", "z"), np.repeat(x, 3, 1))
+    edges = causal.default_surrogate().edges(same)
+    np.testing.assert_allclose(edges + edges.T, 1 - np.eye(3), atol=1e-6)
+    # Of many variables each is judged among others: x -> y <- z shows to y alone.
+    monkeypatch.setattr(_surrogate, "MOST", 2)
+    monkeypatch.setattr(
+        _surrogate, "neighbours", lambda *_: [[0, 1], [0, 1, 2], [1, 2]]
+    )
+    scm = causal.SCM.linear({"x": {}, "y": {"x": 1.0, "z": 1.0}, "z": {}})
+    edges = causal.default_surrogate().edges(causal.sample(scm, 200, seed=0))
+    assert edges[0, 1] + edges[1, 0] == pytest.approx(1, abs=1e-6)
 
 
 def test_files(tmp_path):

@@ -21,6 +21,7 @@ from frugax.causal.worlds import (
     deviation,
     doubt,
     misfits,
+    surprise,
     weighed,
 )
 
@@ -33,6 +34,7 @@ from ._usual import usual_values
 # So many times more worlds are drawn where experiments must choose among them.
 _MORE = 8
 _NOISE = (1.0, 0.3, 0.1)  # shares of the outcomes' spread that may be noise
+_WIDE = 2 * 1.645  # standard deviations in a forecast's 90 % interval
 _MEASURED = 0.5  # share of rows in which a variable must be known to count
 
 
@@ -68,8 +70,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
-        ValueError: an edge or a constraint names a variable that no row has; or the
-            target is so far from 0 that its digits are lost.
+        ValueError: an edge or a constraint names a variable that no row has.
     """
     settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
@@ -81,7 +82,6 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         column = values[:, names.index(name)]
         column[np.isnan(column)] = value
     target = names.index(settings.target)
-    _check_digits(settings.target, values[:, target])
     wanted = [target, *(names.index(name) for name in settings.constraints)]
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
@@ -187,6 +187,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         reached=reached,
         shift=sign * shift,
         doubt=unsure,
+        misfit=surprise(points, outcomes, basis, scale),
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
         done=outcomes.points,
     )
@@ -292,27 +293,6 @@ def _strength(table: Samples, name: str, target: str) -> float:
     return float(explained.var())
 
 
-def _check_digits(name: str, values: Float[np.ndarray, " n"]) -> None:
-    """Refuse a target whose differences float32 has rounded away.
-
-    A table of float64 is refused when it is told; single numbers can only be judged
-    together, and only where they are so large that whole numbers are rounded.
-
-    Raises:
-        ValueError: at least two values differ by no more than some of its steps.
-    """
-    seen = values[np.isfinite(values)]
-    if len(seen) < 2:
-        return
-    largest = np.abs(seen).max()
-    if largest >= 2**24 and seen.std() < 300 * np.spacing(np.float32(largest)):
-        raise ValueError(
-            f"{name!r} is so far from 0 that float32 loses what its values differ by "
-            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
-            "answers have a constant subtracted."
-        )
-
-
 def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:
     for rows in (target[observed], target):
         seen = rows[np.isfinite(rows)]
@@ -332,6 +312,7 @@ def _outcomes(
     """The target's mean in each experiment that gave one, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     found: list[np.ndarray] = []
+    forecasts: list[tuple[float, float]] = []
     for entry in entries:
         rows = target[of_entry == entry.id]
         rows = rows[np.isfinite(rows)]
@@ -339,6 +320,7 @@ def _outcomes(
             places = tuple(names.index(n) for n in entry.values)
             done.append((places, list(entry.values.values())))
             found.append(rows)
+            forecasts.append(_forecast(entry))
     spare = sum(len(rows) - 1 for rows in found)
     squares = sum(float(rows.var()) * len(rows) for rows in found)
     # With few rows the spread without experiments stands in for theirs.
@@ -347,4 +329,19 @@ def _outcomes(
     mean, error = np.empty(len(done)), np.empty(len(done))
     for i, rows in zip(places, found, strict=True):
         mean[i], error[i] = rows.mean(), one_row / np.sqrt(len(rows))
-    return Outcomes(points, mean, np.maximum(error, 1e-9 * scale)), one_row
+    back = np.argsort(places)  # which was asked for, as what
+    expected, spread = np.array(forecasts).reshape(-1, 2)[back].T
+    outcomes = Outcomes(
+        points=points,
+        mean=mean,
+        error=np.maximum(error, 1e-9 * scale),
+        expected=expected,
+        spread=spread,
+        order=back,
+    )
+    return outcomes, one_row
+
+
+def _forecast(entry: Entry) -> tuple[float, float]:
+    f = entry.forecast
+    return (np.nan, np.nan) if f is None else (f.expected, (f.high - f.low) / _WIDE)

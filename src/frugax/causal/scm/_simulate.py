@@ -16,6 +16,7 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, Key
 
+from ._equations import value_of
 from ._intervention import Intervention
 from ._mechanisms import KINDS, Mechanisms, padded
 from ._noise import simulate_noise, uniform_inside
@@ -162,7 +163,7 @@ def _unrolled(
             made = _made(m, x, noise, j)
         else:
             causes = {parent: x[:, scm.index(parent)] for parent in scm.parents(name)}
-            raw = function(causes, m.noise_scale[j] * noise[:, j])
+            raw = value_of(function, name, causes, m.noise_scale[j] * noise[:, j])
             made = (jnp.asarray(raw, x.dtype) - m.centre[j]) / m.scale[j]
         x = x.at[:, j].set(made * keep[:, j] + offset[:, j])
     return x

@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float
 
 from ..data import Samples
 from ._moments import moments
-from ._network import Answer, Weights, apply_network
+from ._network import Answer, apply_network
 from ._pairs import evidence
 from ._posterior import ParentSetPosterior
+from ._row import Weights
 from ._subsets import members, others
 
 MOST = 12  # variables whose sets of parents are all weighed against each other
@@ -56,8 +57,9 @@ class Surrogate:
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
         """Probability of each edge `[parent, child]`; 0 on the diagonal.
 
-        Up to 12 variables these are the marginals of `posterior`. With more, each
-        variable is judged among the 11 that move most with it.
+        Up to 12 variables these are the marginals of `posterior`, made smaller where an
+        edge and its reverse would together be above 1. With more, each variable is
+        judged among the 11 that move most with it.
 
         Args:
             samples: observations, experiments or both; at least two rows.
@@ -79,7 +81,7 @@ class Surrogate:
             some = (values[None][..., columns], intervened[None][..., columns])
             answer = self.ask(*some, present[None][..., columns])
             result[columns, child] = answer.edges[0][:, columns.index(child)]
-        return result
+        return _of_either(result)
 
     def posterior(
         self,
@@ -162,8 +164,15 @@ class Surrogate:
         mask = present.max(1)
         told = evidence(m, mask)
         answer = apply_network(self.weights, told, mask, temperature=self.temperature)
-        # A sum over many sets may come out a rounding error above 1.
-        return answer._replace(edges=np.minimum(answer.edges, 1))
+        return answer._replace(edges=_of_either(answer.edges))
+
+
+def _of_either(edges: Float[np.ndarray, "*sets d d"]) -> Float[np.ndarray, "*sets d d"]:
+    """Edges of which no two that are each other's reverse add up to more than 1.
+
+    Each variable's causes are weighed apart, and no graph has both edges of a pair.
+    """
+    return edges / np.maximum(edges + edges.swapaxes(-1, -2), 1)
 
 
 def likely_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:

@@ -19,6 +19,7 @@ from ._effects import (
 from ._exact import ExactLinearPosterior
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
+from ._surprise import surprise
 from ._weighing import corrected_each, misfits, weighed
 from ._world import World
 
@@ -42,5 +43,6 @@ __all__ = [
     "deviation",
     "doubt",
     "misfits",
+    "surprise",
     "weighed",
 ]

@@ -87,11 +87,17 @@ class Outcomes:
         points: what was done.
         mean: of the target in each experiment; in the order of `points`.
         error: standard error of that mean; > 0.
+        expected: the mean that was forecast; NaN where none was.
+        spread: standard deviation of that forecast.
+        order: in which they were asked for.
     """
 
     points: Points
     mean: Float[np.ndarray, " experiments"]
     error: Float[np.ndarray, " experiments"]
+    expected: Float[np.ndarray, " experiments"]
+    spread: Float[np.ndarray, " experiments"]
+    order: Int[np.ndarray, " experiments"]
 
 
 def answers(
@@ -157,7 +163,10 @@ def deviation(
         return found
     spread = worlds - worlds.mean(0)
     shared = spread.T @ spread / len(worlds)
-    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2)
+    # One wild answer makes the worlds differ by so much that rounding alone exceeds the
+    # rest of the diagonal.
+    rounding = 1e-12 * np.diag(shared).max()
+    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2 + rounding)
     gap = outcomes.mean - worlds.mean(0)
     for size in _SIZES:
         for length in _LENGTHS if size else _LENGTHS[:1]:

@@ -125,10 +125,12 @@ class ModelCompressionAPI:
         selector = StrategySelector(profile)
         chosen = {n: selector.select_strategy(a, n)[0] for n, a in arrays.items()}
         notes: list[str] = []
+        merged: list[str] = []
         skeleton = skeleton_of(model)
         if profile.strategy in ("tropical", "hybrid"):
-            arrays, names, said = narrowed(arrays, relu_pairs(model), mode=profile.mode)
-            chosen |= dict.fromkeys(names, "tropical")
+            pairs = relu_pairs(model)
+            arrays, merged, said = narrowed(arrays, pairs, mode=profile.mode)
+            chosen |= dict.fromkeys(merged, "tropical")
             notes += said
         if profile.strategy == "padic":
             notes.append(
@@ -156,7 +158,7 @@ class ModelCompressionAPI:
             strategy_map=_as_stored(chosen, fitted),
             original_bytes=original_bytes,
             notes=(*notes, *fitted.notes),
-            rel_error=fitted.rel_error,
+            rel_error=None if merged else fitted.rel_error,
             device=None if profile.device == "auto" else profile.device,
             on_device=self._on_device if "jax" in chosen.values() else None,
         )

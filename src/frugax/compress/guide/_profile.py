@@ -18,7 +18,8 @@ class CompressionProfile:
     """What to aim for. `mode` says which of size and error gives way.
 
     With E = 1 - `preserve_accuracy_threshold`, and the error being
-    ||decoded - original|| / ||original|| over all float weights:
+    ||decoded - original|| / ||original|| over all float weights (of the codec alone,
+    where the strategy "tropical" has merged units first):
 
     - balanced: a file at the target ratio, as exact as that allows;
     - conservative: the same, unless its error is above E; then the smallest file

@@ -67,6 +67,11 @@ def skeleton_of(model: nn.Module) -> Skeleton:
     return Skeleton(copy.deepcopy(model, bare), places)
 
 
+def shapes_of(skeleton: Skeleton) -> dict[str, tuple[int, ...]]:
+    """The shape of each weight in the module, before anything narrowed it."""
+    return {n: tuple(value.shape) for n, value in _stored(skeleton.module).items()}
+
+
 def filled(
     skeleton: Skeleton, weights: Mapping[str, torch.Tensor], device: str | None = None
 ) -> nn.Module:
