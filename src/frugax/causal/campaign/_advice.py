@@ -9,6 +9,7 @@ from frugax.causal.scm import intervene
 from ._known import Known
 from ._results import Advice, Recommendation
 from ._settings import Settings
+from ._usual import note
 
 # Of a standard deviation of the target: so much worse than the best is still good.
 _TOLERANCE = 0.05
@@ -67,6 +68,7 @@ def advice(
     right = _right(outlook, known, settings)
     warning = _warning(known, outlook, settings)
     broken = f" Beware: {warning}." if warning else ""
+    broken += note(known.usual, settings)
     if late or not outlook.affordable.any():
         what = (
             "the time is over." if late else "the budget pays for no more experiments."
