@@ -9,6 +9,8 @@ from frugax.causal.worlds import (
     Points,
     answers,
     believe,
+    deviation,
+    misfits,
     surprise,
 )
 from frugax.causal.worlds._evidence import NOISE_SCALE, log_evidence
@@ -156,6 +158,19 @@ def test_forecasts_that_were_wrong_are_doubted_where_nobody_tried():
     again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
     again.points.values[0][:] = 0.0
     assert surprise(points, again, basis, 1.0).max() > 0
+
+
+@pytest.mark.parametrize("wild", [1e10, -1e38])
+def test_one_wild_outcome_is_survived(wild):
+    outcomes = outcomes_of([0.0, 0.0, 0.0])
+    outcomes.points.values[0][:] = 0.5  # the same experiment: nothing but its noise
+    outcomes.mean[1] = wild
+    basis = Basis(np.zeros(1), np.ones(1))
+    worlds = np.random.default_rng(0).standard_normal((8, 1)) * np.full(3, wild)
+    assert np.isfinite(deviation(worlds, outcomes, basis, 1.0).size)
+    logs, each = misfits(worlds, outcomes, basis, 1.0)
+    assert not np.isnan(logs).any()
+    assert np.isfinite([one.size for one in each]).all()
 
 
 def test_one_outlier_does_not_stretch_the_range():

@@ -103,6 +103,8 @@ def misfits(
         # What is off is off at all experiments nearby: they count as one.
         off = max(one.size, _OFF * scale) ** 2
         among = kernel(outcomes.points, outcomes.points, basis, one.length)
+        # One wild outcome makes what is off so large that rounding exceeds the errors.
+        among = among + 1e-12 * np.eye(len(among))
         root = np.linalg.cholesky(off * among + error)
         half = np.linalg.solve(root, gap.T)
         # Worlds that are right are as likely as all that are not.
