@@ -20,7 +20,8 @@ def open_file(
         path: an `.fxz` file; it is mapped, not read.
         budget: how many bytes of a progressive file may be read (header and all), or
             how large the error may be, or both; by default all is read. With a size
-            the prefix is the longest within it; with an error, the shortest.
+            the prefix is the most exact within it, so that more bytes never make a
+            worse model; with an error, the shortest.
 
     Returns:
         The file. With a budget, `prefix` says what is read and how large the error is

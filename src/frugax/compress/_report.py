@@ -16,6 +16,7 @@ from frugax.budget import (
 )
 
 from ._records import Record
+from ._unused import unused_line
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,12 @@ class CompressReport:
                 f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
                 f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
                 + ("" if gap is None else f", {gap:.2f} dB from the bound")
+                + unused_line(
+                    self.budget,
+                    [(t.shape, t.codec, t.rel_error) for t in self.tensors],
+                    original_bytes=self.original_bytes,
+                    file_bytes=self.file_bytes,
+                )
                 + below_bound_line(self.tensors)
                 + gap_line(self.allocation_gap),
                 str(self.receipt),
