@@ -182,6 +182,12 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
         ):
             make()
     assert Samples.observed(["y"], values - 1e8).values[3, 0] == 3
+    # Kelvins that differ by some hundred steps of float32 are good enough.
+    near = Samples.from_frame({"T": [300.0, 300.01, 300.02, 300.005]})
+    assert np.ptp(near.values) == pytest.approx(0.02, rel=1e-2)
+    for tiny in (1e-46, 1e-160, 1e-300):
+        with pytest.raises(ValueError, match=r"'T' is 2e-.* too small"):
+            Samples.from_frame({"T": [tiny, 2 * tiny]})
 
 
 def test_a_file_that_is_none_or_has_another_separator_is_named(tmp_path):
