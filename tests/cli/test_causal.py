@@ -186,6 +186,8 @@ def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
         (("observations: 40", "observations: no.csv"), "no.csv"),
         (("  noise_scale: 0.1", "  environment: toy"), "one of environment, linear"),
         (("worlds: 8", "word: 8"), "no such key"),
+        (("worlds: 8", "constraints: {Q: [0, 1]}"), "constraints names 'Q', but no"),
+        (("worlds: 8", "forbidden: [[x, y], [z, y]]"), "no way by which x, z could"),
     ],
 )
 def test_a_mistake_in_the_config_is_one_line(config, tmp_path, change, message):

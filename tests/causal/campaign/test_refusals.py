@@ -90,13 +90,19 @@ def test_names_that_no_row_has_are_refused_with_the_observations():
     for change in (
         {"required": [("zz", "y")]},
         {"forbidden": [("y", "zz")]},
-        {"constraints": {"zz": (None, 1.0)}},
     ):
         wrong = campaign_of(**change)
         what = next(iter(change))
         with pytest.raises(ValueError, match=f"{what} names 'zz'.* is it 'z'"):
             wrong.tell_observations(data)
         assert wrong.samples is None
+    wrong = campaign_of(forbidden=[("x", "y"), ("z", "y")])
+    with pytest.raises(ValueError, match="no way by which x, z could cause 'y'"):
+        wrong.tell_observations(data)
+    assert wrong.samples is None
+    with pytest.raises(ValueError, match="no way by which x, z could cause 'y'"):
+        wrong.ask()  # before it costs anything
+    campaign_of(forbidden=[("x", "y")]).tell_observations(data)  # by way of z
     with pytest.raises(ValueError, match="no column for the target 'y', only x, z"):
         campaign_of().tell_observations(data.select(("x", "z")))
 

@@ -273,9 +273,15 @@ class Campaign(Told):
         state, settings = self._state, self.settings
         if not whole and self._looked is not None and self._looked[0] is state:
             return self._looked[1]
-        names = {*settings.variables, *settings.constraints, settings.target}
+        silent = self.unmeasured
+        limits = {
+            n: ends for n, ends in settings.constraints.items() if n not in silent
+        }
+        settings = dataclasses.replace(settings, constraints=limits)
+        names = {*settings.variables, *limits, settings.target}
         none = Samples.observed(sorted(names), np.empty((0, len(names))))
-        known = look(state, joined(state.table, none), whole=whole)
+        standing = dataclasses.replace(state.standing, settings=settings)
+        known = look(standing, joined(standing.table, none), whole=whole)
         if not whole:
             self._state = dataclasses.replace(
                 state, shapes=known.belief.shapes, shaped=known.names

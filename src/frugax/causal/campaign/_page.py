@@ -89,7 +89,9 @@ def _heading(
             ("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
             ("as good as the best", f"{best.right:.0%} sure"),
         ]
-        if campaign.settings.constraints:
+        if campaign.unmeasured:
+            tiles.append(("never measured", ", ".join(campaign.unmeasured)))
+        elif campaign.settings.constraints:
             tiles.append(("keeps the constraints", f"{best.keeps:.0%} sure"))
         if truth is not None:
             tiles.append(("true regret", f"{_regret(truth, best.value):.3g}"))
@@ -261,6 +263,7 @@ def _experiments(campaign: Campaign, steps: tuple[Step, ...]) -> str:
         f = s.forecast
         outcome = "" if s.outcome is None else f"{s.outcome:.4g}"
         why = f" ({s.entry.why})" if s.entry.why else ""
+        why += "".join(f"; corrected, before: {old}" for old in s.entry.corrected)
         rows.append(
             f"<tr><td class=n>{s.entry.id}</td>"
             f"<td>{escaped(str(intervene(**s.entry.values)))}</td>"

@@ -111,8 +111,23 @@ class Record:
 
     @property
     def samples(self) -> Samples | None:
-        """All rows that were told; None before there are any."""
-        return self._state.table
+        """All rows that were told and stand; None before there are any."""
+        return self._state.standing.table
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What has constraints but no value yet: they do not count until it has one."""
+        table, settings = self.samples, self.settings
+        return tuple(
+            n
+            for n in settings.constraints
+            if n not in settings.variables
+            and (
+                table is None
+                or n not in table.variables
+                or not np.isfinite(table[n]).any()
+            )
+        )
 
     @property
     def measured(self) -> bool:
@@ -163,14 +178,38 @@ class Record:
     def _late(self) -> bool:
         return self.left.get("seconds", 1.0) <= 0
 
-    def _add(self, rows: Samples, of: int, entries: tuple[Entry, ...]) -> None:
-        self._change(
-            table=joined(self._state.table, rows),
-            of_entry=np.concatenate(
-                [self._state.of_entry, np.full(len(rows), of, np.int64)]
-            ),
-            entries=entries,
-        )
+    def _settle(self, entry: Entry, rows: Samples | None, **changes: Any) -> None:
+        """Say what has become of an experiment, for the first time or once more."""
+        state = self._state
+        more: dict[str, Any] = {}
+        if entry.status != "pending":
+            changes["corrected"] = (*entry.corrected, self._told(entry))
+            # Shapes that were found with a mistake would outlast it.
+            more = {
+                "of_entry": np.where(
+                    state.of_entry == entry.id, -2 - entry.id, state.of_entry
+                ),
+                "shapes": {},
+                "shaped": (),
+            }
+        if rows is not None:
+            more |= self._with(rows, entry.id, more.get("of_entry", state.of_entry))
+        entries = list(state.entries)
+        entries[entry.id] = dataclasses.replace(entry, **changes)
+        self._change(**more, entries=tuple(entries))
+
+    def _told(self, entry: Entry) -> str:
+        if entry.status != "answered":
+            return f"{entry.status}: {entry.why}" if entry.why else entry.status
+        said = self.rows_of(entry)[self.settings.target].astype(float)
+        said = said[np.isfinite(said)]
+        return f"{said.mean():.6g}" if len(said) else "nothing measured"
+
+    def _with(self, rows: Samples, of: int, of_entry: np.ndarray) -> dict[str, Any]:
+        return {
+            "table": joined(self._state.table, rows),
+            "of_entry": np.concatenate([of_entry, np.full(len(rows), of, np.int64)]),
+        }
 
     def _change(self, **changes: Any) -> None:
         if self._closed:

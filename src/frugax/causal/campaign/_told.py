@@ -24,9 +24,9 @@ class Told(Record):
         Raises:
             TypeError: it is no table.
             ValueError: there are no rows, values that are no numbers, no column for the
-                target, or none for a variable of an edge or a constraint.
+                target, or none for a variable of an edge.
         """
-        settings, table = self.settings, self._state.table
+        settings, table = self.settings, self.samples
         if not isinstance(samples, Samples):
             samples = rows_of(samples, {}, settings.target)
         if not len(samples):
@@ -39,41 +39,47 @@ class Told(Record):
         before = () if table is None else table.variables
         settings.check_named({*samples.variables, *before})
         check_digits(settings.target, table, samples)
-        self._add(samples, -1, self._state.entries)
+        self._change(**self._with(samples, -1, self._state.of_entry))
 
-    def tell(self, ask: Ask | Entry | int, data: Any) -> None:
+    def tell(self, ask: Ask | Entry | int, data: Any, *, replace: bool = False) -> None:
         """Tell what an experiment gave.
 
         Args:
             ask: the question, or its number.
             data: a table of rows (`Samples`, a frame, a mapping of columns) or one
                 number for the target; NaN is missing.
+            replace: whether this corrects what was told of it before, which then counts
+                no more; the file keeps it, and its price stays paid.
 
         Raises:
             TypeError: the data are none of these, or `ask` is no question.
             ValueError: there is no such question, it has been answered, or the answer
                 has too many rows, an unknown variable or no column for the target.
         """
-        entry = _ledger.waiting(self._state.entries, ask)
-        rows = self.read_answer(entry, data)
-        entries = _ledger.changed(self._state.entries, entry, status="answered")
-        self._add(rows, entry.id, entries)
+        entry = _ledger.waiting(self._state.entries, ask, replace=replace)
+        rows = self.read_answer(entry, data, replace=replace)
+        self._settle(entry, rows, status="answered", why="")
 
-    def read_answer(self, ask: Ask | Entry | int, data: Any) -> Samples:
+    def read_answer(
+        self, ask: Ask | Entry | int, data: Any, *, replace: bool = False
+    ) -> Samples:
         """The rows of an answer as `tell` would take them; nothing is told yet.
 
         Args:
             ask: the question, or its number.
             data: as for `tell`.
+            replace: as for `tell`.
 
         Raises:
             TypeError: the data are no answer, or `ask` is no question.
             ValueError: there is no such question, it has been answered, or the answer
                 has too many rows, an unknown variable or no column for the target.
         """
-        entry, settings = _ledger.waiting(self._state.entries, ask), self.settings
+        entry = _ledger.waiting(self._state.entries, ask, replace=replace)
+        settings, table = self.settings, self.samples
         rows = rows_of(data, entry.values, settings.target)
-        table = self._state.table
+        if entry.status != "pending":
+            table = None  # what is corrected may be a name
         check_answer(
             rows,
             most=settings.rows,
@@ -84,7 +90,12 @@ class Told(Record):
         return rows
 
     def tell_failed(
-        self, ask: Ask | Entry | int, why: str = "", *, charged: bool = True
+        self,
+        ask: Ask | Entry | int,
+        why: str = "",
+        *,
+        charged: bool = True,
+        replace: bool = False,
     ) -> None:
         """Tell that an experiment gave nothing.
 
@@ -92,12 +103,18 @@ class Told(Record):
             ask: the question, or its number.
             why: in words, for the report.
             charged: whether it cost its price nevertheless.
+            replace: whether this corrects an answer, as in `tell`.
 
         Raises:
             TypeError: `ask` is no question.
-            ValueError: there is no such question, or it has been answered.
+            ValueError: there is no such question, or it has been answered; or the price
+                of one that has shall go back.
         """
-        entries = self._state.entries
-        entry = _ledger.waiting(entries, ask)
+        entry = _ledger.waiting(self._state.entries, ask, replace=replace)
+        if entry.status != "pending" and not charged:
+            raise ValueError(
+                f"experiment {entry.id} is {entry.status}, and its price stays paid: "
+                "leave charged=False out."
+            )
         status = "failed" if charged else "refunded"
-        self._change(entries=_ledger.changed(entries, entry, status=status, why=why))
+        self._settle(entry, None, status=status, why=why)
