@@ -189,6 +189,12 @@ def test_a_sensitivity_that_does_not_fit_is_refused(given, said):
         compress.plan(tree, SizeBudget(ratio=7), sensitivity=given)
 
 
+@pytest.mark.parametrize("noise", [0, -1, np.nan, np.inf])
+def test_noise_that_is_none_is_refused(noise):
+    with pytest.raises(ValueError, match="noise must be > 0 and finite"):
+        compress.sensitivity_of(lambda w: w["w"], {"w": np.ones(2)}, noise=noise)
+
+
 def test_sensitivity_is_measured_on_answers():
     tree = {"x": NORMAL, "y": NORMAL, "n": np.arange(3)}
     found = compress.sensitivity_of(lambda w: 3 * w["x"] + w["y"], tree)
@@ -480,7 +486,8 @@ def test_the_least_error_in_a_size_is_said_and_can_be_had(name):
     assert isinstance(e.value.best, compress.CompressPlan)
     assert e.value.best.file_bytes == e.value.needed
     said = re.search(r"error of ([\d.e-]+), the least", str(e.value))
-    assert said and float(said[1]) == reachable[name]
+    assert said
+    assert float(said[1]) == reachable[name]
     with_it = SizeBudget(bytes=1500, **{name: reachable[name]})
     assert compress.plan(tree, with_it).file_bytes <= 1500
     with pytest.raises(InfeasibleBudgetError):

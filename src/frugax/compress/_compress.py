@@ -91,7 +91,8 @@ def compress(
         plan: what `frugax.compress.plan` gave for this tree and budget, to save the
             search; by default it is searched for.
         sensitivity: as `plan` takes it, where none is given.
-        progressive: as `plan` takes it; a plan has said so already.
+        progressive: as `plan` takes it; a plan has said so already, and is refused
+            if it is not for a progressive file.
         progress: as `plan` takes it.
 
     Returns:
@@ -141,7 +142,8 @@ def save(
         plan: what `frugax.compress.plan` gave for this tree and budget, perhaps with
             earlier values; the report then has what it predicted.
         sensitivity: as `frugax.compress.plan` takes it, where no plan is given.
-        progressive: as `frugax.compress.plan` takes it, where no plan is given.
+        progressive: as `frugax.compress.plan` takes it; a plan has said so already,
+            and is refused if it is not for a progressive file.
         progress: as `frugax.compress.plan` takes it.
 
     Returns:
@@ -204,7 +206,12 @@ def _draft(
 ) -> Draft:
     check_budget(budget, SizeBudget)
     if plan is not None:
-        progressive = any(tensor.codec == "planes" for tensor in plan.tensors)
+        if progressive and not plan.progressive:
+            raise ValueError(
+                "the plan is for a file that is not progressive: plan with "
+                "progressive=True, or leave that out here."
+            )
+        progressive = plan.progressive
     sources, structure = _sources(tree, progressive=progressive)
     if plan is None:
         return choose(
