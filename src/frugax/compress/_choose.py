@@ -33,7 +33,7 @@ from ._step_search import StepSearch
 
 def choose(
     sources: tuple[Source, ...],
-    structure: Any,
+    head: Mapping[str, Any],
     budget: SizeBudget,
     *,
     sensitivity: Mapping[str, float] | None = None,
@@ -47,7 +47,7 @@ def choose(
     """
     weights = error_weights(sources, sensitivity)
     told = progress or (lambda *_: None)
-    search = StepSearch(sources, structure, Scales(sources, weights), told)
+    search = StepSearch(sources, head, Scales(sources, weights), told)
     limit = limit_of(sources, budget)
     only_size = budget.rel_error is None and budget.max_abs is None
     if only_size:

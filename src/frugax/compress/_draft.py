@@ -12,7 +12,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from frugax.budget import SizeBudget
@@ -122,7 +122,7 @@ def _drafting() -> Iterator[None]:
 @_drafting()
 def draft_of(
     sources: tuple[Source, ...],
-    structure: Any,
+    head: Mapping[str, Any],
     steps: Steps,
     *,
     codec: Callable[[Source], str] | None = None,
@@ -155,7 +155,7 @@ def draft_of(
                 assembly.add(coded)
                 errors.append(coded.error)
                 done += source.array.nbytes
-            length, records = assembly.close(structure, error_weights(sources, None))
+            length, records = assembly.close(head, error_weights(sources, None))
     except BaseException:
         file.close()
         raise

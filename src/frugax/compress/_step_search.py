@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ._draft import Draft, Progress, draft_of
@@ -28,13 +28,13 @@ class StepSearch:
 
     Attributes:
         sources: the tensors.
-        structure: how the tree is built; see `frugax.trees.describe`.
+        head: what the header says beside the tensors, such as `structure`.
         scales: the same tensors, all at one scale, by estimate.
         progress: told of what is being done.
     """
 
     sources: tuple[Source, ...]
-    structure: Any
+    head: Mapping[str, Any]
     scales: Scales
     progress: Progress
 
@@ -46,7 +46,7 @@ class StepSearch:
     @functools.cached_property
     def exact(self) -> Draft:
         """Everything without loss."""
-        return draft_of(self.sources, self.structure, lambda _: None)
+        return draft_of(self.sources, self.head, lambda _: None)
 
     @functools.cached_property
     def _shortest(self) -> Draft:
@@ -61,7 +61,7 @@ class StepSearch:
         # One codec will do where all levels are zero, and it is the quick one.
         draft = min(
             (
-                draft_of(self.sources, self.structure, steps, codec=_uniform)
+                draft_of(self.sources, self.head, steps, codec=_uniform)
                 for steps in choices
             ),
             key=_length,
@@ -86,7 +86,7 @@ class StepSearch:
     def _below(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
         """The file closest below the limit; the shortest one where none is found."""
         fakes = [source.placeholder() for source in self.sources]
-        overhead = len(write(self.structure, fakes))
+        overhead = len(write(self.head, fakes))
         room = limit * (1 - _CLOSE / 2) - overhead
         if self._bytes_at(self.scales.coarsest) > room:
             return shortest()
@@ -128,7 +128,7 @@ class StepSearch:
                 break
             draft = draft_of(
                 self.sources,
-                self.structure,
+                self.head,
                 self.scales.steps(at),
                 progress=self.progress,
             )
@@ -181,7 +181,7 @@ class StepSearch:
         # A trellis errs by up to twice as much as a uniform grid of the same bytes.
         return draft_of(
             self.sources,
-            self.structure,
+            self.head,
             step,
             codec=_uniform,
             progress=self.progress,
@@ -265,7 +265,7 @@ class StepSearch:
             before = chosen
             draft = draft_of(
                 self.sources,
-                self.structure,
+                self.head,
                 steps,
                 gap=gap,
                 progress=self.progress,
