@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 import frugax as fx
 from frugax import SizeBudget, compress, trees
+from frugax.compress import _encode, _sources
 from frugax.compress._layered import LayeredSource
 from frugax.compress._sources import Source
 from frugax.errors import InfeasibleBudgetError
@@ -210,6 +211,26 @@ def test_the_choice_is_close_to_the_best_of_its_options():
     assert plan.allocation_gap is not None
     assert 0 <= plan.allocation_gap < 0.005
     assert "no other choice of these options is better than" in str(plan)
+
+
+@pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
+    for module in (_sources, _encode):
+        monkeypatch.setattr(module, "BLOCK", 2048)
+        monkeypatch.setattr(module, "chunk_numbers", lambda codec, shape: 2048)
+    w, seen = np.resize(NORMAL, (64, 320)), []
+    compress.plan(
+        w,
+        SizeBudget(**limits),
+        progressive=progressive,
+        progress=lambda done, what: seen.append((done, what)),
+    )
+    shares = [done for done, what in seen if what == "coding the array"]
+    assert len(set(shares)) >= 10
+    sampled = [done for done, what in seen if what == "sampling"]
+    assert len(set(sampled)) == len(sampled)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_progress_rises_and_may_stop_the_work():

@@ -1,6 +1,7 @@
 """Weights from other tools' files, and back into them."""
 
 import zipfile
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -112,7 +113,8 @@ def test_metadata_of_safetensors_survive(tmp_path):
     assert compress.load_metadata(mid) == words
     compress.export_safetensors(mid, back)
     assert compress.load_metadata(back) == words
+    wrong: Any = {"n": 1}
     size = mid.stat().st_size  # counted, as all that is in the file
     assert compress.plan(plain, exact, metadata=words).file_bytes == size
     with pytest.raises(TypeError, match="metadata"):
-        compress.plan(plain, exact, metadata={"n": 1})
+        compress.plan(plain, exact, metadata=wrong)

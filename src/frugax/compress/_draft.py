@@ -137,6 +137,12 @@ def draft_of(
     total = max(1, sum(source.array.nbytes for source in sources))
     errors: list[Error] = []
     done = 0
+
+    def told(numbers: int) -> None:
+        if progress is not None:
+            part = numbers * source.array.itemsize
+            progress((done + part) / total, f"coding {source.name or 'the array'}")
+
     file = _temporary(total)
     try:
         with _temporary(total) as later:
@@ -145,11 +151,11 @@ def draft_of(
                 [
                     Wanted(s, steps(s), None if codec is None else codec(s))
                     for s in sources
-                ]
+                ],
+                told,
             )
             for source in sources:
-                if progress is not None:
-                    progress(done / total, f"coding {source.name or 'the array'}")
+                told(0)
                 coded = next(coding)
                 let_go(source.array)
                 assembly.add(coded)

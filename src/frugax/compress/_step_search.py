@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._draft import Draft, Progress, draft_of
+from ._draft import Draft, draft_of
 from ._error import relative, rounded_up
 from ._meet import meet
+from ._progress import Stages
 from ._quantised import MOST_STEP, Step, step_below
 from ._scales import Scales
 from ._sources import Source
@@ -18,6 +19,8 @@ from ._writer import write
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
 _MOST_FILES = 8
+# What a sampling and a draft take of the progress that is left.
+_SAMPLING, _DRAFT = 0.03, 0.5
 # Below this share of the original bytes it may be that no file is short enough.
 _TIGHT = 0.05
 
@@ -36,7 +39,7 @@ class StepSearch:
     sources: tuple[Source, ...]
     head: Mapping[str, Any]
     scales: Scales
-    progress: Progress
+    progress: Stages
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -46,7 +49,12 @@ class StepSearch:
     @functools.cached_property
     def exact(self) -> Draft:
         """Everything without loss."""
-        return draft_of(self.sources, self.head, lambda _: None)
+        return draft_of(
+            self.sources,
+            self.head,
+            lambda _: None,
+            progress=self.progress.next(_DRAFT),
+        )
 
     @functools.cached_property
     def _shortest(self) -> Draft:
@@ -130,7 +138,7 @@ class StepSearch:
                 self.sources,
                 self.head,
                 self.scales.steps(at),
-                progress=self.progress,
+                progress=self.progress.next(_DRAFT),
             )
             if draft.length <= limit:
                 best, high = max(best, draft, key=_length), at
@@ -144,7 +152,7 @@ class StepSearch:
         total = math.fsum(source.energy for source in self.sources)
 
         def log_error(scale: float) -> float:
-            self.progress(0.0, "sampling")
+            self.progress.next(_SAMPLING)(1.0, "sampling")
             found = self.scales.energy_at(scale)
             return math.log2(max(relative(found, total), 2.0**-80))
 
@@ -184,7 +192,7 @@ class StepSearch:
             self.head,
             step,
             codec=_uniform,
-            progress=self.progress,
+            progress=self.progress.next(_DRAFT),
         )
 
     def least_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
@@ -222,7 +230,7 @@ class StepSearch:
         return sorted(found, key=lambda s: -s.exact_bytes)
 
     def _bytes_at(self, scale: float) -> float:
-        self.progress(0.0, "sampling")
+        self.progress.next(_SAMPLING)(1.0, "sampling")
         return self.scales.bytes_at(scale)
 
     def _refined(
@@ -268,7 +276,7 @@ class StepSearch:
                 self.head,
                 steps,
                 gap=gap,
-                progress=self.progress,
+                progress=self.progress.next(_DRAFT),
             )
             found = miss(draft)
             if best_miss < found <= 1:
