@@ -120,6 +120,22 @@ def test_what_a_function_gives_that_is_no_answer_is_not_charged(config, tmp_path
     assert (kept.spent, len(kept.pending)) == (0, 1)
 
 
+@pytest.mark.parametrize("at_import", [False, True])
+def test_a_function_that_ends_the_program_is_named(config, tmp_path, at_import):
+    text = "def lab(values, *, rows, seed): raise SystemExit(3)\n"
+    lab = tmp_path / "lab.py"
+    lab.write_text(f"{text}lab({{}}, rows=1, seed=0)\n" if at_import else text)
+    config.write_text(OWN)
+    done = frugax("causal", "run", config, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "ended the program " in done.stderr
+    assert "(SystemExit 3)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    if not at_import:
+        kept = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
+        assert (kept.spent, len(kept.pending)) == (0, 1)
+
+
 def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, capsys):
     going = Campaign(
         variables={"x": (-1.0, 1.0)},
@@ -146,6 +162,10 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     ):
         assert why in " ".join(said.split())
     assert going.spent == 0
+    going.tell(0, _causal_commands._read("nan", "y"))
+    _causal_commands._say(going, going.asks[0])
+    assert "y not measured; it took place and is paid" in capsys.readouterr().out
+    assert going.spent == 1
 
 
 def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
@@ -166,6 +186,8 @@ def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
         (("observations: 40", "observations: no.csv"), "no.csv"),
         (("  noise_scale: 0.1", "  environment: toy"), "one of environment, linear"),
         (("worlds: 8", "word: 8"), "no such key"),
+        (("worlds: 8", "constraints: {Q: [0, 1]}"), "constraints names 'Q', but no"),
+        (("worlds: 8", "forbidden: [[x, y], [z, y]]"), "no way by which x, z could"),
     ],
 )
 def test_a_mistake_in_the_config_is_one_line(config, tmp_path, change, message):

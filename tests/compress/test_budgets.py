@@ -1,5 +1,6 @@
 """Every budget is met by the file itself, and nearly used up."""
 
+import dataclasses
 import re
 
 import hypothesis.strategies as st
@@ -208,9 +209,13 @@ def test_sensitivity_is_measured_on_answers():
 
 def test_the_choice_is_close_to_the_best_of_its_options():
     plan = compress.plan(weights(), SizeBudget(ratio=6))
-    assert plan.allocation_gap is not None
-    assert 0 <= plan.allocation_gap < 0.005
-    assert "no other choice of these options is better than" in str(plan)
+    gap = plan.allocation_gap
+    assert gap is not None
+    assert 0 < gap < 0.005
+    said = f"no other choice of these options is more than {100 * gap:.2g}% better"
+    assert said in str(plan)
+    same = dataclasses.replace(plan, allocation_gap=0.0)
+    assert str(same).endswith("no other choice of these options is better")
 
 
 @pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
@@ -275,6 +280,26 @@ def test_what_cannot_be_says_what_could(limits):
     less = needed * 49 // 50 if errors else needed - 1
     with pytest.raises(InfeasibleBudgetError):
         compress.plan(tree, SizeBudget(bytes=less, **errors))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "unit"),
+    [("ratio", 1e5, "x smaller"), ("bits_per_weight", 0.01, " bits per weight")],
+)
+def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
+    tree = {"w": NORMAL}
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        compress.plan(tree, SizeBudget(**{name: limit}))
+    best = caught.value.reachable[name]
+    said = f"{limit:g}{unit} is out of reach, the best is {best:g}"
+    assert str(caught.value).startswith(said)
+    plan = compress.plan(tree, SizeBudget(**{name: best}))
+    assert plan.file_bytes == caught.value.needed
+
+
+def test_no_bytes_have_no_ratio():
+    with pytest.raises(InfeasibleBudgetError, match="for the weights have none: the"):
+        compress.plan({"w": np.ones((0, 3))}, SizeBudget("2x"))
 
 
 @pytest.mark.parametrize(

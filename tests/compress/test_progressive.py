@@ -121,6 +121,21 @@ def test_a_prefix_reads_nothing_behind_it(tree, data):
         compress.decompress(bytes(wrong))
 
 
+def test_verify_decodes_up_to_every_layer(tmp_path, data):
+    path = tmp_path / "w.fxz"
+    path.write_bytes(data)
+    assert compress.verify(path).ok
+
+    def forge(header):
+        record = next(t for t in header["tensors"] if len(t.get("layers", ())) > 2)
+        record["layers"][1][2] = 32 * "0"
+
+    path.write_bytes(rewritten(data, forge))
+    compress.decompress(path.read_bytes())  # nobody looks at that layer alone
+    with pytest.raises(CorruptFileError, match="values are not the ones"):
+        compress.verify(path)
+
+
 def test_a_budget_that_no_prefix_meets_says_what_one_would(tmp_path, tree, data):
     path = tmp_path / "w.fxz"
     path.write_bytes(data)

@@ -174,6 +174,15 @@ def test_damage_never_crashes():
     assert noticed > 25  # the rest is left to the file's checksums
 
 
+def test_a_block_that_has_no_words_is_refused_where_it_asks_for_one():
+    found, step = coded(np.zeros((1, 64), np.float32), 0.2)
+    block = bytearray(encode(found))
+    assert block[-4:] != (1 << 16).to_bytes(4, "little")  # no words: the state ends it
+    block[-4:] = (1 << 16).to_bytes(4, "little")
+    with pytest.raises(CorruptFileError, match="does not end where it should"):
+        _trellis_decode.decode(memoryview(block), step, np.dtype("f4"), 64)
+
+
 def test_a_uniform_grid_of_the_same_error_is_longer():
     w = normal(64, 512)
     found, _ = coded(w, 0.2, row=512)

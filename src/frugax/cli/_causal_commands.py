@@ -41,7 +41,8 @@ def run(
 
     Answers come from the config's simulator or, without one, from you: type what the
     target was (4.2), or values by name (pain=4.2 sleep=7), or "failed" with a reason,
-    "skip" if it did not take place, "quit" to go on another day.
+    "skip" if it did not take place, "quit" to go on another day. "nan" is a value that
+    was not measured: the experiment took place and is paid.
 
     Args:
         config: the YAML file that says what may be done and what it may cost.
@@ -282,7 +283,11 @@ def _say(going: "Campaign", entry: "Entry") -> None:
     if entry.status == "answered":
         values = going.rows_of(entry)[going.settings.target]
         known = values[~(values != values)]  # NaN is the one that differs from itself
-        outcome = f"{known.mean():.4g}" if len(known) else "nothing measured"
+        outcome = (
+            f"{known.mean():.4g}"
+            if len(known)
+            else f"{going.settings.target} not measured; it took place and is paid"
+        )
     console.print(
         f"{entry.id:3}  {intervene(**entry.values)}  ->  {outcome}   (left: {left})",
         highlight=False,

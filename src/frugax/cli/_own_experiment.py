@@ -62,12 +62,18 @@ class OwnExperiment:
             entry: the experiment.
 
         Raises:
-            FrugaxError: what it gives is no answer; the question stays as it is.
+            FrugaxError: what it gives is no answer, or it ended the program; the
+                question stays as it is.
         """
         from frugax.causal.campaign import Failed
 
         try:
             answer = self._ask(entry)
+        except SystemExit as e:  # not a failure: it was told to end the program
+            raise FrugaxError(
+                f"experiment {entry.id}: {self.target} ended the program (SystemExit "
+                f"{e.code!s:.200}). It is not told and not charged; {self._mend}"
+            ) from e
         except Exception as e:
             self.failed += 1
             said = " ".join(str(e).split())[:300]

@@ -86,7 +86,7 @@ def own_function(target: str) -> Callable[..., Any]:
         target: module:function, or file.py:function.
 
     Raises:
-        ConfigError: there is no such function.
+        ConfigError: there is no such function, or its module ended the program.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -94,7 +94,14 @@ def own_function(target: str) -> Callable[..., Any]:
             f'{target!r} names no function: write "module:function", for example '
             "my_model:loss_and_shapes."
         )
-    module = _module(place)
+    try:
+        module = _module(place)
+    except SystemExit as e:
+        raise ConfigError(
+            f"{place} ended the program when it was imported (SystemExit "
+            f"{e.code!s:.200}): put what it does as a program under "
+            'if __name__ == "__main__".'
+        ) from e
     function = getattr(module, name, None)
     if not callable(function):
         own = [

@@ -14,6 +14,7 @@ from ._choose import choose
 from ._draft import Draft, Progress, draft_of, limit_of
 from ._layered import LayeredSource
 from ._measure import measured, report_of
+from ._path import check_path
 from ._plan import CompressPlan, plan_of
 from ._progress import check_progress
 from ._report import CompressReport
@@ -106,8 +107,8 @@ def compress(
 
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
-        TypeError: a leaf is no array, or of a dtype that no file can hold; the
-            progress is no function, or the metadata are not text.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; the plan
+            is none, the progress no function, or the metadata are not text.
         ValueError: the plan is for other weights or another budget.
 
     >>> import frugax
@@ -163,12 +164,13 @@ def save(
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
         OutputError: the file could not be written.
-        TypeError: a leaf is no array, or of a dtype that no file can hold; the
-            progress is no function, or the metadata are not text.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; the plan
+            is none, the progress no function, or the metadata are not text.
         ValueError: the plan is for other weights or another budget, or `path` is the
             mapped file that a tensor is read from.
     """
     told = _rising(progress)
+    check_path(path)
     check_not_input(path, tree)
     draft = _draft(
         tree, budget, plan, sensitivity, told, metadata, progressive=progressive
@@ -231,6 +233,11 @@ def _draft(
     progressive: bool,
 ) -> Draft:
     check_budget(budget, SizeBudget)
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(plan, CompressPlan | None):
+        raise TypeError(
+            f"plan must be what frugax.compress.plan gave, got {plan!r:.60}."
+        )
     if plan is not None:
         if progressive and not plan.progressive:
             raise ValueError(

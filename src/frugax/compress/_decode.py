@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
@@ -68,7 +67,7 @@ def decoded_parts(
     each = -(-record.size // numbers)
     digest = Digest()
     for i in range(each):
-        with _named(record):
+        with named(record):
             blocks = [content.block(c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             place = None if into is None else into[i * numbers :][:size]
@@ -77,17 +76,20 @@ def decoded_parts(
             digest.update(part)
         yield part
     if digested:
-        with _named(record):
-            _compare(digest.hexdigest(), record)
+        with named(record):
+            compare(digest.hexdigest(), record)
 
 
 def decode_tensors(
-    content: Content, records: Sequence[Record]
+    content: Content, records: Sequence[Record], *, exact_too: bool = True
 ) -> Iterator[tuple[Record, np.ndarray]]:
     """Decode many tensors as `decode_tensor` does, the small ones side by side.
 
-    Where the SHA-256 of the file was right, tensors that are exact are not summed once
-    more: their values are bytes of the file, in another order.
+    Args:
+        content: of a file.
+        records: the tensors to decode.
+        exact_too: whether exact values are compared with their digests as well. Where
+            the SHA-256 of the file was right they are its bytes, in another order.
 
     Yields:
         Each of the records, in no order of theirs, and its tensor.
@@ -100,11 +102,11 @@ def decode_tensors(
     blocks: list[Packed] = []
     for record in records:
         if record.codec != "trellis":
-            digested = record.step is not None or not content.whole
+            digested = exact_too or record.step is not None
             yield record, decode_tensor(content, record, digested=digested)
             continue
         numbers = chunk_numbers(record.codec, record.shape)
-        with _named(record):
+        with named(record):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
                 block = content.block(chunk)
@@ -131,7 +133,7 @@ def decode_tensors(
         ):
             flat = begun[record.name]
             assert record.step is not None  # reading the header has seen to that
-            with _named(record):
+            with named(record):
                 next(filled)
                 values = times(of_part, record.step, flat.dtype)
                 if values is not of_part:
@@ -140,24 +142,12 @@ def decode_tensors(
                 if left[record.name]:
                     continue
                 del begun[record.name]
-                _compare(digest_of(flat), record)
+                compare(digest_of(flat), record)
             yield record, flat.reshape(record.shape)
 
 
-def check_chunks(content: Content, record: Record) -> None:
-    """Compare every chunk of a tensor with its own checksum, and decode nothing.
-
-    Raises:
-        CorruptFileError: they differ; the message names the tensor.
-    """
-    each = dataclasses.replace(content, whole=False)
-    with _named(record):
-        for chunk in record.chunks:
-            each.block(chunk)
-
-
 @contextlib.contextmanager
-def _named(record: Record) -> Iterator[None]:
+def named(record: Record) -> Iterator[None]:
     """Whatever is wrong inside is wrong with this tensor.
 
     Raises:
@@ -172,7 +162,12 @@ def _named(record: Record) -> Iterator[None]:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
 
 
-def _compare(digest: str, record: Record) -> None:
+def compare(digest: str, record: Record) -> None:
+    """See that the values of a tensor have its digest.
+
+    Raises:
+        CorruptFileError: they have not.
+    """
     if digest != record.digest:
         raise CorruptFileError("its values are not the ones that were written.")
 
@@ -192,7 +187,7 @@ def integers_of(content: Content, record: Record) -> np.ndarray | None:
     dtype = dtype_named(record.dtype)
     numbers = chunk_numbers(record.codec, record.shape)
     flat = np.empty(record.size, np.int64)
-    with _named(record):
+    with named(record):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
             block = content.block(chunk)
@@ -208,39 +203,21 @@ def _decode_chunk(
     Raises:
         CorruptFileError: a stored chunk has the wrong length.
     """
-    dtype = dtype_named(record.dtype)
+    dtype, step = dtype_named(record.dtype), record.step
     if record.codec == "lossless":
-        (block,) = blocks
-        return _lossless.decode(block, dtype, size, into)
-    if record.planes:
-        values = _decode_planes(blocks, record, size)
-    elif record.codec == "stored":
-        (block,) = blocks
-        if len(block) != size * dtype.itemsize:
+        return _lossless.decode(blocks[0], dtype, size, into)
+    if step is None:  # stored
+        if len(blocks[0]) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
-        values = np.frombuffer(block, dtype)
+        values = np.frombuffer(blocks[0], dtype)
+    elif record.planes:
+        values = _planes.decode(blocks, record.planes, step, dtype, size)
     else:
-        (block,) = blocks
-        assert record.step is not None  # reading the header has seen to that
-        values = _stepped(record).decode(block, record.step, dtype, size)
+        values = _stepped(record).decode(blocks[0], step, dtype, size)
     if into is None:
         return values
     into[:] = values
     return into
-
-
-def _decode_planes(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
-    dtype, step = dtype_named(record.dtype), record.step
-    assert step is not None  # the header was read so
-    shift = record.planes - 1
-    levels = _planes.first(blocks[0], shift, dtype, size)
-    for block in blocks[1 : record.planes]:
-        levels = _planes.refined(levels, block)
-        shift -= 1
-    values = _planes.values_at(levels, shift, step, dtype)
-    if len(blocks) > record.planes:
-        values = _planes.whole(values, blocks[-1])
-    return values
 
 
 def _stepped(record: Record) -> ModuleType:

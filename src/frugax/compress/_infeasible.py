@@ -5,6 +5,7 @@ from typing import NoReturn
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
+from ._best_ratio import best_ratio
 from ._draft import Draft
 from ._error import rounded_up
 from ._plan import plan_of
@@ -50,15 +51,21 @@ def refuse(
                 if instead.startswith(_LARGER)
                 else f"{offer} in so many bytes, or {instead}"
             )
+    asked, best = best_ratio(
+        budget,
+        draft.length,
+        original_bytes=sum(s.array.nbytes for s in search.sources),
+        weights=sum(s.array.size for s in search.sources),
+    )
     raise InfeasibleBudgetError(
-        "the smallest file of these weights"
+        f"{asked}the smallest file of these weights"
         + ("" if only_size else " that was found within the error"),
         needed=draft.length,
         limit=limit,
         unit="bytes",
         hint=instead,
         best=plan_of(draft, budget),
-        reachable=reachable,
+        reachable=reachable | best,
         proven=only_size,
     )
 

@@ -12,6 +12,7 @@ A layer after those may have what is left to the very bits of the weights.
 
 import math
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,56 @@ def split(levels: np.ndarray, planes: int) -> list[bytes]:
         digits = np.packbits((now[~zero] & 1).astype(np.uint8)).tobytes()
         blocks.append(_CODED.pack(len(coded)) + coded + digits)
     return blocks
+
+
+def decode(
+    blocks: Sequence[memoryview],
+    planes: int,
+    step: Step,
+    dtype: "np.dtype[Any]",
+    size: int,
+) -> np.ndarray:
+    """The values that some layers stand for, the first and others after it.
+
+    Raises:
+        CorruptFileError: they are no such layers.
+        UnsupportedFileError: one uses a coder of a newer version.
+    """
+    *_, (levels, shift) = _digits(blocks, planes, dtype, size)
+    values = values_at(levels, shift, step, dtype)
+    return whole(values, blocks[-1]) if len(blocks) > planes else values
+
+
+def layers_of(
+    blocks: Sequence[memoryview],
+    planes: int,
+    step: Step,
+    dtype: "np.dtype[Any]",
+    size: int,
+) -> Iterator[np.ndarray]:
+    """The values as each layer after the other is read, as `decode` gives the last.
+
+    Raises:
+        CorruptFileError: they are no such layers.
+        UnsupportedFileError: one uses a coder of a newer version.
+    """
+    values = np.zeros(0, dtype)
+    for levels, shift in _digits(blocks, planes, dtype, size):
+        values = values_at(levels, shift, step, dtype)
+        yield values
+    if len(blocks) > planes:
+        yield whole(values, blocks[-1])
+
+
+def _digits(
+    blocks: Sequence[memoryview], planes: int, dtype: "np.dtype[Any]", size: int
+) -> Iterator[tuple[np.ndarray, int]]:
+    """The levels after each layer, and how many digits of them are not known."""
+    levels = first(blocks[0], planes - 1, dtype, size)
+    yield levels, planes - 1
+    for shift, block in zip(range(planes - 2, -1, -1), blocks[1:planes], strict=False):
+        levels = refined(levels, block)
+        yield levels, shift
 
 
 def first(

@@ -13,9 +13,10 @@ from frugax.errors import CorruptFileError
 
 from ._quantised import MOST_LEVEL, Step, times, working_type
 from ._trellis_block import HEADER
+from ._trellis_entries import FAR
 from ._trellis_lanes import LANE, Lanes
 from ._trellis_tables import MOST_CLASSES, unpack
-from ._trellis_walk import FAR, LOWEST, Packed, walk
+from ._trellis_walk import LOWEST, Packed, walk
 from ._zstd import unzstd
 
 

@@ -4,32 +4,27 @@ A step is some twenty operations of NumPy however few lanes there are, so blocks
 small tensors are decoded together: their lanes stand side by side, each with the tables
 of its own block, and each block with its own words.
 
-A slot is the low bits of a state. What it stands for is looked up under
-`class << 13 | odd << 12 | slot`, with classes counted through all blocks. An entry has,
-from its lowest bit: 12 bits of what is inside of the symbol's range, q, 9 bits of the
-class, 29 of the level, 13 of the frequency. So one look-up is enough, and with states
-of 64 bits no operation has to convert anything.
+Beside one look-up of all that a state means, in `_trellis_entries.py`, no operation has
+to convert anything, as states have 64 bits here.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ._trellis_entries import CLASS, FREQUENCY, LEVEL, SLOTS, entries_of
 from ._trellis_lanes import Lanes
 from ._trellis_tables import SCALE_BITS, Tables
 
 LOWEST = 1 << 16  # states live in [2^16, 2^32) and move 16 bits at a time
-# The level of a number that is listed elsewhere; real ones are within 2^25.
-FAR = -(1 << 28)
-_SLOTS = 1 << SCALE_BITS
-_CLASS, _LEVEL, _FREQUENCY = SCALE_BITS + 1, SCALE_BITS + 10, SCALE_BITS + 39
 # NumPy takes an array as an operand in half the time that a number of Python's takes.
 _BY_12, _BY_16, _TO_FREQUENCY, _IN_SLOT, _Q, _Q_AND_CLASS, _LEAST = (
     np.array(n, np.uint64)
     for n in (
-        *(SCALE_BITS, 16, _FREQUENCY, _SLOTS - 1, _SLOTS),
-        *((1 << _LEVEL) - _SLOTS, LOWEST),
+        *(SCALE_BITS, 16, FREQUENCY, SLOTS - 1, SLOTS),
+        *((1 << LEVEL) - SLOTS, LOWEST),
     )
 )
 # Numbers side by side are read again soon: so many fit in a processor's cache.
@@ -84,7 +79,7 @@ def groups(blocks: Sequence[Packed]) -> Iterator[list[int]]:
 def walk(blocks: Sequence[Packed], out: Sequence[np.ndarray]) -> list[bool]:
     """Decode the levels of each block; say which of them end as they should.
 
-    `FAR` stands for numbers that are far out, and raw bits are zero.
+    `_trellis_entries.FAR` stands for numbers that are far out, and raw bits are zero.
 
     Args:
         blocks: some.
@@ -95,7 +90,8 @@ def walk(blocks: Sequence[Packed], out: Sequence[np.ndarray]) -> list[bool]:
     firsts = np.cumsum([0, *(block.lanes.count for block in ranked)])
     ends = np.cumsum([0, *(len(block.words) for block in ranked)])
     states = np.concatenate([block.states for block in ranked]).astype(np.uint64)
-    words = np.concatenate([block.words for block in ranked])
+    # One more, as nothing can be taken of none at all.
+    words = np.concatenate([*(block.words for block in ranked), np.zeros(1, "<u2")])
     tile = _Tile(ranked, firsts, [out[i] for i in order])
     at = _steps(ranked, firsts, states, words, ends[:-1].copy(), tile)
     sound = [False] * len(blocks)
@@ -132,8 +128,8 @@ class _Tile:
     def turn_over(self, first: int) -> None:
         """Put the levels of the steps from `first` on where they belong."""
         levels = self._levels
-        levels <<= 64 - _FREQUENCY
-        levels >>= 64 - _FREQUENCY + _LEVEL
+        levels <<= 64 - FREQUENCY
+        levels >>= 64 - FREQUENCY + LEVEL
         for place, start, stop in self._places:
             now = place[:, first : first + _TILE]
             now[:] = levels[: now.shape[1], start:stop].T
@@ -157,15 +153,20 @@ def _steps(
         at: the first word of each block; changed in place.
         tile: takes what is decoded.
     """
-    entries, changes = _tables(blocks), _changes(blocks, firsts)
+    entries, changes = (
+        entries_of([block.tables for block in blocks]),
+        _changes(blocks, firsts),
+    )
     # Branch bits, at bit 12, and over them the class of the next number.
     older = np.zeros((3, len(states)), np.uint64)
     slot = np.empty(len(states), np.uint64)
     low, ramp = np.empty(len(states), bool), np.arange(len(states))
     lengths = [block.lanes.length for block in blocks]
-    x, rows, branches, at_now = states, tile.rows, [*older], at
-    index, open_blocks, edges_now = slot.view(np.int64), len(blocks), firsts
-    for k in range(lengths[0]):
+    x, rows, at_now, edges_now = states, tile.rows, at, firsts
+    third, second, last = older
+    index, open_blocks = slot.view(np.int64), len(blocks)
+    marks = {*changes, *lengths, *range(0, lengths[0], _TILE)}
+    for k, stop in itertools.pairwise(sorted(marks)):
         if k and k % _TILE == 0:
             tile.turn_over(k - _TILE)
         if k == lengths[open_blocks - 1]:
@@ -173,84 +174,40 @@ def _steps(
             edges_now, at_now = firsts[: open_blocks + 1], at[:open_blocks]
             lanes = edges_now[-1]
             x, slot, low = x[:lanes], slot[:lanes], low[:lanes]
-            rows = [row[:lanes] for row in rows]
-            branches, index = [*older[:, :lanes]], slot.view(np.int64)
+            third, second, last = third[:lanes], second[:lanes], last[:lanes]
+            rows, index = [row[:lanes] for row in rows], slot.view(np.int64)
         for lanes, now in changes.get(k, ()):
             older[:, lanes] &= _Q
             older[:, lanes] |= now
-        entry, last = rows[k % _TILE], branches[(k - 1) % 3]
-        second, third = branches[(k - 2) % 3], branches[k % 3]
-        np.bitwise_and(x, _IN_SLOT, slot)
-        np.bitwise_or(slot, last, slot)
-        entries.take(index, out=entry, mode="clip")
-        # The branch bit takes the place of the oldest, q ^ b[t-2] ^ b[t-3]; of three
-        # times the class one is left.
-        np.bitwise_xor(third, second, third)
-        np.bitwise_xor(third, entry, third)
-        np.bitwise_and(third, _Q_AND_CLASS, third)
-        np.right_shift(x, _BY_12, x)
-        np.right_shift(entry, _TO_FREQUENCY, slot)
-        np.multiply(x, slot, x)
-        np.bitwise_and(entry, _IN_SLOT, slot)
-        np.add(x, slot, x)
-        np.less(x, _LEAST, low)
-        empty = low.nonzero()[0]
-        if open_blocks == 1:
-            new = words[at[0] : at[0] + len(empty)]
-            at[0] += len(empty)
-            if len(new) < len(empty):
-                break
-        else:
+        for entry in rows[k % _TILE : k % _TILE + stop - k]:
+            np.bitwise_and(x, _IN_SLOT, slot)
+            np.bitwise_or(slot, last, slot)
+            entries.take(index, None, entry, "clip")
+            # The branch bit takes the place of the oldest, q ^ b[t-2] ^ b[t-3]; of
+            # three times the class one is left.
+            np.bitwise_xor(third, second, third)
+            np.bitwise_xor(third, entry, third)
+            np.bitwise_and(third, _Q_AND_CLASS, third)
+            third, second, last = second, last, third
+            np.right_shift(x, _BY_12, x)
+            np.right_shift(entry, _TO_FREQUENCY, slot)
+            np.multiply(x, slot, x)
+            np.bitwise_and(entry, _IN_SLOT, slot)
+            np.add(x, slot, x)
+            np.less(x, _LEAST, low)
+            (empty,) = low.nonzero()
             edges = empty.searchsorted(edges_now)
             counts = edges[1:] - edges[:-1]
             place = (at_now - edges[:-1]).repeat(counts)
-            place += ramp[: len(empty)]
-            new = words.take(place, mode="clip")  # past its own: seen at the end
+            place += ramp[: len(place)]
+            filled = x.take(empty)
+            np.left_shift(filled, _BY_16, filled)
+            # Past a block's own words: seen at the end.
+            np.bitwise_or(filled, words.take(place, None, None, "clip"), filled)
+            x[empty] = filled
             at_now += counts
-        filled = x.take(empty, mode="clip")
-        np.left_shift(filled, _BY_16, filled)
-        np.bitwise_or(filled, new, filled)
-        x[empty] = filled
     tile.turn_over((lengths[0] - 1) // _TILE * _TILE)
     return at
-
-
-def _tables(blocks: Sequence[Packed]) -> np.ndarray:
-    """The entry of every slot of every table, as told above.
-
-    After them a class that changes no state, for lanes that have ended.
-    """
-    count = sum(len(block.tables.halves) for block in blocks)
-    entries = np.empty((count + 1, 2, _SLOTS), np.uint64)
-    at = 0
-    for block in blocks:
-        classes = len(block.tables.halves)
-        flat = block.tables.frequencies
-        packed = flat.astype(np.uint64) << np.uint64(_FREQUENCY)
-        packed |= _symbol_levels(block.tables) << np.uint64(_LEVEL)
-        packed |= (np.arange(256, dtype=np.uint64) & 1) << np.uint64(SCALE_BITS)
-        # The slot that is added below makes what is inside of this.
-        packed -= (np.cumsum(flat, axis=2) - flat).astype(np.uint64)
-        packed = np.repeat(packed.reshape(-1), flat.reshape(-1))
-        entries[at : at + classes] = packed.reshape(classes, 2, _SLOTS)
-        at += classes
-    entries[-1] = np.uint64(_SLOTS << _FREQUENCY)
-    entries += np.arange(_SLOTS, dtype=np.uint64)
-    entries |= (np.arange(count + 1, dtype=np.uint64) << np.uint64(_CLASS))[
-        :, None, None
-    ]
-    return entries.reshape(-1)
-
-
-def _symbol_levels(tables: Tables) -> np.ndarray:
-    """The level of each class, parity and symbol, in 29 bits, `(classes, 2, 256)`."""
-    symbol = np.arange(256)
-    half = (symbol >> 1) + tables.lowest[:, None, None]
-    levels = (half << (2 + tables.raw_bits)) + ((symbol & 1) << 1)
-    levels = levels + np.arange(2)[:, None]
-    far = symbol >> 1 >= tables.halves[:, None, None]
-    levels = np.where(far, FAR, levels) & ((1 << (_FREQUENCY - _LEVEL)) - 1)
-    return levels.astype(np.uint64)
 
 
 def _changes(
@@ -266,10 +223,10 @@ def _changes(
         base += len(block.tables.halves)
         short = lanes.size - (lanes.count - 1) * lanes.length  # of the last lane
         spread[-(-short // lanes.run) :, -1] = idle
-        spread <<= np.uint64(_CLASS)
+        spread <<= np.uint64(CLASS)
         for row, now in enumerate(spread):
             changes.setdefault(row * lanes.run, []).append((slice(first, stop), now))
         if short % lanes.run:
-            ended = np.array([idle << _CLASS], np.uint64)
+            ended = np.array([idle << CLASS], np.uint64)
             changes.setdefault(short, []).append((slice(stop - 1, stop), ended))
     return changes

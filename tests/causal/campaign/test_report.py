@@ -39,3 +39,28 @@ def test_edges_back_and_within_a_column_stay_in_the_picture():
         assert 0 <= int(y) <= int(box[2]) - 2
     assert f"<title>{names[3]}</title>" in drawn
     assert "a name that i…" in drawn
+
+
+def test_labels_of_a_crowded_graph_touch_nothing():
+    names = tuple("abcdefgh")
+    edges = np.random.default_rng(0).uniform(0, 0.99, (8, 8)) * (1 - np.eye(8))
+    drawn = graph_picture(names, edges, target="c", settable=frozenset("a"))
+    found = re.findall(r'class="odds" x="(\d+)" y="(\d+)"[^>]*>(\d+%)<', drawn)
+    labels = [
+        (int(x) - 3 * len(t), int(y) - 9, int(x) + 3 * len(t), int(y))
+        for x, y, t in found
+    ]
+    rects = re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', drawn)
+    boxes = [
+        (x, y, x + wide, y + high) for x, y, wide, high in (map(int, r) for r in rects)
+    ]
+    for i, (left, top, right, bottom) in enumerate(labels):
+        for other in (*labels[:i], *boxes):
+            assert (
+                left >= other[2]
+                or right <= other[0]
+                or (top >= other[3] or bottom <= other[1])
+            )
+    assert len(labels) > 15
+    no_room = re.findall(r"No room in the picture for: (.*)\.<", drawn)[0].split(", ")
+    assert len(labels) + len(no_room) == (edges >= 0.05).sum()
