@@ -11,7 +11,7 @@ Speeds are bytes of weights over the processor's time (not the clock's: the mach
 shared), and what is compared is the median ratio of pairs timed one after the other,
 beside that of frugax with itself. "decode" is the codec alone, as ZipNN checks
 nothing; "checked" is `frugax.compress.decompress`, which compares the SHA-256 of the
-file and the digests of the tensors.
+file (`verify` sums exact tensors as well).
 Writes `benchmarks/results/compress_lossless.json`:
 
     python -m benchmarks.compress_lossless

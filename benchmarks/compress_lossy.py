@@ -179,8 +179,13 @@ def speed() -> dict[str, float]:
         trellis_blocks,
         trellis_parts,
     )
-    from frugax.compress._quantised import Step, step_below, values_of  # noqa: PLC2701
-    from frugax.compress._trellis_decode import levels_of, parse  # noqa: PLC2701
+    from frugax.compress._quantised import (  # noqa: PLC2701
+        Step,
+        step_below,
+        times,
+        working_type,
+    )
+    from frugax.compress._trellis_decode import fill, parse  # noqa: PLC2701
     from frugax.compress._trellis_walk import groups  # noqa: PLC2701
 
     found: dict[str, float] = {}
@@ -207,10 +212,11 @@ def speed() -> dict[str, float]:
 
         def decode() -> None:
             parsed = [parse(memoryview(b), v.size) for b, v in blocks]
+            out = [np.empty(v.size, working_type(v.dtype)) for _, v in blocks]
             for group in groups(parsed):
-                levels = levels_of([parsed[i] for i in group])
-                for i, of_part in zip(group, levels, strict=True):
-                    values_of(of_part, steps[i], blocks[i][1].dtype)
+                filled = fill([parsed[i] for i in group], [out[i] for i in group])
+                for i, _ in zip(group, filled, strict=True):
+                    times(out[i], steps[i], blocks[i][1].dtype)
 
         timed(f"{name} decode", decode, count)
 

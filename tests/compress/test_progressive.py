@@ -1,5 +1,6 @@
 """Progressive files: layer by layer, every prefix with an error that is true."""
 
+import dataclasses
 from pathlib import Path
 
 import ml_dtypes
@@ -10,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from forged_files import header_of, rewritten
 from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile, _planes, _prefix
+from frugax.compress._coding import Wanted, encode_all
 from frugax.compress._layered import LayeredSource
 from frugax.compress._quantised import Step
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
@@ -103,6 +105,16 @@ def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
             assert all(p.rel_error > limit for p in shorter)
 
 
+def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
+    prefixes = [*_prefix.prefixes_of(CompressedFile(data, place="x").header, len(data))]
+    worse = 2 * prefixes[4].rel_error
+    prefixes[5] = dataclasses.replace(prefixes[5], rel_error=worse)
+    monkeypatch.setattr(_prefix, "prefixes_of", lambda *_: tuple(prefixes))
+    budget = SizeBudget(bytes=prefixes[5].bytes)
+    with CompressedFile(data, place="x", budget=budget) as file:
+        assert file.prefix == prefixes[4]
+
+
 def test_a_prefix_reads_nothing_behind_it(tree, data):
     budget = SizeBudget("8x")
     with CompressedFile(data, place="x", budget=budget) as file:
@@ -118,6 +130,21 @@ def test_a_prefix_reads_nothing_behind_it(tree, data):
     assert all(got[n].tobytes() == want[n].tobytes() for n in tree)
     with pytest.raises(CorruptFileError):
         compress.decompress(bytes(wrong))
+
+
+def test_verify_decodes_up_to_every_layer(tmp_path, data):
+    path = tmp_path / "w.fxz"
+    path.write_bytes(data)
+    assert compress.verify(path).ok
+
+    def forge(header):
+        record = next(t for t in header["tensors"] if len(t.get("layers", ())) > 2)
+        record["layers"][1][2] = 32 * "0"
+
+    path.write_bytes(rewritten(data, forge))
+    compress.decompress(path.read_bytes())  # nobody looks at that layer alone
+    with pytest.raises(CorruptFileError, match="values are not the ones"):
+        compress.verify(path)
 
 
 def test_a_budget_that_no_prefix_meets_says_what_one_would(tmp_path, tree, data):
@@ -319,3 +346,28 @@ def test_more_layers_are_never_worse(tree):
     for record in header.tensors:
         errors = [layer.rel_error for layer in record.layers]
         assert errors == sorted(errors, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ratio"), [(ml_dtypes.bfloat16, 1.4), ("float16", 1.1), ("float32", 1.1)]
+)
+def test_a_size_just_below_the_exact_file_has_the_finest_layers(dtype, ratio):
+    w = np.random.default_rng(0).normal(size=(100, 64)).astype(dtype)
+    plan = compress.plan(w, SizeBudget(ratio=ratio), progressive=True)
+    assert 0 < plan.rel_error < 0.002
+    assert plan.tensors[0].codec == "planes"
+    used = plan.file_bytes / (w.nbytes / ratio)
+    assert 0.8 < used < 1
+    # Far below the limit only with a word on why.
+    assert (f"\n{100 * used:.0f}% of the size is used:" in str(plan)) == (used < 0.97)
+
+
+def test_estimates_of_layers_are_close():
+    w = np.random.default_rng(0).normal(size=(200, 180)).astype(ml_dtypes.bfloat16)
+    source = LayeredSource("w", w)
+    exact = sum(map(len, source.exact.blocks))
+    assert source.exact_cost == pytest.approx(exact, rel=0.01)
+    step = Step(1024, -17)
+    (coded,) = encode_all([Wanted(source, step)])
+    real = sum(map(len, coded.blocks))
+    assert source.estimated(step).bytes == pytest.approx(real, rel=0.01)

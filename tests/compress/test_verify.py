@@ -75,6 +75,31 @@ def test_a_forged_header_with_the_right_sums_is_refused(saved, claim, said):
         compress.verify(path)
 
 
+def with_a_false_digest(path, number):
+    def forge(header):
+        header["tensors"][number]["digest"] = 32 * "0"
+
+    return rewritten(path.read_bytes(), forge)
+
+
+def test_a_false_digest_is_refused(saved):
+    path, _ = saved
+    with pytest.raises(
+        CorruptFileError, match=r"'a\[0\]': its values are not the ones"
+    ):
+        compress.decompress(with_a_false_digest(path, 0))
+    path.write_bytes(with_a_false_digest(path, 1))
+    with pytest.raises(CorruptFileError, match="'b': its values are not the ones"):
+        compress.verify(path)
+    with compress.open(path) as file:
+        with pytest.raises(CorruptFileError, match="'b': its values"):
+            file["b"]
+        with pytest.raises(CorruptFileError, match="'b': its values"):
+            file.tree()
+        file.check()  # of what is exact, the sum of the file's bytes is enough
+        np.testing.assert_array_equal(file.tree()["b"], TREE["b"])
+
+
 @pytest.mark.parametrize(
     ("max_abs", "rel_error", "true"),
     [(1.0, 0.5, True), (1.1, 0.5, False), (1.0, 0.6, False), (None, None, True)],

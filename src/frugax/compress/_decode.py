@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
@@ -14,17 +13,21 @@ from . import _lossless, _planes, _quantised, _trellis_decode
 from ._arrays import dtype_named
 from ._container import Content
 from ._digest import Digest, digest_of
-from ._quantised import values_of
+from ._quantised import times, working_type
 from ._records import Record, chunk_numbers
+from ._trellis_decode import fill, parse
 from ._trellis_walk import Packed, groups
 
 
-def decode_tensor(content: Content, record: Record) -> np.ndarray:
+def decode_tensor(
+    content: Content, record: Record, *, digested: bool = True
+) -> np.ndarray:
     """Decode one tensor, checking every chunk and then the whole against its digest.
 
     Args:
         content: of a file.
         record: the tensor to decode.
+        digested: whether to compare its values with their digest.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
@@ -32,20 +35,29 @@ def decode_tensor(content: Content, record: Record) -> np.ndarray:
     """
     alone = 0 < record.size <= chunk_numbers(record.codec, record.shape)
     if alone and record.codec != "stored":  # whose values are the file's own bytes
-        (part,) = decoded_parts(content, record)
+        (part,) = decoded_parts(content, record, digested=digested)
         return part.reshape(record.shape)
     flat = np.empty(record.size, dtype_named(record.dtype))
-    at = 0
-    for part in decoded_parts(content, record):
-        flat[at : at + len(part)] = part
-        at += len(part)
+    collections.deque(decoded_parts(content, record, flat, digested=digested), 0)
     return flat.reshape(record.shape)
 
 
-def decoded_parts(content: Content, record: Record) -> Iterator[np.ndarray]:
+def decoded_parts(
+    content: Content,
+    record: Record,
+    into: np.ndarray | None = None,
+    *,
+    digested: bool = True,
+) -> Iterator[np.ndarray]:
     """The flat values of a tensor, chunk by chunk; only one is in memory.
 
     They are all read before an error in the last one is found.
+
+    Args:
+        content: of a file.
+        record: the tensor to decode.
+        into: a flat array for all of them; by default each has one of its own.
+        digested: whether to compare its values with their digest.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
@@ -55,20 +67,29 @@ def decoded_parts(content: Content, record: Record) -> Iterator[np.ndarray]:
     each = -(-record.size // numbers)
     digest = Digest()
     for i in range(each):
-        with _named(record):
+        with named(record):
             blocks = [content.block(c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
-            part = _decode_chunk(blocks, record, size)
-        digest.update(part)
+            place = None if into is None else into[i * numbers :][:size]
+            part = _decode_chunk(blocks, record, size, place)
+        if digested:
+            digest.update(part)
         yield part
-    with _named(record):
-        _compare(digest.hexdigest(), record)
+    if digested:
+        with named(record):
+            compare(digest.hexdigest(), record)
 
 
 def decode_tensors(
-    content: Content, records: Sequence[Record]
+    content: Content, records: Sequence[Record], *, exact_too: bool = True
 ) -> Iterator[tuple[Record, np.ndarray]]:
     """Decode many tensors as `decode_tensor` does, the small ones side by side.
+
+    Args:
+        content: of a file.
+        records: the tensors to decode.
+        exact_too: whether exact values are compared with their digests as well. Where
+            the SHA-256 of the file was right they are its bytes, in another order.
 
     Yields:
         Each of the records, in no order of theirs, and its tensor.
@@ -81,51 +102,52 @@ def decode_tensors(
     blocks: list[Packed] = []
     for record in records:
         if record.codec != "trellis":
-            yield record, decode_tensor(content, record)
+            digested = exact_too or record.step is not None
+            yield record, decode_tensor(content, record, digested=digested)
             continue
         numbers = chunk_numbers(record.codec, record.shape)
-        with _named(record):
+        with named(record):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
                 block = content.block(chunk)
-                blocks.append(_trellis_decode.parse(block, size))
+                blocks.append(parse(block, size))
                 parts.append((record, i * numbers))
     begun: dict[str, np.ndarray] = {}
     left = collections.Counter(record.name for record, _ in parts)
     for group in groups(blocks):
         content.check()  # blocks are views of the file still
-        decoded = _trellis_decode.levels_of([blocks[i] for i in group])
-        for record, at in (parts[i] for i in group):
+        # Levels are decoded into the tensors, and multiplied where they stand.
+        levels: list[np.ndarray] = []
+        for i in group:
+            record, at = parts[i]
             dtype = dtype_named(record.dtype)
-            flat = begun.get(record.name)
-            if flat is None:
-                flat = begun[record.name] = np.empty(record.size, dtype)
+            if record.name not in begun:
+                begun[record.name] = np.empty(record.size, dtype)
+            size = blocks[i].lanes.size
+            place = begun[record.name][at : at + size]
+            straight = dtype == working_type(dtype)
+            levels.append(place if straight else np.empty(size, working_type(dtype)))
+        filled = fill([blocks[i] for i in group], levels)
+        for (record, at), of_part in zip(
+            [parts[i] for i in group], levels, strict=True
+        ):
+            flat = begun[record.name]
             assert record.step is not None  # reading the header has seen to that
-            with _named(record):
-                levels = next(decoded)
-                flat[at : at + len(levels)] = values_of(levels, record.step, dtype)
+            with named(record):
+                next(filled)
+                values = times(of_part, record.step, flat.dtype)
+                if values is not of_part:
+                    flat[at : at + len(values)] = values
                 left[record.name] -= 1
                 if left[record.name]:
                     continue
                 del begun[record.name]
-                _compare(digest_of(flat), record)
+                compare(digest_of(flat), record)
             yield record, flat.reshape(record.shape)
 
 
-def check_chunks(content: Content, record: Record) -> None:
-    """Compare every chunk of a tensor with its own checksum, and decode nothing.
-
-    Raises:
-        CorruptFileError: they differ; the message names the tensor.
-    """
-    each = dataclasses.replace(content, whole=False)
-    with _named(record):
-        for chunk in record.chunks:
-            each.block(chunk)
-
-
 @contextlib.contextmanager
-def _named(record: Record) -> Iterator[None]:
+def named(record: Record) -> Iterator[None]:
     """Whatever is wrong inside is wrong with this tensor.
 
     Raises:
@@ -140,7 +162,12 @@ def _named(record: Record) -> Iterator[None]:
         raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
 
 
-def _compare(digest: str, record: Record) -> None:
+def compare(digest: str, record: Record) -> None:
+    """See that the values of a tensor have its digest.
+
+    Raises:
+        CorruptFileError: they have not.
+    """
     if digest != record.digest:
         raise CorruptFileError("its values are not the ones that were written.")
 
@@ -160,7 +187,7 @@ def integers_of(content: Content, record: Record) -> np.ndarray | None:
     dtype = dtype_named(record.dtype)
     numbers = chunk_numbers(record.codec, record.shape)
     flat = np.empty(record.size, np.int64)
-    with _named(record):
+    with named(record):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
             block = content.block(chunk)
@@ -168,37 +195,29 @@ def integers_of(content: Content, record: Record) -> np.ndarray | None:
     return flat
 
 
-def _decode_chunk(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
+def _decode_chunk(
+    blocks: list[memoryview], record: Record, size: int, into: np.ndarray | None
+) -> np.ndarray:
     """One row of chunks: several with planes, and one with any other codec.
 
     Raises:
         CorruptFileError: a stored chunk has the wrong length.
     """
-    dtype = dtype_named(record.dtype)
-    if record.planes:
-        return _decode_planes(blocks, record, size)
-    (block,) = blocks
-    if record.codec == "stored":
-        if len(block) != size * dtype.itemsize:
-            raise CorruptFileError("a stored chunk has the wrong length.")
-        return np.frombuffer(block, dtype)
-    if record.step is None:
-        return _lossless.decode(block, dtype, size)
-    return _stepped(record).decode(block, record.step, dtype, size)
-
-
-def _decode_planes(blocks: list[memoryview], record: Record, size: int) -> np.ndarray:
     dtype, step = dtype_named(record.dtype), record.step
-    assert step is not None  # the header was read so
-    shift = record.planes - 1
-    levels = _planes.first(blocks[0], shift, dtype, size)
-    for block in blocks[1 : record.planes]:
-        levels = _planes.refined(levels, block)
-        shift -= 1
-    values = _planes.values_at(levels, shift, step, dtype)
-    if len(blocks) > record.planes:
-        values = _planes.whole(values, blocks[-1])
-    return values
+    if record.codec == "lossless":
+        return _lossless.decode(blocks[0], dtype, size, into)
+    if step is None:  # stored
+        if len(blocks[0]) != size * dtype.itemsize:
+            raise CorruptFileError("a stored chunk has the wrong length.")
+        values = np.frombuffer(blocks[0], dtype)
+    elif record.planes:
+        values = _planes.decode(blocks, record.planes, step, dtype, size)
+    else:
+        values = _stepped(record).decode(blocks[0], step, dtype, size)
+    if into is None:
+        return values
+    into[:] = values
+    return into
 
 
 def _stepped(record: Record) -> ModuleType:

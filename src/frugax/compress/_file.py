@@ -14,14 +14,9 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import rebuild
 from frugax.typing import PyTree
 
+from ._claims import check_chunks, check_layers
 from ._container import Content, check_whole, read_header
-from ._decode import (
-    check_chunks,
-    decode_tensor,
-    decode_tensors,
-    decoded_parts,
-    integers_of,
-)
+from ._decode import decode_tensor, decode_tensors, decoded_parts, integers_of
 from ._mapped import let_go_of
 from ._prefix import Prefix, best_prefix
 from ._records import BLOCK, Header, Record
@@ -162,7 +157,9 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         with self._placed():
-            for record, array in decode_tensors(self._content(), self.header.tensors):
+            for record, array in decode_tensors(
+                self._content(), self.header.tensors, exact_too=not self._whole
+            ):
                 yield record.name, array
 
     def pieces(self) -> Iterator[tuple[str, int, np.ndarray]]:
@@ -190,7 +187,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
     def check(self) -> None:
         """Compare the SHA-256 of the whole file with its footer.
 
-        Where it is right, what is decoded later compares no chunk's own checksum.
+        Where it is right, what is decoded later compares no chunk's own checksum, and
+        `tree` and `decoded` no digest of an exact tensor.
 
         Raises:
             CorruptFileError: they differ.
@@ -204,7 +202,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """See that the header tells the truth where decoding does not look.
 
         Whoever forges a header can make its sums right, and the file's: that the tree
-        can be built, and the checksum of each chunk, is then still to be seen.
+        can be built, the checksum of each chunk, and the digest of each layer of a
+        progressive file, is then still to be seen.
 
         Raises:
             CorruptFileError: it does not.
@@ -214,6 +213,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             self._built(self.names)
             for record in self.header.tensors:
                 check_chunks(self._content(), record)
+                check_layers(self._content(), record)
                 self._let_go()
 
     def close(self) -> None:

@@ -60,8 +60,19 @@ def encode(values: np.ndarray) -> bytes:
     return b"".join(_encode_part(part, floats=floats) for part in parts)
 
 
-def decode(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
+def decode(
+    block: memoryview,
+    dtype: "np.dtype[Any]",
+    size: int,
+    into: np.ndarray | None = None,
+) -> np.ndarray:
     """Give back the flat array of `size` numbers that `encode` coded.
+
+    Args:
+        block: what `encode` gave.
+        dtype: of the numbers.
+        size: how many they are.
+        into: where they go, flat; by default a new array.
 
     Raises:
         CorruptFileError: this is no such block.
@@ -71,15 +82,35 @@ def decode(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
     count = size * (dtype.itemsize // word)
     # No memory for numbers before each part has said it has bytes for them.
     parts = list(_split(block, word, -(-count // PART)))
-    bits = np.empty(count, f"<u{word}")
+    values = np.empty(size, dtype) if into is None else into
+    bits = values.view(f"<u{word}")
     for i, (layout, planes) in enumerate(parts):
         part = bits[i * PART : (i + 1) * PART]
-        columns = part.view(np.uint8).reshape(-1, word)
-        for j, (coder, plane) in enumerate(planes):
-            columns[:, j] = _decode_plane(coder, plane, len(part))
+        columns = [_decode_plane(coder, plane, len(part)) for coder, plane in planes]
+        _join(columns, part)
         if layout == _ROTATED:
             _rotate_right(part)
-    return bits.view(dtype)
+    return values
+
+
+def _join(columns: list[np.ndarray], words: np.ndarray) -> None:
+    """Put words together from their bytes, the lowest first.
+
+    Two bytes make a word of two, and so on: a processor does so many at a time, and
+    puts down one by one what goes to every fourth byte.
+    """
+    while len(columns) > 1:
+        wide = np.dtype(f"<u{2 * columns[0].itemsize}")
+        joined: list[np.ndarray] = []
+        for low, high in zip(columns[::2], columns[1::2], strict=True):
+            both = words if len(columns) == 2 else np.empty(len(low), wide)
+            both[:] = high
+            both <<= wide.type(4 * wide.itemsize)
+            both |= low
+            joined.append(both)
+        columns = joined
+    if columns[0] is not words:
+        words[:] = columns[0]
 
 
 def _split(

@@ -8,6 +8,7 @@ from frugax.typing import PyTree
 
 from ._file import CompressedFile
 from ._mapped import map_file
+from ._path import check_path
 
 
 def open_file(
@@ -19,7 +20,8 @@ def open_file(
         path: an `.fxz` file; it is mapped, not read.
         budget: how many bytes of a progressive file may be read (header and all), or
             how large the error may be, or both; by default all is read. With a size
-            the prefix is the longest within it; with an error, the shortest.
+            the prefix is the most exact within it, so that more bytes never make a
+            worse model; with an error, the shortest.
 
     Returns:
         The file. With a budget, `prefix` says what is read and how large the error is
@@ -29,9 +31,11 @@ def open_file(
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
         InfeasibleBudgetError: no prefix is within the budget.
-        TypeError: the budget is no `SizeBudget`.
+        TypeError: the path is none (bytes of a file are for `decompress`), or the
+            budget no `SizeBudget`.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
     """
+    check_path(path)
     if os.stat(path).st_size == 0:  # which cannot be mapped
         raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
     mapped = map_file(path)

@@ -12,6 +12,7 @@ A layer after those may have what is left to the very bits of the weights.
 
 import math
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,23 @@ def fits(step: Step) -> bool:
     return step.exponent > LEAST_STEP.exponent
 
 
+def split_bytes(levels: np.ndarray, planes: int) -> float:
+    """About how long the layers of `split(levels, planes)` are, without coding."""
+    magnitude, negative = np.abs(levels), levels < 0
+    now = magnitude >> (planes - 1)
+    found = _rans.encoded_bytes(np.where(negative, -now, now))
+    digits = np.frexp(magnitude.astype(np.float64))[1]  # exact: below 2^52
+    of_sign = [np.bincount(digits[negative == sign], minlength=64) for sign in (0, 1)]
+    for known in range(planes - 1, 0, -1):  # numbers of so many digits become non-zero
+        zeros = int(sum(counts[:known].sum() for counts in of_sign))
+        plus, minus = (int(counts[known]) for counts in of_sign)
+        among = zeros + plus + minus
+        if among:
+            found += _rans.encoded_bytes(np.repeat([-1, 0, 1], [minus, zeros, plus]))
+        found += _CODED.size + (levels.size - among) / 8
+    return found
+
+
 def split(levels: np.ndarray, planes: int) -> list[bytes]:
     """The layers of flat int64 levels, at least one of them."""
     magnitude, negative = np.abs(levels), levels < 0
@@ -47,6 +65,56 @@ def split(levels: np.ndarray, planes: int) -> list[bytes]:
         digits = np.packbits((now[~zero] & 1).astype(np.uint8)).tobytes()
         blocks.append(_CODED.pack(len(coded)) + coded + digits)
     return blocks
+
+
+def decode(
+    blocks: Sequence[memoryview],
+    planes: int,
+    step: Step,
+    dtype: "np.dtype[Any]",
+    size: int,
+) -> np.ndarray:
+    """The values that some layers stand for, the first and others after it.
+
+    Raises:
+        CorruptFileError: they are no such layers.
+        UnsupportedFileError: one uses a coder of a newer version.
+    """
+    *_, (levels, shift) = _digits(blocks, planes, dtype, size)
+    values = values_at(levels, shift, step, dtype)
+    return whole(values, blocks[-1]) if len(blocks) > planes else values
+
+
+def layers_of(
+    blocks: Sequence[memoryview],
+    planes: int,
+    step: Step,
+    dtype: "np.dtype[Any]",
+    size: int,
+) -> Iterator[np.ndarray]:
+    """The values as each layer after the other is read, as `decode` gives the last.
+
+    Raises:
+        CorruptFileError: they are no such layers.
+        UnsupportedFileError: one uses a coder of a newer version.
+    """
+    values = np.zeros(0, dtype)
+    for levels, shift in _digits(blocks, planes, dtype, size):
+        values = values_at(levels, shift, step, dtype)
+        yield values
+    if len(blocks) > planes:
+        yield whole(values, blocks[-1])
+
+
+def _digits(
+    blocks: Sequence[memoryview], planes: int, dtype: "np.dtype[Any]", size: int
+) -> Iterator[tuple[np.ndarray, int]]:
+    """The levels after each layer, and how many digits of them are not known."""
+    levels = first(blocks[0], planes - 1, dtype, size)
+    yield levels, planes - 1
+    for shift, block in zip(range(planes - 2, -1, -1), blocks[1:planes], strict=False):
+        levels = refined(levels, block)
+        yield levels, shift
 
 
 def first(

@@ -80,11 +80,14 @@ def levels_of(values: np.ndarray, step: Step) -> np.ndarray | None:
 
 def values_of(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
     """What the levels stand for: one rounded product, then the dtype."""
-    working = working_type(dtype)
+    return times(levels.astype(working_type(dtype)), step, dtype)
+
+
+def times(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
+    """What levels of the working type stand for; in place if that is the dtype."""
     with np.errstate(over="ignore"):
-        product = levels.astype(working)
-        product *= working(step.size)
-        return product.astype(dtype, copy=False)
+        levels *= levels.dtype.type(step.size)
+        return levels.astype(dtype, copy=False)
 
 
 def encode(levels: np.ndarray) -> bytes:

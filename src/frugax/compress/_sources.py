@@ -24,7 +24,7 @@ from ._estimate import Point, Sample
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
 from ._records import BLOCK, Encoded, Record, chunk_numbers
-from ._trellis_lanes import MOST_SCALED, Part
+from ._trellis_lanes import FARTHEST, Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
@@ -35,7 +35,7 @@ _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 # A block of levels takes this much with nothing in it, and so do a step and its errors
 # in the header.
 _LEAST_STEPPED, STEP_BYTES = 28, 12
-_KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
+KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
@@ -93,12 +93,12 @@ class Source:
     @property
     def exact(self) -> Encoded:
         """The tensor coded without loss; made anew each time if it is large."""
-        return self._small_exact if self.array.nbytes <= _KEPT else self._exactly()
+        return self._small_exact if self.array.nbytes <= KEPT else self._exactly()
 
     @functools.cached_property
     def exact_bytes(self) -> int:
         """Bytes of the lossless coding; a sample would not show what repeats."""
-        if self.array.nbytes <= _KEPT:
+        if self.array.nbytes <= KEPT:
             return sum(map(len, self.exact.blocks))
         return lossless_bytes(self.array)
 
@@ -107,9 +107,13 @@ class Source:
         """The same, less what it saves in the header beside the tensor with a step."""
         return self.exact_bytes - self._step_bytes * self.quantisable
 
+    def capped(self, step: Step) -> Step:
+        """The step, or the finest one where finer ones would leave no layers."""
+        return step
+
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
-        fits = self.largest / step.size <= MOST_SCALED
+        fits = self.largest / step.size <= FARTHEST - 8
         return "trellis" if fits and self.array.size >= _LEAST_TRELLIS else "quantised"
 
     def estimated(self, step: Step | None) -> Point:

@@ -11,11 +11,12 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 
-from ._quantised import MOST_LEVEL, Step, values_of
+from ._quantised import MOST_LEVEL, Step, times, working_type
 from ._trellis_block import HEADER
-from ._trellis_lanes import LANE, Lanes
+from ._trellis_entries import FAR
+from ._trellis_lanes import FARTHEST, LANE, Lanes
 from ._trellis_tables import MOST_CLASSES, unpack
-from ._trellis_walk import FAR, LOWEST, Packed, walk
+from ._trellis_walk import LOWEST, Packed, walk
 from ._zstd import unzstd
 
 
@@ -61,18 +62,23 @@ def parse(block: memoryview, size: int) -> Packed:
     return Packed(lanes, tables, classes, states, words, far, pieces[5])
 
 
-def levels_of(blocks: Sequence[Packed]) -> Iterator[np.ndarray]:
-    """The levels of each block in turn, flat int32, all decoded at once.
+def fill(blocks: Sequence[Packed], out: Sequence[np.ndarray]) -> Iterator[None]:
+    """Decode the levels of each block, all at once; the next is sound at each turn.
+
+    Args:
+        blocks: some.
+        out: where the levels of each go, flat floats of 32 bits or more.
 
     Raises:
         CorruptFileError: the block whose turn it is does not hold together.
     """
-    for block, levels in zip(blocks, walk(blocks), strict=True):
-        if levels is None:
+    for block, levels, sound in zip(blocks, out, walk(blocks, out), strict=True):
+        if not sound:
             raise CorruptFileError(
                 "a trellis-coded block does not end where it should."
             )
-        yield _completed(block, levels)
+        _complete(block, levels)
+        yield
 
 
 def decode(
@@ -83,20 +89,24 @@ def decode(
     Raises:
         CorruptFileError: this is no such block.
     """
-    return values_of(integers(block, dtype, size), step, dtype)
+    levels = np.empty(size, working_type(dtype))
+    next(fill([parse(block, size)], [levels]))
+    return times(levels, step, dtype)
 
 
 def integers(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
-    """Give back `size` levels for weights of a dtype, which all are the same here.
+    """Give back `size` levels for weights of a dtype, int64.
 
     Raises:
         CorruptFileError: this is no such block.
     """
-    return next(levels_of([parse(block, size)]))
+    levels = np.empty(size, working_type(dtype))
+    next(fill([parse(block, size)], [levels]))
+    return levels.astype(np.int64)
 
 
-def _completed(block: Packed, levels: np.ndarray) -> np.ndarray:
-    """The levels with their raw bits, and with those that are listed elsewhere.
+def _complete(block: Packed, levels: np.ndarray) -> None:
+    """Put in the raw bits, and the levels that are listed elsewhere.
 
     Raises:
         CorruptFileError: there are more or fewer far-out numbers than symbols say.
@@ -106,12 +116,14 @@ def _completed(block: Packed, levels: np.ndarray) -> np.ndarray:
         there = np.flatnonzero(levels == FAR)
     if len(there) != len(block.far):
         raise CorruptFileError("a trellis-coded block lacks a far-out number.")
+    levels[there] = 0
     if block.tables.raw_bits:
         levels += _unpack_raw(block.raw, block.tables.raw_bits, len(levels)) << 2
-    levels[there] = block.far
-    if max(int(levels.max()), -int(levels.min())) > MOST_LEVEL[4]:
+    if max(levels.max(), -levels.min()) > MOST_LEVEL[4]:
         raise CorruptFileError(f"a level is beyond {MOST_LEVEL[4]}.")
-    return levels
+    levels[there] = block.far  # rounded, where that is over 2^24
+    if np.abs(levels[there]).max(initial=0) > FARTHEST:
+        raise CorruptFileError(f"a far-out level is beyond {FARTHEST}.")
 
 
 def _unpack_raw(packed: memoryview, bits: int, size: int) -> np.ndarray:

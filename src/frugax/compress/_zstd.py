@@ -1,8 +1,20 @@
 """One zstd frame, unpacked only if it is as small as it should be."""
 
+import threading
+
 import zstandard
 
 from frugax.errors import CorruptFileError
+
+
+class _OfThread(threading.local):
+    """A decompressor for each thread: making one takes as long as a small frame."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_OF_THREAD = _OfThread()
 
 
 def unzstd(data: bytes | memoryview, *, most: int) -> bytes:
@@ -16,7 +28,7 @@ def unzstd(data: bytes | memoryview, *, most: int) -> bytes:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= most:
             raise CorruptFileError(f"a block says it holds {size} bytes, over {most}.")
-        return zstandard.ZstdDecompressor().decompress(
+        return _OF_THREAD.decompressor.decompress(
             data, max_output_size=most, allow_extra_data=False
         )
     except zstandard.ZstdError as e:

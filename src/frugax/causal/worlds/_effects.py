@@ -163,7 +163,10 @@ def deviation(
         return found
     spread = worlds - worlds.mean(0)
     shared = spread.T @ spread / len(worlds)
-    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2)
+    # One wild answer makes the worlds differ by so much that rounding alone exceeds the
+    # rest of the diagonal.
+    rounding = 1e-12 * np.diag(shared).max()
+    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2 + rounding)
     gap = outcomes.mean - worlds.mean(0)
     for size in _SIZES:
         for length in _LENGTHS if size else _LENGTHS[:1]:
