@@ -102,13 +102,38 @@ def test_a_function_that_branches_is_told_its_parents():
 @pytest.mark.parametrize(
     ("equation", "says"),
     [
-        (lambda p, e: p["q"] + e, "function of 'y' reads 'q': it may read x"),
-        (lambda p: p["x"], "called as function\\(parents, noise\\)"),
+        (lambda p, e: p["q"] + e, r"of 'y' failed \(KeyError: 'q'\): .* may read x\. "),
+        (lambda p: p["x"], r"\(TypeError: .* called as function\(parents, noise\)"),
+        (lambda p, e: np.add(p["x"], e, out=p["x"]), "'y' failed .*read-only.* not to"),
+        (lambda p, e: np.zeros(3), r"of 'y' gives an array of shape \(3,\): .* 1 here"),
+        (lambda p, e: "abc", "of 'y' gives 'abc'"),
+        (lambda p, e: None, "of 'y' gives None"),
     ],
 )
-def test_a_function_that_cannot_be_called_is_refused(equation, says):
+def test_a_function_that_cannot_be_used_is_refused(equation, says):
     with pytest.raises(ValueError, match=says):
         SCM.create({"x": {}, "y": equation})
+
+
+@pytest.mark.parametrize(
+    ("equation", "says"),
+    [
+        (
+            lambda p, e: p["x"] + e,
+            r"KeyError: 'x'.* may read w, v\. .* it reads in parents",
+        ),
+        (
+            lambda p, e: e if p["w"] > 0 else -e,
+            "'y' failed .*ambiguous.* may read w, v",
+        ),
+        (lambda p, e: np.add(p["w"], e, out=p["w"]), "'y' failed .*read-only"),
+        (lambda p, e: np.zeros(3), r"of 'y' gives an array of shape \(3,\): .* 4 here"),
+    ],
+)
+def test_a_function_that_fails_later_is_named(equation, says):
+    scm = SCM.create({"x": {}, "w": {}, "v": {}, "y": equation}, parents={"y": "wv"})
+    with pytest.raises(ValueError, match=says):
+        causal.sample(scm, 4, seed=0)
 
 
 def test_a_function_that_leaves_the_numbers_names_its_variable():

@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from forged_files import header_of, rewritten
 from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile, _planes, _prefix
+from frugax.compress._coding import Wanted, encode_all
 from frugax.compress._layered import LayeredSource
 from frugax.compress._quantised import Step
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
@@ -345,3 +346,28 @@ def test_more_layers_are_never_worse(tree):
     for record in header.tensors:
         errors = [layer.rel_error for layer in record.layers]
         assert errors == sorted(errors, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ratio"), [(ml_dtypes.bfloat16, 1.4), ("float16", 1.1), ("float32", 1.1)]
+)
+def test_a_size_just_below_the_exact_file_has_the_finest_layers(dtype, ratio):
+    w = np.random.default_rng(0).normal(size=(100, 64)).astype(dtype)
+    plan = compress.plan(w, SizeBudget(ratio=ratio), progressive=True)
+    assert 0 < plan.rel_error < 0.002
+    assert plan.tensors[0].codec == "planes"
+    used = plan.file_bytes / (w.nbytes / ratio)
+    assert 0.8 < used < 1
+    # Far below the limit only with a word on why.
+    assert (f"\n{100 * used:.0f}% of the size is used:" in str(plan)) == (used < 0.97)
+
+
+def test_estimates_of_layers_are_close():
+    w = np.random.default_rng(0).normal(size=(200, 180)).astype(ml_dtypes.bfloat16)
+    source = LayeredSource("w", w)
+    exact = sum(map(len, source.exact.blocks))
+    assert source.exact_cost == pytest.approx(exact, rel=0.01)
+    step = Step(1024, -17)
+    (coded,) = encode_all([Wanted(source, step)])
+    real = sum(map(len, coded.blocks))
+    assert source.estimated(step).bytes == pytest.approx(real, rel=0.01)

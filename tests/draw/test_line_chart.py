@@ -51,6 +51,16 @@ def test_any_finite_curve_is_drawn_inside_its_axes(y):
     assert [p[1] for p in points(chart)["a"]] == [float(f"{v:.5g}") for v in y]
 
 
+def test_labels_enclose_the_curve_and_the_axis_reaches_what_it_should():
+    y = np.array([0.01, 0.33, -0.07])
+    chart = line_chart({"a": (np.arange(3.0), y)}, title="a", upto=12.0)
+    labels = [float(t) for t in re.findall(r'text-anchor="end">(-?[\d.]+)<', chart)]
+    assert (min(labels), max(labels)) == (-0.1, 0.4)
+    assert json.loads(unescape(re.findall(r'data-axis="([^"]*)"', chart)[0]))[:2] == [
+        0, 12,
+    ]  # fmt: skip
+
+
 def test_what_is_not_finite_is_a_gap():
     y = np.array([1.0, np.nan, 0.5, np.inf, 0.2])
     chart = line_chart({"a": (np.arange(5.0), y)}, title="a")

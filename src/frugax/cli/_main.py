@@ -10,12 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-import tyro
-
 from frugax.errors import FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
 from ._consoles import errors
+from ._parsed import parsed
 
 _ABOUT = """JAX under a budget: state what you can afford; get a result and a receipt.
 
@@ -52,19 +51,10 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         if given and given[0] in _GROUPS:
             commands, about = _GROUPS[given[0]]
-            code = tyro.extras.subcommand_cli_from_dict(
-                commands,
-                prog=f"frugax {given[0]}",
-                description=about,
-                args=given[1:] or ["--help"],
-            )
+            prog, given = f"frugax {given[0]}", given[1:]
         else:
-            code = tyro.extras.subcommand_cli_from_dict(
-                _commands_by_name(),
-                prog="frugax",
-                description=_ABOUT,
-                args=given or ["--help"],
-            )
+            commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
+        code = parsed(commands, given or ["--help"], prog=prog, about=about)()
     except FrugaxError as e:
         errors.print(
             f"[bold red]frugax:[/bold red] {_plain(e)}", soft_wrap=True, highlight=False

@@ -86,7 +86,8 @@ def own_function(target: str) -> Callable[..., Any]:
         target: module:function, or file.py:function.
 
     Raises:
-        ConfigError: there is no such function.
+        ConfigError: there is no such function, or its module is no Python or ended the
+            program.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -94,7 +95,18 @@ def own_function(target: str) -> Callable[..., Any]:
             f'{target!r} names no function: write "module:function", for example '
             "my_model:loss_and_shapes."
         )
-    module = _module(place)
+    try:
+        module = _module(place)
+    except SyntaxError as e:  # of the module, or of one that it imports
+        line = "" if e.lineno is None else f":{e.lineno}"
+        said = "" if e.text is None else f": {e.text.strip():.80}"
+        raise ConfigError(f"{e.filename or place}{line}: {e.msg}{said}") from e
+    except SystemExit as e:
+        raise ConfigError(
+            f"{place} ended the program when it was imported (SystemExit "
+            f"{e.code!s:.200}): put what it does as a program under "
+            'if __name__ == "__main__".'
+        ) from e
     function = getattr(module, name, None)
     if not callable(function):
         own = [

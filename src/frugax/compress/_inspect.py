@@ -64,10 +64,10 @@ class Inspection:
         ]
         head = ["tensor", "weights", "codec", "bytes", "bits each", "relative error"]
         gap = self.bound_gap_db
-        ratio = self.original_bytes / self.file_bytes
+        ratio, count = self.original_bytes / self.file_bytes, len(self.tensors)
         said = (
             f"file: {self.file_bytes:,} bytes ({format_bytes(self.file_bytes)}), "
-            f"{ratio:.4g}x smaller than the {len(self.tensors)} tensors"
+            f"{ratio:.4g}x smaller than the {count} tensor{'s' * (count != 1)}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound on average")
             + below_bound_line(self.tensors)
         )

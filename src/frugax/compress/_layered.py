@@ -15,15 +15,17 @@ from ._estimate import Point
 from ._mapped import let_go
 from ._quantised import Step, levels_of, step_below
 from ._records import BLOCK, Encoded, Layer, Record
-from ._sources import STEP_BYTES, Source
+from ._sources import KEPT, STEP_BYTES, Source
 from ._trellis_lanes import Part
 
 # A tensor that ends exact has planes down to this share of its deviation: finer ones
 # cost what the exact layer would have cost, and more layers.
 _FINEST = {2: 1 / 16, 4: 1 / 256, 8: 1 / 65536}
 _SAMPLE = 1 << 16
-# What a layer takes in the header, and a finer one with nothing in it in the data too.
-_LAYER_BYTES, _FINER_BYTES = 30, 62
+# How close the finest step of layers is found, in powers of two, and how far below the
+# plain coding an estimate must be.
+_CAP_CLOSE, _CAP_ROOM = 1 / 16, 0.995
+_LAYER_BYTES = 30  # what a layer takes in the header
 # As many as a tensor has before its layers are known.
 _LAYERS = 5
 
@@ -56,6 +58,63 @@ class LayeredSource(Source):
         """Bytes of the lossless coding without layers."""
         return lossless_bytes(self.array)
 
+    @property
+    def exact_cost(self) -> int:
+        """About the bytes of the layers down to the very bits, less those in a header.
+
+        The plain coding is shorter, but cannot be read in part.
+        """
+        return self._exact_cost
+
+    @functools.cached_property
+    def _exact_cost(self) -> int:
+        plain = super().exact_cost
+        if not self.quantisable:
+            return plain
+        if self.array.nbytes <= KEPT:
+            coded = self.exact
+            return plain if not coded.record.planes else _length(coded) - _LAYER_BYTES
+        step = self._last_step
+        inexact = None if step is None else self._estimate(step)
+        if step is None or inexact is None or inexact.bytes >= plain:
+            return plain
+        some = self._some
+        levels = levels_of(some, step)
+        assert levels is not None  # its bytes were estimated
+        values = _planes.values_at(levels, 0, step, some.dtype)
+        rest = len(_planes.rest_of(some, values)) * self.array.size / some.size
+        return round(inexact.bytes + rest) + _LAYER_BYTES
+
+    def capped(self, step: Step) -> Step:
+        """The step, or the finest one where finer ones would leave no layers."""
+        return step if self._cap is None else max(step, self._cap, key=_size)
+
+    @functools.cached_property
+    def _cap(self) -> Step | None:
+        """The finest step whose layers are shorter than the plain coding, if one is."""
+        fine, coarse = -60.0, 2.0  # in powers of two, beside the deviation
+        cap = None
+        while coarse - fine > _CAP_CLOSE:
+            middle = (fine + coarse) / 2
+            step = step_below(2**middle * self.rms)
+            found = None if step is None else self._estimate(step)
+            if found is None or found.bytes >= _CAP_ROOM * super().exact_cost:
+                fine = middle
+            else:
+                coarse, cap = middle, step
+        return cap
+
+    @functools.cached_property
+    def _some(self) -> np.ndarray:
+        """Numbers from all over the tensor."""
+        flat = self.array.reshape(-1)
+        if flat.size > _SAMPLE:
+            part = _SAMPLE // 8
+            first = np.linspace(0, flat.size - part, 8).astype(np.intp)
+            flat = np.concatenate([flat[i : i + part] for i in first])
+        let_go(self.array)
+        return flat
+
     def placeholder(self) -> Encoded:
         """The tensor in a file, with nothing in its chunks."""
         plain = super().placeholder()
@@ -81,13 +140,17 @@ class LayeredSource(Source):
 
     def _exactly(self) -> Encoded:
         if self.quantisable:
-            finest = _FINEST[self.array.dtype.itemsize]
-            step = step_below(finest * self.rms)
+            step = self._last_step
             found = None if step is None else self._layers(step, exact=True)
             found = self._shorter(found)
             if found is not None:
                 return found
         return self._plain()
+
+    @property
+    def _last_step(self) -> Step | None:
+        """That of the last layer but the exact one."""
+        return step_below(_FINEST[self.array.dtype.itemsize] * self.rms)
 
     def _plain(self) -> Encoded:
         plain = super()._exactly()
@@ -104,25 +167,18 @@ class LayeredSource(Source):
         return self._plain() if length >= self.exact_bytes else found
 
     def _estimate(self, step: Step) -> Point | None:
-        """What a sample makes; layers take about what their levels take at once."""
+        """What a sample makes."""
         if not _planes.fits(step):
             return None
-        flat = self.array.reshape(-1)
-        part = max(1, min(flat.size, _SAMPLE) // 8)
-        first = np.linspace(0, flat.size - part, 8).astype(np.intp)
-        some = (
-            flat
-            if flat.size <= _SAMPLE
-            else np.concatenate([flat[i : i + part] for i in first])
-        )
-        let_go(self.array)
+        some = self._some
         levels = levels_of(some, step)
         if levels is None or _planes.too_large(levels, some.dtype):
             return None
-        share = flat.size / some.size
+        share = self.array.size / some.size
         error = Error.between(_quantised.values_of(levels, step, some.dtype), some)
-        finer = _FINER_BYTES * _planes.planes_for(self.rms, step) - self._step_bytes
-        bytes_ = share * _quantised.encoded_bytes(levels) + finer
+        planes = _planes.planes_for(self.rms, step)
+        bytes_ = share * _planes.split_bytes(levels, planes)
+        bytes_ += _LAYER_BYTES * planes - self._step_bytes
         return Point(bytes_, share * error.energy)
 
     def _layers(
@@ -190,3 +246,7 @@ class LayeredSource(Source):
 def _length(coded: Encoded) -> int:
     layers = len(coded.record.layers) * _LAYER_BYTES
     return layers + sum(map(len, coded.blocks))
+
+
+def _size(step: Step) -> float:
+    return step.size

@@ -5,7 +5,6 @@ import dataclasses
 from frugax.budget import (
     JsonPlan,
     SizeBudget,
-    amount,
     format_bytes,
     table,
 )
@@ -13,6 +12,7 @@ from frugax.budget import (
 from ._draft import Draft
 from ._quantised import Step
 from ._report import gap_line
+from ._unused import unused_line
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class CompressPlan(JsonPlan):
                 t.name or "(the array)",
                 f"{t.dtype}{list(t.shape)}",
                 t.codec,
-                amount(t.bytes, "bytes"),
+                f"{t.bytes:,}",
                 f"{t.rel_error:.2g}" if t.rel_error else "exact",
             ]
             for t in self.tensors
@@ -93,7 +93,14 @@ class CompressPlan(JsonPlan):
             table(["tensor", "weights", "codec", "bytes", "relative error"], rows)
             + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
-            f"(budget: {self.budget})" + gap_line(self.allocation_gap)
+            f"(budget: {self.budget})"
+            + unused_line(
+                self.budget,
+                [(t.shape, t.codec, t.rel_error) for t in self.tensors],
+                original_bytes=self.original_bytes,
+                file_bytes=self.file_bytes,
+            )
+            + gap_line(self.allocation_gap)
         )
 
 

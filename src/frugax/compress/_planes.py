@@ -36,6 +36,23 @@ def fits(step: Step) -> bool:
     return step.exponent > LEAST_STEP.exponent
 
 
+def split_bytes(levels: np.ndarray, planes: int) -> float:
+    """About how long the layers of `split(levels, planes)` are, without coding."""
+    magnitude, negative = np.abs(levels), levels < 0
+    now = magnitude >> (planes - 1)
+    found = _rans.encoded_bytes(np.where(negative, -now, now))
+    digits = np.frexp(magnitude.astype(np.float64))[1]  # exact: below 2^52
+    of_sign = [np.bincount(digits[negative == sign], minlength=64) for sign in (0, 1)]
+    for known in range(planes - 1, 0, -1):  # numbers of so many digits become non-zero
+        zeros = int(sum(counts[:known].sum() for counts in of_sign))
+        plus, minus = (int(counts[known]) for counts in of_sign)
+        among = zeros + plus + minus
+        if among:
+            found += _rans.encoded_bytes(np.repeat([-1, 0, 1], [minus, zeros, plus]))
+        found += _CODED.size + (levels.size - among) / 8
+    return found
+
+
 def split(levels: np.ndarray, planes: int) -> list[bytes]:
     """The layers of flat int64 levels, at least one of them."""
     magnitude, negative = np.abs(levels), levels < 0

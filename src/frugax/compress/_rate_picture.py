@@ -59,10 +59,6 @@ def rate_picture(title: str, dots: Sequence[Dot], *, exact: int) -> str:
         dots: the tensors that are not exact.
         exact: how many others there are.
     """
-    most_bits = math.ceil(max((dot.bits for dot in dots), default=8) * 1.05)
-    most_db = math.ceil(max((dot.db for dot in dots), default=40) * 1.15 / 10) * 10
-    x = lambda bits: _LEFT + (_WIDTH - _LEFT - _RIGHT) * bits / most_bits
-    y = lambda db: _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * db / most_db
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" role="img">',
@@ -72,6 +68,13 @@ def rate_picture(title: str, dots: Sequence[Dot], *, exact: int) -> str:
         f'<text class="title" x="{_LEFT}" y="30">{html.escape(title)}</text>',
         f'<text x="{_LEFT}" y="54">{_said(len(dots), exact)}</text>',
     ]
+    if not dots:
+        return "\n".join([*parts, "</svg>\n"])
+    most_bits = math.ceil(max(dot.bits for dot in dots) * 1.05)
+    # An error as large as the weights is at 0 dB: the axis has a length all the same.
+    most_db = math.ceil(max(10, *(dot.db * 1.15 for dot in dots)) / 10) * 10
+    x = lambda bits: _LEFT + (_WIDTH - _LEFT - _RIGHT) * bits / most_bits
+    y = lambda db: _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * db / most_db
     step = max(1, most_bits // 8)
     for bits in range(0, most_bits + 1, step):
         at = f"{x(bits):.1f}"
@@ -108,5 +111,7 @@ def rate_picture(title: str, dots: Sequence[Dot], *, exact: int) -> str:
 
 
 def _said(dots: int, exact: int) -> str:
+    if not dots:
+        return f"nothing to draw: every tensor is exact ({exact} of them)"
     shown = f"{dots} tensor{'s' * (dots != 1)} with an error"
     return shown + (f"; {exact} more kept exact, not shown" if exact else "")

@@ -30,10 +30,12 @@ class Scales:
     Attributes:
         sources: the tensors.
         weights: what a squared error of each is worth, by name.
+        capped: whether steps are no finer than layers are worth.
     """
 
     sources: tuple[Source, ...]
     weights: Mapping[str, float]
+    capped: bool = False
 
     def allocated(
         self, scale: float, room: float, spare: float
@@ -101,6 +103,8 @@ class Scales:
         # the range of steps: that would be exact.
         most = min(4 * source.largest, MOST_STEP.size)
         step = step_below(min(2.0**scale * self._unit(source), most))
+        if self.capped and step is not None:
+            step = source.capped(step)
         finer = None if step is None else step_below(TRELLIS_STEP * step.size)
         if finer is not None and source.codec_at(finer) == "trellis":
             return finer

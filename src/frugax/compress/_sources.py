@@ -35,7 +35,7 @@ _LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
 # A block of levels takes this much with nothing in it, and so do a step and its errors
 # in the header.
 _LEAST_STEPPED, STEP_BYTES = 28, 12
-_KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
+KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
@@ -93,12 +93,12 @@ class Source:
     @property
     def exact(self) -> Encoded:
         """The tensor coded without loss; made anew each time if it is large."""
-        return self._small_exact if self.array.nbytes <= _KEPT else self._exactly()
+        return self._small_exact if self.array.nbytes <= KEPT else self._exactly()
 
     @functools.cached_property
     def exact_bytes(self) -> int:
         """Bytes of the lossless coding; a sample would not show what repeats."""
-        if self.array.nbytes <= _KEPT:
+        if self.array.nbytes <= KEPT:
             return sum(map(len, self.exact.blocks))
         return lossless_bytes(self.array)
 
@@ -106,6 +106,10 @@ class Source:
     def exact_cost(self) -> int:
         """The same, less what it saves in the header beside the tensor with a step."""
         return self.exact_bytes - self._step_bytes * self.quantisable
+
+    def capped(self, step: Step) -> Step:
+        """The step, or the finest one where finer ones would leave no layers."""
+        return step
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._draft import Draft, Progress, draft_of
-from ._error import relative
+from ._error import relative, rounded_up
 from ._meet import meet
 from ._quantised import MOST_STEP, Step, step_below
 from ._scales import Scales
@@ -16,7 +16,7 @@ from ._writer import write
 
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
-_CLOSE_ERROR = 0.03  # in powers of two: 2% below the error allowed
+_CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
 _MOST_FILES = 8
 # Below this share of the original bytes it may be that no file is short enough.
 _TIGHT = 0.05
@@ -78,11 +78,18 @@ class StepSearch:
                 return shortest
             if shortest.length > limit * (1 - _CLOSE):
                 return shortest
+        search = dataclasses.replace(
+            self, scales=dataclasses.replace(self.scales, capped=True)
+        )
+        return search._below(limit, lambda: self._shortest)
+
+    def _below(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
+        """The file closest below the limit; the shortest one where none is found."""
         fakes = [source.placeholder() for source in self.sources]
         overhead = len(write(self.structure, fakes))
         room = limit * (1 - _CLOSE / 2) - overhead
         if self._bytes_at(self.scales.coarsest) > room:
-            return self._shortest
+            return shortest()
         scale = meet(
             self._bytes_at,
             room,
@@ -100,9 +107,37 @@ class StepSearch:
             room,
             miss,
             floats / (limit * _CLOSE / 2),
-            lambda: self._shortest,
+            lambda: self._evenly(scale, limit, shortest()),
             spare=limit * _CLOSE / 4,
         )
+
+    def _evenly(self, scale: float, limit: int, shortest: Draft) -> Draft:
+        """The longest file found below the limit with all tensors at one scale.
+
+        For where no scaling of the best choice fits, which estimates can be wrong about
+        or which is exact whatever the scale.
+
+        Args:
+            scale: about what is wanted.
+            limit: bytes of the file.
+            shortest: what there is at least, perhaps too long.
+        """
+        best, at, low, high = shortest, scale, scale, self.scales.coarsest
+        for _ in range(_MOST_FILES):
+            if best.length > limit or best.length > limit * (1 - _CLOSE):
+                break
+            draft = draft_of(
+                self.sources,
+                self.structure,
+                self.scales.steps(at),
+                progress=self.progress,
+            )
+            if draft.length <= limit:
+                best, high = max(best, draft, key=_length), at
+            else:
+                low = at
+            at = (low + high) / 2
+        return best
 
     def within_rel_error(self, target: float) -> Draft:
         """The shortest file whose total error is at most `target` of the total norm."""
@@ -121,7 +156,7 @@ class StepSearch:
             goal,
             self.scales.coarsest,
             self.scales.finest,
-            tolerance=_CLOSE_ERROR / 4,
+            tolerance=_CLOSE_ERROR,
         )
 
         def miss(draft: Draft) -> float:
@@ -155,6 +190,8 @@ class StepSearch:
     def least_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
         """About the least largest error in `limit` bytes; None if none was found.
 
+        It is one that `within_max_abs` gives such a file for, not that of the file.
+
         Args:
             limit: bytes of the file.
             draft: a file that is longer.
@@ -170,10 +207,10 @@ class StepSearch:
         for _ in range(_MOST_FILES):
             # A step twice as large takes about a bit less for each number.
             bits = 8 * (draft.length - 0.99 * limit) / weights
-            above *= 2 ** max(-1.0, min(16.0, bits))
+            above = rounded_up(above * 2 ** max(-1.0, min(16.0, bits)))
             draft = self.within_max_abs(above)
             if draft.length <= limit:
-                best = min(draft.max_abs, best or math.inf)
+                best = min(above, best or math.inf)
                 if draft.length > 0.97 * limit:
                     break
         return best
@@ -215,12 +252,17 @@ class StepSearch:
         shift = 0.0
         below: tuple[float, float] | None = None
         above: tuple[float, float] | None = None
+        before: list[Step | None] | None = None
         for _ in range(_MOST_FILES):
 
             def steps(source: Source, shift: float = shift) -> Step | None:
                 at = scales.get(source.name)
                 return None if at is None else self.scales.step(source, at - shift)
 
+            chosen = [steps(source) for source in self.sources]
+            if chosen == before:  # the finest or the coarsest that there are
+                break
+            before = chosen
             draft = draft_of(
                 self.sources,
                 self.structure,

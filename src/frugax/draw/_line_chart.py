@@ -72,6 +72,7 @@ def line_chart(
     *,
     title: str,
     size: Size = HALF,
+    upto: float | None = None,
 ) -> str:
     """Lines over one axis of steps; points that are not finite leave a gap.
 
@@ -81,6 +82,8 @@ def line_chart(
         series: name to (steps, values); drawn in this order, at most four.
         title: what the values are.
         size: how large.
+        upto: a step that the axis reaches, so that charts above each other agree;
+            by default the last step of a line.
 
     Returns:
         A `<figure>`, or a sentence if there is nothing to draw.
@@ -98,6 +101,7 @@ def line_chart(
         )
     x_low = min(float(x[0]) for x, _ in thin.values())
     x_high = max(float(x[-1]) for x, _ in thin.values())
+    x_high = x_high if upto is None else max(x_high, upto)
     y_low = min(float(y.min()) for y in finite if len(y))
     y_high = max(float(y.max()) for y in finite if len(y))
     logarithmic = 0 < 100 * y_low < y_high
@@ -107,6 +111,8 @@ def line_chart(
         y_low = 0.0  # from zero, where that does not squeeze the curve
     if y_low == y_high:
         y_low, y_high = y_low - (abs(y_low) or 1) / 2, y_high + (abs(y_high) or 1) / 2
+    if not logarithmic:
+        y_low, y_high = _to_ticks(y_low, y_high)
     left, right = size.left, size.width - size.right
     top, bottom = size.top, size.height - size.bottom
 
@@ -160,6 +166,17 @@ def line_chart(
         f'aria-label="{escaped(title)} over steps; arrow keys read values" '
         f'data-axis="{axis}" data-points="{html.escape(json.dumps(points))}">'
         f"{''.join(parts)}</svg></figure>"
+    )
+
+
+def _to_ticks(low: float, high: float) -> tuple[float, float]:
+    """The axis goes on to the next label at either end, so that none lies beyond."""
+    at = ticks(low, high, about=5)
+    step = at[1] - at[0] if len(at) > 1 else math.inf
+    first = at[0] - step if at[0] > low else low
+    last = at[-1] + step if at[-1] < high else high
+    return (
+        (first, last) if math.isfinite(first) and math.isfinite(last) else (low, high)
     )
 
 

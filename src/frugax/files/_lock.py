@@ -4,19 +4,29 @@ The system holds it for the open file, so it ends with the process, `kill -9` in
 Readers ask for none. Two writers would write over each other's work.
 """
 
+import contextlib
 import errno
 import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from frugax.errors import OutputError
 
 from ._atomic import why_not_written
 
+_windows: Any = None
 try:
     import fcntl
-except ImportError:  # Windows has no advisory locks
+except ImportError:
     fcntl = None
+    with contextlib.suppress(ImportError):
+        import msvcrt
 
+        _windows = msvcrt
+
+# Windows locks bytes, and keeps readers from them too: one that no file here reaches.
+_BYTE = 2**31 - 2
 # What file systems without locks say, such as some that are reached over a network.
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -31,11 +41,13 @@ def lock(file: io.FileIO, path: Path) -> None:
     Raises:
         OutputError: another writer has it open, or the lock failed.
     """
-    if fcntl is None:
-        return
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
+        if fcntl is not None:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif _windows is not None:
+            with _at_byte(file):
+                _windows.locking(file.fileno(), _windows.LK_NBLCK, 1)
+    except (BlockingIOError, PermissionError) as e:  # the second is what Windows says
         raise OutputError(
             f"cannot write {path}: another writer has it open, in this process or "
             "another; close that one first."
@@ -47,8 +59,22 @@ def lock(file: io.FileIO, path: Path) -> None:
 
 def unlock(file: io.FileIO) -> None:
     """Let others write; said here, for a forked process may hold the file as well."""
-    if fcntl is not None:
-        try:
+    try:
+        if fcntl is not None:
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
-        except OSError:  # there are no locks here; closing would end one too
-            return
+        elif _windows is not None:
+            with _at_byte(file):
+                _windows.locking(file.fileno(), _windows.LK_UNLCK, 1)
+    except OSError:  # there are no locks here; closing would end one too
+        return
+
+
+@contextlib.contextmanager
+def _at_byte(file: io.FileIO) -> Iterator[None]:
+    """Windows locks where the file stands."""
+    before = file.tell()
+    file.seek(_BYTE)
+    try:
+        yield
+    finally:
+        file.seek(before)

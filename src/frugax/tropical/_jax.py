@@ -74,6 +74,9 @@ def _polynomial(
     # HIGHEST: accelerators would otherwise round the factors to fewer bits.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     dtype = jnp.result_type(coefficients, exponents, points)
+    coefficients, exponents, points = (
+        a.astype(dtype) for a in (coefficients, exponents, points)
+    )
     used = (exponents != 0).astype(dtype)
 
     def evaluate(points: jax.Array) -> jax.Array:
@@ -90,15 +93,18 @@ def _polynomial(
         terms = jnp.where(swallowed, zero(kind, terms), terms)
         return terms.max(axis=0) if kind == "max" else terms.min(axis=0)
 
-    gone = (points == zero(kind, points)).any(axis=0)
     at_once = min(_POINTS, count)
     blocks = -(-count // at_once) if count else 0
     padded = jnp.pad(points, ((0, blocks * at_once - count), (0, 0)))
+    padded = padded.reshape(blocks, at_once, variables)
+    if not has_zero(points):  # nor has any of whole numbers an infinite point
+        return jax.lax.map(evaluate, padded).reshape(-1)[:count], jnp.zeros((), bool)
+    gone = (points == zero(kind, points)).any(axis=0)
     out = jax.lax.cond(
         gone.any(),
         functools.partial(jax.lax.map, evaluate_with_zeros),
         functools.partial(jax.lax.map, evaluate),
-        padded.reshape(blocks, at_once, variables),
+        padded,
     )
     wrong = (gone & (exponents < 0).any(axis=0)).any()
     return out.reshape(-1)[:count], wrong

@@ -14,7 +14,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from ._jax_product import faster, matmul, pick, zero
@@ -29,11 +28,12 @@ def closure(d: jax.Array, kind: str) -> jax.Array:
     Raises:
         ValueError: there is such a cycle.
     """
-    out, gains = _closure(d, kind)
-    if not isinstance(gains, Tracer) and bool(gains.any()):
+    out, cycles = _closure(d, kind)
+    if not isinstance(cycles, Tracer) and bool(cycles.any()):
+        vertex = int((cycles != 0).argmax())  # later ones may be walks around it
         raise ValueError(
-            f"vertex {int(gains.argmax())} lies on a cycle that gets better with "
-            "every round: there is no best walk."
+            f"vertex {vertex} lies on a cycle of weight {cycles[vertex].item()}, which "
+            "gets better with every round: there is no best walk."
         )
     return out
 
@@ -41,7 +41,7 @@ def closure(d: jax.Array, kind: str) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 @functools.partial(jax.jit, static_argnums=1)
 def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
-    """The closure, and which vertices lie on a cycle that gains."""
+    """The closure, and what the best cycle through each vertex weighs; 0 if sound."""
     n = d.shape[0]
     blocks, rest = divmod(n, _BLOCK)
 
@@ -50,7 +50,7 @@ def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
     ) -> tuple[jax.Array, jax.Array]:
         return _through(state, i * _BLOCK, _BLOCK, kind)
 
-    state = _standing_still(d, kind), jnp.zeros(n, bool)
+    state = _standing_still(d, kind), jnp.zeros(n, d.dtype)
     if blocks:
         state = jax.lax.fori_loop(0, blocks, body, state)
     return _through(state, blocks * _BLOCK, rest, kind) if rest else state
@@ -60,7 +60,7 @@ def _through(
     state: tuple[jax.Array, jax.Array], start: "int | jax.Array", width: int, kind: str
 ) -> tuple[jax.Array, jax.Array]:
     """Let walks pass through the vertices from `start` on, `width` of them."""
-    out, gains = state
+    out, cycles = state
     block = lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, start, width, axis)
 
     def vertex(
@@ -70,13 +70,13 @@ def _through(
         into, from_it = columns[k], rows[k]
         columns = faster(kind, columns, block(from_it)[:, None] + into[None])
         rows = faster(kind, rows, block(into)[:, None] + from_it[None])
-        return (columns, rows), (into, from_it, into[start + k] != 0)
+        return (columns, rows), (into, from_it, into[start + k])
 
     # Two arrays of long rows: stacked in one, XLA takes five times as long.
     both = block(out, axis=1).T, block(out, axis=0)
-    _, (into, from_it, wrong) = jax.lax.scan(vertex, both, jnp.arange(width))
+    _, (into, from_it, turns) = jax.lax.scan(vertex, both, jnp.arange(width))
     out = faster(kind, out, matmul(into.T, from_it, kind))
-    return out, jax.lax.dynamic_update_slice_in_dim(gains, wrong, start, 0)
+    return out, jax.lax.dynamic_update_slice_in_dim(cycles, turns, start, 0)
 
 
 @_closure.defjvp
@@ -88,7 +88,7 @@ def _closure_jvp(
     Walks are followed from their ends, twice as far in each round.
     """
     (d,), (change,) = primals, tangents
-    out, gains = _closure(d, kind)
+    out, cycles = _closure(d, kind)
     n = d.shape[0]
     before = _vertex_before(d, kind)
     total = jnp.take_along_axis(change, before, axis=0)
@@ -97,8 +97,8 @@ def _closure_jvp(
         total = total + jnp.take_along_axis(total, before, axis=1)
         before = jnp.take_along_axis(before, before, axis=1)
     total = jnp.where(out == zero(kind, out), 0, total)
-    nothing = np.zeros(gains.shape, jax.dtypes.float0)  # of yes and no
-    return (out, gains), (total, nothing)
+    # Cycles are looked at and never answered: they have no tangent of use.
+    return (out, cycles), (total, jnp.zeros_like(cycles))
 
 
 def _vertex_before(d: jax.Array, kind: str) -> jax.Array:

@@ -9,11 +9,13 @@ References:
     Maclagan & Sturmfels 2015, "Introduction to Tropical Geometry", AMS (polynomials).
 """
 
+import math
 import numbers
 import sys
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from jaxtyping import Num
 
 from frugax.trees import is_array
@@ -66,14 +68,15 @@ def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "
         kind: whether the best is the largest or the smallest.
 
     Raises:
-        TypeError: `like` is no array.
-        ValueError: whole numbers, which have no infinity.
+        TypeError: `like` is no array, or `n` no whole number.
+        ValueError: whole numbers, which have no infinity, or a negative `n`.
 
     >>> identity(2, np.zeros(1))
     array([[  0., -inf],
            [-inf,   0.]])
     """
     _check_arrays("identity", like)
+    n = _count("n", n)
     engine = _engine(kind, like)
     if not engine.has_zero(like):
         raise ValueError("whole numbers have no infinity: use floats.")
@@ -94,31 +97,37 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
     Raises:
         TypeError: `a` is no array of floats or whole numbers, or the exponent is no
             whole number.
-        ValueError: a negative exponent, a matrix that is not square, or the power 0
-            of whole numbers.
+        ValueError: a negative exponent, a matrix that is not square, the power 0 of
+            whole numbers, or a walk whose weight the dtype cannot hold.
 
     >>> power(np.array([[0.0, 1.0], [2.0, 0.0]]), 2)
     array([[3., 1.],
            [2., 3.]])
     """
     _check_square("power", a)
-    # Callers are checked at run time, whatever their annotations promise.
-    if isinstance(exponent, bool) or not isinstance(exponent, numbers.Integral):
-        raise TypeError(f"exponent must be a whole number, got {exponent!r}.")
-    exponent = int(exponent)
-    if exponent < 0:
-        raise ValueError(f"exponent must be >= 0, got {exponent}.")
-    if exponent == 0:
+    steps = _count("exponent", exponent)
+    if steps == 0:
         return identity(a.shape[0], a, kind=kind)
-    result = None
+    engine = _engine(kind, a)
+
+    def times(left: Any, right: Any) -> Any:
+        out = matmul(left, right, kind=kind)
+        if engine.holds_infinity(out, _opposite(kind)):  # there is none in `a`
+            raise ValueError(
+                f"power of exponent {exponent}: a walk weighs more than {a.dtype} can "
+                "hold: scale the weights, or use a wider dtype."
+            )
+        return out
+
+    square, result = a, None
     while True:
-        if exponent & 1:
-            result = a if result is None else matmul(result, a, kind=kind)
-        exponent >>= 1
-        if not exponent:
+        if steps & 1:
+            result = square if result is None else times(result, square)
+        steps >>= 1
+        if not steps:
             assert result is not None  # the highest bit of an exponent is 1
-            return result
-        a = matmul(a, a, kind=kind)
+            return result * 1 if result is a else result  # never the input itself
+        square = times(square, square)
 
 
 def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
@@ -165,8 +174,8 @@ def polynomial(
 
     Args:
         coefficients: one for each monomial; the semiring's zero for none.
-        exponents: the powers of each variable, floats of the same dtype; negative
-            ones are allowed where no point is infinite.
+        exponents: the powers of each variable; negative ones are allowed where no
+            point is infinite.
         points: where to evaluate.
         kind: whether the best is the largest or the smallest.
 
@@ -193,7 +202,8 @@ def polynomial(
     ):
         raise ValueError(
             "polynomial needs (monomials,), (monomials, variables) and (points, "
-            f"variables), got {tuple(coefficients.shape)}, {tuple(exponents.shape)} "
+            "variables), with at least one monomial, got "
+            f"{tuple(coefficients.shape)}, {tuple(exponents.shape)} "
             f"and {tuple(points.shape)}."
         )
     return engine.polynomial(coefficients, exponents, points, kind)
@@ -223,7 +233,7 @@ def convolve(
     engine = _engine(kind, a, b)
     if a.ndim != 1 or b.ndim != 1 or not a.shape[0] or not b.shape[0]:
         raise ValueError(
-            "convolve needs two sequences that are not empty, got shapes "
+            "convolve needs two one-dimensional sequences, not empty, got shapes "
             f"{tuple(a.shape)} and {tuple(b.shape)}."
         )
     short, long = (a, b) if a.shape[0] <= b.shape[0] else (b, a)
@@ -246,14 +256,33 @@ def _engine(kind: str, *arrays: Any) -> ModuleType:
             from . import _torch as engine
         case _:
             from . import _numpy as engine
-    wrong = "inf" if kind == "max" else "-inf"
+    wrong = _opposite(kind)
     for array in arrays:
-        if engine.holds_infinity(array, float(wrong)):
+        if engine.holds_infinity(array, wrong):
             raise ValueError(
                 f"{wrong} is no number of the {kind}-plus semiring: with its zero it "
                 "has no product."
             )
     return engine
+
+
+def _opposite(kind: str) -> float:
+    """The infinity that is no number of the semiring."""
+    return math.inf if kind == "max" else -math.inf
+
+
+def _count(name: str, value: Any) -> int:
+    """A whole number >= 0; callers are checked at run time, whatever they promise.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is negative.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    if value < 0:
+        raise ValueError(f"{name} must be >= 0, got {value}.")
+    return int(value)
 
 
 def _one_library(*arrays: Any) -> str:
@@ -285,7 +314,8 @@ def _check_arrays(what: str, *arrays: Any) -> None:
     """Refuse lists and numbers: they do not say which library answers.
 
     Raises:
-        TypeError: one of them is no array, or not of floats or whole numbers.
+        TypeError: one of them is no array, has a mask, or is not of floats or whole
+            numbers.
     """
     for array in arrays:
         if not is_array(array):
@@ -293,8 +323,14 @@ def _check_arrays(what: str, *arrays: Any) -> None:
                 f"{what} needs arrays of NumPy, JAX or torch, got a "
                 f"{type(array).__name__}: write np.asarray(...) around it."
             )
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(
+                f"{what} has no place for a mask: put the semiring's zero where it is, "
+                "array.filled(-np.inf) for max-plus."
+            )
         name = str(array.dtype).removeprefix("torch.")
-        if name.startswith(("bool", "complex")):  # without `+` of numbers, or an order
+        # All others lack a `+` of numbers, or an order.
+        if not name.startswith(("float", "bfloat", "int", "uint")):
             raise TypeError(
                 f"{what} needs floats or whole numbers, got {name}: convert it first."
             )

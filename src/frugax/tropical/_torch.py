@@ -5,6 +5,7 @@ none. So products and closures note which term was the first best, and subtract 
 that falls as that term rises: no bit of theirs changes, and autograd follows the zero.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -92,6 +93,12 @@ def polynomial(
     Raises:
         ValueError: an infinite point with a negative power.
     """
+    all_three = coefficients, exponents, points
+    dtype = functools.reduce(torch.promote_types, (a.dtype for a in all_three))
+    coefficients, exponents, points = (a.to(dtype) for a in all_three)
+    best = torch.amax if kind == "max" else torch.amin
+    if not has_zero(points):  # nor has any of whole numbers an infinite point
+        return best(points @ exponents.T + coefficients, dim=1)
     zero = _zero(kind)
     gone = points == zero
     if (gone.any(dim=0) & (exponents < 0).any(dim=0)).any():
@@ -100,7 +107,7 @@ def polynomial(
     terms = finite @ exponents.T + coefficients
     swallowed = gone.to(points.dtype) @ (exponents != 0).to(points.dtype).T
     terms = terms.masked_fill(swallowed > 0, zero)
-    return terms.amax(dim=1) if kind == "max" else terms.amin(dim=1)
+    return best(terms, dim=1)
 
 
 def convolve(short: torch.Tensor, long: torch.Tensor, kind: str) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.causal.campaign import Campaign
-from frugax.errors import OutputError
+from frugax.errors import FrugaxError, OutputError
 
 CHAIN = causal.SCM.linear(
     {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
@@ -90,13 +90,19 @@ def test_names_that_no_row_has_are_refused_with_the_observations():
     for change in (
         {"required": [("zz", "y")]},
         {"forbidden": [("y", "zz")]},
-        {"constraints": {"zz": (None, 1.0)}},
     ):
         wrong = campaign_of(**change)
         what = next(iter(change))
         with pytest.raises(ValueError, match=f"{what} names 'zz'.* is it 'z'"):
             wrong.tell_observations(data)
         assert wrong.samples is None
+    wrong = campaign_of(forbidden=[("x", "y"), ("z", "y")])
+    with pytest.raises(ValueError, match="no way by which x, z could cause 'y'"):
+        wrong.tell_observations(data)
+    assert wrong.samples is None
+    with pytest.raises(ValueError, match="no way by which x, z could cause 'y'"):
+        wrong.ask()  # before it costs anything
+    campaign_of(forbidden=[("x", "y")]).tell_observations(data)  # by way of z
     with pytest.raises(ValueError, match="no column for the target 'y', only x, z"):
         campaign_of().tell_observations(data.select(("x", "z")))
 
@@ -210,9 +216,38 @@ def test_the_order_of_columns_changes_nothing():
     assert not np.array_equal(data.values, turned.values)
 
 
-def test_single_answers_whose_digits_are_lost_are_named():
-    campaign = campaign_of()
-    for value in (1e9 + 3, 1e9 + 1):  # each alone could be all there is
-        campaign.tell_observations({"y": value})
-    with pytest.raises(ValueError, match="'y' is so far from 0 that float32"):
-        campaign.recommend()
+def test_single_answers_whose_digits_are_lost_are_refused_when_told():
+    campaign = campaign_of(rows=2)
+    campaign.tell_observations({"y": 1e9 + 3})  # alone it could be all there is
+    lost = "'y' is so far from 0 that float32"
+    with pytest.raises(ValueError, match=lost):
+        campaign.tell_observations({"y": 1e9 + 1})
+    ask = campaign.ask()
+    assert ask is not None
+    with pytest.raises(ValueError, match=lost):
+        campaign.tell(ask, 1e9 + 1)
+    assert campaign.spent == 0
+    assert campaign.samples is not None
+    assert len(campaign.samples) == 1
+    campaign.tell(ask, 2e9)  # these differ
+    assert campaign.spent == ask.cost
+
+
+def test_a_closed_campaign_lets_others_write_and_loses_nothing(tmp_path):
+    path = tmp_path / "c"
+    with campaign_of() as campaign:
+        campaign.keep(path)
+        ask = campaign.ask()
+        assert ask is not None
+    with pytest.raises(FrugaxError, match="this campaign is closed"):
+        campaign.tell(ask, 1.0)
+    assert campaign.pending == (campaign.asks[0],)
+    with Campaign.load(path) as again:
+        again.keep(path)
+        again.tell(0, 1.0)
+    campaign = Campaign.load(path)
+    campaign.keep(path)
+    campaign.close()
+    campaign.keep(path)  # goes on
+    assert campaign.ask() is not None
+    assert len(Campaign.load(path).asks) == 2

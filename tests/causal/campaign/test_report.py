@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from frugax.causal.campaign import Entry, Forecast
 from frugax.causal.campaign._graph_picture import graph_picture
-from frugax.causal.campaign._page import usual_count
+from frugax.causal.campaign._history import Step
+from frugax.causal.campaign._page import _calibration, usual_count
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,32 @@ def test_how_many_forecasts_hold_is_a_binomial_interval(n, usual):
     assert np.mean(drawn > high) <= 0.027
     assert np.mean(drawn <= low) > 0.023
     assert (low, high) == usual
+
+
+def test_how_wide_the_forecasts_were_is_said_beside_how_often_they_held():
+    wide = Forecast(
+        expected=0.0,
+        low=-20.0,
+        high=3.0,
+        learn=0.0,
+        exploit=0.0,
+        best={"x": 1.0},
+        best_expected=0.0,
+        best_low=-20.0,
+        best_high=3.0,
+        right=0.5,
+    )
+    step = Step(
+        entry=Entry(id=0, values={"x": 1.0}),
+        forecast=wide,
+        cost=1.0,
+        spent_before=0.0,
+        outcome=1.0,
+        inside=True,
+    )
+    said = _calibration((step,) * 8, 2.0)
+    assert "8 of 8 outcomes were within" in said
+    assert "23 wide in the median, 12 times the target's standard deviation" in said
 
 
 def test_edges_back_and_within_a_column_stay_in_the_picture():
@@ -39,3 +67,28 @@ def test_edges_back_and_within_a_column_stay_in_the_picture():
         assert 0 <= int(y) <= int(box[2]) - 2
     assert f"<title>{names[3]}</title>" in drawn
     assert "a name that i…" in drawn
+
+
+def test_labels_of_a_crowded_graph_touch_nothing():
+    names = tuple("abcdefgh")
+    edges = np.random.default_rng(0).uniform(0, 0.99, (8, 8)) * (1 - np.eye(8))
+    drawn = graph_picture(names, edges, target="c", settable=frozenset("a"))
+    found = re.findall(r'class="odds" x="(\d+)" y="(\d+)"[^>]*>(\d+%)<', drawn)
+    labels = [
+        (int(x) - 3 * len(t), int(y) - 9, int(x) + 3 * len(t), int(y))
+        for x, y, t in found
+    ]
+    rects = re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', drawn)
+    boxes = [
+        (x, y, x + wide, y + high) for x, y, wide, high in (map(int, r) for r in rects)
+    ]
+    for i, (left, top, right, bottom) in enumerate(labels):
+        for other in (*labels[:i], *boxes):
+            assert (
+                left >= other[2]
+                or right <= other[0]
+                or (top >= other[3] or bottom <= other[1])
+            )
+    assert len(labels) > 15
+    no_room = re.findall(r"No room in the picture for: (.*)\.<", drawn)[0].split(", ")
+    assert len(labels) + len(no_room) == (edges >= 0.05).sum()

@@ -7,6 +7,7 @@ import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal import Samples
+from frugax.causal.campaign import doubts
 from frugax.causal.campaign._page import _heading
 
 
@@ -44,6 +45,18 @@ def test_an_answer_that_contradicts_the_question_is_refused(campaign):
     assert len(campaign.pending) == 1
 
 
+def test_what_is_far_from_all_else_is_doubted_but_can_be_told(campaign):
+    entry = campaign.asks[0]
+    for wild in ({"y": 40.0}, {"y": [-1.0, -1e38]}, {"y": -1.0, "harm": 50.0}):
+        rows = campaign.read_answer(entry, wild)
+        (said,) = doubts(campaign, entry, rows)
+        assert "is far from what was seen or expected" in said
+    usual = Samples.from_frame(
+        {"y": [-1.5, np.nan], "harm": [6.5, 5.0], "new": [1e9, 0]}
+    )
+    assert doubts(campaign, entry, usual) == ()
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -67,3 +80,26 @@ def test_limits_that_nothing_keeps_are_said_wherever_it_recommends(campaign):
     page = _heading("name", campaign, advice, None).replace("&lt;", "<")
     for text in (str(best), str(advice), page):
         assert why in text
+
+
+def test_limits_on_what_was_never_measured_do_not_count_and_that_is_said():
+    made = causal.Campaign(
+        variables={"a": (0.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=3),
+        constraints={"harm": (None, 1.0)},
+        worlds=8,
+    )
+    x = np.linspace(0.0, 1.0, 20)
+    made.tell_observations({"a": x, "y": -x})
+    made.ask()
+    why = "harm was never measured, so its limits do not count yet"
+    advice = made.advise()
+    assert made.unmeasured == ("harm",)
+    for text in (str(made.recommend()), str(advice), made.recommend().warning):
+        assert why in text
+    assert "keeps the constraints" not in _heading("name", made, advice, None)
+    made.tell(0, {"y": -1.0, "harm": 5.0})
+    assert made.unmeasured == ()
+    assert why not in str(made.advise())
+    assert "keeps the constraints" in _heading("name", made, advice, None)

@@ -31,6 +31,7 @@ def outlook_of(loss, **changes):
         reached=np.full(worlds, np.inf),
         shift=np.zeros(points),
         doubt=np.zeros(points),
+        misfit=np.zeros(points),
         noise=0.1,
         done=Points((), ()),
     )
@@ -89,6 +90,12 @@ def test_where_nothing_promises_anything_what_is_least_known_is_tried():
     # The best is certain, and the others are worse in every world.
     loss = [[-9.0, 0.0, 0.0, 0.1], [-9.0, 0.0, 0.0, 2.1]]
     assert chosen("improvement", outlook_of(loss)) == 3
+
+
+def test_where_worlds_were_wrong_before_they_are_tested_though_they_agree():
+    loss = [[0.0, 0.3, 0.2, 5.0]] * 4
+    misfit = np.array([0.0, 1.0, 0.0, 1.0])
+    assert chosen("improvement", outlook_of(loss, misfit=misfit)) == 1
 
 
 def test_what_is_under_way_counts_as_reached():

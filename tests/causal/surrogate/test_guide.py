@@ -216,4 +216,5 @@ def test_progressive_learning_compiles_once():
     assert [s.difficulty for s in stages] == ["easy", "medium"]
     assert stages[-1].compiles == 1
     assert np.isfinite([s.last_loss for s in stages]).all()
-    assert "trust" in params
+    before = causal.create_parent_set_model(config).init(jax.random.key(0))
+    assert float(jnp.abs(params["row"] - before["row"]).max()) > 1e-4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, causal, compress
-from frugax.causal.surrogate import _shipped
+from frugax.causal.surrogate import _shipped, _surrogate
 from frugax.causal.surrogate._network import initial_weights
 from frugax.errors import CorruptFileError, OutputError
 
@@ -44,6 +44,9 @@ def test_no_set_of_parents_is_left_out():
             edges[data.index(name), data.index("z")], abs=1e-4
         )
     known = surrogate.posterior(data, "z", required=["x"], forbidden=["u"])
+    assert known.prob({"u"}) == 0
+    with pytest.raises(ValueError, match=r"'Q' cannot .* 'z', only x, y, u, v: mend"):
+        known.prob({"Q"})
     assert all("x" in s and "u" not in s for s in known.parent_sets)
 
 
@@ -88,6 +91,21 @@ def test_many_variables_are_judged_among_their_neighbours():
     assert p.marginals["y"] > 0.8
 
 
+def test_an_edge_and_its_reverse_are_not_both_likely(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(50, 1))
+    same = causal.Samples.observed(("x", "y", "z"), np.repeat(x, 3, 1))
+    edges = causal.default_surrogate().edges(same)
+    np.testing.assert_allclose(edges + edges.T, 1 - np.eye(3), atol=1e-6)
+    # Of many variables each is judged among others: x -> y <- z shows to y alone.
+    monkeypatch.setattr(_surrogate, "MOST", 2)
+    monkeypatch.setattr(
+        _surrogate, "neighbours", lambda *_: [[0, 1], [0, 1, 2], [1, 2]]
+    )
+    scm = causal.SCM.linear({"x": {}, "y": {"x": 1.0, "z": 1.0}, "z": {}})
+    edges = causal.default_surrogate().edges(causal.sample(scm, 200, seed=0))
+    assert edges[0, 1] + edges[1, 0] == pytest.approx(1, abs=1e-6)
+
+
 def test_files(tmp_path):
     surrogate = causal.Surrogate(initial_weights(0, 4, 0)).with_temperature(2.0)
     causal.save_surrogate(tmp_path / "s.fxz", surrogate)
@@ -104,6 +122,8 @@ def test_files(tmp_path):
     compress.save(tmp_path / "u.fxz", arrays, SizeBudget(max_abs=0))
     with pytest.raises(CorruptFileError, match=r"edge is not of shape \(4, 1\)"):
         causal.load_surrogate(tmp_path / "u.fxz")
+    with pytest.raises(FileNotFoundError, match=r"v\.fxz: No such file .* save_surr"):
+        causal.load_surrogate(tmp_path / "v.fxz")
     with pytest.raises(ValueError, match="temperature"):
         surrogate.with_temperature(0.0)
 

@@ -10,6 +10,7 @@ import pytest
 from frugax import TimeBudget, causal
 from frugax.causal.surrogate._loss import set_index
 from frugax.causal.surrogate._network import apply_network, initial_weights
+from frugax.causal.surrogate._row import opened, packed, unpacked
 from frugax.causal.surrogate._subsets import members, others
 from frugax.causal.surrogate._tasks import FAMILIES, draw_generated, draw_tasks
 from frugax.causal.surrogate._training import training_batch
@@ -27,9 +28,13 @@ def _weights(hidden=8, blocks=1):
 def test_numpy_and_jax_give_the_same_answer():
     batch = training_batch(0, 0, 4, 4)
     told, mask = batch["evidence"], batch["mask"]
-    weights = _weights()
+    weights = _weights(blocks=2)
     here = apply_network(weights, told, mask)
-    there = jax.jit(lambda *of: apply_network(*of, xp=jnp))(weights, told, mask)
+    row = packed(weights)
+    for name, weight in unpacked(row, weights).items():
+        np.testing.assert_array_equal(weight, weights[name], err_msg=name)
+    asked = lambda row: apply_network(opened(row, weights, jnp), told, mask, xp=jnp)
+    there = jax.jit(asked)(row)
     np.testing.assert_allclose(here.edges, np.asarray(there.edges), atol=1e-5)
     np.testing.assert_allclose(np.exp(here.log_sets).sum(-1), 1, rtol=1e-5)
     assert here.edges.max() > 0.05

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from frugax.causal.worlds import Basis, Points, answers, believe
+from frugax.causal.worlds import (
+    Basis,
+    Outcomes,
+    Points,
+    answers,
+    believe,
+    surprise,
+)
 from frugax.causal.worlds._evidence import NOISE_SCALE, log_evidence
 from frugax.causal.worlds._mechanism import fit_mechanism
 
@@ -105,6 +112,50 @@ def test_worlds_answer_what_interventions_do():
             required=[(2, 1)],
             wanted=[2],
         ).worlds[0].sample([], [], 3, rng)
+
+
+def test_a_cause_that_nobody_measured_is_no_effect_of_what_is_set():
+    """`u` moves both: seen, `y` rises with `x`; set, it falls."""
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=1000)
+    x = u + rng.normal(size=1000)
+    x[760:] = np.repeat([-3.0, 0.0, 3.0], 80)
+    y = 3 * u - x + 2 * rng.normal(size=1000)
+    values = np.stack([x, y], 1)
+    set_ = np.zeros(values.shape, bool)
+    set_[760:, 0] = True
+    belief = believe(values, set_, basis_of(values), count=12, rng=rng, wanted=[1])
+    points = Points(((0,),), (np.array([[-2.0], [2.0]]),))
+    found = answers(belief, points, [1], rng)[:, :, 0].mean(0)
+    assert found[1] - found[0] == pytest.approx(-4.0, abs=0.8)
+    # As noise the hidden cause is still there.
+    noise = belief.worlds[0].sample([0], [0.0], 2000, rng)[:, 1]
+    assert noise.std() == pytest.approx(13**0.5, rel=0.1)
+
+
+def outcomes_of(forecasts):
+    n = len(forecasts)
+    return Outcomes(
+        points=Points(((0,),), (np.linspace(-1, 0, n)[:, None],)),
+        mean=np.zeros(n),
+        error=np.full(n, 0.01),
+        expected=np.array(forecasts),
+        spread=np.full(n, 0.05),
+        order=np.arange(n),
+    )
+
+
+def test_forecasts_that_were_wrong_are_doubted_where_nobody_tried():
+    basis = Basis(np.zeros(1), np.ones(1))
+    points = Points(((0,), (1,)), (np.array([[-1.0], [1.0]]), np.zeros((1, 1))))
+    right = surprise(points, outcomes_of([0.05, -0.04, np.nan, 0.03]), basis, 1.0)
+    np.testing.assert_array_equal(right, 0)
+    wrong = surprise(points, outcomes_of([0.5, -0.4, np.nan, 0.3]), basis, 1.0)
+    np.testing.assert_allclose(wrong, [0.0, 0.4, 0.4], atol=1e-6)
+    # What is repeated tests nothing: then one that came true counts for nothing.
+    again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
+    again.points.values[0][:] = 0.0
+    assert surprise(points, again, basis, 1.0).max() > 0
 
 
 def test_one_outlier_does_not_stretch_the_range():

@@ -9,6 +9,7 @@ from frugax.causal.scm import intervene
 from ._known import Known
 from ._results import Advice, Recommendation
 from ._settings import Settings
+from ._usual import note
 
 # Of a standard deviation of the target: so much worse than the best is still good.
 _TOLERANCE = 0.05
@@ -36,7 +37,7 @@ def recommendation(known: Known, settings: Settings) -> Recommendation:
         high=high,
         right=_right(outlook, known, settings),
         keeps=float(outlook.allowed[:, best].mean()),
-        warning=_warning(outlook, settings),
+        warning=_warning(known, outlook, settings),
         regret=float(_behind(outlook).mean()),
     )
 
@@ -65,8 +66,9 @@ def advice(
         late: whether the campaign's time is over.
     """
     right = _right(outlook, known, settings)
-    warning = _warning(outlook, settings)
+    warning = _warning(known, outlook, settings)
     broken = f" Beware: {warning}." if warning else ""
+    broken += note(known.usual, settings)
     if late or not outlook.affordable.any():
         what = (
             "the time is over." if late else "the budget pays for no more experiments."
@@ -111,19 +113,27 @@ def _right(outlook: Outlook, known: Known, settings: Settings) -> float:
     return ((int(good.sum()) + 0.5) / (len(good) + 1)) ** _CAUTION
 
 
-def _warning(outlook: Outlook, settings: Settings) -> str:
-    """That nothing is likely to keep the constraints; empty where something is."""
+def _warning(known: Known, outlook: Outlook, settings: Settings) -> str:
+    """What is wrong with the constraints: nothing keeps them, or nobody measured."""
+    silent = [name for name in settings.constraints if name not in known.names]
+    unknown = (
+        f"{', '.join(silent)} was never measured, so its limits do not count yet"
+        if silent
+        else ""
+    )
     keeps = float(outlook.allowed[:, outlook.best].mean())
     if keeps >= SURE:
-        return ""
+        return unknown
     bounds: list[str] = []
     for name, (low, high) in settings.constraints.items():
+        if name in silent:
+            continue
         below = "" if low is None else f"{low:g} <= "
         above = "" if high is None else f" <= {high:g}"
         bounds.append(f"{below}{name}{above}")
     return (
         f"nothing is likely to keep {', '.join(bounds)}: the recommendation does with "
-        f"probability {keeps:.0%}"
+        f"probability {keeps:.0%}{'; ' if unknown else ''}{unknown}"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from frugax.causal.data import Samples
+from frugax.causal.data import FLOAT32_STEPS, Samples
 
 
 def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
@@ -117,8 +117,39 @@ def check_answer(
             hint = f"is it {close[0]!r}?" if close else "leave it out."
             raise ValueError(
                 f"an answer has {name!r}, which is in no row before and not in the "
-                f"campaign: {hint}"
+                f"campaign: {hint} If what was told before is wrong, tell that once "
+                "more with replace=True."
             )
+
+
+def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
+    """Refuse a target whose differences float32 has rounded away.
+
+    A table of float64 is refused when it is told; single numbers can only be judged
+    together, and only where they are so large that whole numbers are rounded.
+
+    Args:
+        name: of the target.
+        before: the rows so far.
+        rows: what is told now.
+
+    Raises:
+        ValueError: at least two values differ by no more than some of its steps.
+    """
+    told = [t[name] for t in (before, rows) if t is not None and name in t.variables]
+    values = np.concatenate(told).astype(np.float64)
+    seen = values[np.isfinite(values)]
+    if len(seen) < 2:
+        return
+    largest = np.abs(seen).max()
+    if largest >= 2**24 and seen.std() < FLOAT32_STEPS * np.spacing(
+        np.float32(largest)
+    ):
+        raise ValueError(
+            f"{name!r} is so far from 0 that float32 loses what its values differ by "
+            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
+            "answers have a constant subtracted."
+        )
 
 
 def joined(one: Samples | None, other: Samples) -> Samples:

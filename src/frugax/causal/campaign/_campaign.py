@@ -17,17 +17,17 @@ from frugax.errors import FrugaxError
 
 from . import _file, _ledger
 from ._advice import advice, interval, recommendation
-from ._answers import check_answer, joined, rows_of
+from ._answers import joined
 from ._file import State
 from ._known import Known, look
 from ._ledger import Entry, Forecast
 from ._ranges import pairs_of
-from ._record import Record
 from ._results import Advice, Ask, Recommendation
 from ._settings import Settings
+from ._told import Told
 
 
-class Campaign(Record):
+class Campaign(Told):
     """Experiments on a system, within a budget, to make one variable small or large.
 
     Example:
@@ -124,7 +124,7 @@ class Campaign(Record):
     @classmethod
     def _of(cls, state: State, policy: Policy | None) -> "Campaign":
         campaign = cls.__new__(cls)
-        Record.__init__(campaign, state)
+        Told.__init__(campaign, state)
         campaign._own_policy = policy
         if policy is not None:
             _check_policy(policy)
@@ -164,32 +164,6 @@ class Campaign(Record):
                 "file: give it as policy= to Campaign.load or Campaign.begin."
             )
         return POLICIES[self.settings.policy]
-
-    def tell_observations(self, samples: Any) -> None:
-        """Tell rows in which nobody set anything; of an earlier experiment too.
-
-        Args:
-            samples: `Samples`, whose marks of intervention count, or a frame or mapping
-                of columns.
-
-        Raises:
-            TypeError: it is no table.
-            ValueError: there are no rows, values that are no numbers, no column for the
-                target, or none for a variable of an edge or a constraint.
-        """
-        settings, table = self.settings, self._state.table
-        if not isinstance(samples, Samples):
-            samples = rows_of(samples, {}, settings.target)
-        if not len(samples):
-            raise ValueError("there are no rows in these samples.")
-        if settings.target not in samples.variables:
-            raise ValueError(
-                f"these samples have no column for the target {settings.target!r}, "
-                f"only {', '.join(samples.variables):.200}."
-            )
-        before = () if table is None else table.variables
-        settings.check_named({*samples.variables, *before})
-        self._add(samples, -1, self._state.entries)
 
     def ask(self) -> Ask | None:
         """The experiment to do next; None if the budget pays for no more.
@@ -256,66 +230,6 @@ class Campaign(Record):
             value=value,
         )
 
-    def tell(self, ask: Ask | Entry | int, data: Any) -> None:
-        """Tell what an experiment gave.
-
-        Args:
-            ask: the question, or its number.
-            data: a table of rows (`Samples`, a frame, a mapping of columns) or one
-                number for the target; NaN is missing.
-
-        Raises:
-            TypeError: the data are none of these, or `ask` is no question.
-            ValueError: there is no such question, it has been answered, or the answer
-                has too many rows, an unknown variable or no column for the target.
-        """
-        entry = _ledger.waiting(self._state.entries, ask)
-        rows = self.read_answer(entry, data)
-        entries = _ledger.changed(self._state.entries, entry, status="answered")
-        self._add(rows, entry.id, entries)
-
-    def read_answer(self, ask: Ask | Entry | int, data: Any) -> Samples:
-        """The rows of an answer as `tell` would take them; nothing is told yet.
-
-        Args:
-            ask: the question, or its number.
-            data: as for `tell`.
-
-        Raises:
-            TypeError: the data are no answer, or `ask` is no question.
-            ValueError: there is no such question, it has been answered, or the answer
-                has too many rows, an unknown variable or no column for the target.
-        """
-        entry, settings = _ledger.waiting(self._state.entries, ask), self.settings
-        rows = rows_of(data, entry.values, settings.target)
-        table = self._state.table
-        check_answer(
-            rows,
-            most=settings.rows,
-            needed=(settings.target,),
-            known=None if table is None else {*table.variables, *settings.named},
-        )
-        return rows
-
-    def tell_failed(
-        self, ask: Ask | Entry | int, why: str = "", *, charged: bool = True
-    ) -> None:
-        """Tell that an experiment gave nothing.
-
-        Args:
-            ask: the question, or its number.
-            why: in words, for the report.
-            charged: whether it cost its price nevertheless.
-
-        Raises:
-            TypeError: `ask` is no question.
-            ValueError: there is no such question, or it has been answered.
-        """
-        entries = self._state.entries
-        entry = _ledger.waiting(entries, ask)
-        status = "failed" if charged else "refunded"
-        self._change(entries=_ledger.changed(entries, entry, status=status, why=why))
-
     def recommend(self) -> Recommendation:
         """The intervention that is best on average over what may be true.
 
@@ -359,9 +273,15 @@ class Campaign(Record):
         state, settings = self._state, self.settings
         if not whole and self._looked is not None and self._looked[0] is state:
             return self._looked[1]
-        names = {*settings.variables, *settings.constraints, settings.target}
+        silent = self.unmeasured
+        limits = {
+            n: ends for n, ends in settings.constraints.items() if n not in silent
+        }
+        settings = dataclasses.replace(settings, constraints=limits)
+        names = {*settings.variables, *limits, settings.target}
         none = Samples.observed(sorted(names), np.empty((0, len(names))))
-        known = look(state, joined(state.table, none), whole=whole)
+        standing = dataclasses.replace(state.standing, settings=settings)
+        known = look(standing, joined(standing.table, none), whole=whole)
         if not whole:
             self._state = dataclasses.replace(
                 state, shapes=known.belief.shapes, shaped=known.names

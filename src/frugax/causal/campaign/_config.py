@@ -112,8 +112,12 @@ class CampaignConfig:
                 )
         if self.audit < 0:
             raise ValueError(f"audit must be >= 0, got {self.audit}.")
-        if self.simulator is not None:
-            self.simulator.truth(self.campaign)  # refuses what does not fit
+        simulator = self.simulator
+        truth = None if simulator is None else simulator.truth(self.campaign)
+        if truth is not None:
+            self.campaign.check_named(truth.variables, whole=True)
+        elif self.observations is None:
+            self.campaign.check_named(self.campaign.constraints)
 
 
 def load_campaign_config(

@@ -22,7 +22,7 @@ from ._ledger import Entry, left
 from ._settings import Settings
 
 _FORMAT = "frugax campaign"
-_VERSION = 1
+_VERSION = 2  # 1 had no corrections
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,8 @@ class State:
         began_s: when, in seconds since 1970.
         entries: its experiments.
         table: all rows; None before there are any.
-        of_entry: for each row the number of its experiment, or -1.
+        of_entry: for each row the number of its experiment; -1 for observations, and
+            -2 - number for rows that a correction has replaced.
         shapes: of mechanisms, which save the search for them.
         shaped: the variables whose positions the keys of `shapes` are.
     """
@@ -48,6 +49,25 @@ class State:
     )
     shapes: Mapping[tuple[int, int], Shapes] = dataclasses.field(default_factory=dict)
     shaped: tuple[str, ...] = ()
+
+    @property
+    def standing(self) -> "State":
+        """The same without what corrections have replaced."""
+        stands = self.of_entry >= -1
+        if self.table is None or stands.all():
+            return self
+        table = self.table.rows(stands)
+        # A name that only a mistaken answer had has not been measured.
+        names = [
+            n
+            for n in table.variables
+            if n in self.settings.named or np.isfinite(table[n]).any()
+        ]
+        return dataclasses.replace(
+            self,
+            table=table.select(names) if len(table) else None,
+            of_entry=self.of_entry[stands],
+        )
 
 
 def lock_of(path: str | os.PathLike[str]) -> Path:
@@ -67,6 +87,11 @@ def hold(path: str | os.PathLike[str]) -> io.FileIO:
         OutputError: another holds it, or the folder cannot be written.
     """
     beside = lock_of(path)
+    if not (folder := Path(path).parent).is_dir():
+        raise OutputError(
+            f"cannot write {os.fspath(path)}: there is no folder {folder}. Make it, or "
+            "choose another place."
+        )
     try:
         file = io.FileIO(beside, "a")
     except OSError as e:
@@ -102,15 +127,30 @@ def check_free(path: str | os.PathLike[str], state: State) -> None:
 
 def _goes_on(there: State, state: State) -> bool:
     """Whether nothing of one state is lost where the other replaces it."""
-    rows = len(there.of_entry)
-    return (
-        len(there.entries) <= len(state.entries)
-        and all(
-            old.values == new.values and old.status in ("pending", new.status)
-            for old, new in zip(there.entries, state.entries, strict=False)
-        )
-        and there.of_entry.tolist() == state.of_entry[:rows].tolist()
-    )
+    pairs = list(zip(there.entries, state.entries, strict=False))
+    later = {new.id for old, new in pairs if _is_corrected(old, new)}
+    if len(there.entries) > len(state.entries) or not all(
+        old.values == new.values
+        and (old.status in ("pending", new.status) or new.id in later)
+        for old, new in pairs
+    ):
+        return False
+    replaced = np.isin(there.of_entry, list(later))
+    now = np.where(replaced, -2 - there.of_entry, there.of_entry)
+    if now.tolist() != state.of_entry[: len(now)].tolist():
+        return False
+    if there.table is None or state.table is None:
+        return there.table is None
+    if not {*there.table.variables} <= {*state.table.variables}:
+        return False
+    values = state.table.select(there.table.variables).values[: len(now)]
+    return np.array_equal(values, there.table.values, equal_nan=True)
+
+
+def _is_corrected(old: Entry, new: Entry) -> bool:
+    """Whether one is the other after some more corrections."""
+    known = len(old.corrected)
+    return len(new.corrected) > known and new.corrected[:known] == old.corrected
 
 
 def write(path: str | os.PathLike[str], state: State) -> None:
@@ -157,7 +197,13 @@ def read(path: str | os.PathLike[str]) -> State:
         UnsupportedFileError: it is of a newer version.
     """
     name = os.fspath(path)
-    data = Path(path).read_bytes()
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as e:
+        raise FileNotFoundError(
+            f"{name}: there is no such file. Give one that a campaign was saved or "
+            "kept in."
+        ) from e
     try:
         if not zipfile.is_zipfile(io.BytesIO(data)):
             # NumPy would take it for a pickle and advise to allow that.
@@ -200,7 +246,9 @@ def _state(told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> State:
         raise ValueError("its rows and their experiments differ in number")
     if [e.id for e in entries] != list(range(len(entries))):
         raise ValueError("its experiments are not numbered from 0")
-    if len(of_entry) and not -1 <= of_entry.min() <= of_entry.max() < len(entries):
+    if len(of_entry) and not (
+        -2 - len(entries) < of_entry.min() <= of_entry.max() < len(entries)
+    ):
         raise ValueError("a row belongs to no experiment")
     settings = from_plain(Settings, told["settings"])
     if min(left(settings.budget, entries).values(), default=0) < 0:

@@ -1,5 +1,7 @@
 """The graph as inline SVG: causes left, effects right, likely edges dark."""
 
+from typing import TypeAlias
+
 import numpy as np
 from jaxtyping import Float
 
@@ -8,6 +10,15 @@ from frugax.draw import escaped
 _COLUMN, _ROW, _WIDE, _HIGH = 190, 74, 118, 34
 _AROUND = 56  # for an edge around boxes, and its label
 _LEAST = 0.05  # less likely edges are left out
+_LETTER, _LINE = 7, 13  # what a label takes: a letter's width, a line's height
+# Where on its edge a label may stand, best first.
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8, 0.14, 0.86)
+
+_Point: TypeAlias = tuple[float, float]
+# Two ends and the two points between them that bend it.
+_Curve: TypeAlias = tuple[_Point, _Point, _Point, _Point]
+# Left, top, right, bottom.
+_Box: TypeAlias = tuple[float, float, float, float]
 
 
 def graph_picture(
@@ -47,12 +58,25 @@ def graph_picture(
         'markerHeight="7" orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" '
         'class="tip"/></marker></defs>'
     ]
-    labels: list[str] = []  # last, so that no line crosses them
     at = list(zip(x.tolist(), y.tolist(), strict=True))
-    for a, b in drawn.tolist():
-        line, label = _edge(at[a], at[b], float(edges[a, b]), names, a, b)
-        parts.append(line)
-        labels.append(label)
+    taken = [(left, top, left + _WIDE, top + _HIGH) for left, top in at]
+    labels: list[str] = []  # last, so that no line crosses them
+    no_room: list[str] = []
+    for a, b in sorted(drawn.tolist(), key=lambda ab: -edges[tuple(ab)]):
+        probability = float(edges[a, b])
+        curve = _curve(at[a], at[b])
+        parts.append(_line(curve, probability, f"{names[a]} to {names[b]}"))
+        if probability >= 0.995:
+            continue
+        box = _free(curve, f"{probability:.0%}", taken, (width, height))
+        if box is None:
+            no_room.append(f"{names[a]} to {names[b]} {probability:.0%}")
+        else:
+            taken.append(box)
+            labels.append(
+                f'<text class="odds" x="{(box[0] + box[2]) / 2:.0f}" '
+                f'y="{box[3] - 3:.0f}" text-anchor="middle">{probability:.0%}</text>'
+            )
     for i, name in enumerate(names):
         kind = "target" if name == target else "set" if name in settable else "seen"
         short = name if len(name) <= 14 else name[:13] + "…"
@@ -65,57 +89,70 @@ def graph_picture(
     said = ", ".join(
         f"{names[a]} to {names[b]} {edges[a, b]:.0%}" for a, b in drawn.tolist()
     )
+    more = ""
+    if no_room:
+        text = f"No room in the picture for: {', '.join(no_room)}."
+        more = f'<figcaption class="note">{escaped(text)}</figcaption>'
     return (
         f'<figure class="chart graph"><svg viewBox="0 0 {width} {height}" '
         f'style="min-width:{min(width, 720)}px;max-width:{width}px" role="img" '
         f'aria-label="{escaped(said or "no edges")}">'
-        f"{''.join(parts + labels)}</svg></figure>"
+        f"{''.join(parts + labels)}</svg>{more}</figure>"
     )
 
 
-def _edge(
-    start: tuple[int, int],
-    end: tuple[int, int],
-    probability: float,
-    names: tuple[str, ...],
-    a: int,
-    b: int,
-) -> tuple[str, str]:
-    """The line and its label."""
+def _curve(start: tuple[int, int], end: tuple[int, int]) -> _Curve:
+    """From one box to another."""
     if end[0] > start[0]:
         x1, y1 = start[0] + _WIDE, start[1] + _HIGH // 2
         x2, y2 = end[0] - 3, end[1] + _HIGH // 2
         bend = (x2 - x1) // 2
-        path = f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-        # Above the line: on its right where it falls, on its left where it rises.
-        side = (y2 > y1) - (y2 < y1)
-        at, anchor = (x1 + x2) / 2 + 5 * side, ("end", "middle", "start")[side + 1]
-        label = (y1 + y2) / 2 - 5
-    elif end[0] < start[0]:
+        return (x1, y1), (x1 + bend, y1), (x2 - bend, y2), (x2, y2)
+    if end[0] < start[0]:
         # Back: around below, where it crosses least.
         x1, y1 = start[0] + _WIDE // 2, start[1] + _HIGH
         x2, y2 = end[0] + _WIDE // 2, end[1] + _HIGH + 3
         low = max(y1, y2) + 40
-        path = f"M{x1} {y1}C{x1} {low} {x2} {low} {x2} {y2}"
-        at, anchor, label = (x1 + x2) / 2, "middle", (y1 + y2) / 8 + 0.75 * low + 14
-    else:
-        # Within a column: around on the right.
-        x1, y1 = start[0] + _WIDE, start[1] + _HIGH // 2
-        x2, y2 = end[0] + _WIDE + 3, end[1] + _HIGH // 2
-        out = x1 + 22
-        path = f"M{x1} {y1}C{out} {y1} {out} {y2} {x2} {y2}"
-        at, anchor, label = x1 + 20, "start", (y1 + y2) / 2 + 4
-    text = (
-        f'<text class="odds" x="{at:.0f}" y="{label:.0f}" text-anchor="{anchor}">'
-        f"{probability:.0%}</text>"
-        if probability < 0.995
-        else ""
-    )
+        return (x1, y1), (x1, low), (x2, low), (x2, y2)
+    # Within a column: around on the right.
+    x1, y1 = start[0] + _WIDE, start[1] + _HIGH // 2
+    x2, y2 = end[0] + _WIDE + 3, end[1] + _HIGH // 2
+    return (x1, y1), (x1 + 22, y1), (x1 + 22, y2), (x2, y2)
+
+
+def _line(curve: _Curve, probability: float, said: str) -> str:
+    first, *rest = (f"{x} {y}" for x, y in curve)
     return (
-        f'<g opacity="{0.15 + 0.85 * probability:.2f}"><title>{escaped(names[a])} to '
-        f'{escaped(names[b])}: {probability:.1%}</title><path class="edge" d="{path}" '
+        f'<g opacity="{0.15 + 0.85 * probability:.2f}"><title>{escaped(said)}: '
+        f'{probability:.1%}</title><path class="edge" d="M{first}C{" ".join(rest)}" '
         f'stroke-width="{0.8 + 1.6 * probability:.1f}" marker-end="url(#tip)"/></g>'
-    ), text
+    )
+
+
+def _free(
+    curve: _Curve, text: str, taken: list[_Box], size: tuple[int, int]
+) -> _Box | None:
+    """Where a label touches no other and no variable; None where there is no room."""
+    wide = _LETTER * len(text) + 2
+    for t in _ALONG:
+        weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+        x, y = (
+            sum(w * point[axis] for w, point in zip(weights, curve, strict=True))
+            for axis in (0, 1)
+        )
+        for up in (_LINE, -3, _LINE / 2):  # above the line, below it, on it
+            box = (x - wide / 2, y - up, x + wide / 2, y - up + _LINE)
+            inside = box[0] >= 0 and box[1] >= 0
+            inside = inside and box[2] <= size[0] - 2 and box[3] <= size[1] - 2
+            if inside and not any(_touch(box, other) for other in taken):
+                return box
+    return None
+
+
+def _touch(one: _Box, other: _Box) -> bool:
+    return (one[0] < other[2] and other[0] < one[2] and one[1] < other[3]) and other[
+        1
+    ] < one[3]
 
 
 def _columns(edges: Float[np.ndarray, "d d"]) -> np.ndarray:

@@ -17,16 +17,24 @@ from frugax.causal.worlds import (
     Points,
     answers,
     believe,
-    corrected,
+    corrected_each,
     deviation,
     doubt,
+    misfits,
+    surprise,
+    weighed,
 )
 
 from ._file import State
 from ._ledger import Entry, price
 from ._settings import Settings
 from ._space import grid, joined, nearby
+from ._usual import usual_values
 
+# So many times more worlds are drawn where experiments must choose among them.
+_MORE = 8
+_NOISE = (1.0, 0.3, 0.1)  # shares of the outcomes' spread that may be noise
+_WIDE = 2 * 1.645  # standard deviations in a forecast's 90 % interval
 _MEASURED = 0.5  # share of rows in which a variable must be known to count
 
 
@@ -41,6 +49,7 @@ class Known:
         deviation: how far the experiments are from the worlds.
         scale: standard deviation of the target.
         one_row: standard deviation of the target in rows of one experiment.
+        usual: what variables count as in rows that leave them out.
     """
 
     names: tuple[str, ...]
@@ -49,6 +58,7 @@ class Known:
     deviation: Deviation
     scale: float
     one_row: float
+    usual: dict[str, float]
 
 
 def look(state: State, table: Samples, *, whole: bool = False) -> Known:
@@ -60,16 +70,18 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         whole: whether the worlds need functions for all variables, to sample from.
 
     Raises:
-        ValueError: an edge or a constraint names a variable that no row has; or the
-            target is so far from 0 that its digits are lost.
+        ValueError: an edge or a constraint names a variable that no row has.
     """
     settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
     names = _chosen(settings, table)
     table = table.select(names)
     values = table.values.astype(np.float64)
+    usual = usual_values(values, table.intervened, names, settings)
+    for name, value in usual.items():
+        column = values[:, names.index(name)]
+        column[np.isnan(column)] = value
     target = names.index(settings.target)
-    _check_digits(settings.target, values[:, target])
     wanted = [target, *(names.index(name) for name in settings.constraints)]
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
@@ -79,11 +91,13 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         [(names.index(a), names.index(b)) for a, b in pairs if {a, b} <= {*names}]
         for pairs in (settings.required, settings.forbidden)
     )
+    # Graphs are compared on whole rows; other experiments choose among the worlds.
+    apart = _not_whole(settings, values, wanted, of_entry, entries, names)
     belief = believe(
         values,
         table.intervened,
         basis,
-        count=settings.worlds,
+        count=settings.worlds * (_MORE if apart else 1),
         rng=rng,
         max_parents=settings.max_parents,
         shapes=state.shapes if state.shaped == names else None,
@@ -95,6 +109,18 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     outcomes, one_row = _outcomes(
         settings, values[:, target], of_entry, entries, names, scale
     )
+    if apart:
+        # Without observations the outcomes' spread is noise and effects together.
+        blind = not np.isfinite(values[observed, target]).any()
+        belief, share = weighed(
+            belief,
+            apart,
+            basis,
+            count=settings.worlds,
+            rng=rng,
+            shares=_NOISE if blind else (1.0,),
+        )
+        outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
     noise_seed = int(rng.integers(1 << 30))
 
     def ask(points: Points) -> Float[np.ndarray, "worlds points wanted"]:
@@ -103,11 +129,14 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
 
     at_experiments = ask(outcomes.points)[:, :, 0]
     found = deviation(at_experiments, outcomes, basis, scale)
+    each = [found] * len(belief.worlds)
+    if apart:
+        each = misfits(at_experiments, outcomes, basis, scale)[1]
     sign = 1.0 if settings.minimize else -1.0
     points = grid(settings, names, rng)
     said = ask(points)
-    likely = corrected(
-        said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
+    likely = corrected_each(
+        said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
     )
     loss = sign * likely
     mean = loss.mean(0)
@@ -125,13 +154,13 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         if e.status == "pending" and set(e.values) <= set(names)
     ]
     points, said = _with(points, said, Points.of(under_way)[0], ask)
-    likely = corrected(
-        said[:, :, 0], points, at_experiments, outcomes, basis, found, rng
+    likely = corrected_each(
+        said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
     )
     loss = sign * likely
     # What the deviation explains of the experiments must not be added once more.
-    explained = corrected(
-        at_experiments, outcomes.points, at_experiments, outcomes, basis, found, rng
+    explained = corrected_each(
+        at_experiments, outcomes.points, at_experiments, outcomes, basis, each, rng
     )
     shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
     allowed = np.ones(loss.shape, bool)
@@ -158,6 +187,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         reached=reached,
         shift=sign * shift,
         doubt=unsure,
+        misfit=surprise(points, outcomes, basis, scale),
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
         done=outcomes.points,
     )
@@ -168,7 +198,28 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         deviation=found,
         scale=scale,
         one_row=one_row,
+        usual=usual,
     )
+
+
+def _not_whole(
+    settings: Settings,
+    values: Float[np.ndarray, "n d"],
+    wanted: Sequence[int],
+    of_entry: np.ndarray,
+    entries: Sequence[Entry],
+    names: tuple[str, ...],
+) -> list[tuple[int, Outcomes, float]]:
+    """What experiments gave in rows that left something out, for each variable."""
+    left_out = np.isnan(values).any(1)
+    found: list[tuple[int, Outcomes, float]] = []
+    for v in wanted:
+        scale = _scale(values[:, v], of_entry < 0)
+        rows = np.where(left_out, values[:, v], np.nan)
+        outcomes, _ = _outcomes(settings, rows, of_entry, entries, names, scale)
+        if len(outcomes.mean):
+            found.append((v, outcomes, scale))
+    return found
 
 
 def _with(
@@ -242,27 +293,6 @@ def _strength(table: Samples, name: str, target: str) -> float:
     return float(explained.var())
 
 
-def _check_digits(name: str, values: Float[np.ndarray, " n"]) -> None:
-    """Refuse a target whose differences float32 has rounded away.
-
-    A table of float64 is refused when it is told; single numbers can only be judged
-    together, and only where they are so large that whole numbers are rounded.
-
-    Raises:
-        ValueError: at least two values differ by no more than some of its steps.
-    """
-    seen = values[np.isfinite(values)]
-    if len(seen) < 2:
-        return
-    largest = np.abs(seen).max()
-    if largest >= 2**24 and seen.std() < 300 * np.spacing(np.float32(largest)):
-        raise ValueError(
-            f"{name!r} is so far from 0 that float32 loses what its values differ by "
-            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
-            "answers have a constant subtracted."
-        )
-
-
 def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:
     for rows in (target[observed], target):
         seen = rows[np.isfinite(rows)]
@@ -282,6 +312,7 @@ def _outcomes(
     """The target's mean in each experiment that gave one, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     found: list[np.ndarray] = []
+    forecasts: list[tuple[float, float]] = []
     for entry in entries:
         rows = target[of_entry == entry.id]
         rows = rows[np.isfinite(rows)]
@@ -289,6 +320,7 @@ def _outcomes(
             places = tuple(names.index(n) for n in entry.values)
             done.append((places, list(entry.values.values())))
             found.append(rows)
+            forecasts.append(_forecast(entry))
     spare = sum(len(rows) - 1 for rows in found)
     squares = sum(float(rows.var()) * len(rows) for rows in found)
     # With few rows the spread without experiments stands in for theirs.
@@ -297,4 +329,19 @@ def _outcomes(
     mean, error = np.empty(len(done)), np.empty(len(done))
     for i, rows in zip(places, found, strict=True):
         mean[i], error[i] = rows.mean(), one_row / np.sqrt(len(rows))
-    return Outcomes(points, mean, np.maximum(error, 1e-9 * scale)), one_row
+    back = np.argsort(places)  # which was asked for, as what
+    expected, spread = np.array(forecasts).reshape(-1, 2)[back].T
+    outcomes = Outcomes(
+        points=points,
+        mean=mean,
+        error=np.maximum(error, 1e-9 * scale),
+        expected=expected,
+        spread=spread,
+        order=back,
+    )
+    return outcomes, one_row
+
+
+def _forecast(entry: Entry) -> tuple[float, float]:
+    f = entry.forecast
+    return (np.nan, np.nan) if f is None else (f.expected, (f.high - f.low) / _WIDE)

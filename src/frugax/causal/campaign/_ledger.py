@@ -52,6 +52,7 @@ class Entry:
             place and costs nothing.
         why: of a failure, in words.
         forecast: what was believed when it was chosen.
+        corrected: what was told before, in words, the oldest first.
     """
 
     id: int
@@ -59,14 +60,16 @@ class Entry:
     status: Status = "pending"
     why: str = ""
     forecast: Forecast | None = None
+    corrected: tuple[str, ...] = ()
 
 
-def waiting(entries: Sequence[Entry], ask: object) -> Entry:
-    """The experiment whose answer is awaited.
+def waiting(entries: Sequence[Entry], ask: object, *, replace: bool = False) -> Entry:
+    """The experiment whose answer is awaited, or is to be corrected.
 
     Args:
         entries: all experiments.
         ask: the question, its entry or its number.
+        replace: whether it may have an answer.
 
     Raises:
         TypeError: it is none of these.
@@ -79,8 +82,16 @@ def waiting(entries: Sequence[Entry], ask: object) -> Entry:
         raise TypeError(f"{ask!r:.80} is no question and no number of one{hint}.")
     for entry in entries:
         if entry.id == number:
-            if entry.status != "pending":
-                raise ValueError(f"experiment {number} is {entry.status} already.")
+            if entry.status == "refunded":
+                raise ValueError(
+                    f"experiment {number} is refunded already, its price went back: "
+                    "ask for another."
+                )
+            if entry.status != "pending" and not replace:
+                raise ValueError(
+                    f"experiment {number} is {entry.status} already: to correct what "
+                    "was told, tell it again with replace=True."
+                )
             asked = getattr(ask, "intervention", ask)
             if getattr(asked, "values", entry.values) != entry.values:
                 raise ValueError(
@@ -90,16 +101,6 @@ def waiting(entries: Sequence[Entry], ask: object) -> Entry:
                 )
             return entry
     raise ValueError(f"there is no experiment {number}: {len(entries)} were asked.")
-
-
-def changed(
-    entries: Iterable[Entry], entry: Entry, *, status: Status, why: str = ""
-) -> tuple[Entry, ...]:
-    """All experiments, one of them with what has become of it."""
-    return tuple(
-        dataclasses.replace(e, status=status, why=why) if e.id == entry.id else e
-        for e in entries
-    )
 
 
 def price(budget: ExperimentBudget, names: Iterable[str]) -> Fraction:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 
@@ -27,6 +28,7 @@ main { max-width:900px; }
 .graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
 .graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
  stroke-width:3px; paint-order:stroke; }
+.tiles { grid-auto-flow:dense; } .tile.wide { grid-column:span 2; }
 .tile b { overflow-wrap:anywhere; }
 .edge-key { color:var(--soft); font-size:.85rem; }
 .line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
@@ -57,7 +59,9 @@ def report_page(
         _section("What causes what", _graph(campaign)),
         _section("What was known when", _course(campaign, steps, truth)),
         _section("What it cost", _spend(campaign, steps)),
-        _section("Were the forecasts right?", _calibration(steps)),
+        _section(
+            "Were the forecasts right?", _calibration(steps, campaign.look().scale)
+        ),
         _section("Would another way have been better?", _audit(audited)),
         _section("Every experiment", _experiments(campaign, steps)),
     ]
@@ -87,21 +91,29 @@ def _heading(
             ("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
             ("as good as the best", f"{best.right:.0%} sure"),
         ]
-        if campaign.settings.constraints:
+        if campaign.unmeasured:
+            tiles.append(("never measured", ", ".join(campaign.unmeasured)))
+        elif campaign.settings.constraints:
             tiles.append(("keeps the constraints", f"{best.keeps:.0%} sure"))
         if truth is not None:
             tiles.append(("true regret", f"{_regret(truth, best.value):.3g}"))
     tiles.append(("spent", f"{campaign.spent:g}"))
     done = sum(e.status == "answered" for e in campaign.asks)
     tiles.append(("experiments answered", f"{done}"))
-    shown = "".join(
-        f'<div class="tile"><b title="{escaped(value)}">{escaped(_short(value))}</b>'
-        f"<span>{escaped(label)}</span></div>"
-        for label, value in tiles
-    )
+    shown = "".join(_tile(label, value) for label, value in tiles)
     return (
         f"<h1>{escaped(name)}</h1><p class=sub>{escaped(about)}</p>"
         f'<div class="tiles">{shown}</div>'
+    )
+
+
+def _tile(label: str, value: str) -> str:
+    # A number or "x = 2" is never broken over lines; what is long gets two columns.
+    kept = re.sub(" (=|to) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", _short(value))
+    wide = " wide" if len(value) > 9 else ""
+    return (
+        f'<div class="tile{wide}"><b title="{escaped(value)}">{escaped(kept)}</b>'
+        f"<span>{escaped(label)}</span></div>"
     )
 
 
@@ -150,6 +162,7 @@ def _course(
             {line: (cost, values) for line, values in lines.items()},
             title=f"expected {target} under the recommendation, by what was spent",
             size=WHOLE,
+            upto=campaign.spent,
         )
     ]
     if truth is not None:
@@ -158,7 +171,12 @@ def _course(
             advised.append(campaign.recommend().value)
         regret = np.array([_regret(truth, values) for values in advised])
         charts.append(
-            line_chart({"regret": (cost, regret)}, title="true regret", size=WHOLE)
+            line_chart(
+                {"regret": (cost, regret)},
+                title="true regret",
+                size=WHOLE,
+                upto=campaign.spent,
+            )
         )
     worth = {
         "learn": np.array([s.forecast.learn for s in steps]),
@@ -170,6 +188,7 @@ def _course(
             {line: (at, values) for line, values in worth.items()},
             title=f"worth of the next experiment, in units of {target}",
             size=WHOLE,
+            upto=campaign.spent,
         )
     )
     return "".join(charts)
@@ -193,16 +212,20 @@ def _spend(campaign: Campaign, steps: tuple[Step, ...]) -> str:
     return _rows(rows) + (f"<table>{head}{spread}</table>" if spread else "")
 
 
-def _calibration(steps: tuple[Step, ...]) -> str:
+def _calibration(steps: tuple[Step, ...], scale: float) -> str:
     judged = [s for s in steps if s.inside is not None]
     if not judged:
         return '<p class="note">No outcome has come in yet.</p>'
     inside, n = sum(bool(s.inside) for s in judged), len(judged)
     low, high = usual_count(n)
+    wide = float(np.median([s.forecast.high - s.forecast.low for s in judged]))
     return (
         f'<p class="note">{inside} of {n} outcomes were within the 90 % interval that '
         "was forecast for them (of the mean, widened by the noise of the outcome). Of "
-        f"honest forecasts it is {low} to {high} of {n} in 19 of 20 campaigns.</p>"
+        f"honest forecasts it is {low} to {high} of {n} in 19 of 20 campaigns. The "
+        f"intervals were {wide:.3g} wide in the median, {wide / scale:.2g} times the "
+        "target's standard deviation: the wider, the easier to hit and the less they "
+        "say.</p>"
     )
 
 
@@ -246,6 +269,7 @@ def _experiments(campaign: Campaign, steps: tuple[Step, ...]) -> str:
         f = s.forecast
         outcome = "" if s.outcome is None else f"{s.outcome:.4g}"
         why = f" ({s.entry.why})" if s.entry.why else ""
+        why += "".join(f"; corrected, before: {old}" for old in s.entry.corrected)
         rows.append(
             f"<tr><td class=n>{s.entry.id}</td>"
             f"<td>{escaped(str(intervene(**s.entry.values)))}</td>"

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import time
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from ._file import State
 from ._ledger import Entry
 from ._settings import Settings
 
+_OfKind = TypeVar("_OfKind", bound="Record")
+
 
 class Record:
     """A campaign's books, kept in memory and, if it is told where, on disk."""
@@ -25,6 +27,22 @@ class Record:
         self._state = state
         self._path: str | os.PathLike[str] | None = None
         self._let_go: weakref.finalize[..., Record] | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Let others write the file that `keep` was given; nothing more can be told.
+
+        What is known stays here to be read, and `keep` goes on.
+        """
+        if self._let_go is not None:
+            self._let_go()
+            self._let_go, self._path, self._closed = None, None, True
+
+    def __enter__(self: _OfKind) -> _OfKind:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it into one file, whole or not at all.
@@ -47,7 +65,7 @@ class Record:
         """Save now, and from now on before every question and after every answer.
 
         Whatever kills the process then costs at most the question nobody has answered.
-        As long as this campaign is there, no other may write the file.
+        Until `close`, or as long as this campaign is there, no other may write it.
 
         Args:
             path: the file; one that is there must be of this campaign.
@@ -69,7 +87,7 @@ class Record:
         if self._let_go is not None:
             self._let_go()
         self._let_go = weakref.finalize(self, held.close)
-        self._path = path
+        self._path, self._closed = path, False
 
     def _keeps(self, path: str | os.PathLike[str]) -> bool:
         return self._path is not None and os.path.realpath(path) == os.path.realpath(
@@ -93,8 +111,23 @@ class Record:
 
     @property
     def samples(self) -> Samples | None:
-        """All rows that were told; None before there are any."""
-        return self._state.table
+        """All rows that were told and stand; None before there are any."""
+        return self._state.standing.table
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What has constraints but no value yet: they do not count until it has one."""
+        table, settings = self.samples, self.settings
+        return tuple(
+            n
+            for n in settings.constraints
+            if n not in settings.variables
+            and (
+                table is None
+                or n not in table.variables
+                or not np.isfinite(table[n]).any()
+            )
+        )
 
     @property
     def measured(self) -> bool:
@@ -119,6 +152,17 @@ class Record:
         if self._state.table is None:
             raise FrugaxError("nothing was told yet: there are no rows.")
         return self._state.table.rows(self._state.of_entry == entry.id)
+
+    def rows_beside(self, entry: Entry) -> Samples | None:
+        """All rows but those of one experiment; None before there are any.
+
+        Args:
+            entry: one of `asks`.
+        """
+        state = self._state.standing
+        if state.table is None:
+            return None
+        return state.table.rows(state.of_entry != entry.id)
 
     @property
     def spent(self) -> float:
@@ -145,16 +189,45 @@ class Record:
     def _late(self) -> bool:
         return self.left.get("seconds", 1.0) <= 0
 
-    def _add(self, rows: Samples, of: int, entries: tuple[Entry, ...]) -> None:
-        self._change(
-            table=joined(self._state.table, rows),
-            of_entry=np.concatenate(
-                [self._state.of_entry, np.full(len(rows), of, np.int64)]
-            ),
-            entries=entries,
-        )
+    def _settle(self, entry: Entry, rows: Samples | None, **changes: Any) -> None:
+        """Say what has become of an experiment, for the first time or once more."""
+        state = self._state
+        more: dict[str, Any] = {}
+        if entry.status != "pending":
+            changes["corrected"] = (*entry.corrected, self._told(entry))
+            # Shapes that were found with a mistake would outlast it.
+            more = {
+                "of_entry": np.where(
+                    state.of_entry == entry.id, -2 - entry.id, state.of_entry
+                ),
+                "shapes": {},
+                "shaped": (),
+            }
+        if rows is not None:
+            more |= self._with(rows, entry.id, more.get("of_entry", state.of_entry))
+        entries = list(state.entries)
+        entries[entry.id] = dataclasses.replace(entry, **changes)
+        self._change(**more, entries=tuple(entries))
+
+    def _told(self, entry: Entry) -> str:
+        if entry.status != "answered":
+            return f"{entry.status}: {entry.why}" if entry.why else entry.status
+        said = self.rows_of(entry)[self.settings.target].astype(float)
+        said = said[np.isfinite(said)]
+        return f"{said.mean():.6g}" if len(said) else "nothing measured"
+
+    def _with(self, rows: Samples, of: int, of_entry: np.ndarray) -> dict[str, Any]:
+        return {
+            "table": joined(self._state.table, rows),
+            "of_entry": np.concatenate([of_entry, np.full(len(rows), of, np.int64)]),
+        }
 
     def _change(self, **changes: Any) -> None:
+        if self._closed:
+            raise FrugaxError(
+                "this campaign is closed: what is told now would not be in its file. "
+                "Give keep the file again, or go on with Campaign.load."
+            )
         state = dataclasses.replace(self._state, **changes)
         # On disk first: what is not kept has not happened.
         if self._path is not None:

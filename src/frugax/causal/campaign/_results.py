@@ -49,7 +49,8 @@ class Recommendation:
         right: probability that it keeps the constraints and is within the tolerance of
             the best.
         keeps: probability that it keeps the constraints.
-        warning: that nothing is likely to keep them; empty where something is.
+        warning: that nothing is likely to keep them, or that they were not measured;
+            empty where all is well.
         regret: by how much the best is expected to be better, in the target's unit.
     """
 

@@ -172,23 +172,34 @@ class Settings:
             | {self.target: "target"}
         )
 
-    def check_named(self, columns: Collection[str]) -> None:
-        """Refuse edges and constraints that name what no row has.
+    def check_named(self, columns: Collection[str], *, whole: bool = False) -> None:
+        """Refuse edges that name what no row has, or that leave no cause of the target.
 
         Args:
             columns: the variables that rows have.
+            whole: whether experiments measure nothing else: else a constraint may be on
+                what they bring.
 
         Raises:
-            ValueError: one names neither of these nor what may be set.
+            ValueError: an edge, or a constraint if these are all, names neither of
+                these nor what may be set; or every way to the target is forbidden.
         """
         have = {*columns, *self.variables, self.target}
         for name, what in self.named.items():
-            if name not in have:
+            if name not in have and (whole or what != "constraints"):
                 close = difflib.get_close_matches(name, have, n=1)
-                hint = f"is it {close[0]!r}?" if close else ", ".join(sorted(have))
+                only = ", ".join(sorted(have))
+                hint = f"is it {close[0]!r}?" if close else f"there are {only:.200}."
                 raise ValueError(
-                    f"{what} names {name!r}, but no row has it: {hint:.200}"
+                    f"{what} names {name!r}, but no row has it: {hint} Change the "
+                    "name, or take it out."
                 )
+        if not _reaches(self.target, self.variables, have | {*self.constraints}, self):
+            raise ValueError(
+                f"forbidden leaves no way by which {', '.join(self.variables):.200} "
+                f"could cause {self.target!r}, so no experiment is worth anything: "
+                "take an edge out."
+            )
 
     def allowed_sets(self) -> tuple[tuple[str, ...], ...]:
         """Which variables one experiment may set, small sets first.
@@ -210,6 +221,21 @@ class Settings:
                 "sets."
             )
         return tuple(sorted(kept, key=len))
+
+
+def _reaches(
+    target: str, settable: Collection[str], names: Collection[str], settings: Settings
+) -> bool:
+    """Whether any of these can cause the target by edges that are not forbidden."""
+    forbidden, found, left = set(settings.forbidden), {target}, [target]
+    while left:
+        effect = left.pop()
+        more = {n for n in names if (n, effect) not in forbidden} - found
+        if more & {*settable}:
+            return True
+        found |= more
+        left += more
+    return False
 
 
 def _check_counts(settings: Settings) -> None:

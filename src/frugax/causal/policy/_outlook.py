@@ -27,6 +27,7 @@ class Outlook:
         reached: the least loss of the experiments under way; infinite without any.
         shift: what experiments nearby add to the mean that worlds agree on.
         doubt: standard deviation of what is left of that.
+        misfit: standard deviation of what forecasts missed beside the worlds' spread.
         noise: standard error of one experiment's outcome, in the target's unit.
         done: the experiments that were answered.
         left: experiments of the usual price that the budget still pays for.
@@ -41,6 +42,7 @@ class Outlook:
     reached: Float[np.ndarray, " worlds"]
     shift: Float[np.ndarray, " points"]
     doubt: Float[np.ndarray, " points"]
+    misfit: Float[np.ndarray, " points"]
     noise: float
     done: Points
     left: float = np.inf

@@ -5,6 +5,7 @@ that is affordable. All weigh what they hope for by its price.
 """
 
 from collections.abc import Callable
+from math import erfc, pi, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -108,10 +109,24 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+def _normal(z: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """The normal distribution function; NumPy has none."""
+    each = [0.5 * erfc(-x * sqrt(0.5)) for x in z.ravel().tolist()]
+    return np.array(each).reshape(z.shape)
+
+
 def _expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     # What experiments under way will give counts as reached, world by world.
     today = np.minimum(float(outlook.mean[outlook.best]), outlook.reached)
-    better = np.maximum(today[:, None] - outlook.loss, 0.0)
+    ahead = today[:, None] - outlook.loss
+    better = np.maximum(ahead, 0.0)
+    if outlook.misfit.any():
+        # Worlds that agree may all be wrong, where they were before.
+        size = np.maximum(outlook.misfit, 1e-9 * float(outlook.misfit.max()))
+        z = np.clip(ahead / size, -30.0, 30.0)
+        better = np.maximum(
+            ahead * _normal(z) + size * np.exp(-0.5 * z**2) / sqrt(2 * pi), 0.0
+        )
     return np.where(outlook.allowed, better, 0.0).mean(0)
 
 

@@ -3,6 +3,7 @@
 Reads: equations, names, numbers. Gives: the same, or an error that names the place.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -42,23 +43,49 @@ def parents_read_by(
     """The parents that a function reads when it is called once.
 
     Raises:
-        ValueError: it cannot be called, or reads a variable that there is not.
+        ValueError: it cannot be called, reads a variable that there is not, or gives
+            no numbers.
     """
-    values = _Reads({other: np.full(1, 0.5) for other in names if other != name})
-    try:
-        with np.errstate(all="ignore"):
-            function(values, np.zeros(1))
-    except KeyError as error:
-        raise ValueError(
-            f"the function of {name!r} reads {error}: it may read "
-            f"{', '.join(values) or 'nothing'}."
-        ) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"the function of {name!r} failed on arrays of one value ({error}): it is "
-            "called as function(parents, noise). Mend it, or name its parents=."
-        ) from error
+    half = np.broadcast_to(0.5, 1)  # read-only
+    values = _Reads({other: half for other in names if other != name})
+    with np.errstate(all="ignore"):
+        value_of(function, name, values, np.zeros(1))
     return tuple(values.read)
+
+
+def value_of(
+    function: Callable[..., Any], name: str, parents: Mapping[str, Any], noise: Any
+) -> Any:
+    """What a user's function makes of its parents and noise.
+
+    Args:
+        function: the user's own.
+        name: of its variable.
+        parents: what it may read; NumPy arrays are read-only, as others read them too.
+        noise: `(rows,)`, of NumPy or of JAX.
+
+    Raises:
+        ValueError: it fails, or gives neither one number nor one for each row.
+    """
+    try:
+        given = function(parents, noise)
+        value = given if hasattr(given, "dtype") else np.asarray(given)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"the function of {name!r} failed ({why:.200}): it is called as "
+            "function(parents, noise) on arrays that are not to be written to, and may "
+            f"read {', '.join(parents) or 'no other variable'}. Mend it, or name all "
+            "that it reads in parents=."
+        ) from error
+    shape, number = np.shape(value), value.dtype.kind in "biufV"  # V: bfloat16
+    if not number or shape not in ((), (1,), noise.shape):
+        what = f"an array of shape {shape}" if number else f"{given!r:.60}"
+        raise ValueError(
+            f"the function of {name!r} gives {what}: it must give one number for each "
+            f"row, {len(noise)} here, or one for all of them."
+        )
+    return value
 
 
 def names_of(equations: Mapping[str, Equation]) -> tuple[str, ...]:
@@ -96,11 +123,21 @@ def finite(value: float, what: str) -> float:
         TypeError: it is none.
         ValueError: it is not finite, or too large for float32.
     """
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+    if isinstance(value, str | bytes) or np.ndim(value):
         raise TypeError(f"{what} must be a number, not {value!r:.60}.")
-    if not abs(float(value)) <= _LARGEST:  # not >, which would let NaN through
+    try:
+        number = float(value)
+    except TypeError as error:
+        raise TypeError(f"{what} must be a number, not {value!r:.60}.") from error
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) and not isinstance(value, int):
         raise ValueError(f"{what} must be finite, got {value}.")
-    return float(value)
+    if abs(number) > _LARGEST:
+        raise ValueError(
+            f"{what} is {value!s:.60}, too large for float32: take a larger unit."
+        )
+    return number
 
 
 def by_name(value: Any, names: tuple[str, ...], what: str, default: Any) -> list[Any]:

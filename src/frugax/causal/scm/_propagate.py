@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from ._equations import value_of
 from ._mechanisms import Mechanisms
 
 
@@ -53,8 +54,10 @@ def propagate(
             toward = np.matmul(m.spread[models, None, :, j], x)[:, 0]
             own *= np.exp(np.tanh(toward))
         if any(functions) and (function := functions[j[0]]) is not None:
-            causes = np.flatnonzero(m.parents[0, :, j[0]])
-            value = function({names[int(i)]: x[0, i] for i in causes}, own[0])
+            causes = np.flatnonzero(m.parents[0, :, j[0]]).tolist()
+            # Read-only: a function that wrote into them would change its parents.
+            read = {names[i]: np.broadcast_to(x[0, i], x.shape[2]) for i in causes}
+            value = value_of(function, names[int(j[0])], read, own[0])
             raw = np.broadcast_to(np.asarray(value, x.dtype), own.shape)
         else:
             raw = own + np.matmul(m.weight[models, None, :, j], x)[:, 0]

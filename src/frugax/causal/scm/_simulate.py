@@ -16,6 +16,8 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, Key
 
+from ._changed import changes_of
+from ._equations import value_of
 from ._intervention import Intervention
 from ._mechanisms import KINDS, Mechanisms, padded
 from ._noise import simulate_noise, uniform_inside
@@ -41,7 +43,8 @@ def simulate(
 
     Raises:
         TypeError: an `Intervention` with names for arrays without.
-        ValueError: it names no variable of the model.
+        ValueError: it names no variable of the model, or what is no state of a
+            discrete one.
 
     Example:
         >>> import jax
@@ -57,7 +60,7 @@ def simulate(
                 f"{intervention} has names and the arrays of a model have none: give "
                 "intervention.arrays(variables, D)."
             )
-        intervention = intervention.arrays(model.variables, d)
+        intervention = changes_of(model, intervention, d)
     noise_key, change_key = jax.random.split(key)
     m = jax.tree.map(jnp.asarray, m)
     noise = simulate_noise(noise_key, m.noise, n)
@@ -162,7 +165,7 @@ def _unrolled(
             made = _made(m, x, noise, j)
         else:
             causes = {parent: x[:, scm.index(parent)] for parent in scm.parents(name)}
-            raw = function(causes, m.noise_scale[j] * noise[:, j])
+            raw = value_of(function, name, causes, m.noise_scale[j] * noise[:, j])
             made = (jnp.asarray(raw, x.dtype) - m.centre[j]) / m.scale[j]
         x = x.at[:, j].set(made * keep[:, j] + offset[:, j])
     return x

@@ -5,8 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ._network import Weights, apply_network
+from ._network import apply_network
+from ._row import Weights
 from ._subsets import others
+from ._tasks import Tasks
 
 _LEAST = 1e-6
 
@@ -25,6 +27,26 @@ def set_index(graphs: np.ndarray) -> np.ndarray:
     return (parents * (1 << np.arange(width - 1))).sum(-1).astype(np.int32)
 
 
+def truth(tasks: Tasks) -> dict[str, np.ndarray]:
+    """What a batch's answers are held against.
+
+    Args:
+        tasks: data sets.
+
+    Returns:
+        `graphs`; `sets` from `set_index`; and what each variable `[batch, width]` and
+        each pair `[batch, width, width]` weighs in a mean over those that are there.
+    """
+    mask = tasks.mask
+    pairs = mask[:, :, None] * mask[:, None] * (1 - np.eye(mask.shape[1]))
+    return {
+        "graphs": tasks.graphs,
+        "sets": set_index(tasks.graphs),
+        "share_of_sets": (mask / mask.sum()).astype(np.float32),
+        "share_of_pairs": (pairs / max(pairs.sum(), 1)).astype(np.float32),
+    }
+
+
 def surprise(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Mean surprise at the parent sets of all variables, plus that at all pairs.
 
@@ -32,19 +54,20 @@ def surprise(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, An
 
     Args:
         weights: of the network.
-        batch: `evidence`, `mask`, `sets` from `set_index`, and `graphs`.
+        batch: `evidence`, `mask`, and what `truth` says.
 
     Returns:
         The sum, and its parts `"sets"` and `"edges"` in nats.
     """
-    mask, graphs = batch["mask"], batch["graphs"]
-    answer = apply_network(weights, batch["evidence"], mask, xp=jnp)
-    chosen = jnp.take_along_axis(answer.log_sets, batch["sets"][:, :, None], axis=2)
+    answer = apply_network(weights, batch["evidence"], batch["mask"], xp=jnp)
+    # A comparison and a sum are a shorter program than a gather and its gradient.
+    every = jnp.arange(answer.log_sets.shape[-1], dtype=jnp.int32)
+    chosen = every[None, None] == batch["sets"][..., None]
+    chosen = jnp.where(chosen, answer.log_sets, 0.0).sum(-1)
     # One data set that looks like another model must not outweigh all the others.
-    sets = -(jnp.maximum(chosen[:, :, 0], -30.0) * mask).sum() / mask.sum()
-    pairs = mask[:, :, None] * mask[:, None, :]
-    pairs = pairs * (1 - jnp.eye(mask.shape[1], dtype=mask.dtype))[None]
+    sets = -(jnp.maximum(chosen, -30.0) * batch["share_of_sets"]).sum()
     p = jnp.clip(answer.edges, _LEAST, 1 - _LEAST)
+    graphs = batch["graphs"]
     log_p = graphs * jnp.log(p) + (1 - graphs) * jnp.log1p(-p)
-    edges = -(log_p * pairs).sum() / jnp.maximum(pairs.sum(), 1.0)
+    edges = -(log_p * batch["share_of_pairs"]).sum()
     return sets + 2 * edges, {"sets": sets, "edges": edges}

@@ -6,19 +6,28 @@ the number of variables. The same lines run in NumPy, for an answer without comp
 and in JAX, for training.
 """
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from ._layers import (
+    HEADS,
+    along_last,
+    attend,
+    beside_transpose,
+    dense,
+    gelu,
+    normal,
+    softplus,
+    top,
+)
 from ._pairs import PAIR_FEATURES, Evidence
-from ._subsets import NEVER, members, others, squared
-
-HEADS = 4
-_FLOOR = -40.0  # log-probabilities below are all the same: not believed
-
-# Arrays of NumPy or of JAX, by name; those of all blocks are stacked.
-Weights = dict[str, Any]
+from ._row import BLOCK, Weights, cut, of_look, of_mix
+from ._subsets import NEVER, parents
 
 
 class Answer(NamedTuple):
@@ -76,29 +85,6 @@ def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
     }
 
 
-def packed(weights: Weights) -> Float[np.ndarray, " n"]:
-    """All weights in one row, by name: an optimiser's program for it is a short one.
-
-    Args:
-        weights: of the network.
-    """
-    return np.concatenate([np.ravel(weights[name]) for name in sorted(weights)])
-
-
-def unpacked(row: Any, like: Weights, xp: Any = np) -> Weights:
-    """Weights from one row.
-
-    Args:
-        row: from `packed`, or of the optimiser.
-        like: weights of the same names and shapes.
-        xp: `numpy` or `jax.numpy`.
-    """
-    names = sorted(like)
-    ends = np.cumsum([like[name].size for name in names])
-    parts = xp.split(row, ends[:-1].tolist())
-    return {n: p.reshape(like[n].shape) for n, p in zip(names, parts, strict=True)}
-
-
 def apply_network(
     weights: Weights,
     told: Evidence,
@@ -116,18 +102,18 @@ def apply_network(
         temperature: log-probabilities are divided by it.
         xp: `numpy` or `jax.numpy`.
     """
-    x = _tokens(weights, told.pairs, mask, xp)
     width = mask.shape[1]
-    edge, trust = _heads(weights, x, mask, xp)
-    of_others = edge[:, others(width), np.arange(width)[:, None]]
-    sets = xp.asarray(members(width))
-    linear, curved = (xp.maximum(p, _FLOOR) for p in (told.linear, told.curved))
-    logits = of_others @ sets.T
-    logits = logits + trust[:, :, :1] * linear + trust[:, :, 1:] * curved
+    edge, trust = _heads(weights, _tokens(weights, told.pairs, mask, xp), mask, xp)
+    sets = xp.asarray(parents(width))
+    # For each child a product with its sets: [child, batch, parent], then [.., set].
+    logits = xp.swapaxes(xp.transpose(edge, (2, 0, 1)) @ sets, 0, 1)
+    logits = logits + trust[:, :, :1] * told.linear + trust[:, :, 1:] * told.curved
     logits = xp.where(told.linear < NEVER / 2, NEVER, logits / temperature)
-    log_sets = logits - _top(logits, xp)
-    log_sets = log_sets - xp.log(xp.exp(log_sets).sum(-1))[..., None]
-    return Answer(log_sets, squared(xp.exp(log_sets) @ sets))
+    apart = logits - top(logits, xp)
+    odds = xp.exp(apart)
+    total = odds.sum(-1)[..., None]
+    into = xp.swapaxes(odds / total, 0, 1) @ xp.swapaxes(sets, 1, 2)
+    return Answer(apart - xp.log(total), xp.transpose(into, (1, 2, 0)))
 
 
 def set_scores(
@@ -145,49 +131,72 @@ def set_scores(
         weights: of the network.
         pairs: features of pairs [batch, width, width, features].
         mask: 1 for variables that are there [batch, width].
-        target: index of the target [batch].
+        target: 1 for the target, else 0 [batch, width].
         inside: 1 for the variables in each set [batch, k, width].
         posteriors: `linear` and `curved` of each set [batch, k, 2].
         xp: `numpy` or `jax.numpy`.
     """
     edge, trust = _heads(weights, _tokens(weights, pairs, mask, xp), mask, xp)
-    into = xp.take_along_axis(edge, target[:, None, None], axis=2)  # [batch, width, 1]
-    trusted = xp.take_along_axis(trust, target[:, None, None], axis=1)
-    return (inside @ into)[..., 0] + (xp.maximum(posteriors, _FLOOR) * trusted).sum(-1)
-
-
-_BLOCK = (
-    "row", "row_out", "column", "column_out", "mix", "mix_bias", "mix_out", "norms",
-)  # fmt: skip
+    into = edge @ target[:, :, None]  # [batch, width, 1]
+    trusted = target[:, None] @ trust  # [batch, 1, 2]
+    return (inside @ into)[..., 0] + (posteriors * trusted).sum(-1)
 
 
 def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
     """What the network makes of each pair [batch, width, width, hidden]."""
-    x = xp.concatenate([pairs, xp.swapaxes(pairs, 1, 2)], axis=-1)
-    x = _gelu(x @ weights["embed"] + _last(weights["embed_bias"], x), xp)
-    hide = (mask - 1)[:, None, None, None, :] * 1e9
+    x = beside_transpose(pairs, weights["embed"], xp)
+    x = gelu(x + along_last(weights["embed_bias"], x), xp)
+    hide = (mask - 1)[:, None, None, :] * 1e9
 
-    def block(x: Any, w: Weights) -> tuple[Any, None]:
-        y = attend(normal(x, w["norms"][0], xp), w["row"], hide, xp)
-        x = x + y @ w["row_out"]
-        turned = xp.swapaxes(x, 1, 2)
-        y = attend(normal(turned, w["norms"][1], xp), w["column"], hide, xp)
-        x = x + xp.swapaxes(y @ w["column_out"], 1, 2)
-        y = normal(x, w["norms"][2], xp)
-        y = xp.concatenate([y, xp.swapaxes(y, 1, 2)], axis=-1) @ w["mix"]
-        return x + _gelu(y + _last(w["mix_bias"], y), xp) @ w["mix_out"], None
+    def look(x: Any, qkv: Any, out: Any, gain: Any) -> Any:
+        """Along rows; then rows become columns."""
+        y = dense(attend(normal(x, gain, xp), qkv, hide, xp), out, xp)
+        return xp.swapaxes(x + y, 1, 2)
 
-    blocks = {name: weights[name] for name in _BLOCK}
-    if xp is np:
-        for index in range(len(blocks["row"])):
-            x, _ = block(x, {name: w[index] for name, w in blocks.items()})
-    elif len(blocks["row"]):
-        import jax  # asking needs none
+    def mix(x: Any, gain: Any, into: Any, bias: Any, out: Any) -> Any:
+        y = beside_transpose(normal(x, gain, xp), into, xp)
+        return x + dense(gelu(y + along_last(bias, y), xp), out, xp)
 
-        # Compiled once, however many there are. What a block keeps for its gradient
-        # would cost more to store and fetch, and to compile, than to compute again.
-        x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, blocks)
+    if "blocks" in weights:
+        x = _in_loops(look, mix, x, weights["blocks"])
+    else:
+        for index in range(len(weights["row"])):
+            w = {name: weights[name][index] for name in BLOCK}
+            x = look(x, w["row"], w["row_out"], w["norms"][0])
+            x = look(x, w["column"], w["column_out"], w["norms"][1])
+            x = mix(x, w["norms"][2], w["mix"], w["mix_bias"], w["mix_out"])
     return normal(x, weights["norm"], xp)
+
+
+def _in_loops(
+    look: Callable[..., Any], mix: Callable[..., Any], x: Any, blocks: Any
+) -> Any:
+    """The blocks in JAX, from a row of weights for each.
+
+    One program for rows and columns of all blocks. What they keep for their gradient
+    would cost more to store and fetch, and to compile, than to compute again.
+    """
+    import jax  # asking needs none
+    import jax.numpy as jnp
+
+    again = functools.partial(jax.checkpoint, prevent_cse=False)
+    hidden = x.shape[-1]
+    size = sum(map(math.prod, of_look(hidden)))
+
+    @again
+    def one_look(x: Any, row: Any) -> tuple[Any, None]:
+        return look(x, *cut(row, of_look(hidden), jnp)), None
+
+    @again
+    def one_mix(x: Any, row: Any) -> Any:
+        return mix(x, *cut(row, of_mix(hidden), jnp))
+
+    def block(x: Any, row: Any) -> tuple[Any, None]:
+        looks, rest = jnp.split(row, [2 * size])
+        x, _ = jax.lax.scan(one_look, x, looks.reshape(2, size))
+        return one_mix(x, rest), None
+
+    return jax.lax.scan(block, x, blocks)[0] if len(blocks) else x
 
 
 def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
@@ -195,43 +204,5 @@ def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
     share = mask / xp.maximum(mask.sum(1)[:, None], 1.0)
     pooled = (x * share[:, :, None, None]).sum(1)
     trust = pooled @ weights["trust"]
-    trust = _softplus(trust + _last(weights["trust_bias"], trust), xp)
+    trust = softplus(trust + along_last(weights["trust_bias"], trust), xp)
     return (x @ weights["edge"])[..., 0], trust
-
-
-def _last(vector: Any, like: Any) -> Any:
-    return vector.reshape((1,) * (like.ndim - 1) + (-1,))
-
-
-def _gelu(x: Any, xp: Any) -> Any:
-    return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
-
-
-def _softplus(x: Any, xp: Any) -> Any:
-    return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
-
-
-def normal(x: Any, gain: Any, xp: Any) -> Any:
-    """Channels with mean 0 and variance 1, times their gain."""
-    x = x - x.mean(-1)[..., None]
-    return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-6) * _last(gain, x)
-
-
-def _top(x: Any, xp: Any) -> Any:
-    """The greatest of each row, which a softmax takes off: its gradient is nothing."""
-    if xp is np:
-        return x.max(-1)[..., None]
-    from jax.lax import stop_gradient  # asking needs no JAX
-
-    return stop_gradient(x.max(-1)[..., None])
-
-
-def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
-    """Attention along the third axis of [batch, rows, tokens, hidden]."""
-    b, r, t, h = x.shape
-    split = (x @ qkv).reshape(b, r, t, 3, HEADS, h // HEADS)
-    q, k, v = (xp.swapaxes(split[:, :, :, i], 2, 3) for i in range(3))
-    logits = q @ xp.swapaxes(k, 3, 4) * (h // HEADS) ** -0.5 + hide
-    w = xp.exp(logits - _top(logits, xp))
-    w = w / w.sum(-1)[..., None]
-    return xp.swapaxes(w @ v, 2, 3).reshape(b, r, t, h)

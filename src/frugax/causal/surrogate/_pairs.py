@@ -6,9 +6,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ._moments import BASIS
-from ._subsets import log_sum_exp, members, order_posterior, scores, squared
+from ._subsets import NEVER, log_sum_exp, members, order_posterior, scores, squared
 
 _RIDGES = (0.5, 2.0)  # of the linear score and of the one with curves
+_FLOOR = np.float32(-40)  # log-probabilities below are all the same: not believed
 PAIR_FEATURES = 20
 
 
@@ -18,7 +19,8 @@ class Evidence(NamedTuple):
     Attributes:
         pairs: features of each pair, parent first [batch, width, width, features].
         linear: log-posterior of each child's parent sets under linear mechanisms,
-            over all orders [batch, width, sets].
+            over all orders, at least -40; about -1e9 for sets with a variable that
+            is not there [batch, width, sets].
         curved: the same with curves.
     """
 
@@ -51,7 +53,8 @@ def evidence(
         alone = score[:, 1 << np.arange(width - 1)] - score[:, :1]
         alone = np.clip(np.transpose(alone, (2, 0, 1)), -50, None)
         posterior = np.ascontiguousarray(np.moveaxis(order_posterior(score), 2, 0))
-        posteriors.append(posterior)
+        believed = np.maximum(posterior, _FLOOR)
+        posteriors.append(np.where(posterior < NEVER / 2, posterior, believed))
         features += [
             _logit(_edges(posterior)),
             _logit(_edges(np.moveaxis(local, 2, 0))),

@@ -29,6 +29,18 @@ def members(width: int) -> np.ndarray:
 
 
 @lru_cache
+def parents(width: int) -> np.ndarray:
+    """Whether each variable is in a child's set [width, width, 2 ** (width - 1)].
+
+    Child, variable, set; the rows of the child itself are 0.
+    """
+    found = np.zeros((width, width, 2 ** (width - 1)), np.float32)
+    for child, other in enumerate(others(width)):
+        found[child, other] = members(width).T
+    return found
+
+
+@lru_cache
 def _table(width: int) -> tuple[np.ndarray, np.ndarray]:
     """Where variable j is among the others of i [j, i], and 0 where it is i."""
     j, i = np.indices((width, width))

@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float
 
 from ..data import Samples
 from ._moments import moments
-from ._network import Answer, Weights, apply_network
+from ._network import Answer, apply_network
 from ._pairs import evidence
 from ._posterior import ParentSetPosterior
+from ._row import Weights
 from ._subsets import members, others
 
 MOST = 12  # variables whose sets of parents are all weighed against each other
@@ -56,8 +57,9 @@ class Surrogate:
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
         """Probability of each edge `[parent, child]`; 0 on the diagonal.
 
-        Up to 12 variables these are the marginals of `posterior`. With more, each
-        variable is judged among the 11 that move most with it.
+        Up to 12 variables these are the marginals of `posterior`, made smaller where an
+        edge and its reverse would together be above 1. With more, each variable is
+        judged among the 11 that move most with it.
 
         Args:
             samples: observations, experiments or both; at least two rows.
@@ -79,7 +81,7 @@ class Surrogate:
             some = (values[None][..., columns], intervened[None][..., columns])
             answer = self.ask(*some, present[None][..., columns])
             result[columns, child] = answer.edges[0][:, columns.index(child)]
-        return result
+        return _of_either(result)
 
     def posterior(
         self,
@@ -105,7 +107,7 @@ class Surrogate:
                 the target itself; or there are too few rows.
         """
         required, forbidden = frozenset(required), frozenset(forbidden)
-        _check_samples(samples)
+        check_samples(samples)
         column = samples.index(target)
         if target in required:
             raise ValueError(
@@ -145,6 +147,7 @@ class Surrogate:
                 for row in sets
             ),
             probs=np.exp(answer.log_sets[0, place].astype(np.float64)),
+            variables=tuple(name for name in samples.variables if name != target),
         )
         return found.given(required, forbidden) if required or forbidden else found
 
@@ -162,8 +165,15 @@ class Surrogate:
         mask = present.max(1)
         told = evidence(m, mask)
         answer = apply_network(self.weights, told, mask, temperature=self.temperature)
-        # A sum over many sets may come out a rounding error above 1.
-        return answer._replace(edges=np.minimum(answer.edges, 1))
+        return answer._replace(edges=_of_either(answer.edges))
+
+
+def _of_either(edges: Float[np.ndarray, "*sets d d"]) -> Float[np.ndarray, "*sets d d"]:
+    """Edges of which no two that are each other's reverse add up to more than 1.
+
+    Each variable's causes are weighed apart, and no graph has both edges of a pair.
+    """
+    return edges / np.maximum(edges + edges.swapaxes(-1, -2), 1)
 
 
 def likely_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:
@@ -207,7 +217,7 @@ def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         ValueError: there are too few rows.
     """
-    _check_samples(samples)
+    check_samples(samples)
     present = np.isfinite(samples.values)
     few = [n for n, k in zip(samples.variables, present.sum(0), strict=True) if k < 2]
     if few:
@@ -223,8 +233,11 @@ def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values, samples.intervened.astype(np.float32), present.astype(np.float32)
 
 
-def _check_samples(samples: Samples) -> None:
+def check_samples(samples: Samples) -> None:
     """Refuse a frame or an array in the place of a table.
+
+    Args:
+        samples: what was given.
 
     Raises:
         TypeError: this is no `Samples`.

@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 
 from ..scm import generate_batch
+from ._task_mechanisms import MECHANISMS
 
 KINDS_OF_NOISE = ("gaussian", "laplace", "uniform", "student")
 TRAINING = ("linear", "mlp", "sigmoid", "product")
@@ -216,7 +217,7 @@ def _data(rng, graphs, mask, hit, level, observed, families, noise):
             for code, name in enumerate(families):
                 of = family == code
                 if of.any():
-                    signal[of] = _MECHANISMS[name](rng, inputs[of], graphs[of, :i, i])
+                    signal[of] = MECHANISMS[name](rng, inputs[of], graphs[of, :i, i])
         if i:
             base = signal[:, :observed]
             spread = base.std(1, keepdims=True)
@@ -231,89 +232,3 @@ def _data(rng, graphs, mask, hit, level, observed, families, noise):
         x = (x - base.mean(1, keepdims=True)) / base.std(1, keepdims=True)
         values[:, :, i] = np.where(hit[:, :, i] > 0, forced, x)
     return values * mask[:, None]
-
-
-def _weights(rng, shape):
-    return (rng.uniform(0.3, 2, shape) * rng.choice([-1, 1], shape)).astype(np.float32)
-
-
-def _linear(rng, x, edges):
-    return (x @ (_weights(rng, edges.shape) * edges)[..., None])[..., 0]
-
-
-def _mlp(rng, x, edges):
-    b, _, d = x.shape
-    hidden = 10
-    w = rng.standard_normal((b, d, hidden), np.float32) * rng.uniform(0.7, 2, (b, 1, 1))
-    bias = rng.standard_normal((b, 1, hidden), np.float32)
-    out = rng.standard_normal((b, hidden, 1), np.float32)
-    return (np.tanh(x @ w.astype(np.float32) + bias) @ out)[..., 0]
-
-
-def _rff(rng, x, edges):
-    b, _, d = x.shape
-    features = 100
-    length = rng.uniform(1, 2, (b, 1, 1))
-    w = rng.standard_normal((b, d, features)) / length
-    phase = rng.uniform(0, 2 * np.pi, (b, 1, features))
-    out = rng.standard_normal((b, features, 1), np.float32)
-    return (np.cos(x @ w.astype(np.float32) + phase.astype(np.float32)) @ out)[..., 0]
-
-
-def _additive(rng, x, edges, functions):
-    """A sum of one-dimensional functions, each parent with one of its own."""
-    b, _, d = x.shape
-    slope = rng.uniform(0.6, 2, (b, 1, d)).astype(np.float32)
-    offset = rng.uniform(-1, 1, (b, 1, d)).astype(np.float32)
-    inside = slope * x + offset
-    which = rng.integers(len(functions), size=(b, 1, d))
-    y = np.zeros_like(x)
-    for code, f in enumerate(functions):
-        y = np.where(which == code, f(inside), y)
-    return (y @ (_weights(rng, edges.shape) * edges)[..., None])[..., 0]
-
-
-def _sigmoid(rng, x, edges):
-    return _additive(
-        rng,
-        x,
-        edges,
-        (
-            np.tanh,
-            np.abs,
-            lambda z: np.exp(-(z**2)),
-            lambda z: np.clip(z, 0, None),
-            lambda z: np.clip(z, -1.5, 1.5) ** 2,
-        ),
-    )
-
-
-def _wave(rng, x, edges):
-    return _additive(
-        rng,
-        x,
-        edges,
-        (
-            lambda z: np.sin(1.5 * z),
-            lambda z: np.clip(z, -3, 3) ** 2 * 0.5,
-            lambda z: z / (1 + z * z),
-        ),
-    )
-
-
-def _product(rng, x, edges):
-    """Parents act together: a tanh of one mixture times another, and a third alone."""
-    b, _, d = x.shape
-    w = rng.standard_normal((b, d, 3), np.float32)
-    h = x @ w
-    return np.tanh(h[..., 0]) * np.sin(h[..., 1] + 0.7) + np.tanh(h[..., 2])
-
-
-_MECHANISMS = {
-    "linear": _linear,
-    "mlp": _mlp,
-    "rff": _rff,
-    "sigmoid": _sigmoid,
-    "wave": _wave,
-    "product": _product,
-}

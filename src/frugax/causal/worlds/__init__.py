@@ -19,6 +19,8 @@ from ._effects import (
 from ._exact import ExactLinearPosterior
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
+from ._surprise import surprise
+from ._weighing import corrected_each, misfits, weighed
 from ._world import World
 
 __all__ = [
@@ -37,6 +39,10 @@ __all__ = [
     "believe",
     "best_linear_model",
     "corrected",
+    "corrected_each",
     "deviation",
     "doubt",
+    "misfits",
+    "surprise",
+    "weighed",
 ]

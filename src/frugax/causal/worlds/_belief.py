@@ -74,26 +74,34 @@ def believe(
         required=required,
         forbidden=forbidden,
         trust=_TRUST,
+        hidden=True,
     )
-    graphs = draw_graphs(sum_over_orders(scores), count, rng)
+    before = draw_graphs(sum_over_orders(scores), count, rng)
+    cases = [
+        [scores.cases[v].draw(mask, rng) for v, mask in enumerate(masks)]
+        for masks in before.tolist()
+    ]
+    graphs = np.array([[causes for causes, _ in each] for each in cases], np.int64)
     found: dict[tuple[int, int], Shapes] = {}
     mechanisms: dict[tuple[int, int], tuple[Mechanism, ...]] = {}
     worlds: list[World] = []
-    for graph in graphs:
+    d = values.shape[1]
+    for graph, order, case in zip(graphs, before, cases, strict=True):
         drawn: list[Drawn | None] = []
         needed = range(len(graph)) if wanted is None else _causes(graph, wanted)
-        for v, parents in enumerate(graph.tolist()):
+        for v, (parents, companions) in enumerate(case):
             if v not in needed:
                 drawn.append(None)
                 continue
-            key = v, parents
+            # One number for both: the bits of companions are above all parents'.
+            key = v, parents | companions << d
             if key not in mechanisms:
                 found[key], mechanisms[key] = _mechanism(
                     values, intervened, basis, key, (shapes or {}).get(key)
                 )
             which = rng.choice(len(mechanisms[key]), p=found[key].odds)
             drawn.append(mechanisms[key][which].draw(rng))
-        worlds.append(World(basis, tuple(drawn), _order(graph)))
+        worlds.append(World(basis, tuple(drawn), _order(order)))
     return Belief(
         worlds=tuple(worlds),
         graphs=graphs,
@@ -110,14 +118,22 @@ def _mechanism(
     known: Shapes | None,
 ) -> tuple[Shapes, tuple[Mechanism, ...]]:
     v, mask = key
-    parents = tuple(u for u in range(values.shape[1]) if mask >> u & 1)
-    whole = np.isfinite(values[:, [v, *parents]]).all(1) & ~intervened[:, v]
+    d = values.shape[1]
+    parents = tuple(u for u in range(d) if mask >> u & 1)
+    companions = [u for u in range(d) if mask >> d + u & 1]
+    whole = np.isfinite(values[:, [v, *parents, *companions]]).all(1)
+    whole &= ~intervened[:, v]
+    aside = [
+        np.where(intervened[whole, u], np.nan, basis.scaled(values[whole, u], u))
+        for u in companions
+    ]
     return fit_mechanism(
         values[whole, v],
         values[whole][:, list(parents)],
         parents,
         basis,
         known=known,
+        aside=np.stack(aside, axis=1) if aside else None,
     )
 
 

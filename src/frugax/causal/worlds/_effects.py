@@ -87,11 +87,17 @@ class Outcomes:
         points: what was done.
         mean: of the target in each experiment; in the order of `points`.
         error: standard error of that mean; > 0.
+        expected: the mean that was forecast; NaN where none was.
+        spread: standard deviation of that forecast.
+        order: in which they were asked for.
     """
 
     points: Points
     mean: Float[np.ndarray, " experiments"]
     error: Float[np.ndarray, " experiments"]
+    expected: Float[np.ndarray, " experiments"]
+    spread: Float[np.ndarray, " experiments"]
+    order: Int[np.ndarray, " experiments"]
 
 
 def answers(
@@ -157,14 +163,15 @@ def deviation(
         return found
     spread = worlds - worlds.mean(0)
     shared = spread.T @ spread / len(worlds)
-    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2)
+    # One wild answer makes the worlds differ by so much that rounding alone exceeds the
+    # rest of the diagonal.
+    rounding = 1e-12 * np.diag(shared).max()
+    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2 + rounding)
     gap = outcomes.mean - worlds.mean(0)
     for size in _SIZES:
         for length in _LENGTHS if size else _LENGTHS[:1]:
-            kernel = (size * scale) ** 2 * _kernel(
-                outcomes.points, outcomes.points, basis, length
-            )
-            root = np.linalg.cholesky(shared + kernel)
+            among = kernel(outcomes.points, outcomes.points, basis, length)
+            root = np.linalg.cholesky(shared + (size * scale) ** 2 * among)
             half = np.linalg.solve(root, gap)
             score = -0.5 * half @ half - np.log(np.diag(root)).sum()
             # Worlds that are right are as likely as all that are not.
@@ -246,8 +253,8 @@ def doubt(
     if not len(outcomes.mean):
         return np.zeros(len(points)), np.zeros(len(points))
     size, length = _DOUBT * scale, _LENGTHS[0]
-    among = size**2 * _kernel(outcomes.points, outcomes.points, basis, length)
-    cross = size**2 * _kernel(points, outcomes.points, basis, length)
+    among = size**2 * kernel(outcomes.points, outcomes.points, basis, length)
+    cross = size**2 * kernel(points, outcomes.points, basis, length)
     inner = among + np.diag(outcomes.error**2)
     solved = np.linalg.solve(inner, cross.T)
     left = size**2 - np.einsum("ij,ji->i", cross, solved)
@@ -255,7 +262,7 @@ def doubt(
     return shift, np.sqrt(np.maximum(left, 0.0))
 
 
-def _kernel(
+def kernel(
     one: Points, other: Points, basis: Basis, length: float
 ) -> Float[np.ndarray, "one other"]:
     """How deviations go together: not at all for different sets of variables."""

@@ -25,6 +25,7 @@ _KEPT = 6  # shapes that are kept: some bend where there is no data, some do not
 _UNLIKELY = 4.0  # log odds against the best from which a shape is left out
 _STALE = 0.8  # share of today's rows with which a shape was found that still holds
 _NEAR = 0.1  # half-widths outside of those rows where it still holds
+_ASIDE = (10.0, 0.4)  # gain and length of companions' columns
 _TABLE = np.linspace(-1.15, 1.15, 116)
 
 
@@ -55,7 +56,8 @@ class Mechanism:
         used: which columns are used.
         noise_shape: of the noise's posterior.
         noise_scale: of the noise's posterior.
-        residuals: what the mean leaves unexplained, in units of `spread`.
+        residuals: what the parents leave unexplained on average, in units of `spread`.
+        found: standard deviation of what companions leave unexplained too.
         offset: the variable's mean.
         spread: the variable's standard deviation.
         frequencies: of the waves; `[waves, parents]`.
@@ -69,6 +71,7 @@ class Mechanism:
     noise_shape: float
     noise_scale: float
     residuals: Float[np.ndarray, " n"]
+    found: float
     offset: float
     spread: float
     frequencies: Float[np.ndarray, "waves p"]
@@ -93,8 +96,9 @@ class Mechanism:
         p = len(self.parents)
         bends = weights[1 + p : 1 + p + p * _SINES].reshape(p, _SINES)
         tables = bends @ sines(_TABLE, _SINES).T
-        waves = weights[1 + p + p * _SINES :]
-        found = self.residuals.std() if len(self.residuals) else 0.0
+        # Companions' weights come last and are left out: what shares a hidden cause
+        # has no effect, and for whoever sets it that cause is noise.
+        waves = weights[1 + p + p * _SINES :][: 2 * len(self.frequencies)]
         return Drawn(
             parents=self.parents,
             constant=self.offset + self.spread * float(weights[0]),
@@ -102,8 +106,8 @@ class Mechanism:
             tables=self.spread * tables,
             waves=self.spread * waves,
             frequencies=self.frequencies,
-            noise=self.spread * noise / found * self.residuals
-            if found > 0
+            noise=self.spread * noise / self.found * self.residuals
+            if self.found > 0
             else np.zeros(1),
         )
 
@@ -194,6 +198,7 @@ def fit_mechanism(
     basis: Basis,
     *,
     known: Shapes | None = None,
+    aside: Float[np.ndarray, "n c"] | None = None,
 ) -> tuple[Shapes, tuple[Mechanism, ...]]:
     """Fit a variable as a function of its parents.
 
@@ -203,6 +208,8 @@ def fit_mechanism(
         parents: their positions among the variables.
         basis: ranges of the variables.
         known: shapes found with earlier data; saves the search if they still hold.
+        aside: values of companions in half-widths, NaN where they were set; None for
+            no companions. What they explain is no effect of the parents.
 
     Returns:
         Shapes, and the mechanism for each.
@@ -218,11 +225,13 @@ def fit_mechanism(
     for i, v in enumerate(parents):
         u[:, i] = basis.scaled(x[:, i], v)
     square = float(scaled @ scaled)
+    more, rare = _beside(aside)
     sums: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def sums_of(which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if which not in sums:
             columns = _columns(u, directions / _WAVE_LENGTHS[which])
+            columns = np.concatenate([columns, *more], axis=1)
             sums[which] = columns, columns.T @ columns, columns.T @ scaled
         return sums[which]
 
@@ -230,20 +239,23 @@ def fit_mechanism(
         visited: dict[Shape, float] = {}
         for which in range(len(_WAVE_LENGTHS) if count else 1):
             _, gram, against = sums_of(which)
-            visited |= _search(gram, against, square, n, p, count, which)
+            visited |= _search(gram, against, square, n, p, count, which, rare)
         reach = tuple((float(x.min()), float(x.max())) for x in u.T if n)
         known = _likely(visited, n, reach)
     mechanisms: list[Mechanism] = []
     for shape in known.each:
         columns, gram, against = sums_of(shape.waves[0])
-        prior = _prior(shape, p, count)
+        prior = np.concatenate([_prior(shape, p, count), rare])
         used = prior > _NOTHING
         scale = np.sqrt(prior[used])
         precision = gram[np.ix_(used, used)] * scale[:, None] * scale
         root = np.linalg.cholesky(precision + np.eye(len(scale)))
         half = np.linalg.solve(root, against[used] * scale)
         weights = np.linalg.solve(root.T, half)
-        residuals = scaled - columns[:, used] @ (weights * scale)
+        left = scaled - columns[:, used] @ (weights * scale)
+        beside = np.flatnonzero(used) >= len(prior) - len(rare)
+        own = columns[:, -len(rare) :] @ (weights * scale)[beside] if more else 0.0
+        residuals = left + own
         rest = max(square - float(half @ half), 1e-12 * max(n, 1))
         mechanisms.append(
             Mechanism(
@@ -257,12 +269,33 @@ def fit_mechanism(
                 # Before there are rows a variable is as uncertain as its scale.
                 noise_scale=(NOISE_SCALE if n > 2 else 0.5) + rest / 2,
                 residuals=residuals - residuals.mean() if n else residuals,
+                found=float(left.std()) if n else 0.0,
                 offset=offset,
                 spread=spread,
                 frequencies=directions / _WAVE_LENGTHS[shape.waves[0]],
             )
         )
     return known, tuple(mechanisms)
+
+
+def _beside(
+    aside: Float[np.ndarray, "n c"] | None,
+) -> tuple[list[np.ndarray], Float[np.ndarray, " k"]]:
+    """Companions' columns, if there are any, and their prior variances."""
+    if aside is None or not aside.shape[1]:
+        return [], np.empty(0)
+    gain, length = _ASIDE
+    prior = gain * np.concatenate([np.ones(1), spectrum(_SINES, length)])
+    kept = prior > _NOTHING
+    found: list[np.ndarray] = []
+    for u in aside.T:
+        free = np.isfinite(u)
+        u = np.nan_to_num(u)
+        columns = np.concatenate([u[:, None], sines(u, _SINES)], axis=1)[:, kept]
+        if free.any():
+            columns = columns - columns[free].mean(0)
+        found.append(np.where(free[:, None], columns, 0.0))
+    return found, np.tile(prior[kept], len(found))
 
 
 def _likely(
@@ -301,6 +334,7 @@ def _search(
     p: int,
     count: int,
     which: int,
+    rare: Float[np.ndarray, " r"],
 ) -> dict[Shape, float]:
     """Log odds of shapes, from climbing one part after the other, twice."""
     visited: dict[Shape, float] = {}
@@ -308,7 +342,7 @@ def _search(
     def climb(here: Shape, options: list[Shape]) -> Shape:
         for shape in [here, *options]:
             if shape not in visited:
-                prior = _prior(shape, p, count)
+                prior = np.concatenate([_prior(shape, p, count), rare])
                 used = prior > _NOTHING
                 visited[shape] = float(
                     log_evidence(

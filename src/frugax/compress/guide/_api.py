@@ -52,6 +52,7 @@ class ModelCompressionAPI:
                 input; used more than once, so no iterator.
 
         Raises:
+            ConfigError: torch has no such device as the profile's here.
             InfeasibleBudgetError: no file is as small as the target.
             TypeError: the model's state holds what no file of weights can.
         """
@@ -118,17 +119,21 @@ class ModelCompressionAPI:
     def _compressed(
         self, model: TorchModule, profile: CompressionProfile
     ) -> CompressedModel:
-        from ._torch import relu_pairs, skeleton_of, state_of
+        from ._torch import check_device, relu_pairs, skeleton_of, state_of
 
+        device = None if profile.device == "auto" else profile.device
+        check_device(device)
         arrays = state_of(model)
         original_bytes = sum(array.nbytes for array in arrays.values())
         selector = StrategySelector(profile)
         chosen = {n: selector.select_strategy(a, n)[0] for n, a in arrays.items()}
         notes: list[str] = []
+        merged: list[str] = []
         skeleton = skeleton_of(model)
         if profile.strategy in ("tropical", "hybrid"):
-            arrays, names, said = narrowed(arrays, relu_pairs(model), mode=profile.mode)
-            chosen |= dict.fromkeys(names, "tropical")
+            pairs = relu_pairs(model)
+            arrays, merged, said = narrowed(arrays, pairs, mode=profile.mode)
+            chosen |= dict.fromkeys(merged, "tropical")
             notes += said
         if profile.strategy == "padic":
             notes.append(
@@ -156,8 +161,8 @@ class ModelCompressionAPI:
             strategy_map=_as_stored(chosen, fitted),
             original_bytes=original_bytes,
             notes=(*notes, *fitted.notes),
-            rel_error=fitted.rel_error,
-            device=None if profile.device == "auto" else profile.device,
+            rel_error=None if merged else fitted.rel_error,
+            device=device,
             on_device=self._on_device if "jax" in chosen.values() else None,
         )
 

@@ -1,6 +1,7 @@
 """A torch model as one `.fxz` file in memory, and as a model again."""
 
 import dataclasses
+import math
 import os
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ import numpy as np
 
 from frugax.files import write_whole
 
+from .._arrays import dtype_named
 from .._file import CompressedFile
 from .._records import Record
 from ._agreement import Agreement
@@ -34,8 +36,8 @@ class CompressedModel:
             that the file names, for the file does not say who decoded it.
         notes: what was decided against the target, or could not be applied, in words.
         rel_error: ||decoded - original|| / ||original|| over all finite float weights;
-            None in a model that was loaded. After "tropical" it is the codec's alone:
-            what narrowing changed is in the notes.
+            None in a model that was loaded, and after "tropical" has merged units: the
+            weights that are left have no originals. The notes bound what it changed.
         validation: how far its answers are the original's, on the data that was given
             to `compress`; None without data.
     """
@@ -145,14 +147,16 @@ class CompressedModel:
             device: where the weights go; by default where `build` puts them.
 
         Raises:
+            ConfigError: torch has no such device here.
             CorruptFileError: the file is damaged.
             FileNotFoundError: there is no such file.
-            TypeError: `build` gives no torch module.
+            TypeError: `build` is no function, or gives no torch module.
             UnsupportedFileError: it is no `.fxz` file, or of a newer version.
             ValueError: the file holds the weights of another model.
         """
-        from ._torch import built, skeleton_of, state_bytes
+        from ._torch import built, check_device, skeleton_of, state_bytes
 
+        check_device(device)
         data = Path(path).read_bytes()
         model = built(build)
         with CompressedFile(data, place=os.fspath(path)) as file:
@@ -169,10 +173,17 @@ class CompressedModel:
         return loaded
 
     def get_compression_stats(self) -> dict[str, Any]:
-        """What the file costs and what decoding cost; every number is measured."""
+        """What the file costs and what decoding cost; every number is measured.
+
+        Layers are counted from the original's bytes; those that "tropical" narrowed
+        have no `rel_error`.
+        """
+        from ._torch import shapes_of
+
         with CompressedFile(self.data, place="the compressed model") as file:
             records = file.header.tensors
         largest = sorted(records, key=lambda record: -record.stored_bytes)[:5]
+        shapes = shapes_of(self._skeleton)
         return {
             "total_compression_ratio": self._original_bytes / len(self.data),
             "total_original_size_mb": self._original_bytes / 1e6,
@@ -180,7 +191,10 @@ class CompressedModel:
             "num_layers_compressed": sum(r.stored_bytes < r.nbytes for r in records),
             "strategy_distribution": dict(Counter(self.strategy_map.values())),
             "rel_error": self.rel_error,
-            "top_compressed_layers": [_row(record) for record in largest],
+            "top_compressed_layers": [
+                _row(record, shapes.get(record.name, record.shape))
+                for record in largest
+            ],
             "forward_passes": self._calls,
             "total_decompression_time": self._decoding_s,
             "avg_decompression_time": self._decoding_s / max(1, self._decodings),
@@ -216,11 +230,13 @@ def _codec(file: CompressedFile, name: str) -> str:
     return "csr" if names_of(name)[0] in file else file.record(name).codec
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: Record, shape: tuple[int, ...]) -> dict[str, Any]:
+    """What the file says of a tensor that had this shape in the model."""
+    before = math.prod(shape) * dtype_named(record.dtype).itemsize
     return {
         "name": record.name,
         "codec": record.codec,
         "bytes": record.stored_bytes,
-        "compression_ratio": record.nbytes / max(1, record.stored_bytes),
-        "rel_error": record.rel_error,
+        "compression_ratio": before / max(1, record.stored_bytes),
+        "rel_error": record.rel_error if shape == record.shape else None,
     }

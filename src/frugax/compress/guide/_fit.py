@@ -11,6 +11,7 @@ import numpy as np
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
+from .._best_ratio import best_ratio
 from .._compress import compress
 from .._file import CompressedFile
 from .._records import Record
@@ -59,16 +60,30 @@ def fit(
     target = math.floor(original_bytes / profile.target_compression_ratio)
     by_size = SizeBudget(bytes=max(1, target))
     fitted = functools.partial(_fitted, arrays, progressive=progressive)
+
+    def at_target() -> Fitted:
+        try:
+            return fitted(by_size)
+        except InfeasibleBudgetError as e:  # in bytes, which nobody named
+            asked, best = best_ratio(
+                SizeBudget(ratio=profile.target_compression_ratio),
+                int(e.needed),
+                original_bytes=original_bytes,
+                weights=0,
+            )
+            e.what, e.reachable = f"{asked}{e.what}", e.reachable | best
+            raise
+
     if exact:
         found = fitted(SizeBudget(max_abs=0))
         return _noting(found, target, "lossless: what it comes to is what it is")
     if profile.mode == "balanced" or profile.rel_error is None:
-        return fitted(by_size)
+        return at_target()
     if profile.mode == "aggressive":
         small = fitted(SizeBudget(rel_error=profile.rel_error))
         if len(small.data) <= target:
             return small
-        return fitted(by_size)
+        return at_target()
     with contextlib.suppress(InfeasibleBudgetError):  # the error goes before the size
         found = fitted(by_size)
         if found.rel_error <= profile.rel_error:

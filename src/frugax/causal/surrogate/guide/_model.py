@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._moments import moments
-from .._network import Weights, initial_weights, set_scores
+from .._network import initial_weights, set_scores
 from .._pairs import PAIR_FEATURES, evidence
+from .._row import Weights, opened, packed
 from .._subsets import NEVER
 from .._surrogate import MOST
 from ._batch import TrainingBatchJAX
@@ -24,7 +25,7 @@ class Told(NamedTuple):
     Attributes:
         pairs: features of pairs [batch, 12, 12, features].
         mask: variables that are there [batch, 12].
-        target: index of the target [batch].
+        target: 1 for the target [batch, 12].
         posteriors: log-posterior of each listed set under two simple models
             [batch, k, 2].
         inside: variables in each listed set [batch, k, 12].
@@ -74,7 +75,7 @@ def tell(
     told = Told(
         pairs=np.zeros((batch, MOST, MOST, PAIR_FEATURES), np.float32),
         mask=np.zeros((batch, MOST), np.float32),
-        target=np.zeros(batch, np.int32),
+        target=np.zeros((batch, MOST), np.float32),
         posteriors=np.zeros((batch, k, 2), np.float32),
         inside=np.zeros((batch, k, MOST), np.float32),
         listed=np.zeros((batch, k), np.float32),
@@ -99,7 +100,7 @@ def tell(
             others = np.delete(inside, target, axis=1).astype(int)
             code = (others << np.arange(width - 1)).sum(1)
             sets = len(code)
-            told.target[i] = target
+            told.target[i, target] = 1
             told.inside[i, :sets, :width] = inside
             told.listed[i, :sets] = 1
             if found is None:
@@ -170,9 +171,12 @@ class ParentSetModel:
         del batch
         seed = int(jax.random.bits(key, (), jnp.uint32))
         config = self.config
-        make = initial_raw_weights if config.model == "raw" else initial_weights
-        weights = make(seed, config.model_hidden_dim, config.model_n_layers)
-        return {name: jnp.asarray(x) for name, x in weights.items()}
+        sizes = (config.model_hidden_dim, config.model_n_layers)
+        if config.model == "raw":
+            weights = initial_raw_weights(seed, *sizes)
+            return {name: jnp.asarray(x) for name, x in weights.items()}
+        # All in one row: else the optimiser's part is the longest to compile.
+        return {"row": jnp.asarray(packed(initial_weights(seed, *sizes)))}
 
     def apply(self, params: Weights, batch: TrainingBatchJAX) -> Mapping[str, Any]:
         """Scores of the batch's parent sets.
@@ -211,8 +215,10 @@ def scores_of(params: Weights, told: Told, config: SurrogateTrainingConfig) -> A
     if config.model == "raw":
         logits = raw_scores(params, told.rows, told.mask, told.target, told.inside)
     else:
+        like = initial_weights(0, config.model_hidden_dim, config.model_n_layers)
+        weights = opened(params["row"], like, jnp)
         of_sets = (told.target, told.inside, told.posteriors)
-        logits = set_scores(params, told.pairs, told.mask, *of_sets, jnp)
+        logits = set_scores(weights, told.pairs, told.mask, *of_sets, jnp)
     return jnp.where(told.listed > 0, logits, NEVER)
 
 

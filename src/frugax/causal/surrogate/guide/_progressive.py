@@ -8,7 +8,7 @@ from typing import Any
 import optax
 
 from ...scm import collect_observational_data, generate_scm_for_difficulty
-from .._network import Weights
+from .._row import Weights
 from ._batch import convert_to_jax_batch, create_training_batch
 from ._config import SurrogateTrainingConfig
 from ._losses import kl_divergence_loss

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._network import HEADS, Weights, attend, normal
+from .._layers import HEADS, attend, normal
+from .._row import Weights
 
 
 def initial_raw_weights(seed: int, hidden: int, blocks: int) -> Weights:
@@ -53,11 +54,11 @@ def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any)
         rows: value, whether it was set, whether it is the target's, whether it is there
             [batch, rows, width, 4].
         mask: 1 for variables that are there [batch, width].
-        target: index of the target [batch].
+        target: 1 for the target, else 0 [batch, width].
         inside: 1 for the variables in each set [batch, k, width].
     """
     seen = rows[..., 3].max(2)  # rows that are there
-    hide = [(1 - of)[:, None, None, None, :] * -1e9 for of in (mask, seen)]
+    hide = [(1 - of)[:, None, None, :] * -1e9 for of in (mask, seen)]
     x = rows @ weights["embed"]
 
     def look(x: Any, w: Weights, axis: int) -> Any:
@@ -76,6 +77,6 @@ def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any)
     x = normal(x, weights["norm"], jnp)
     there = seen[:, :, None, None] > 0
     x = jnp.where(there, x, 0.0).sum(1) / jnp.maximum(seen.sum(1), 1.0)[:, None, None]
-    child = jnp.take_along_axis(x, target[:, None, None], axis=1) @ weights["child"]
+    child = target[:, None] @ x @ weights["child"]
     edge = ((x @ weights["parent"]) * child).sum(-1) + weights["bias"][None]
     return (inside @ edge[:, :, None])[..., 0]

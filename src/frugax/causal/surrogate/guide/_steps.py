@@ -16,7 +16,7 @@ import optax
 
 from frugax import train
 
-from .._network import Weights
+from .._row import Weights
 from .._surrogate import MOST
 from ._config import SurrogateTrainingConfig
 from ._model import ParentSetModel, Told, scores_of, tell

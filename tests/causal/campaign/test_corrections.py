@@ -1,0 +1,106 @@
+"""Answers that were wrong: a wild one is survived, and a correction undoes it."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import Campaign
+from frugax.causal.campaign._file import read
+from frugax.errors import OutputError
+
+CHAIN = causal.SCM.linear(
+    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
+)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A campaign of three experiments: -1, failed and 1e38."""
+    campaign = Campaign(
+        variables={"x": (-2.0, 2.0)},
+        target="y",
+        budget=ExperimentBudget(n=5),
+        policy="random",
+        worlds=8,
+    )
+    campaign.tell_observations(causal.sample(CHAIN, 2, seed=1))
+    campaign.ask()
+    campaign.tell(0, -1.0)
+    campaign.ask()
+    campaign.tell_failed(1, "broken")
+    campaign.ask()
+    campaign.tell(2, 1e38)
+    path = tmp_path_factory.mktemp("campaign") / "c"
+    campaign.save(path)
+    return path
+
+
+def test_a_wild_answer_is_survived_and_its_correction_leaves_but_a_note(kept, tmp_path):
+    wrong, right = Campaign.load(kept), Campaign.load(kept)
+    assert np.isfinite(wrong.recommend().expected)
+    assert wrong.advise().value is not None
+    wrong.keep(tmp_path / "c")
+    wrong.tell(2, -1.2, replace=True)
+    assert not read(tmp_path / "c").shapes  # what was found with it goes too
+    right.tell(2, 7.0, replace=True)  # as if 1e38 had never been seen
+    right.tell(2, -1.2, replace=True)
+    assert wrong.recommend() == right.recommend()
+    assert wrong.spent == right.spent == 3
+    np.testing.assert_allclose(wrong.rows_of(wrong.asks[2])["y"], [-1.2], rtol=1e-6)
+    again = Campaign.load(tmp_path / "c")
+    assert again.asks[2].corrected == ("1e+38",)
+    assert again.samples is not None
+    assert len(again.samples) == 4
+    assert again.samples["y"].max() < 10
+
+
+def test_a_failure_becomes_an_answer_and_back_but_the_money_stays_spent(kept):
+    campaign = Campaign.load(kept)
+    again = "experiment 1 is failed already: to correct .* with replace=True"
+    with pytest.raises(ValueError, match=again):
+        campaign.tell(1, 5.0)
+    with pytest.raises(ValueError, match=again):
+        campaign.tell_failed(1)
+    campaign.tell(1, 5.0, replace=True)
+    assert campaign.asks[1].status == "answered"
+    with pytest.raises(ValueError, match="its price stays paid: leave charged=False"):
+        campaign.tell_failed(1, charged=False, replace=True)
+    campaign.tell_failed(1, "the wrong bottle", replace=True)
+    entry = campaign.asks[1]
+    assert (entry.status, entry.why) == ("failed", "the wrong bottle")
+    assert entry.corrected == ("failed: broken", "5")
+    assert (campaign.spent, len(campaign.rows_of(entry))) == (3, 0)
+    campaign.ask()
+    campaign.tell_failed(3, charged=False)
+    with pytest.raises(ValueError, match="3 is refunded already, its price went back"):
+        campaign.tell(3, 1.0, replace=True)
+
+
+def test_a_misspelt_name_goes_with_its_answer(kept):
+    campaign = Campaign.load(kept)
+    campaign.tell(0, {"y": 1.0, "bloood": 2.0}, replace=True)
+    campaign.ask()
+    with pytest.raises(ValueError, match=r"'blood', .*'bloood'\? If .* replace=True"):
+        campaign.tell(3, {"y": 1.0, "blood": 2.0})
+    campaign.tell(0, {"y": 1.0, "blood": 2.0}, replace=True)
+    campaign.tell(3, {"y": 1.0, "blood": 3.0})
+    assert campaign.samples is not None
+    assert "bloood" not in campaign.samples.variables
+    assert campaign.samples["blood"][-2:].tolist() == [2.0, 3.0]
+
+
+def test_no_state_takes_the_place_of_a_correction_that_it_lacks(kept, tmp_path):
+    path = tmp_path / "c"
+    campaign = Campaign.load(kept)
+    campaign.save(path)
+    earlier = Campaign.load(path)
+    campaign.tell(2, 4.2, replace=True)
+    campaign.save(path)  # goes on from what is there
+    other = Campaign.load(path)
+    campaign.tell(2, 4.1, replace=True)
+    campaign.save(path)
+    other.tell(2, 4.3, replace=True)
+    for behind in (earlier, other):
+        with pytest.raises(OutputError, match="has changed since this campaign was"):
+            behind.save(path)
+    assert Campaign.load(path).asks[2].corrected == ("1e+38", "4.2")

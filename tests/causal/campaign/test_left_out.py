@@ -1,0 +1,101 @@
+"""Answers and observations that leave columns out."""
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import Campaign
+from frugax.causal.campaign._usual import usual_values
+from frugax.causal.worlds import Basis, Outcomes, Points, misfits
+
+CHAIN = causal.SCM.linear(
+    {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
+)
+
+
+def campaign_of(**more):
+    told = {
+        "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
+        "target": "y",
+        "worlds": 8,
+        **more,
+    }
+    return Campaign(**told)
+
+
+def measured(ask):
+    return causal.sample(CHAIN, 1, seed=ask.id, intervention=ask.intervention)
+
+
+@pytest.mark.parametrize("observed", [20, 0])
+def test_one_number_for_the_target_is_believed(observed):
+    campaign = campaign_of(budget=ExperimentBudget(n=2 if observed else 5), seed=2)
+    if observed:
+        campaign.tell_observations(causal.sample(CHAIN, observed, seed=1))
+    while (ask := campaign.ask()) is not None:
+        campaign.tell(ask, float(measured(ask)["y"][0]))
+    best = campaign.recommend()
+    (value,) = best.value.values()
+    assert best.expected == pytest.approx(-value, abs=0.4)
+    assert best.expected < -1.5
+    assert best.high - best.low < 2.0
+
+
+def test_a_column_that_answers_leave_out_does_not_hide_them():
+    campaign = campaign_of(budget=ExperimentBudget(n=2))
+    rows = causal.sample(CHAIN, 20, seed=1)
+    age = np.random.default_rng(0).normal(size=20)
+    campaign.tell_observations({**{n: rows[n] for n in rows.variables}, "age": age})
+    while (ask := campaign.ask()) is not None:
+        campaign.tell(ask, measured(ask))
+    best = campaign.recommend()
+    assert best.value == {"z": pytest.approx(3.0, abs=0.3)}
+    assert best.expected == pytest.approx(-3.0, abs=0.3)
+
+
+def test_worlds_that_foretell_experiments_are_likelier():
+    points = Points(((0,),), (np.array([[-1.0], [0.0], [1.0], [1.0]]),))
+    basis = Basis(np.zeros(1), np.ones(1))
+    gave = np.array([-1.0, 0.0, 1.0, 1.0])
+    outcomes = Outcomes(
+        points=points,
+        mean=gave,
+        error=np.full(4, 0.1),
+        expected=gave,
+        spread=np.ones(4),
+        order=np.arange(4),
+    )
+    worlds = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
+    logs, each = misfits(worlds, outcomes, basis, 1.0)
+    assert logs[0] > logs[2] > logs[3]
+    assert logs[1] == pytest.approx(logs[0], abs=0.1)
+    assert [one.size > 0 for one in each] == [False, False, True, True]
+
+
+def test_what_nobody_turned_was_constant_and_that_is_said():
+    told = {"x": (-2.0, 2.0), "q": (-3.0, 5.0)}
+    campaign = campaign_of(variables=told, budget=ExperimentBudget(n=2))
+    campaign.tell_observations(causal.sample(CHAIN, 20, seed=1))
+    known = campaign.look()
+    assert known.usual == {"q": 1.0}
+    # What was observed of the others counts though q is in no row.
+    y, z = known.names.index("y"), known.names.index("z")
+    assert known.belief.edges[y, z] + known.belief.edges[z, y] > 0.8
+    assert "they count as q = 1." in campaign.advise().why
+
+
+@pytest.mark.parametrize(
+    ("column", "usual"),
+    [
+        ([np.nan, np.nan, 3.0], {"x": 0.0}),  # measured only where it was set
+        ([2.0, np.nan, 3.0], {"x": 2.0}),
+        ([2.0, 1.0, np.nan], {}),  # an answer leaves it out, observed rows do not
+        ([2.0, 1.0, 3.0], {}),
+    ],
+)
+def test_what_varies_or_is_whole_is_not_filled_in(column, usual):
+    values = np.array([column, [1.0, 2.0, 3.0]]).T
+    intervened = np.zeros((3, 2), bool)
+    intervened[2, 0] = True
+    settings = campaign_of(budget=ExperimentBudget(n=2)).settings
+    assert usual_values(values, intervened, ("x", "y"), settings) == usual
