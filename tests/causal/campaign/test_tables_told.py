@@ -74,7 +74,10 @@ def test_observations_are_read_as_strictly_as_samples(campaign, table, message):
 
 def test_limits_that_nothing_keeps_are_said_wherever_it_recommends(campaign):
     best, advice = campaign.recommend(), campaign.advise()
-    why = "nothing is likely to keep harm <= 1: the recommendation does with probabil"
+    why = (
+        "nothing is likely to keep harm <= 1: the recommendation does with probability "
+        "0% and breaks least"
+    )
     assert best.keeps == 0
     assert best.right < 0.05
     page = _heading("name", campaign, advice, None).replace("&lt;", "<")
