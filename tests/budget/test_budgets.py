@@ -45,6 +45,8 @@ def test_frozen_hashable_and_back_from_plain_data(budget):
         (lambda: fx.SizeBudget(ratio=2, bytes=5), TypeError, "'bytes', 'ratio'"),
         (lambda: fx.SizeBudget("2x", ratio=3), TypeError, "already names a size"),
         (lambda: fx.SizeBudget("small"), ValueError, "got 'small'"),
+        (lambda: fx.SizeBudget("1e3"), ValueError, "'1e3' has no unit. Use one of B, "),
+        (lambda: fx.SizeBudget("6X"), ValueError, 'A ratio is written "6x", bits per'),
         (lambda: fx.SizeBudget(ratio=0), ValueError, "ratio must be > 0"),
         (lambda: fx.SizeBudget(rel_error=-1), ValueError, "rel_error must be >= 0"),
         (lambda: fx.SizeBudget(rel_error=2), ValueError, "rel_error must be at most 1"),

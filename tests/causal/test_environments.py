@@ -72,6 +72,37 @@ def test_other_interventions_have_their_known_means(name, values, expected):
     assert known == pytest.approx(expected, abs=5e-3)
 
 
+def test_regret_counts_only_where_the_best_was_sought():
+    linear = SCM.linear({"x": {}, "z": {}, "y": {"x": 1.0, "z": 1.0}}, target="y")
+    problem = environment_of(linear, (-0.1, 0.1))
+    assert problem.expected(intervene(x=-5.0)) == -5
+    with pytest.raises(ValueError, match=r"= -5\): 'x' is out of \[-0.1, 0.1\]"):
+        problem.regret(intervene(x=-5.0))
+    with pytest.raises(ValueError, match=r"sets 2 variables, but .* at most 1"):
+        problem.regret(intervene(x=-0.1, z=-0.1))
+    # Rounded to float32 an end is a little outside.
+    assert problem.regret(intervene(x=float(np.float32(-0.1)))) == pytest.approx(
+        0, abs=1e-6
+    )
+
+
+def test_models_tables_and_problems_show_themselves_in_a_line():
+    toy = environment("toy")
+    shown = "SCM(3 variables X, Z, Y; linear, function; target Y)"
+    assert repr(toy.scm) == shown
+    what = "minimise Y by X in [-5, 5], Z in [-5, 20]"
+    assert repr(toy) == f"Environment(toy: {what}; {shown})"
+    one = toy.sample(1, seed=0, intervention=intervene(Z=1))
+    shown = "rows of 3 variables X, Z, Y; 1 with an intervention"
+    assert repr(toy.sample(2, seed=0).concat(one)) == f"Samples(3 {shown})"
+    chain = causal.generate("chain", 9, family="mlp", seed=0)
+    names = "x0, x1, x2, x3, x4, x5, x6, x7, ..."
+    assert repr(chain) == f"SCM(9 variables {names}; mlp; target {chain.target})"
+    assert repr(environment("complete").scm).endswith("; target Y; hidden U1, U2)")
+    # Whatever JAX puts in the place of its arrays.
+    assert repr(jax.tree.map(lambda _: None, chain)) == repr(chain).replace(" mlp;", "")
+
+
 def test_hidden_causes_are_not_shown():
     problem = environment("complete")
     shown = problem.sample(3, seed=0).variables

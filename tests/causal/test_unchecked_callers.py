@@ -28,10 +28,21 @@ for case in (
     lambda: Samples(("x",), np.zeros((1, 1)), no(2, 1)),
     lambda: causal.simulate(scm.mechanisms, None, 3, causal.intervene(x=1.0)),
     lambda: causal.intervene(x="high"),
+    lambda: causal.intervene(x=np.array([1, 2])),
+    lambda: causal.intervene(x=1e300),
+    lambda: causal.intervene(x=1.0) | {"y": 1.0},
     lambda: causal.sample(scm, 3, seed=-1),
+    lambda: causal.sample(scm, 1.5, seed="a"),
+    lambda: causal.sample(scm, 3, seed=0, intervention={"x": 1.0}),
+    lambda: causal.generate("chain", 2.5, seed=0),
+    lambda: causal.generate_batch(1, d=(5, 3), seed=0),
+    lambda: causal.generate_batch(1, d=(3, 5), pad_to=4, seed=0),
     lambda: causal.default_surrogate().edges({"x": [1.0]}),
     lambda: causal.default_surrogate().edges(np.zeros((60, 3))),
     lambda: causal.likely_graph(np.zeros(3)),
+    lambda: causal.save_surrogate(scm, "s.fxz"),
+    lambda: causal.create_training_batch({"x": [1.0]}, scm, 2),
+    lambda: causal.convert_to_jax_batch(3),
     lambda: causal.train_surrogate(seed=0, steps=0),
     lambda: campaign(never=["xz"]),
     lambda: campaign(sets=["xz"]),
@@ -70,7 +81,7 @@ TypeError the equation of 'a' is 1.0: give a dict of weights ({} for no parents)
 function of parents and noise.
 TypeError weight 'a' of 'b' must be a number, not '2'.
 TypeError bias of 'a' must be a number, not None.
-ValueError noise_scale must be finite, got 1e+39.
+ValueError noise_scale is 1e+39, too large for float32: take a larger unit.
 ValueError a variable needs a name, not 3.
 ValueError variables must be given, each once; got ().
 ValueError variables must be given, each once; got ('x', 'x').
@@ -79,11 +90,23 @@ ValueError values has 1 rows and intervened 2: give both for every row.
 TypeError do(x = 1) has names and the arrays of a model have none: give \
 intervention.arrays(variables, D).
 TypeError value for 'x' must be a number, not 'high'.
-ValueError seed must be >= 0, got -1.
+TypeError value for 'x' must be a number, not array([1, 2]).
+ValueError value for 'x' is 1e+300, too large for float32: take a larger unit.
+TypeError unsupported operand type(s) for |: 'Intervention' and 'dict'
+ValueError seed must be a whole number >= 0, got -1.
+ValueError n must be a whole number >= 0, got 1.5.
+TypeError intervention must be of Intervention, got {'x': 1.0}: intervene(x=1.0) makes \
+one.
+ValueError d must be a whole number >= 1, got 2.5.
+ValueError d must go up from the least to the most, got (5, 3).
+ValueError pad_to must be >= 5, the most of d, got 4.
 TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
 TypeError samples must be a table with names, not ndarray: give \
 Samples.observed(names, array).
 ValueError edges has shape (3,), but must be (d, d), [parent, child].
+TypeError surrogate must be of Surrogate, got 's.fxz': it comes after the path.
+TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
+TypeError batch must be of TrainingBatch, got 3: create_training_batch makes one.
 ValueError steps must be >= 1, got 0.
 ValueError never holds 'xz': write a set of names, ('xz',).
 ValueError sets holds 'xz': write a set of names, ('xz',).

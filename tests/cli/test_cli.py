@@ -207,10 +207,12 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
     [
         ([], "give one size (--ratio 8"),
         (["--ratio", "2", "--size", "1KiB"], "give one size"),
-        (["--ratio", "-1"], "ratio must be > 0"),
-        (["--max-abs", "abc"], "--max-abs must be a number, such as 8 or 0.01, got"),
+        (["--ratio", "0"], "--ratio 0: ratio must be > 0"),
+        (["--max-abs", "abc"], "--max-abs abc: this must be a number, such as 8"),
         (["--bytes", "100"], "needs at least"),
-        (["--bytes", "1.5"], 'a size such as "2MiB"'),
+        (["--bytes", "1.5"], "--size (or --bytes) 1.5: bytes are whole"),
+        (["--bytes", "0"], "--size (or --bytes) 0: bytes must be > 0, got 0"),
+        (["--bytes", "9x", "--ratio", "9"], "give one size"),
         (["--ratio", "2", "--to", "m.safetensors"], "the original is never replaced"),
         (["--ratio", "2", "--to", "m.zip"], "ends in .fxz"),
         (["--ratio", "2", "--to", "there.fxz"], "there already; choose another"),
@@ -225,6 +227,12 @@ def test_what_compress_cannot_do_is_one_line(tmp_path, args, part):
     assert sorted(os.listdir(tmp_path)) == ["m.safetensors", "there.fxz"]
     assert path.read_bytes() == before
     assert (tmp_path / "there.fxz").read_bytes() == b"mine"
+
+
+def test_a_file_that_is_compressed_already_needs_another_name(tmp_path):
+    (tmp_path / "m.fxz").write_bytes(b"")
+    done = frugax("compress", "m.fxz", "--size", "6x", cwd=tmp_path)
+    assert_one_line(done, "m.fxz: these weights are compressed already; name a new")
 
 
 @pytest.fixture

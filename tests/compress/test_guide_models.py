@@ -10,7 +10,7 @@ from frugax.compress import (
     ModelCompressionAPI,
 )
 from frugax.compress.guide._csr import csr_of, packed, unpacked
-from frugax.errors import CorruptFileError
+from frugax.errors import ConfigError, CorruptFileError
 from guide_nets import net, normal
 
 torch = pytest.importorskip("torch")
@@ -63,6 +63,18 @@ def test_another_models_builder_is_refused_by_name(tmp_path):
         CompressedModel.load(tmp_path / "m.fxz", wider)
     with pytest.raises(TypeError, match="the builder gave int"):
         CompressedModel.load(tmp_path / "m.fxz", lambda: 3)
+    with pytest.raises(TypeError, match=r"that makes a model, .* got a Sequential"):
+        CompressedModel.load(tmp_path / "m.fxz", net())
+
+
+@pytest.mark.parametrize("device", ["banana", "tpu", "meta", "cuda:99"])
+def test_a_device_that_is_not_here_is_refused_before_the_work(device, tmp_path):
+    said = f"device is '{device}', which is of no use to torch here"
+    with pytest.raises(ConfigError, match=said):
+        ModelCompressionAPI(CompressionProfile(device=device)).compress(net())
+    (tmp_path / "m.fxz").write_bytes(b"")
+    with pytest.raises(ConfigError, match=said):
+        CompressedModel.load(tmp_path / "m.fxz", net, device=device)
 
 
 def test_a_damaged_model_file_is_refused(tmp_path):

@@ -83,7 +83,7 @@ def test_what_holds_no_values_is_named():
     def traced(w):
         compress.plan({"w": w}, SIX)
 
-    with pytest.raises(TypeError, match="leaf 'w' has no values that can be read"):
+    with pytest.raises(TypeError, match=r"leaf 'w' .* compress outside of these"):
         jax.make_jaxpr(traced)(jnp.ones(2))
 
 

@@ -18,6 +18,11 @@ def test_written_whole_with_its_folder_and_an_ordinary_mode(tmp_path):
     assert path.stat().st_mode == plain.stat().st_mode
 
 
+def test_no_name_is_no_file():
+    with pytest.raises(OutputError, match="cannot write '': this names no file"):
+        files.write_whole("", b"")
+
+
 def test_if_the_block_raises_the_old_content_stays(tmp_path):
     path = tmp_path / "file"
     files.write_whole(path, b"old")

@@ -55,19 +55,18 @@ class SizeBudget:
                 )
             if bytes is not None or ratio is not None or bits_per_weight is not None:
                 raise TypeError(f"SizeBudget({text!r}) already names a size.")
-            number = re.fullmatch(r"\s*([\d.]+)\s*(x|bpw)\s*", text)
-            try:
-                if number is None:
+            number = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(x|bpw)\s*", text)
+            if number is None:
+                try:
                     bytes = parse_bytes(text, name="size")
-                elif number[2] == "x":
-                    ratio = float(number[1])
-                else:
-                    bits_per_weight = float(number[1])
-            except ValueError as e:
-                raise ValueError(
-                    f'size must be a ratio such as "6x", a size such as "2MiB" or '
-                    f'bits per weight such as "4bpw", got {text!r}.'
-                ) from e
+                except ValueError as e:
+                    raise ValueError(
+                        f'{e} A ratio is written "6x", bits per weight "4bpw".'
+                    ) from e
+            elif number[2] == "x":
+                ratio = float(number[1])
+            else:
+                bits_per_weight = float(number[1])
         sizes = {"bytes": bytes, "ratio": ratio, "bits_per_weight": bits_per_weight}
         errors = {"rel_error": rel_error, "max_abs": max_abs}
         named = [

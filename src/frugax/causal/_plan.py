@@ -95,10 +95,19 @@ def plan(
         raise ValueError(f"names must be given, each once; got {list(names)!r:.200}.")
     means, stds = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     for what, values in (("mean", means), ("std", stds)):
-        if values.shape != (len(names),) or not np.isfinite(values).all():
-            raise ValueError(f"{what} needs a finite number for each of {len(names)}.")
-    if (stds < 0).any() or not math.isfinite(best):
-        raise ValueError("std must be >= 0 and best finite.")
+        if values.shape != (len(names),):
+            raise ValueError(
+                f"{what} has shape {values.shape}, but there are {len(names)} names: "
+                "give a number for each."
+            )
+        for name, value in zip(names, values.tolist(), strict=True):
+            if not math.isfinite(value) or (what == "std" and value < 0):
+                least = ">= 0 and " if what == "std" else ""
+                raise ValueError(
+                    f"{what} of {name!r} must be {least}finite, got {value}."
+                )
+    if not math.isfinite(best):
+        raise ValueError(f"best must be finite, got {best}.")
     _check_prices(names, budget)
     prices = [budget.price(name) for name in names]
     if budget.cost is not None and min(prices) > budget.cost:

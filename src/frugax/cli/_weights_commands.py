@@ -1,9 +1,10 @@
 """The commands about files of weights: compress, decompress, verify, inspect."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.markup import escape
@@ -51,7 +52,7 @@ def compress(
         file: the weights.
         to: the compressed file; by default the same name with .fxz.
         size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
-            weight.
+            weight, or 8x for a ratio.
         ratio: how many times smaller the file must be.
         rel_error: largest relative error over all weights; 0 is exact.
         max_abs: largest error of any one weight; 0 is exact.
@@ -67,6 +68,10 @@ def compress(
     if budget is None:
         raise ConfigError(_LIMITS.format("compress"))
     _must_exist(file)
+    if to is None and file.suffix == ".fxz":
+        raise ConfigError(
+            f"{file}: these weights are compressed already; name a new file with --to."
+        )
     target = to or file.with_suffix(".fxz")
     if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
         raise ConfigError(
@@ -113,8 +118,8 @@ def decompress(
         file: the compressed weights.
         to: the file to write, .safetensors or .npz; by default the same name with
             .safetensors, which holds no complex128, as .npz holds no bfloat16.
-        size: of a progressive file read only so much, the best of it: 2MiB, 2000000
-            or 4bpw.
+        size: of a progressive file read only so much, the best of it: 2MiB, 2000000,
+            4bpw or 8x.
         ratio: read so many times less than the weights take.
         rel_error: read no more than this relative error over all weights needs.
         max_abs: read no more than this error of any one weight needs.
@@ -238,36 +243,41 @@ def _budget(
     Raises:
         ConfigError: they do not go together, or one is out of its range.
     """
-    if size is None and ratio is None and rel_error is None and max_abs is None:
+    given = {"size": size, "ratio": ratio, "rel_error": rel_error, "max_abs": max_abs}
+    stated = {name: text for name, text in given.items() if text is not None}
+    if not stated:
         return None
-    smaller = _number(command, "ratio", ratio)
-    relative = _number(command, "rel-error", rel_error)
-    largest = _number(command, "max-abs", max_abs)
-    try:
-        if size is None:
-            return SizeBudget(ratio=smaller, rel_error=relative, max_abs=largest)
-        # A plain number is bytes, though a size in text would want a unit.
-        size = f"{size}B" if size.isdecimal() else size
-        return SizeBudget(size, ratio=smaller, rel_error=relative, max_abs=largest)
-    except TypeError as e:
-        raise ConfigError(_LIMITS.format(command)) from e
-    except ValueError as e:
-        raise ConfigError(f"frugax {command}: {e}") from e
+    if {"size", "ratio"} <= stated.keys() or {"rel_error", "max_abs"} <= stated.keys():
+        raise ConfigError(_LIMITS.format(command))
+    limits: dict[str, Any] = {}
+    for name, text in stated.items():
+        option = "size (or --bytes)" if name == "size" else name.replace("_", "-")
+        try:
+            part = dataclasses.asdict(_limit(name, text))
+        except ValueError as e:
+            raise ConfigError(f"frugax {command}: --{option} {text}: {e}") from e
+        limits |= {field: value for field, value in part.items() if value is not None}
+    return SizeBudget(**limits)
 
 
-def _number(command: str, option: str, text: str | None) -> float | None:
-    """The number that was written for an option.
+def _limit(name: str, text: str) -> SizeBudget:
+    """What one option states.
 
     Raises:
-        ConfigError: it is none.
+        ValueError: it is no number, or out of its range.
     """
     try:
-        return None if text is None else float(text)
+        number = float(text)
     except ValueError as e:
-        raise ConfigError(
-            f"frugax {command}: --{option} must be a number, such as 8 or 0.01, got "
-            f"{text!r}."
-        ) from e
+        if name == "size":
+            return SizeBudget(text)
+        raise ValueError("this must be a number, such as 8 or 0.01.") from e
+    if name != "size":
+        limit: dict[str, Any] = {name: number}
+        return SizeBudget(**limit)
+    if not number.is_integer():
+        raise ValueError("bytes are whole; other units are written as in 2MiB.")
+    return SizeBudget(bytes=int(number))
 
 
 def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
@@ -322,6 +332,8 @@ def _must_exist(file: Path) -> None:
     """
     if not file.is_file():
         what = "this is a folder" if file.is_dir() else "there is no such file"
+        if file == Path():
+            what = "this folder, or no name at all: name a file"
         raise ConfigError(f"{file}: {what}.")
 
 

@@ -124,6 +124,8 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
         array = np.asarray(leaf)
     except (TypeError, RuntimeError) as e:  # JAX's, in a traced function or deleted
         why = str(e).partition("\n")[0]
+        if type(e).__name__ == "TracerArrayConversionError":
+            why = "it is traced by jit, grad or vmap: compress outside of these."
         raise TypeError(f"{place} has no values that can be read: {why}") from e
     if array.dtype == object and str(leaf.dtype) != "object":
         raise TypeError(

@@ -68,4 +68,21 @@ def choose(
         draft = min(search.exact, draft, key=lambda found: found.length)
     if limit is None or draft.length <= limit:
         return draft
-    refuse(search, draft, limit, budget)
+    in_size = None
+    if not only_size:
+        # The best choice in a size and the shortest file found within an error are two
+        # searches: what the one finds the other may miss by a little.
+        in_size = search.within_bytes(limit)
+        if in_size.length <= limit and _errs_within(in_size, budget):
+            return in_size
+    refuse(search, draft, limit, budget, in_size)
+
+
+def _errs_within(draft: Draft, budget: SizeBudget) -> bool:
+    return all(
+        most is None or found <= most
+        for found, most in (
+            (draft.rel_error, budget.rel_error),
+            (draft.max_abs, budget.max_abs),
+        )
+    )

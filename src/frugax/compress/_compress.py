@@ -13,6 +13,7 @@ from ._choose import choose
 from ._draft import Draft, Progress, draft_of, limit_of
 from ._layered import LayeredSource
 from ._measure import measured, report_of
+from ._path import check_path
 from ._plan import CompressPlan, plan_of
 from ._progress import check_progress
 from ._report import CompressReport
@@ -100,7 +101,7 @@ def compress(
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
         TypeError: a leaf is no array, or of a dtype that no file can hold; or the
-            progress is no function.
+            plan is none, or the progress no function.
         ValueError: the plan is for other weights or another budget.
 
     >>> import frugax
@@ -152,11 +153,12 @@ def save(
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
         OutputError: the file could not be written.
         TypeError: a leaf is no array, or of a dtype that no file can hold; or the
-            progress is no function.
+            plan is none, or the progress no function.
         ValueError: the plan is for other weights or another budget, or `path` is the
             mapped file that a tensor is read from.
     """
     told = _rising(progress)
+    check_path(path)
     check_not_input(path, tree)
     draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
     tensors = measured(draft)
@@ -203,6 +205,11 @@ def _draft(
     progressive: bool,
 ) -> Draft:
     check_budget(budget, SizeBudget)
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(plan, CompressPlan | None):
+        raise TypeError(
+            f"plan must be what frugax.compress.plan gave, got {plan!r:.60}."
+        )
     if plan is not None:
         progressive = any(tensor.codec == "planes" for tensor in plan.tensors)
     sources, structure = _sources(tree, progressive=progressive)

@@ -18,8 +18,9 @@ def error_weights(
     """The weight of each float tensor's squared error.
 
     Raises:
+        TypeError: what is given is no mapping of numbers.
         ValueError: a name that no tensor has, a tensor without one, or a weight that
-            is negative or no number.
+            is negative or not finite.
     """
     if sensitivity is None:
         return _by_size([source for source in sources if source.quantisable])
@@ -38,11 +39,23 @@ def _by_size(floats: Sequence[Source]) -> dict[str, float]:
 def _by_sensitivity(
     sources: Sequence[Source], given: Mapping[str, float]
 ) -> dict[str, float]:
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            "sensitivity must be numbers by name, as frugax.compress.sensitivity_of "
+            f"gives them, got {given!r:.60}."
+        )
     names = {source.name for source in sources}
     for name, weight in given.items():
         if name not in names:
             raise ValueError(f"sensitivity names {name!r}, which is no tensor.")
-        if not 0 <= weight < math.inf:
+        try:
+            sound = 0 <= weight < math.inf
+        except TypeError as e:
+            raise TypeError(
+                f"sensitivity of {name!r} must be a number, got {weight!r}."
+            ) from e
+        if not sound:
             raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
     missing = [s.name for s in sources if s.energy and s.name not in given]
     if missing:

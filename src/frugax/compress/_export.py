@@ -4,6 +4,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ._arrays import dtype_named
 from ._draft import Progress
 from ._file import CompressedFile
 from ._open import open_file
+from ._path import check_path
 from ._progress import check_progress
 from ._records import Record
 from ._weights import SAFETENSORS
@@ -31,7 +33,7 @@ def export_safetensors(
 
     Args:
         file: the compressed weights.
-        to: the file to write, whole or not at all.
+        to: the file to write, whole or not at all; one that is there is replaced.
         budget: how much of a progressive file to read; see `frugax.compress.open`.
         progress: called with the share that is done, in [0, 1], and what is being done.
 
@@ -42,11 +44,12 @@ def export_safetensors(
         OutputError: `to` cannot be written.
         UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
             that `.safetensors` has no place for.
-        ValueError: `to` is `file` itself.
+        TypeError: a path is none, or the progress no function.
+        ValueError: `to` is `file` itself, or does not end in `.safetensors`.
     """
     place = os.fspath(file)
     kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    with _opened(file, to, budget, progress) as compressed:
+    with _opened(file, to, ".safetensors", budget, progress) as compressed:
         header: dict[str, object] = {}
         at = 0
         # As `safetensors` itself orders them: the widest first, so all are aligned.
@@ -91,9 +94,10 @@ def export_npz(
 
     Raises:
         UnsupportedFileError: a name or a dtype has no place in an `.npz` file.
+        ValueError: `to` does not end in `.npz`.
     """
     place = os.fspath(file)
-    with _opened(file, to, budget, progress) as compressed:
+    with _opened(file, to, ".npz", budget, progress) as compressed:
         records = compressed.header.tensors
         for record in records:
             if dtype_named(record.dtype).kind == "V":  # written as bytes of no meaning
@@ -124,21 +128,25 @@ def export_npz(
 def _opened(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
+    suffix: str,
     budget: SizeBudget | None,
     progress: Progress | None,
 ) -> CompressedFile:
     """The weights, to be written into another file.
 
     Raises:
-        TypeError: the progress is no function.
-        ValueError: `to` is `file` itself.
+        TypeError: a path is none, or the progress no function.
+        ValueError: `to` is `file` itself, or named as another kind of file.
     """
     check_progress(progress)
+    check_path(to)
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(
             f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "
             "another."
         )
+    if Path(to).suffix != suffix:  # by which it is read again
+        raise ValueError(f"{os.fspath(to)}: the file must end in {suffix}.")
     return open_file(file, budget=budget)
 
 

@@ -7,6 +7,7 @@ from frugax.errors import InfeasibleBudgetError
 
 from ._best_ratio import best_ratio
 from ._draft import Draft
+from ._error import rounded_up
 from ._plan import plan_of
 from ._step_search import StepSearch
 
@@ -14,7 +15,11 @@ _LARGER = "allow a larger error: "
 
 
 def refuse(
-    search: StepSearch, draft: Draft, limit: int, budget: SizeBudget
+    search: StepSearch,
+    draft: Draft,
+    limit: int,
+    budget: SizeBudget,
+    in_size: Draft | None,
 ) -> NoReturn:
     """Say that no file is within the budget, what can be reached, and what would help.
 
@@ -23,6 +28,7 @@ def refuse(
         draft: the shortest file within the error, if there is one in the budget.
         limit: the longest file allowed; shorter than the draft.
         budget: what was asked for.
+        in_size: the best file found of the size; None if no error was asked for.
 
     Raises:
         InfeasibleBudgetError: always.
@@ -31,9 +37,8 @@ def refuse(
     only_size = budget.rel_error is None and budget.max_abs is None
     instead = hint(search, draft, limit, only_size=only_size)
     if budget.rel_error is not None:
-        in_size = search.within_bytes(limit)
-        if in_size.length <= limit:
-            reachable["rel_error"] = in_size.rel_error
+        if in_size is not None and in_size.length <= limit:
+            reachable["rel_error"] = rounded_up(in_size.rel_error)
     elif budget.max_abs is not None:
         least = search.least_max_abs(limit, draft, above=budget.max_abs)
         if least is not None:
@@ -54,13 +59,14 @@ def refuse(
     )
     raise InfeasibleBudgetError(
         f"{asked}the smallest file of these weights"
-        + ("" if only_size else " within the error"),
+        + ("" if only_size else " that was found within the error"),
         needed=draft.length,
         limit=limit,
         unit="bytes",
         hint=instead,
         best=plan_of(draft, budget),
         reachable=reachable | best,
+        proven=only_size,
     )
 
 

@@ -8,6 +8,7 @@ from frugax.typing import PyTree
 
 from ._file import CompressedFile
 from ._mapped import map_file
+from ._path import check_path
 
 
 def open_file(
@@ -30,9 +31,11 @@ def open_file(
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
         InfeasibleBudgetError: no prefix is within the budget.
-        TypeError: the budget is no `SizeBudget`.
+        TypeError: the path is none (bytes of a file are for `decompress`), or the
+            budget no `SizeBudget`.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
     """
+    check_path(path)
     if os.stat(path).st_size == 0:  # which cannot be mapped
         raise CorruptFileError(f"{os.fspath(path)}: the file is empty.")
     mapped = map_file(path)

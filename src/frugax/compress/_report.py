@@ -10,7 +10,6 @@ from frugax.budget import (
     SizeBudget,
     Spend,
     Verdict,
-    amount,
     format_bytes,
     table,
     to_plain,
@@ -131,7 +130,7 @@ class CompressReport:
                 t.name or "(the array)",
                 f"{t.dtype}{list(t.shape)}",
                 t.codec,
-                amount(t.bytes, "bytes"),
+                f"{t.bytes:,}",
                 f"{t.rel_error:.2g}" if t.rel_error else "exact",
                 "-" if t.bound_gap_db is None else f"{t.bound_gap_db:.2f} dB",
             ]
@@ -180,7 +179,8 @@ def gap_line(gap: float | None) -> str:
     """What is said of an allocation's gap; nothing if there is none."""
     if gap is None:
         return ""
-    return f"\nno other choice of these options is better than {100 * gap:.2g}%"
+    by = f"more than {100 * gap:.2g}% better" if gap else "better"
+    return f"\nby estimate no other choice of these options is {by}"
 
 
 def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
@@ -193,7 +193,10 @@ def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
     Args:
         rel_error: ||decoded - original|| / ||original||; > 0.
         stored_bytes: bytes spent on the tensor.
-        size: how many numbers it has.
+        size: how many numbers it has; > 0.
+
+    Raises:
+        ValueError: the error or the size is not above 0: the bound knows no such.
 
     References:
         Shannon 1959, IRE National Convention Record 4, 142-163.
@@ -201,5 +204,10 @@ def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
     >>> round(gap_to_bound_db(rel_error=2**-4, stored_bytes=500, size=1000), 2)
     0.0
     """
+    if not (rel_error > 0 and size > 0):
+        raise ValueError(
+            "gap_to_bound_db needs rel_error and size above 0, got "
+            f"{rel_error} and {size}: what is exact, or empty, is not on the bound."
+        )
     bits = 8 * stored_bytes / size
     return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits

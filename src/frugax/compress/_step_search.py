@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._draft import Draft, Progress, draft_of
-from ._error import relative
+from ._error import relative, rounded_up
 from ._meet import meet
 from ._quantised import MOST_STEP, Step, step_below
 from ._scales import Scales
@@ -16,7 +16,7 @@ from ._writer import write
 
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
-_CLOSE_ERROR = 0.03  # in powers of two: 2% below the error allowed
+_CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
 _MOST_FILES = 8
 # Below this share of the original bytes it may be that no file is short enough.
 _TIGHT = 0.05
@@ -156,7 +156,7 @@ class StepSearch:
             goal,
             self.scales.coarsest,
             self.scales.finest,
-            tolerance=_CLOSE_ERROR / 4,
+            tolerance=_CLOSE_ERROR,
         )
 
         def miss(draft: Draft) -> float:
@@ -190,6 +190,8 @@ class StepSearch:
     def least_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
         """About the least largest error in `limit` bytes; None if none was found.
 
+        It is one that `within_max_abs` gives such a file for, not that of the file.
+
         Args:
             limit: bytes of the file.
             draft: a file that is longer.
@@ -205,10 +207,10 @@ class StepSearch:
         for _ in range(_MOST_FILES):
             # A step twice as large takes about a bit less for each number.
             bits = 8 * (draft.length - 0.99 * limit) / weights
-            above *= 2 ** max(-1.0, min(16.0, bits))
+            above = rounded_up(above * 2 ** max(-1.0, min(16.0, bits)))
             draft = self.within_max_abs(above)
             if draft.length <= limit:
-                best = min(draft.max_abs, best or math.inf)
+                best = min(above, best or math.inf)
                 if draft.length > 0.97 * limit:
                     break
         return best

@@ -14,6 +14,7 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from ._arrays import DTYPE_NAMES, dtype_named
 from ._mapped import map_file
 from ._open import open_file
+from ._path import check_path
 
 # https://huggingface.co/docs/safetensors: dtype names there, and ours.
 SAFETENSORS = {
@@ -42,8 +43,10 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     Raises:
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
+        TypeError: the path is none.
         UnsupportedFileError: it is of another kind, or holds what is no weight.
     """
+    check_path(path)
     path = Path(path)
     match "" if path.is_dir() else path.suffix:
         case ".safetensors":
@@ -65,17 +68,30 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as opened:
-            file = np.load(opened, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array alone: name it .npy")
-            with file:
+    # Not `np.load` of anything: what is no zip it takes for a pickle, and says how to
+    # run it.
+    with path.open("rb") as opened:
+        start = opened.read(4)
+        if start and not start.startswith(b"PK"):
+            what = "name it by what it is, or write it again with np.savez"
+            if start == b"\x93NUM":
+                what = "it holds one array alone; np.savez gives arrays their names"
+            raise UnsupportedFileError(f"{path}: this is no .npz file: {what}.")
+        opened.seek(0)
+        try:
+            with np.load(opened, allow_pickle=False) as file:
                 found = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError, zlib.error) as e:
-        raise CorruptFileError(f"{path}: the file is damaged: {e}.") from e
-    except ValueError as e:
-        raise UnsupportedFileError(f"{path}: not an .npz file of arrays: {e}") from e
+        except (zipfile.BadZipFile, EOFError, zlib.error) as e:
+            raise CorruptFileError(
+                f"{path}: the file is damaged or cut off ({e}): copy it again."
+            ) from e
+        except ValueError as e:  # of what stands in the zip
+            what = str(e)
+            if "allow_pickle" in what:
+                what = "pickled objects are never read: save arrays of numbers."
+            raise UnsupportedFileError(
+                f"{path}: not an .npz file of arrays: {what}"
+            ) from e
     for name, array in found.items():
         if not isinstance(array, np.ndarray):  # a member that is no .npy: its bytes
             raise UnsupportedFileError(
@@ -109,7 +125,9 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
             continue
         if entry["dtype"] not in SAFETENSORS:
             raise UnsupportedFileError(
-                f"{path}: tensor {name!r} has the dtype {entry['dtype']}."
+                f"{path}: tensor {name!r} has the dtype {entry['dtype']}, which cannot "
+                f"be read: convert it to one of {', '.join(SAFETENSORS)}, or leave it "
+                "out."
             )
         dtype = dtype_named(SAFETENSORS[entry["dtype"]])
         first, end = entry["data_offsets"]

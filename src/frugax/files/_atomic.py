@@ -66,6 +66,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         OutputError: no space, no permission, or something in the way.
     """
     target = Path(path)
+    if not target.name:
+        raise OutputError(
+            f"cannot write {os.fspath(path)!r}: this names no file; name one."
+        )
     folder = make_folder(target.parent)
     temporary: Path | None = None
     try:

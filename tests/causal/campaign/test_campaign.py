@@ -11,7 +11,7 @@ from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign, Entry, Failed, _file, drive, simulated
 from frugax.causal.campaign._advice import interval
 from frugax.causal.campaign._known import _promising
-from frugax.errors import CorruptFileError, FrugaxError
+from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from tiers import mostly_thorough
 
 CHAIN = causal.SCM.linear(
@@ -278,8 +278,10 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
         path.write_bytes(junk)
         with pytest.raises(CorruptFileError, match="it is no archive of arrays"):
             Campaign.load(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"none: there is no such file\. Give"):
         Campaign.load(tmp_path / "none")
+    with pytest.raises(OutputError, match=r"new.c: there is no folder .*new\. Make it"):
+        campaign.keep(tmp_path / "new" / "c")
     # By hand: a limit below what is set aside.
     plain = campaign._state
     two = (*plain.entries, dataclasses.replace(plain.entries[0], id=1))

@@ -22,6 +22,16 @@ def test_what_is_derived():
     assert _posterior((1.0, 0.0, 0.0)).entropy == 0
 
 
+def test_only_what_can_be_a_parent_is_asked_for():
+    p = _posterior()
+    for wrong in ("y", "q"):
+        with pytest.raises(
+            ValueError, match=f"'{wrong}' cannot be .* of 'y', only a, b"
+        ):
+            p.prob({"a", wrong})
+    assert p.given(forbidden="b").prob({"b"}) == 0
+
+
 def test_distance_is_total_variation():
     assert _posterior().distance(_posterior()) == 0
     other = ParentSetPosterior(

@@ -44,6 +44,9 @@ def test_no_set_of_parents_is_left_out():
             edges[data.index(name), data.index("z")], abs=1e-4
         )
     known = surrogate.posterior(data, "z", required=["x"], forbidden=["u"])
+    assert known.prob({"u"}) == 0
+    with pytest.raises(ValueError, match=r"'Q' cannot .* 'z', only x, y, u, v: mend"):
+        known.prob({"Q"})
     assert all("x" in s and "u" not in s for s in known.parent_sets)
 
 
@@ -119,6 +122,8 @@ def test_files(tmp_path):
     compress.save(tmp_path / "u.fxz", arrays, SizeBudget(max_abs=0))
     with pytest.raises(CorruptFileError, match=r"edge is not of shape \(4, 1\)"):
         causal.load_surrogate(tmp_path / "u.fxz")
+    with pytest.raises(FileNotFoundError, match=r"v\.fxz: No such file .* save_surr"):
+        causal.load_surrogate(tmp_path / "v.fxz")
     with pytest.raises(ValueError, match="temperature"):
         surrogate.with_temperature(0.0)
 

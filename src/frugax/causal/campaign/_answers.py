@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from frugax.causal.data import Samples
+from frugax.causal.data import FLOAT32_STEPS, Samples
 
 
 def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
@@ -142,7 +142,9 @@ def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
     if len(seen) < 2:
         return
     largest = np.abs(seen).max()
-    if largest >= 2**24 and seen.std() < 300 * np.spacing(np.float32(largest)):
+    if largest >= 2**24 and seen.std() < FLOAT32_STEPS * np.spacing(
+        np.float32(largest)
+    ):
         raise ValueError(
             f"{name!r} is so far from 0 that float32 loses what its values differ by "
             f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "

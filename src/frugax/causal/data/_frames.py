@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
 # What an intervention column may say where nothing was changed.
 _NOTHING = {*_MISSING, "-", "observational", "observation", "obs", "control"}
+# A spread of fewer steps of float32 than this would have some 1 % of it from rounding.
+FLOAT32_STEPS = 30
 
 
 def arrays_of(
@@ -92,8 +94,8 @@ def as_float32(
         variables: names of the columns.
 
     Raises:
-        ValueError: a value is too large for float32, or a column is so far from 0 that
-            float32 loses what its values differ by.
+        ValueError: a value is too large for float32, or a column is so small or so far
+            from 0 that float32 loses what its values differ by.
     """
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
@@ -105,16 +107,25 @@ def as_float32(
                 f"{name!r} is {column[row]:g} in row {row}, too large for float32: "
                 "give it in a larger unit."
             )
-        known = np.isfinite(column)
-        rounded = kept[known].astype(np.float64) - column[known]
-        # A constant column has nothing to lose. The mean of what is left, as squares of
-        # values near the largest of float64 would overflow.
-        spread = np.std(column[known] - column[known].mean()) if known.any() else 0.0
-        if spread > 0 and np.std(rounded) > 1e-3 * spread:
+        known = column[np.isfinite(column)]
+        if not len(known):
+            continue
+        rounded = kept[np.isfinite(column)].astype(np.float64) - known
+        # A constant column has nothing to lose. Scaled, as squares of the largest and
+        # smallest values would leave the range of float64.
+        size = np.abs(known).max() or 1.0
+        spread = np.std(known / size - (known / size).mean())
+        if spread > 0 and np.std(rounded / size) > spread / FLOAT32_STEPS / 12**0.5:
+            small = size < np.finfo(np.float32).tiny
+            why = "small" if small else "far from 0"
             raise ValueError(
-                f"{name!r} is so far from 0 that float32 loses what its values differ "
-                f"by (mean {column[known].mean():g}, spread {spread:.3g}): subtract a "
-                "constant, for example its mean, first."
+                f"{name!r} is so {why} that float32 loses what its values differ by "
+                f"(mean {known.mean():g}, spread {spread * size:.3g}): "
+                + (
+                    "give it in a smaller unit."
+                    if small
+                    else "subtract a constant, for example its mean, first."
+                )
             )
     return narrow
 

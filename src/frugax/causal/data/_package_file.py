@@ -28,9 +28,14 @@ def package_file(
 
     Raises:
         CorruptFileError: the wheel is damaged, or its file too large to be the one.
-        FileNotFoundError: there is a package, but not with this file.
+        FileNotFoundError: there is a package, but not with this file; or no source.
         MissingExtraError: no source is given and the package is not installed.
     """
+    if source is not None and not Path(source).exists():
+        raise FileNotFoundError(
+            f"source: there is no {os.fspath(source)}. Give the path of a wheel of "
+            f"{package}, or of the folder that it lies in."
+        )
     if source is not None and Path(source).is_file():
         return _from_wheel(Path(source), f"{package}/{inside}")
     if source is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from .._shown import count_and_names
 from ._csv import columns_of_csv
 from ._frames import arrays_of, as_float32
 
@@ -56,6 +57,15 @@ class Samples:
                 f"{self.variables[column]!r} is infinite in row {row}: mark what is "
                 "missing with NaN, and take out what cannot be."
             )
+
+    def __repr__(self) -> str:
+        parts = {
+            "with an intervention": int(self.intervened.any(1).sum()),
+            "with a missing value": int(np.isnan(self.values).any(1).sum()),
+        }
+        some = "".join(f"; {count} {what}" for what, count in parts.items() if count)
+        rows = f"{len(self)} row{'s' if len(self) != 1 else ''}"
+        return f"Samples({rows} of {count_and_names(self.variables)}{some})"
 
     @classmethod
     def observed(cls, variables: Sequence[str], values: Any) -> "Samples":

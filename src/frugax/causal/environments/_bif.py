@@ -44,7 +44,7 @@ class StateTable:
         np_or_jnp: Any = np if isinstance(noise, np.ndarray) else jnp
         row = np_or_jnp.zeros(noise.shape, "int32")
         for name, size in zip(self.parents, self.sizes, strict=True):
-            # An intervention may set a parent to what is no state: the nearest counts.
+            # What arrays set in `simulate` is not checked: the nearest state counts.
             state = np_or_jnp.clip(np_or_jnp.round(parents[name]), 0, size - 1)
             row = row * size + state.astype("int32")
         table = np_or_jnp.asarray(self.cumulative.reshape(-1, len(self.states)))

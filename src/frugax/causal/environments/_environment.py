@@ -32,7 +32,8 @@ class Environment:
         ranges: the variables that may be set, and from where to where.
         minimise: whether a small target is good.
         largest_set: how many variables one experiment may set.
-        mean: the target's expectation; `expected` asks it for one intervention.
+        mean: the target's expectation at many points at once, from arrays of values by
+            name; `expected` asks it for one intervention.
         grid: points of the search for the optimum along one variable.
     """
 
@@ -43,6 +44,14 @@ class Environment:
     largest_set: int = 2
     mean: Mean
     grid: int = 1201
+
+    def __repr__(self) -> str:
+        wants = "minimise" if self.minimise else "maximise"
+        ranges = (f"{n} in [{a:g}, {b:g}]" for n, (a, b) in self.ranges.items())
+        return (
+            f"Environment({self.name}: {wants} {self.target} by {', '.join(ranges)}; "
+            f"{self.scm!r})"
+        )
 
     @property
     def target(self) -> str:
@@ -74,14 +83,30 @@ class Environment:
         return float(self.mean(values)[0])
 
     def regret(self, intervention: Intervention | None = None) -> float:
-        """How much worse than the best its expected target is; >= 0 within the ranges.
+        """How much worse than the best its expected target is; >= 0.
 
         Args:
             intervention: which variables are set; nothing by default.
 
         Raises:
-            ValueError: it does more than to set variables that have a range.
+            ValueError: it does more than to set variables within their ranges, or sets
+                more of them at once than `largest_set`.
         """
+        values = {} if intervention is None else intervention.values
+        for name, value in values.items():
+            low, high = self.ranges.get(name, (-np.inf, np.inf))  # `expected` refuses
+            slack = 1e-6 * (high - low)  # float32's rounding of an end
+            if not low - slack <= value <= high + slack:
+                raise ValueError(
+                    f"{intervention}: {name!r} is out of [{low:g}, {high:g}], where "
+                    "the best was sought that regret counts from; `expected` has no "
+                    "such limits."
+                )
+        if len(values) > self.largest_set:
+            raise ValueError(
+                f"{intervention} sets {len(values)} variables, but the best that "
+                f"regret counts from sets at most {self.largest_set}: see largest_set."
+            )
         gap = self.expected(intervention) - self.optimum
         return gap if self.minimise else -gap
 

@@ -31,7 +31,7 @@ def load_network(
     Linear networks (`ecoli70`, `arth150`, `magic-niab`, `magic-irri`) have their
     coefficients and variances. The values of discrete ones (`asia`, `sachs`, `alarm`,
     `child`, `insurance`...) are numbers of states, from 0; what these are called says
-    `scm.functions[scm.index(name)].states`.
+    `scm.states(name)`.
 
     Args:
         name: a file that ends in `.json`, `.bif` or `.bif.gz`; or the name of a network
@@ -47,7 +47,14 @@ def load_network(
     """
     where = os.fspath(name)
     if where.endswith(_ENDINGS):
-        return _parse(Path(where).read_bytes(), where)
+        try:
+            content = Path(where).read_bytes()
+        except OSError as error:
+            raise type(error)(
+                f"{where}: {error.strerror or error}. Give the path of a network's "
+                "file, or for one of pgmpy's its name without an ending."
+            ) from error
+        return _parse(content, where)
     if Path(where).suffix and Path(where).exists():
         raise UnsupportedFileError(
             f"{where}: networks are read from files that end in {', '.join(_ENDINGS)}."
@@ -57,10 +64,13 @@ def load_network(
         try:
             content = package_file("pgmpy", inside, source)
         except FileNotFoundError:
+            if source is not None and not Path(source).exists():
+                raise
             continue
         return _parse(content, inside)
     raise FileNotFoundError(
-        f"pgmpy has no network {where!r}; a file must end in {', '.join(_ENDINGS)}."
+        f"this pgmpy has no network {where!r}; a file of yours must end in "
+        f"{', '.join(_ENDINGS)}."
     )
 
 

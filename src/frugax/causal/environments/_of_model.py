@@ -34,7 +34,7 @@ def environment_of(
 
     Raises:
         ValueError: the model has no target, or a range is for no variable that may be
-            set or is empty.
+            set, is empty, or is of a discrete one.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": -2.0}}, target="y")
@@ -52,6 +52,11 @@ def environment_of(
             raise ValueError(
                 f"ranges has {name!r}, which cannot be set: it may be "
                 f"{', '.join(free):.200}."
+            )
+        if states := scm.states(name):
+            raise ValueError(
+                f"{name!r} has the states {', '.join(states):.200} and no range to "
+                "search: compare them by expectation(scm, target, values)."
             )
         if not -np.inf < low < high < np.inf:
             raise ValueError(f"range of {name!r} must go up, not from {low} to {high}.")

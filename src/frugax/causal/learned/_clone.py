@@ -8,10 +8,10 @@ import optax
 
 from frugax import train
 
+from .._numbers import check_kind, check_real, check_whole
 from ._experts import Demonstrations
 from ._features import features
 from ._network import Weights, log_policy
-from ._numbers import check_kind, check_real, check_whole
 from ._policy import AcquisitionPolicy
 
 _MOST_MOMENTS = 1 << 16

@@ -21,10 +21,10 @@ from jaxtyping import Bool, Float, Int
 
 from frugax import train
 
+from .._numbers import check_kind, check_real, check_whole
 from ._experts import Demonstrations
 from ._game import play
 from ._network import Weights, entropy_of, log_policy
-from ._numbers import check_kind, check_real, check_whole
 from ._policy import AcquisitionPolicy
 
 

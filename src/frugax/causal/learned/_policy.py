@@ -11,10 +11,10 @@ from frugax.causal.policy import Outlook
 from frugax.errors import CorruptFileError
 from frugax.files import check_own
 
+from .._numbers import check_kind, check_whole
 from ._board import PLACES, board_of, stacked
 from ._features import features
 from ._network import Weights, check_weights, entropy_of, initial_weights, log_policy
-from ._numbers import check_kind, check_whole
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

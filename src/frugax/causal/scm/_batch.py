@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._numbers import check_whole
 from ._graphs import random_graphs, shuffled
 from ._mechanisms import KINDS, Mechanisms, blank
 from ._noise import NOISES, draw_noise
@@ -90,11 +91,15 @@ def generate_batch(
         ((8, 20, 5), (8, 5, 5))
     """
     rng = np.random.default_rng(seed)
-    least, most = (d, d) if isinstance(d, int) else d
+    least, most = d if isinstance(d, tuple) else (d, d)
+    check_whole("d", least, 1)
+    check_whole("d", most, 1)
+    if least > most:
+        raise ValueError(f"d must go up from the least to the most, got {d}.")
     width = most if pad_to is None else pad_to
+    if width < most:
+        raise ValueError(f"pad_to must be >= {most}, the most of d, got {pad_to}.")
     observed = (rows + 1) // 2 if observed is None else observed
-    if not 1 <= least <= most <= width:
-        raise ValueError(f"d must be in 1..pad_to, got {d} with pad_to {width}.")
     if sets < 1 or not 1 < observed <= rows:
         raise ValueError(
             f"sets must be >= 1 and observed in 2..rows, got {sets} sets with "

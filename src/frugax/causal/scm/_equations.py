@@ -3,6 +3,7 @@
 Reads: equations, names, numbers. Gives: the same, or an error that names the place.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -122,11 +123,21 @@ def finite(value: float, what: str) -> float:
         TypeError: it is none.
         ValueError: it is not finite, or too large for float32.
     """
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+    if isinstance(value, str | bytes) or np.ndim(value):
         raise TypeError(f"{what} must be a number, not {value!r:.60}.")
-    if not abs(float(value)) <= _LARGEST:  # not >, which would let NaN through
+    try:
+        number = float(value)
+    except TypeError as error:
+        raise TypeError(f"{what} must be a number, not {value!r:.60}.") from error
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) and not isinstance(value, int):
         raise ValueError(f"{what} must be finite, got {value}.")
-    return float(value)
+    if abs(number) > _LARGEST:
+        raise ValueError(
+            f"{what} is {value!s:.60}, too large for float32: take a larger unit."
+        )
+    return number
 
 
 def by_name(value: Any, names: tuple[str, ...], what: str, default: Any) -> list[Any]:

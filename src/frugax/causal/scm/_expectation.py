@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ._changed import check_states
 from ._mechanisms import KINDS, Mechanisms
 from ._noise import noise_from_uniform
 from ._propagate import propagate
@@ -39,7 +40,8 @@ def expectation(
             variance 1; linear ones are exact.
 
     Raises:
-        ValueError: the model has no such variable, or there are less than two nodes.
+        ValueError: the model has no such variable or state, or there are less than two
+            nodes.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
@@ -54,6 +56,7 @@ def expectation(
     keep = np.ones((points, d, 1), np.float32)
     offset = np.zeros((points, d, 1), np.float32)
     for other, value in values.items():
+        check_states(scm, other, value, "values")
         keep[:, scm.index(other), 0] = 0
         offset[:, scm.index(other), 0] = value
     # What is no cause of the variable need not be evaluated.

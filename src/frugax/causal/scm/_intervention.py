@@ -86,6 +86,8 @@ class Intervention:
         return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
     def __or__(self, other: "Intervention") -> "Intervention":
+        if not isinstance(other, Intervention):
+            return NotImplemented
         return type(self)(self.changes + other.changes)
 
     def __str__(self) -> str:

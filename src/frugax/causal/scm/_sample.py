@@ -9,6 +9,8 @@ import numpy as np
 
 from frugax.causal.data import Samples
 
+from .._numbers import check_whole
+from ._changed import changes_of
 from ._intervention import Intervention
 from ._mechanisms import Mechanisms
 from ._noise import draw_noise
@@ -38,24 +40,24 @@ def sample(
             count standard deviations.
 
     Raises:
-        ValueError: the intervention names no variable of the model or a hidden one, `n`
-            or `seed` is negative, or the model gives values that are no finite float32.
+        TypeError: `intervention` is none.
+        ValueError: it names no variable of the model, a hidden one, or what is no state
+            of a discrete one; `n` or `seed` is no whole number >= 0; or the model gives
+            values that are no finite float32.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
         >>> sample(scm, 3, seed=0, intervention=Intervention()).values.shape
         (3, 2)
     """
-    if n < 0:
-        raise ValueError(f"n must be >= 0 rows, got {n}.")
-    if seed < 0:
-        raise ValueError(f"seed must be >= 0, got {seed}.")
+    check_whole("n", n, 0)
+    check_whole("seed", seed, 0)
     if standardise:
         scm = standardised(scm)
     intervention = intervention or Intervention()
     m, rng = one(scm.mechanisms), np.random.default_rng(seed)
     d = m.order.shape[-1]
-    table = intervention.arrays(scm.variables, d)
+    table = changes_of(scm, intervention, d)
     for name in scm.hidden:
         if name in intervention.targets:
             raise ValueError(f"{intervention} changes {name!r}, which is hidden.")
@@ -101,8 +103,12 @@ def standardised(scm: SCM, *, n: int = 4096, seed: int = 0) -> SCM:
         seed: of those rows.
 
     Raises:
-        ValueError: a function of the model gives values that are not finite.
+        ValueError: a function of the model gives values that are not finite, or a
+            variable is discrete.
     """
+    for name in scm.variables:
+        if scm.states(name):
+            raise ValueError(f"{name!r} has states, which nothing can standardise.")
     m = one(scm.mechanisms)
     noise = draw_noise(np.random.default_rng(seed), m.noise, n)
     x, m = propagate(

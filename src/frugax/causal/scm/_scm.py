@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
+from .._shown import count_and_names
 from ._equations import (
     Equation,
     by_name,
@@ -57,6 +58,18 @@ class SCM:
             self.index(name)
         if self.target in self.hidden:
             raise ValueError(f"target {self.target!r} is hidden: nobody could see it.")
+
+    def __repr__(self) -> str:
+        said = [count_and_names(self.variables)]
+        kind = self.mechanisms.kind
+        if isinstance(kind, np.ndarray):  # not where it is traced or mapped over
+            there = np.unique(kind[..., : len(self.variables)])
+            said.append(", ".join(KINDS[k] for k in there))
+        if self.target is not None:
+            said.append(f"target {self.target}")
+        if self.hidden:
+            said.append(f"hidden {', '.join(self.hidden)}")
+        return f"SCM({'; '.join(said)})"
 
     @classmethod
     def linear(
@@ -246,6 +259,18 @@ class SCM:
         """
         check_known([name], self.variables, "the model")
         return self.variables.index(name)
+
+    def states(self, name: str) -> tuple[str, ...]:
+        """What the values 0, 1... of a discrete variable are called; else nothing.
+
+        Args:
+            name: the variable.
+
+        Raises:
+            ValueError: there is no such variable.
+        """
+        column = self.index(name)
+        return getattr(self.functions[column], "states", ()) if self.functions else ()
 
     def with_target(self, name: str | None) -> "SCM":
         """The same model with another target.

@@ -16,6 +16,7 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, Key
 
+from ._changed import changes_of
 from ._equations import value_of
 from ._intervention import Intervention
 from ._mechanisms import KINDS, Mechanisms, padded
@@ -42,7 +43,8 @@ def simulate(
 
     Raises:
         TypeError: an `Intervention` with names for arrays without.
-        ValueError: it names no variable of the model.
+        ValueError: it names no variable of the model, or what is no state of a
+            discrete one.
 
     Example:
         >>> import jax
@@ -58,7 +60,7 @@ def simulate(
                 f"{intervention} has names and the arrays of a model have none: give "
                 "intervention.arrays(variables, D)."
             )
-        intervention = intervention.arrays(model.variables, d)
+        intervention = changes_of(model, intervention, d)
     noise_key, change_key = jax.random.split(key)
     m = jax.tree.map(jnp.asarray, m)
     noise = simulate_noise(noise_key, m.noise, n)

@@ -7,6 +7,15 @@ import numpy as np
 HEADS = 4
 
 
+def dense(x: Any, weight: Any, xp: Any) -> Any:
+    """The product of the last axis with a weight [n, out]."""
+    if xp is np:
+        return x @ weight
+    from ._dense import dense as in_jax  # asking needs no JAX
+
+    return in_jax(x, weight)
+
+
 def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
     """Attention along the third axis of [batch, rows, tokens, hidden].
 
@@ -17,7 +26,7 @@ def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
         xp: `numpy` or `jax.numpy`.
     """
     b, r, t, h = x.shape
-    q, k, v = (x @ qkv[:, i * h : (i + 1) * h] for i in range(3))
+    q, k, v = (dense(x, qkv[:, i * h : (i + 1) * h], xp) for i in range(3))
     # Heads one below the other, each with zeros for the channels of the others: few
     # large products, and nothing to turn round, which is long to compile.
     own = np.repeat(np.eye(HEADS, dtype=np.float32), h // HEADS, axis=1)
@@ -44,7 +53,8 @@ def beside_transpose(x: Any, weight: Any, xp: Any) -> Any:
         xp: `numpy` or `jax.numpy`.
     """
     n = x.shape[-1]
-    return x @ weight[:n] + xp.swapaxes(x @ weight[n:], 1, 2)
+    across = dense(x, weight[n:], xp)
+    return dense(x, weight[:n], xp) + xp.swapaxes(across, 1, 2)
 
 
 def along_last(vector: Any, like: Any) -> Any:

@@ -19,6 +19,7 @@ from ._layers import (
     along_last,
     attend,
     beside_transpose,
+    dense,
     gelu,
     normal,
     softplus,
@@ -149,11 +150,12 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
 
     def look(x: Any, qkv: Any, out: Any, gain: Any) -> Any:
         """Along rows; then rows become columns."""
-        return xp.swapaxes(x + attend(normal(x, gain, xp), qkv, hide, xp) @ out, 1, 2)
+        y = dense(attend(normal(x, gain, xp), qkv, hide, xp), out, xp)
+        return xp.swapaxes(x + y, 1, 2)
 
     def mix(x: Any, gain: Any, into: Any, bias: Any, out: Any) -> Any:
         y = beside_transpose(normal(x, gain, xp), into, xp)
-        return x + gelu(y + along_last(bias, y), xp) @ out
+        return x + dense(gelu(y + along_last(bias, y), xp), out, xp)
 
     if "blocks" in weights:
         x = _in_loops(look, mix, x, weights["blocks"])

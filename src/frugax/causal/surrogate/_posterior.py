@@ -17,11 +17,14 @@ class ParentSetPosterior:
         target: the variable whose parents these are.
         parent_sets: the sets, each once.
         probs: their probabilities; they sum to 1.
+        variables: the others that there are, in a set or not; those in any set by
+            default.
     """
 
     target: str
     parent_sets: tuple[frozenset[str], ...]
     probs: np.ndarray
+    variables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         probs = np.asarray(self.probs, np.float64)
@@ -68,8 +71,18 @@ class ParentSetPosterior:
 
         Args:
             parents: their names.
+
+        Raises:
+            ValueError: one is no variable, or the target itself.
         """
-        return dict(self._pairs).get(frozenset(parents), 0.0)
+        parents = frozenset(parents)
+        there = self.variables or tuple(self.marginals)
+        if odd := sorted(parents.difference(there)):
+            raise ValueError(
+                f"{odd[0]!r} cannot be a parent of {self.target!r}, only "
+                f"{', '.join(there) or 'nothing'}: mend the name."
+            )
+        return dict(self._pairs).get(parents, 0.0)
 
     def distance(self, other: "ParentSetPosterior") -> float:
         """Total variation: half the sum of differences, from 0 (equal) to 1.
@@ -109,4 +122,5 @@ class ParentSetPosterior:
             target=self.target,
             parent_sets=tuple(s for s, _ in left),
             probs=np.array([p / total for _, p in left]),
+            variables=self.variables or tuple(self.marginals),
         )

@@ -11,6 +11,7 @@ from frugax.budget import SizeBudget
 from frugax.errors import CorruptFileError
 from frugax.files import check_own
 
+from .._numbers import check_kind
 from ._network import initial_weights
 from ._surrogate import Surrogate
 
@@ -40,7 +41,9 @@ def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
 
     Raises:
         OutputError: it cannot be written, or something else is there.
+        TypeError: this is no surrogate.
     """
+    check_kind("surrogate", surrogate, Surrogate, "it comes after the path")
     check_own(path, load_surrogate, "surrogate")
     arrays = {
         **surrogate.weights,
@@ -59,8 +62,14 @@ def load_surrogate(path: str | os.PathLike[str]) -> Surrogate:
         CorruptFileError: the file is damaged, or holds something else.
         FileNotFoundError: there is no such file.
     """
-    with compress.open(path) as file:
-        arrays = dict(file.tree())
+    try:
+        with compress.open(path) as file:
+            arrays = dict(file.tree())
+    except OSError as error:
+        raise type(error)(
+            f"{os.fspath(path)}: {error.strerror or error}. Give the path of a file "
+            "that save_surrogate wrote."
+        ) from error
     expected = initial_weights(0, 4, 0).keys() | {"temperature"}
     if arrays.keys() != expected:
         odd = sorted(arrays.keys() ^ expected)

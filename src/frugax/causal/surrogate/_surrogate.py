@@ -107,7 +107,7 @@ class Surrogate:
                 the target itself; or there are too few rows.
         """
         required, forbidden = frozenset(required), frozenset(forbidden)
-        _check_samples(samples)
+        check_samples(samples)
         column = samples.index(target)
         if target in required:
             raise ValueError(
@@ -147,6 +147,7 @@ class Surrogate:
                 for row in sets
             ),
             probs=np.exp(answer.log_sets[0, place].astype(np.float64)),
+            variables=tuple(name for name in samples.variables if name != target),
         )
         return found.given(required, forbidden) if required or forbidden else found
 
@@ -216,7 +217,7 @@ def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         ValueError: there are too few rows.
     """
-    _check_samples(samples)
+    check_samples(samples)
     present = np.isfinite(samples.values)
     few = [n for n, k in zip(samples.variables, present.sum(0), strict=True) if k < 2]
     if few:
@@ -232,8 +233,11 @@ def table_arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values, samples.intervened.astype(np.float32), present.astype(np.float32)
 
 
-def _check_samples(samples: Samples) -> None:
+def check_samples(samples: Samples) -> None:
     """Refuse a frame or an array in the place of a table.
+
+    Args:
+        samples: what was given.
 
     Raises:
         TypeError: this is no `Samples`.

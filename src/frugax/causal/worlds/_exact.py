@@ -66,7 +66,12 @@ class ExactLinearPosterior:
             frozenset(n for u, n in enumerate(samples.variables) if int(mask) >> u & 1)
             for mask in scores.sets[v]
         ]
-        return ParentSetPosterior(target=target, parent_sets=tuple(sets), probs=weights)
+        return ParentSetPosterior(
+            target=target,
+            parent_sets=tuple(sets),
+            probs=weights,
+            variables=tuple(name for name in samples.variables if name != target),
+        )
 
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
         """The probability of each edge, `[parent, child]`.

@@ -52,6 +52,7 @@ class ModelCompressionAPI:
                 input; used more than once, so no iterator.
 
         Raises:
+            ConfigError: torch has no such device as the profile's here.
             InfeasibleBudgetError: no file is as small as the target.
             TypeError: the model's state holds what no file of weights can.
         """
@@ -118,8 +119,10 @@ class ModelCompressionAPI:
     def _compressed(
         self, model: TorchModule, profile: CompressionProfile
     ) -> CompressedModel:
-        from ._torch import relu_pairs, skeleton_of, state_of
+        from ._torch import check_device, relu_pairs, skeleton_of, state_of
 
+        device = None if profile.device == "auto" else profile.device
+        check_device(device)
         arrays = state_of(model)
         original_bytes = sum(array.nbytes for array in arrays.values())
         selector = StrategySelector(profile)
@@ -159,7 +162,7 @@ class ModelCompressionAPI:
             original_bytes=original_bytes,
             notes=(*notes, *fitted.notes),
             rel_error=None if merged else fitted.rel_error,
-            device=None if profile.device == "auto" else profile.device,
+            device=device,
             on_device=self._on_device if "jax" in chosen.values() else None,
         )
 

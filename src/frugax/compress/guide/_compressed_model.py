@@ -147,14 +147,16 @@ class CompressedModel:
             device: where the weights go; by default where `build` puts them.
 
         Raises:
+            ConfigError: torch has no such device here.
             CorruptFileError: the file is damaged.
             FileNotFoundError: there is no such file.
-            TypeError: `build` gives no torch module.
+            TypeError: `build` is no function, or gives no torch module.
             UnsupportedFileError: it is no `.fxz` file, or of a newer version.
             ValueError: the file holds the weights of another model.
         """
-        from ._torch import built, skeleton_of, state_bytes
+        from ._torch import built, check_device, skeleton_of, state_bytes
 
+        check_device(device)
         data = Path(path).read_bytes()
         model = built(build)
         with CompressedFile(data, place=os.fspath(path)) as file:

@@ -182,10 +182,17 @@ class SystemIntegrationCoordinator:
 
         Raises:
             CorruptFileError: the bytes are damaged.
+            TypeError: it is neither.
             UnsupportedFileError: they are no `.fxz` file, or of a newer version.
         """
         if isinstance(compressed_data, bytes):
             compressed_data = CompressedData(compressed_data, "numpy")
+        # Callers are checked at run time, whatever their annotations promise.
+        if not isinstance(compressed_data, CompressedData):
+            raise TypeError(
+                "decompress needs result.compressed_data, or the bytes of a file, got "
+                f"a {type(compressed_data).__name__}."
+            )
         data = compressed_data.compressed_bytes
         by_jax = self._by_jax(data)
         decoded = self._decoded(data, by_jax=by_jax)

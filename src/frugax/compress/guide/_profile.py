@@ -32,7 +32,8 @@ class CompressionProfile:
         mode: which gives way, see above.
         preserve_accuracy_threshold: 1 - E; in (0, 1].
         strategy: which codecs; docs/compress_guide.md says what each does.
-        device: where a restored torch model goes; "auto" is where the original was.
+        device: where a restored torch model goes, which torch is asked about when one
+            is compressed; "auto" is where the original was.
         verbose: warn when a target was missed.
         enable_fine_tuning: nothing here trains; True is refused.
         fine_tuning_epochs: without effect.

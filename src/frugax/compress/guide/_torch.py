@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from frugax.errors import ConfigError
+
 from .._torch import to_numpy
 from ._agreement import Agreement
 
@@ -133,12 +135,39 @@ def relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
     return found
 
 
+def check_device(device: str | None) -> None:
+    """Meet a device that is not here before the work, not when weights go to it.
+
+    Raises:
+        ConfigError: torch has no such device, or one that holds no values.
+    """
+    if device is None:
+        return
+    try:
+        sound = torch.empty(0, device=device).device.type != "meta"
+        why = "it holds no values"
+    except (RuntimeError, AssertionError) as e:  # the latter where CUDA is not built in
+        sound, why = False, str(e).partition("\n")[0].rstrip(".")
+    if not sound:
+        raise ConfigError(
+            f"device is {device!r}, which is of no use to torch here ({why}): name one "
+            'that is, such as "cpu", or leave it out for where the model stands.'
+        )
+
+
 def built(build: Callable[[], object]) -> nn.Module:
     """What a builder gives.
 
     Raises:
-        TypeError: it gives no module.
+        TypeError: it is no function, or gives no module.
     """
+    # Callers are checked at run time, whatever their annotations promise. A module can
+    # be called too, for answers.
+    if isinstance(build, nn.Module) or not callable(build):
+        raise TypeError(
+            "build must be a function that makes a model, such as its class or "
+            f"`lambda: model`, got a {type(build).__name__}."
+        )
     model = build()
     if not isinstance(model, nn.Module):
         raise TypeError(f"the builder gave {type(model).__name__}, no torch module.")

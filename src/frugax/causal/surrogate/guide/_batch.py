@@ -8,10 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..._numbers import check_kind, check_whole
 from ...data import Samples
 from ...scm import SCM
 from .._posterior import ParentSetPosterior
-from .._surrogate import MOST, neighbours, table_arrays
+from .._surrogate import MOST, check_samples, neighbours, table_arrays
 
 CHANNELS = ("value", "intervened", "target", "present")
 
@@ -88,8 +89,10 @@ def convert_to_jax_batch(batch: TrainingBatch) -> TrainingBatchJAX:
         batch: the examples.
 
     Raises:
+        TypeError: this is no batch.
         ValueError: there are none.
     """
+    check_kind("batch", batch, TrainingBatch, "create_training_batch makes one")
     examples = list(batch.examples)
     if not examples:
         raise ValueError("the batch has no examples.")
@@ -138,10 +141,12 @@ def create_training_batch(
         difficulty: a word for reports.
 
     Raises:
+        TypeError: `samples` or `scm` is something else.
         ValueError: `batch_size` is below 1, or a target has more than 11 parents.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be >= 1, got {batch_size}.")
+    check_samples(samples)
+    check_kind("scm", scm, SCM)
+    check_whole("batch_size", batch_size, 1)
     rng = np.random.default_rng(seed)
     names = list(samples.variables)
     examples = []

@@ -35,11 +35,18 @@ def check_real(name: str, value: Any, *, zero: bool = False) -> None:
         raise ValueError(f"{name} must be {sign} 0 and finite, got {value!r}.")
 
 
-def check_kind(name: str, value: Any, kind: type) -> None:
+def check_kind(name: str, value: Any, kind: type, way: str = "") -> None:
     """Refuse what is not of a class.
+
+    Args:
+        name: of the argument.
+        value: what was given for it.
+        kind: the class.
+        way: how one is made.
 
     Raises:
         TypeError: it is of another.
     """
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}.")
+        way = f": {way}" if way else ""
+        raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}{way}.")

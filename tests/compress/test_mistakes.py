@@ -1,0 +1,75 @@
+"""Arguments of another kind are met at the edge, with what to write instead."""
+
+import numpy as np
+import pytest
+
+import forked
+from frugax import SizeBudget, compress
+
+W = {"w": np.ones((8, 8))}
+
+
+def test_arguments_of_another_kind_are_named_where_no_type_checker_runs():
+    code = """
+import numpy as np
+from frugax import SizeBudget, compress
+from frugax.compress import SystemConfiguration, SystemIntegrationCoordinator
+
+tree, six = {"w": np.ones((20, 20))}, SizeBudget("6x")
+numpy_only = SystemConfiguration(enable_jax=False)
+for call in (
+    lambda: compress.open(b"frx"),
+    lambda: compress.inspect(None),
+    lambda: compress.verify(3),
+    lambda: compress.load_weights(None),
+    lambda: compress.save(None, tree, six),
+    lambda: compress.export_npz("m.fxz", None),
+    lambda: compress.compress(tree, six, plan="x"),
+    lambda: compress.plan(tree, six, sensitivity=[1]),
+    lambda: compress.plan(tree, six, sensitivity={"w": "x"}),
+    lambda: SystemIntegrationCoordinator(numpy_only).decompress(None),
+):
+    try:
+        call()
+    except TypeError as e:
+        print(e)
+"""
+    done = forked.python(code)
+    assert done.returncode == 0, done.stderr
+    none = "a file is named by text or a path, got a NoneType."
+    assert done.stdout.splitlines() == [
+        "a file is named by text or a path, got a bytes: the bytes of a file are read "
+        "by frugax.compress.decompress(data).",
+        none,
+        "a file is named by text or a path, got a int.",
+        none,
+        none,
+        none,
+        "plan must be what frugax.compress.plan gave, got 'x'.",
+        "sensitivity must be numbers by name, as frugax.compress.sensitivity_of gives "
+        "them, got [1].",
+        "sensitivity of 'w' must be a number, got 'x'.",
+        "decompress needs result.compressed_data, or the bytes of a file, got a "
+        "NoneType.",
+    ]
+
+
+@pytest.mark.parametrize("given", [{"rel_error": 0.0}, {"size": 0}])
+def test_what_is_exact_or_empty_has_no_distance_to_the_bound(given):
+    known = {"rel_error": 0.1, "stored_bytes": 9, "size": 9} | given
+    with pytest.raises(ValueError, match="rel_error and size above 0, got"):
+        compress.gap_to_bound_db(**known)
+
+
+@pytest.mark.parametrize(
+    ("export", "name", "suffix"),
+    [
+        (compress.export_npz, "w.txt", ".npz"),
+        (compress.export_safetensors, "w.npz", ".safetensors"),
+    ],
+)
+def test_a_file_is_named_by_what_is_in_it(tmp_path, export, name, suffix):
+    compress.save(tmp_path / "w.fxz", W, SizeBudget(max_abs=0))
+    with pytest.raises(ValueError, match=rf"{name}: the file must end in \{suffix}"):
+        export(tmp_path / "w.fxz", tmp_path / name)
+    assert not (tmp_path / name).exists()
