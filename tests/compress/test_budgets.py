@@ -287,13 +287,14 @@ def test_what_cannot_be_says_what_could(limits):
     [("ratio", 1e5, "x smaller"), ("bits_per_weight", 0.01, " bits per weight")],
 )
 def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
-    tree = {"w": NORMAL}
+    tree, asked = {"w": NORMAL}, {name: limit}
     with pytest.raises(InfeasibleBudgetError) as caught:
-        compress.plan(tree, SizeBudget(**{name: limit}))
+        compress.plan(tree, SizeBudget(**asked))
     best = caught.value.reachable[name]
     said = f"{limit:g}{unit} is out of reach, the best is {best:g}"
     assert str(caught.value).startswith(said)
-    plan = compress.plan(tree, SizeBudget(**{name: best}))
+    reached: dict[str, Any] = {name: best}
+    plan = compress.plan(tree, SizeBudget(**reached))
     assert plan.file_bytes == caught.value.needed
 
 
