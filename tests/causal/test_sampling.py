@@ -133,7 +133,7 @@ def test_a_seed_gives_the_same_rows_and_another_others():
     np.testing.assert_array_equal(rows[0], rows[1])
     assert (rows[0] != rows[2]).all()
     assert len(causal.sample(scm, 0, seed=0)) == 0
-    with pytest.raises(ValueError, match="n must be >= 0"):
+    with pytest.raises(ValueError, match="n must be a whole number >= 0"):
         causal.sample(scm, -1, seed=0)
 
 

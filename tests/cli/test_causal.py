@@ -8,8 +8,11 @@ import pytest
 from forked import frugax
 from frugax import ExperimentBudget
 from frugax.causal import Samples
-from frugax.causal.campaign import Campaign, load_campaign_config
-from frugax.cli import _causal_commands
+from frugax.causal.campaign import Campaign, Failed, load_campaign_config
+from frugax.cli import _at_terminal
+from frugax.cli._own_experiment import OwnExperiment
+from frugax.cli._own_function import own_function
+from frugax.errors import ConfigError, FrugaxError
 
 CONFIG = """
 name: chain
@@ -91,7 +94,7 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout.count("failed: RuntimeError: boom") == 2
-    assert "an error or gave None in 3 experiments in a row" in done.stderr
+    assert "an error or gave None or NaN in 3 experiments in a row" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
     assert "--resume runs/chain" in done.stderr
@@ -146,15 +149,18 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
         rows=2,
     )
     going.ask()
-    typed = iter(["", "much", "4,2", "1 2 3", "x=1", "y=1 2 x=3", "4.2 4.4"])
-    monkeypatch.setattr(_causal_commands.console, "input", lambda *a, **k: next(typed))
-    told = _causal_commands._person(going, going.asks[0])
+    typed = iter(
+        ["", "much", "4,2", "1_0", "HELP", "1 2 3", "x=1", "y=1 2 x=3", "4.2 4.4"]
+    )
+    monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
+    told = _at_terminal.ask_person(going, going.asks[0])
     assert isinstance(told, Samples)
     np.testing.assert_allclose(told["y"], [4.2, 4.4])
     said = capsys.readouterr().err
     for why in (
-        "type a value of y, or failed",
+        "type a value of y (or several)",
         "'much' is no number",
+        "'1_0' is no number",
         "'4,2' has a comma: write '4.2'",
         "gives 2 rows in this campaign (rows=2), got 3",
         "else the answer is of another experiment",
@@ -162,10 +168,67 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     ):
         assert why in " ".join(said.split())
     assert going.spent == 0
-    going.tell(0, _causal_commands._read("nan", "y"))
-    _causal_commands._say(going, going.asks[0])
+    assert said.count("back to correct") == 4  # once more for each that says nothing
+    going.tell(0, _at_terminal.read_values("nan", "y"))
+    _at_terminal.say(going, going.asks[0])
     assert "y not measured; it took place and is paid" in capsys.readouterr().out
     assert going.spent == 1
+
+
+def test_a_person_confirms_what_is_odd_and_corrects_what_was_told(monkeypatch, capsys):
+    going = Campaign(
+        variables={"x": (-1.0, 1.0), "w": (0.0, 3.0)},
+        target="y",
+        budget=ExperimentBudget(n=4),
+        policy="random",
+        worlds=8,
+    )
+    going.ask()
+    going.tell(0, {"y": 4.0})
+    going.ask()
+    going.tell_failed(1, "broken")
+    going.ask()
+    (other,) = {"x", "w"} - {*going.asks[2].values}
+    typed = iter(
+        [
+            *("BACK 7", "back", "skip it broke", "back 0", "y=4.5 bloood=2", "no"),
+            *("keep", "back 0", "y=4.5 blood=2", "yes", "back", "keep"),
+            *(f"y=1 {other}=99", "no", "Failed again"),
+        ]
+    )
+    monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
+    told = _at_terminal.ask_person(going, going.asks[2])
+    assert told == Failed("again")
+    assert not list(typed)
+    assert [e.corrected for e in going.asks] == [("4",), ("failed: broken",), ()]
+    assert going.asks[1].why == "it broke"
+    assert going.samples is not None
+    assert going.samples.variables[:1] == ("y",)
+    assert going.samples["y"].tolist() == [4.5]
+    assert going.samples["blood"].tolist() == [2.0]
+    assert going.spent == 2
+    assert "There is no such answer to correct" in capsys.readouterr().err
+
+
+def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):
+    going = Campaign(
+        variables={"x": (-1.0, 1.0)}, target="y", budget=ExperimentBudget(n=9), worlds=8
+    )
+    going.ask()
+    given = iter([np.nan, np.nan, 1.0, *[np.nan] * 3])
+    own = OwnExperiment("lab:lab", lambda *a, **k: next(given), 0, going, "runs/a")
+    for _ in range(5):
+        own(going.asks[0])
+        own.check()
+    own(going.asks[0])
+    with pytest.raises(FrugaxError, match="gave None or NaN in 3 experiments in a row"):
+        own.check()
+
+
+def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path):
+    (tmp_path / "lab.py").write_text("a = 1\nx = (\n")
+    with pytest.raises(ConfigError, match=r"lab\.py:2: '\(' was never closed: x = \("):
+        own_function(f"{tmp_path / 'lab.py'}:lab")
 
 
 def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
@@ -214,3 +277,4 @@ def test_nobody_at_the_terminal_stops_it_and_keeps_the_question(config, tmp_path
     assert "frugax causal run --resume runs/chain" in done.stderr
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
     assert len(campaign.pending) == 1
+    assert (tmp_path / "runs" / "chain" / "report.html").exists()

@@ -364,13 +364,21 @@ def test_what_a_size_leaves_makes_cheap_tensors_exact():
     assert 0.99 <= plan.file_bytes / (plan.original_bytes / 2) <= 1
 
 
-def test_one_number_a_million_times_the_rest_costs_little():
-    w = NORMAL.astype("f")
+@pytest.mark.parametrize(("ratio", "error"), [(6, 0.08), (3, 0.002)])
+def test_one_number_a_million_times_the_rest_costs_little(ratio, error):
+    w, budget = NORMAL.astype("f"), SizeBudget(ratio=ratio)
     w[3, 4] = 1e6
-    plan = compress.plan({"w": w}, SizeBudget("6x"))
+    plan = compress.plan({"w": w}, budget)
     assert plan.tensors[0].codec == "trellis"
-    back = compress.decompress(compress.compress({"w": w}, SizeBudget("6x"), plan=plan))
-    assert np.sqrt(np.mean((back["w"] - w) ** 2)) < 0.08
+    assert 0.97 <= plan.file_bytes / (w.nbytes / ratio) <= 1
+    back = compress.decompress(compress.compress({"w": w}, budget, plan=plan))
+    assert np.sqrt(np.mean((back["w"] - w) ** 2)) < error
+
+
+def test_a_largest_error_beyond_the_longest_step_is_used():
+    w = (NORMAL[:20] * 1e38).clip(-3e38, 3e38).astype(ml_dtypes.bfloat16)
+    plan = compress.plan(w, SizeBudget(max_abs=3e36))
+    assert 1e35 < plan.max_abs <= 3e36
 
 
 @pytest.mark.parametrize("progressive", [False, True])

@@ -1,5 +1,6 @@
 """Progressive files: layer by layer, every prefix with an error that is true."""
 
+import dataclasses
 from pathlib import Path
 
 import ml_dtypes
@@ -102,6 +103,16 @@ def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
             assert file.prefix.rel_error <= limit
             shorter = [p for p in prefixes if p.bytes < file.prefix.bytes]
             assert all(p.rel_error > limit for p in shorter)
+
+
+def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
+    prefixes = [*_prefix.prefixes_of(CompressedFile(data, place="x").header, len(data))]
+    worse = 2 * prefixes[4].rel_error
+    prefixes[5] = dataclasses.replace(prefixes[5], rel_error=worse)
+    monkeypatch.setattr(_prefix, "prefixes_of", lambda *_: tuple(prefixes))
+    budget = SizeBudget(bytes=prefixes[5].bytes)
+    with CompressedFile(data, place="x", budget=budget) as file:
+        assert file.prefix == prefixes[4]
 
 
 def test_a_prefix_reads_nothing_behind_it(tree, data):

@@ -149,7 +149,7 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
 
 def test_what_is_too_large_for_the_trellis_is_said():
     lanes = Lanes.of_rows(4, 4)
-    values = np.array([1e9, 0, 0, 1], np.float32)
+    values = np.array([1e10, 0, 0, 1], np.float32)
     step = step_below(1.0)
     assert step is not None
     assert quantise([Part(values, step, lanes, run_classes(values, lanes))]) == [None]
@@ -172,6 +172,29 @@ def test_damage_never_crashes():
             continue
         assert back.shape == (400,)
     assert noticed > 25  # the rest is left to the file's checksums
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_what_is_far_out_is_listed_up_to_2_to_the_30(dtype):
+    w = normal(30, 64).astype(dtype)
+    w[3, 5], w[7, :2] = -1e9 + 70, (2.0**24 + 1, 3e7)
+    found, step = coded(w, 1.0)
+    block = memoryview(encode(found))
+    values = _trellis_decode.decode(block, step, w.dtype, w.size)
+    np.testing.assert_array_equal(values, values_of(found.flat, step, w.dtype))
+    gap = np.abs(values - w.reshape(-1))
+    assert gap.max() <= 2 * step.size + (64 if dtype == "f4" else 0)
+    assert gap[np.abs(w.reshape(-1)) < 10].max() <= 2 * step.size
+    full = np.full(128, 4e7, dtype)  # nothing else
+    found_full, _ = coded(full, 1.0)
+    back = _trellis_decode.decode(
+        memoryview(encode(found_full)), step, full.dtype, full.size
+    )
+    np.testing.assert_array_equal(back, values_of(found_full.flat, step, full.dtype))
+    (beyond,) = quantise(
+        [Part(4 * w.reshape(-1), step, found.lanes, found.classes)],
+    )
+    assert beyond is None
 
 
 def test_a_block_that_has_no_words_is_refused_where_it_asks_for_one():

@@ -1,5 +1,6 @@
 """Plain-text tables: what plans and receipts print."""
 
+import unicodedata
 from collections.abc import Sequence
 
 
@@ -16,9 +17,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     1   x
     22  y
     """
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(head, *rows, strict=True)]
     lines = [list(head), ["-" * w for w in widths], *[list(r) for r in rows]]
     return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            c + " " * (w - _width(c)) for c, w in zip(line, widths, strict=True)
+        ).rstrip()
         for line in lines
+    )
+
+
+def _width(text: str) -> int:
+    """The columns that a text takes in a terminal.
+
+    >>> _width("weight"), _width("重み"), _width("u\u0308")
+    (6, 4, 1)
+    """
+    return sum(
+        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
     )

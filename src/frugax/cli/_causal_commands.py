@@ -1,7 +1,6 @@
 """What `frugax causal COMMAND` does. Each returns the process's exit code."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ import tyro
 
 from frugax.errors import ConfigError
 
+from ._at_terminal import ask_person, say, say_doubts
 from ._consoles import console, errors
 from ._own_experiment import OwnExperiment, checked_function
 
@@ -42,7 +42,8 @@ def run(
     Answers come from the config's simulator or, without one, from you: type what the
     target was (4.2), or values by name (pain=4.2 sleep=7), or "failed" with a reason,
     "skip" if it did not take place, "quit" to go on another day. "nan" is a value that
-    was not measured: the experiment took place and is paid.
+    was not measured: the experiment took place and is paid. "back" corrects the last
+    answer, "back 3" that of experiment 3.
 
     Args:
         config: the YAML file that says what may be done and what it may cost.
@@ -80,7 +81,7 @@ def run(
     experiment = prepared(going, folder)
 
     def told(entry: "Entry") -> None:
-        _say(going, entry)
+        say(going, entry)
         if isinstance(experiment, OwnExperiment):
             experiment.check()
 
@@ -93,6 +94,7 @@ def run(
             soft_wrap=True,
             highlight=False,
         )
+        _finish(asked, going, folder, going.advise(), None)
         return 130
     audited = None
     if asked.audit and going.measured:
@@ -203,7 +205,7 @@ def _prepared(
 
     simulator, settings = asked.simulator, asked.campaign
     if simulator is None:
-        return lambda going, folder: lambda entry: _person(going, entry)
+        return lambda going, folder: lambda entry: ask_person(going, entry)
     if simulator.function is not None:
         own, seed = checked_function(simulator.function), simulator.seed
         return lambda going, folder: OwnExperiment(*own, seed, going, folder)
@@ -211,89 +213,6 @@ def _prepared(
     assert truth is not None  # only a function has none
     simulated = room.simulated(truth, settings.rows, simulator.seed)
     return lambda going, folder: simulated
-
-
-def _person(going: "Campaign", entry: "Entry") -> object:
-    """Ask at the terminal until the answer is one that the campaign takes.
-
-    Raises:
-        EOFError: there is nobody to ask, or they have gone.
-    """
-    from frugax.causal.campaign import Failed
-    from frugax.causal.scm import intervene
-
-    target, forecast = going.settings.target, entry.forecast
-    hope = f", {forecast.expected:.4g} is expected" if forecast is not None else ""
-    console.print(
-        f"Experiment {entry.id}: {intervene(**entry.values)}{hope}.",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    while True:
-        said = console.input(f"{target} = ", markup=False).strip()
-        word, _, rest = said.partition(" ")
-        if word == "quit":
-            raise EOFError
-        if word in ("failed", "skip"):
-            return Failed(rest.strip(), charged=word == "failed")
-        try:
-            return going.read_answer(entry, _read(said, target))
-        except ValueError as e:
-            errors.print(str(e), highlight=False, markup=False, soft_wrap=True)
-
-
-def _read(said: str, target: str) -> dict[str, list[float]]:
-    """Values by name of what a person typed.
-
-    Raises:
-        ValueError: it is nothing of the kind.
-    """
-    found: dict[str, list[float]] = {}
-    for word in said.split():
-        if "," in word:
-            raise ValueError(
-                f"{word!r} has a comma: write {word.replace(',', '.')!r} for a decimal "
-                "number, and blanks between the values of several rows."
-            )
-        name, sign, number = word.rpartition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.inf
-        if math.isinf(value) or (sign and not name):
-            raise ValueError(
-                f"{word!r} is no number: type a value of {target} (or several), or "
-                f"values by name ({target}=4.2), or failed, skip or quit."
-            )
-        found.setdefault(name or target, []).append(value)
-    if not found:
-        raise ValueError(f"type a value of {target}, or failed, skip or quit.")
-    lengths = {len(values) for values in found.values()}
-    if len(lengths) > 1:
-        raise ValueError("give as many values of one variable as of every other.")
-    return found
-
-
-def _say(going: "Campaign", entry: "Entry") -> None:
-    from frugax.causal.scm import intervene
-
-    left = ", ".join(f"{what} {value:.6g}" for what, value in going.left.items())
-    outcome = f"{entry.status}: {entry.why}" if entry.why else entry.status
-    if entry.status == "answered":
-        values = going.rows_of(entry)[going.settings.target]
-        known = values[~(values != values)]  # NaN is the one that differs from itself
-        outcome = (
-            f"{known.mean():.4g}"
-            if len(known)
-            else f"{going.settings.target} not measured; it took place and is paid"
-        )
-    console.print(
-        f"{entry.id:3}  {intervene(**entry.values)}  ->  {outcome}   (left: {left})",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
 
 
 def _finish(
@@ -309,6 +228,8 @@ def _finish(
     assert isinstance(advice, room.Advice)
     assert audited is None or isinstance(audited, room.Audit)
     truth = None if asked.simulator is None else asked.simulator.truth(asked.campaign)
+    for entry in going.asks:
+        say_doubts(going, entry)
     if going.measured:
         best = going.recommend()
         console.print(f"Recommended: {best}", highlight=False, soft_wrap=True)

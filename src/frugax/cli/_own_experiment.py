@@ -34,7 +34,7 @@ class OwnExperiment:
 
     Attributes:
         target: module:function, or file.py:function.
-        failed: experiments that failed since the function last answered.
+        failed: experiments that gave no value since the function last gave one.
     """
 
     def __init__(
@@ -81,24 +81,27 @@ class OwnExperiment:
         if isinstance(answer, Failed):
             self.failed += 1
             return answer
-        self.failed = 0
         try:
-            return self._going.read_answer(entry, answer)
+            rows = self._going.read_answer(entry, answer)
         except (TypeError, ValueError) as e:
             raise FrugaxError(
                 f"experiment {entry.id}: {self.target} gave no answer: {e} It is not "
                 f"told and not charged; {self._mend}"
             ) from e
+        values = rows[self._going.settings.target]
+        # NaN, which alone differs from itself, has cost as much and says as little.
+        self.failed = self.failed + 1 if (values != values).all() else 0
+        return rows
 
     def check(self) -> None:
         """Stop where the function fails time after time.
 
         Raises:
-            FrugaxError: it raised or gave None in the last three experiments.
+            FrugaxError: it raised or gave None or NaN in the last three experiments.
         """
         if self.failed >= _MOST:
             raise FrugaxError(
-                f"{self.target} raised an error or gave None in {self.failed} "
+                f"{self.target} raised an error or gave None or NaN in {self.failed} "
                 f"experiments in a row. Every answer is kept; {self._mend}"
             )
 

@@ -86,7 +86,8 @@ def own_function(target: str) -> Callable[..., Any]:
         target: module:function, or file.py:function.
 
     Raises:
-        ConfigError: there is no such function, or its module ended the program.
+        ConfigError: there is no such function, or its module is no Python or ended the
+            program.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -96,6 +97,10 @@ def own_function(target: str) -> Callable[..., Any]:
         )
     try:
         module = _module(place)
+    except SyntaxError as e:  # of the module, or of one that it imports
+        line = "" if e.lineno is None else f":{e.lineno}"
+        said = "" if e.text is None else f": {e.text.strip():.80}"
+        raise ConfigError(f"{e.filename or place}{line}: {e.msg}{said}") from e
     except SystemExit as e:
         raise ConfigError(
             f"{place} ended the program when it was imported (SystemExit "

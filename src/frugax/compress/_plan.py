@@ -5,7 +5,6 @@ import dataclasses
 from frugax.budget import (
     JsonPlan,
     SizeBudget,
-    amount,
     format_bytes,
     table,
 )
@@ -87,7 +86,7 @@ class CompressPlan(JsonPlan):
                 t.name or "(the array)",
                 f"{t.dtype}{list(t.shape)}",
                 t.codec,
-                amount(t.bytes, "bytes"),
+                f"{t.bytes:,}",
                 f"{t.rel_error:.2g}" if t.rel_error else "exact",
             ]
             for t in self.tensors

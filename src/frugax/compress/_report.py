@@ -10,7 +10,6 @@ from frugax.budget import (
     SizeBudget,
     Spend,
     Verdict,
-    amount,
     format_bytes,
     table,
     to_plain,
@@ -131,7 +130,7 @@ class CompressReport:
                 t.name or "(the array)",
                 f"{t.dtype}{list(t.shape)}",
                 t.codec,
-                amount(t.bytes, "bytes"),
+                f"{t.bytes:,}",
                 f"{t.rel_error:.2g}" if t.rel_error else "exact",
                 "-" if t.bound_gap_db is None else f"{t.bound_gap_db:.2f} dB",
             ]

@@ -24,7 +24,7 @@ from ._estimate import Point, Sample
 from ._mapped import let_go
 from ._quantised import LEAST_STEP, Step, levels_of, values_of
 from ._records import BLOCK, Encoded, Record, chunk_numbers
-from ._trellis_lanes import MOST_SCALED, Part
+from ._trellis_lanes import FARTHEST, Part
 
 # Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
 # and errs much.
@@ -119,7 +119,7 @@ class Source:
 
     def codec_at(self, step: Step) -> str:
         """The codec that suits the tensor at a step."""
-        fits = self.largest / step.size <= MOST_SCALED
+        fits = self.largest / step.size <= FARTHEST - 8
         return "trellis" if fits and self.array.size >= _LEAST_TRELLIS else "quantised"
 
     def estimated(self, step: Step | None) -> Point:

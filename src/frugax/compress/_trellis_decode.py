@@ -14,7 +14,7 @@ from frugax.errors import CorruptFileError
 from ._quantised import MOST_LEVEL, Step, times, working_type
 from ._trellis_block import HEADER
 from ._trellis_entries import FAR
-from ._trellis_lanes import LANE, Lanes
+from ._trellis_lanes import FARTHEST, LANE, Lanes
 from ._trellis_tables import MOST_CLASSES, unpack
 from ._trellis_walk import LOWEST, Packed, walk
 from ._zstd import unzstd
@@ -116,11 +116,14 @@ def _complete(block: Packed, levels: np.ndarray) -> None:
         there = np.flatnonzero(levels == FAR)
     if len(there) != len(block.far):
         raise CorruptFileError("a trellis-coded block lacks a far-out number.")
+    levels[there] = 0
     if block.tables.raw_bits:
         levels += _unpack_raw(block.raw, block.tables.raw_bits, len(levels)) << 2
-    levels[there] = block.far
     if max(levels.max(), -levels.min()) > MOST_LEVEL[4]:
         raise CorruptFileError(f"a level is beyond {MOST_LEVEL[4]}.")
+    levels[there] = block.far  # rounded, where that is over 2^24
+    if np.abs(levels[there]).max(initial=0) > FARTHEST:
+        raise CorruptFileError(f"a far-out level is beyond {FARTHEST}.")
 
 
 def _unpack_raw(packed: memoryview, bits: int, size: int) -> np.ndarray:

@@ -26,7 +26,9 @@ _RATES_UP_TO = 12.0
 # Few are larger, and the largest has the rate of these: tables stay small.
 _MOST_RATES = 1 << 11
 # The number that is taken may be some steps off, and must be exact in float32.
-MOST_SCALED = MOST_LEVEL[4] - 16
+_MOST_SCALED = MOST_LEVEL[4] - 16
+# Larger ones are listed: a level of at most this, which float32 rounds.
+FARTHEST = 1 << 30
 _PART = 1 << 20  # numbers in a float64 copy
 # Rates are learnt on short pieces of the lanes, many side by side: that is quick.
 _PIECE, _PIECES = 128, 256
@@ -171,11 +173,26 @@ def quantise(parts: Sequence[Part]) -> list[Coded | None]:
 def _scaled(part: Part) -> np.ndarray | None:
     working = working_type(part.values.dtype)
     scaled = (part.values.astype(working) / part.step.size).astype(np.float32)
-    return None if np.abs(scaled).max() > MOST_SCALED else scaled
+    largest = np.abs(scaled).max()
+    if largest > _MOST_SCALED:
+        np.clip(scaled, -_MOST_SCALED, _MOST_SCALED, out=scaled)
+    return None if largest > FARTHEST - 4 else scaled
+
+
+def _far_out(part: Part, flat: np.ndarray) -> np.ndarray:
+    """The levels, those of clipped numbers as near as the path's residues let them."""
+    scaled = part.values.astype(np.float64) / part.step.size
+    there = np.flatnonzero(np.abs(scaled) > _MOST_SCALED - 1)
+    residue, out = flat[there] & 3, flat.copy()
+    out[there] = residue + 4 * np.rint((scaled[there] - residue) / 4).astype(np.int32)
+    return out
 
 
 def _coded(part: Part, levels: np.ndarray) -> Coded | None:
     flat = part.lanes.join(levels)
+    if np.abs(flat).max() >= _MOST_SCALED - 4:
+        flat = _far_out(part, flat)
+        levels = part.lanes.split(flat)
     if not np.isfinite(values_of(flat, part.step, part.values.dtype)).all():
         return None
     spread = np.repeat(part.classes, part.lanes.run)[: part.lanes.size]

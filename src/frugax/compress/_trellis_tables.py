@@ -156,7 +156,10 @@ def unpack(packed: bytes, *, classes: int, raw_bits: int) -> Tables:
 def _span(part: np.ndarray) -> tuple[int, int]:
     """The lowest and highest number worth a symbol; a few outliers are not."""
     most = 9 * float(np.sqrt(np.mean(np.square(part, dtype=np.float64)))) + 2
+    most = min(most, _MOST - 16)
     near = part[np.abs(part) <= most]
+    if not len(near):  # all are listed
+        return 0, 0
     return int(near.min()), int(near.max())
 
 

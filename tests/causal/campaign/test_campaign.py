@@ -9,7 +9,9 @@ import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign, Entry, Failed, _file, drive, simulated
-from frugax.errors import CorruptFileError, FrugaxError
+from frugax.causal.campaign._advice import interval
+from frugax.causal.campaign._known import _promising
+from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from tiers import mostly_thorough
 
 CHAIN = causal.SCM.linear(
@@ -202,6 +204,34 @@ def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
     assert found["free"].value["x"] == pytest.approx(3.0, abs=0.2)
     assert 0.5 < found["safe"].value["x"] < 1.1
     assert found["safe"].keeps >= 0.9
+    # Nothing that is as safe is better; that a bolder one might be does not count.
+    assert found["safe"].right > 0.5
+    assert found["safe"].regret < 0.1
+
+
+def test_what_is_looked_at_more_closely_may_be_done():
+    # What no world allows is best in all; what half of them allow is next.
+    loss = np.tile([0.0, -1.0, -9.0, -5.0, -2.0, 1.0], (4, 1))
+    allowed = np.ones(loss.shape, bool)
+    allowed[:, 2] = False
+    allowed[:2, 3] = False
+    centres = _promising(loss, allowed, np.zeros(6))
+    assert centres[:3] == [4, 1, 0]
+    assert 2 not in centres
+    assert 3 in centres  # there is something to hope for
+
+
+@pytest.mark.parametrize("minimize", [True, False])
+def test_an_interval_is_as_wide_as_its_worlds_are_few_and_its_point_untried(minimize):
+    campaign = campaign_of(minimize=minimize)
+    campaign.tell_observations(causal.sample(CHAIN, 10, seed=0))
+    outlook = campaign.look().outlook
+    loss = np.tile(np.arange(8.0)[:, None], (1, len(outlook.points)))
+    outlook = dataclasses.replace(outlook, loss=loss if minimize else -loss)
+    # Of eight that are equally likely none is beyond the ends.
+    assert interval(outlook, 0, campaign.settings) == (3.5, 0.0, 7.0)
+    unsure = dataclasses.replace(outlook, doubt=np.full(len(loss[0]), 12 / 1.645))
+    assert interval(unsure, 0, campaign.settings) == pytest.approx((3.5, -9.0, 16.0))
 
 
 def test_a_constraint_may_be_on_what_is_set_and_needs_no_rows():
@@ -248,8 +278,10 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
         path.write_bytes(junk)
         with pytest.raises(CorruptFileError, match="it is no archive of arrays"):
             Campaign.load(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"none: there is no such file\. Give"):
         Campaign.load(tmp_path / "none")
+    with pytest.raises(OutputError, match=r"new.c: there is no folder .*new\. Make it"):
+        campaign.keep(tmp_path / "new" / "c")
     # By hand: a limit below what is set aside.
     plain = campaign._state
     two = (*plain.entries, dataclasses.replace(plain.entries[0], id=1))
@@ -278,10 +310,10 @@ def test_driven_to_its_end_it_answers_what_was_pending_first():
 
 
 def test_what_experiments_show_against_all_worlds_is_believed_once():
-    system = causal.SCM.linear({"x": {}, "y": {"x": -1.0}})
+    system = causal.SCM.linear({"x": {}, "w": {}, "y": {"x": -1.0}})
     campaign = campaign_of(
         variables={"x": (-2.0, 2.0)},
-        forbidden=[("x", "y")],  # so that no world can explain what is seen
+        forbidden=[("x", "y")],  # and nothing goes through w: no world explains it
         budget=ExperimentBudget(n=4),
         rows=400,
     )

@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from frugax.causal.campaign import Entry, Forecast
 from frugax.causal.campaign._graph_picture import graph_picture
-from frugax.causal.campaign._page import usual_count
+from frugax.causal.campaign._history import Step
+from frugax.causal.campaign._page import _calibration, usual_count
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,32 @@ def test_how_many_forecasts_hold_is_a_binomial_interval(n, usual):
     assert np.mean(drawn > high) <= 0.027
     assert np.mean(drawn <= low) > 0.023
     assert (low, high) == usual
+
+
+def test_how_wide_the_forecasts_were_is_said_beside_how_often_they_held():
+    wide = Forecast(
+        expected=0.0,
+        low=-20.0,
+        high=3.0,
+        learn=0.0,
+        exploit=0.0,
+        best={"x": 1.0},
+        best_expected=0.0,
+        best_low=-20.0,
+        best_high=3.0,
+        right=0.5,
+    )
+    step = Step(
+        entry=Entry(id=0, values={"x": 1.0}),
+        forecast=wide,
+        cost=1.0,
+        spent_before=0.0,
+        outcome=1.0,
+        inside=True,
+    )
+    said = _calibration((step,) * 8, 2.0)
+    assert "8 of 8 outcomes were within" in said
+    assert "23 wide in the median, 12 times the target's standard deviation" in said
 
 
 def test_edges_back_and_within_a_column_stay_in_the_picture():

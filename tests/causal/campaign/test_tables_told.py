@@ -7,6 +7,7 @@ import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal import Samples
+from frugax.causal.campaign import doubts
 from frugax.causal.campaign._page import _heading
 
 
@@ -44,6 +45,18 @@ def test_an_answer_that_contradicts_the_question_is_refused(campaign):
     assert len(campaign.pending) == 1
 
 
+def test_what_is_far_from_all_else_is_doubted_but_can_be_told(campaign):
+    entry = campaign.asks[0]
+    for wild in ({"y": 40.0}, {"y": [-1.0, -1e38]}, {"y": -1.0, "harm": 50.0}):
+        rows = campaign.read_answer(entry, wild)
+        (said,) = doubts(campaign, entry, rows)
+        assert "is far from what was seen or expected" in said
+    usual = Samples.from_frame(
+        {"y": [-1.5, np.nan], "harm": [6.5, 5.0], "new": [1e9, 0]}
+    )
+    assert doubts(campaign, entry, usual) == ()
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -61,7 +74,10 @@ def test_observations_are_read_as_strictly_as_samples(campaign, table, message):
 
 def test_limits_that_nothing_keeps_are_said_wherever_it_recommends(campaign):
     best, advice = campaign.recommend(), campaign.advise()
-    why = "nothing is likely to keep harm <= 1: the recommendation does with probabil"
+    why = (
+        "nothing is likely to keep harm <= 1: the recommendation does with probability "
+        "0% and breaks least"
+    )
     assert best.keeps == 0
     assert best.right < 0.05
     page = _heading("name", campaign, advice, None).replace("&lt;", "<")

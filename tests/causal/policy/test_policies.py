@@ -32,6 +32,7 @@ def outlook_of(loss, **changes):
         shift=np.zeros(points),
         doubt=np.zeros(points),
         misfit=np.zeros(points),
+        breach=np.zeros(points),
         noise=0.1,
         done=Points((), ()),
     )
@@ -130,3 +131,25 @@ def test_an_answer_that_tells_the_worlds_apart_is_worth_what_that_saves():
     assert value_of(outlook, 1).total == 0
     # One that is too noisy to tell them apart says nothing, either.
     assert value_of(dataclasses.replace(outlook, noise=1e6), 3).total < 1e-6
+
+
+def test_where_nothing_is_allowed_what_is_likeliest_to_be_is_recommended():
+    never = np.zeros((4, 4), bool)
+    breach = np.array([2.0, 3.0, 1.0, 4.0])
+    assert outlook_of(SPLIT, allowed=never, breach=breach).best == 2
+    once = never.copy()
+    once[0, 3] = True
+    assert outlook_of(SPLIT, allowed=once, breach=breach).best == 3
+
+
+@pytest.mark.parametrize("policy", ["improvement", "gain", "ucb", "thompson"])
+def test_what_was_tried_and_is_not_allowed_is_not_tried_again(policy):
+    allowed = np.ones((4, 4), bool)
+    allowed[1:, 3] = False
+    loss = np.array(SPLIT) - [0.0, 0.0, 0.0, 9.0]
+    new = outlook_of(loss, allowed=allowed)
+    tried = dataclasses.replace(new, done=Points(((1,),), (np.array([[1.0]]),)))
+    assert tried.refuted.tolist() == [False, False, False, True]
+    assert chosen(policy, tried) != 3
+    if policy == "improvement":
+        assert chosen(policy, new) == 3

@@ -7,6 +7,7 @@ replays it. Guide: docs/causal_campaign.md.
 from ._audit import Audit, audit
 from ._campaign import Campaign
 from ._config import CampaignConfig, Simulator, load_campaign_config
+from ._doubts import doubts
 from ._drive import Experiment, Failed, asked_of, drive, simulated
 from ._ledger import Entry, Forecast
 from ._page import report_page
@@ -28,6 +29,7 @@ __all__ = [
     "Simulator",
     "asked_of",
     "audit",
+    "doubts",
     "drive",
     "load_campaign_config",
     "report_page",

@@ -16,6 +16,7 @@ _TOLERANCE = 0.05
 # Worlds are wrong in the same way now and then. Fitted on models with network
 # mechanisms, checked on others: benchmarks/causal_optimise.py.
 _CAUTION = 2.0
+_NORMAL = 1.645  # standard deviations on either side of a normal 90 % interval
 
 
 def recommendation(known: Known, settings: Settings) -> Recommendation:
@@ -47,10 +48,14 @@ def interval(
 ) -> tuple[float, float, float]:
     """The target's mean in an experiment, and the 90 % interval of that mean."""
     effect = outlook.loss[:, point] * (1 if settings.minimize else -1)
-    low, high = np.quantile(effect, (0.05, 0.95))
+    # So few worlds end before the tails do: this way one more would be in between as
+    # often as it should.
+    low, high = np.quantile(effect, (0.05, 0.95), method="weibull")
     # A lopsided spread can have its mean beyond a quantile.
     expected = float(np.clip(effect.mean(), low, high))
-    return expected, float(low), float(high)
+    beyond = _NORMAL * float(outlook.doubt[point])
+    low = expected - float(np.hypot(expected - low, beyond))
+    return expected, low, expected + float(np.hypot(high - expected, beyond))
 
 
 def advice(
@@ -100,16 +105,20 @@ def advice(
 
 
 def _right(outlook: Outlook, known: Known, settings: Settings) -> float:
-    """Probability that the recommendation is within the tolerance of the best.
+    """Probability that nothing that may be recommended is better by the tolerance.
 
-    Where it breaks a constraint it is not, however small the target becomes.
+    What may be is what is likely to keep the constraints. Where nothing is, the
+    recommendation must keep them too, however small the target becomes.
 
     The share of worlds that say so, to a power that makes it come true as often as it
     says; and never quite 1, as there are only so many worlds.
     """
     told = settings.tolerance
     tolerance = _TOLERANCE * known.scale if told is None else told
-    good = (_behind(outlook) <= tolerance) & outlook.allowed[:, outlook.best]
+    good = _behind(outlook) <= tolerance
+    kept = outlook.allowed[:, outlook.best]
+    if kept.mean() < SURE:
+        good &= kept
     return ((int(good.sum()) + 0.5) / (len(good) + 1)) ** _CAUTION
 
 
@@ -131,14 +140,14 @@ def _warning(known: Known, outlook: Outlook, settings: Settings) -> str:
         below = "" if low is None else f"{low:g} <= "
         above = "" if high is None else f" <= {high:g}"
         bounds.append(f"{below}{name}{above}")
+    least = "" if keeps else " and breaks least"
     return (
         f"nothing is likely to keep {', '.join(bounds)}: the recommendation does with "
-        f"probability {keeps:.0%}{'; ' if unknown else ''}{unknown}"
+        f"probability {keeps:.0%}{least}{'; ' if unknown else ''}{unknown}"
     )
 
 
 def _behind(outlook: Outlook) -> Float[np.ndarray, " worlds"]:
-    """By how much the recommendation is worse than the best, in every world."""
-    loss = np.where(outlook.allowed, outlook.loss, np.inf)
-    best = np.minimum(loss.min(1), outlook.loss[:, outlook.best])
-    return outlook.loss[:, outlook.best] - best
+    """By how much what may be recommended is better, in every world."""
+    loss = outlook.loss[:, np.isfinite(outlook.mean)]
+    return outlook.loss[:, outlook.best] - loss.min(1)

@@ -87,6 +87,11 @@ def hold(path: str | os.PathLike[str]) -> io.FileIO:
         OutputError: another holds it, or the folder cannot be written.
     """
     beside = lock_of(path)
+    if not (folder := Path(path).parent).is_dir():
+        raise OutputError(
+            f"cannot write {os.fspath(path)}: there is no folder {folder}. Make it, or "
+            "choose another place."
+        )
     try:
         file = io.FileIO(beside, "a")
     except OSError as e:
@@ -192,7 +197,13 @@ def read(path: str | os.PathLike[str]) -> State:
         UnsupportedFileError: it is of a newer version.
     """
     name = os.fspath(path)
-    data = Path(path).read_bytes()
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as e:
+        raise FileNotFoundError(
+            f"{name}: there is no such file. Give one that a campaign was saved or "
+            "kept in."
+        ) from e
     try:
         if not zipfile.is_zipfile(io.BytesIO(data)):
             # NumPy would take it for a pickle and advise to allow that.

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from frugax.causal.data import Samples
-from frugax.causal.policy import Outlook
+from frugax.causal.policy import Outlook, permitted
 from frugax.causal.worlds import (
     MOST_VARIABLES,
     Basis,
@@ -35,6 +36,9 @@ from ._usual import usual_values
 _MORE = 8
 _NOISE = (1.0, 0.3, 0.1)  # shares of the outcomes' spread that may be noise
 _WIDE = 2 * 1.645  # standard deviations in a forecast's 90 % interval
+_Limits: TypeAlias = tuple[
+    Bool[np.ndarray, "worlds points"], Float[np.ndarray, " points"]
+]
 _MEASURED = 0.5  # share of rows in which a variable must be known to count
 
 
@@ -132,22 +136,21 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     each = [found] * len(belief.worlds)
     if apart:
         each = misfits(at_experiments, outcomes, basis, scale)[1]
+
+    def limits(said: Float[np.ndarray, "worlds points wanted"]) -> _Limits:
+        return _limits(said, settings, [_scale(values[:, v], observed) for v in wanted])
+
     sign = 1.0 if settings.minimize else -1.0
     points = grid(settings, names, rng)
     said = ask(points)
-    likely = corrected_each(
-        said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
-    )
-    loss = sign * likely
-    mean = loss.mean(0)
-    hoped = np.maximum(mean.min() - loss, 0).mean(0)
-    centres = [*np.argsort(mean)[:3], *np.argsort(-hoped)[:3], *loss.argmin(1)[:4]]
-    points, said = _with(
-        points,
-        said,
-        nearby(points, [int(c) for c in centres], settings, names, rng),
-        ask,
-    )
+    # A grid over several variables is coarse: look twice around what promises most.
+    for _ in range(min(max(map(len, points.where)), 2)):
+        likely = corrected_each(
+            said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
+        )
+        centres = _promising(sign * likely, *limits(said))
+        more = nearby(points, centres, settings, names, rng)
+        points, said = _with(points, said, more, ask)
     under_way = [
         (tuple(names.index(n) for n in e.values), np.array(list(e.values.values())))
         for e in entries
@@ -163,10 +166,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         at_experiments, outcomes.points, at_experiments, outcomes, basis, each, rng
     )
     shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
-    allowed = np.ones(loss.shape, bool)
-    for i, (low, high) in enumerate(settings.constraints.values(), start=1):
-        allowed &= said[:, :, i] >= (-np.inf if low is None else low)
-        allowed &= said[:, :, i] <= (np.inf if high is None else high)
+    allowed, breach = limits(said)
     reached = np.full(len(loss), np.inf)
     for where, values_set in under_way:
         at = _position(points, where, values_set)
@@ -188,6 +188,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         shift=sign * shift,
         doubt=unsure,
         misfit=surprise(points, outcomes, basis, scale),
+        breach=breach,
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
         done=outcomes.points,
     )
@@ -220,6 +221,37 @@ def _not_whole(
         if len(outcomes.mean):
             found.append((v, outcomes, scale))
     return found
+
+
+def _limits(
+    said: Float[np.ndarray, "worlds points wanted"],
+    settings: Settings,
+    scales: Sequence[float],
+) -> _Limits:
+    """Where each world keeps the constraints, and how far they are broken on average.
+
+    In standard deviations of what they are about; the first of what is said is the
+    target.
+    """
+    beyond = np.zeros(said.shape[:2])
+    for i, (low, high) in enumerate(settings.constraints.values(), start=1):
+        below = -np.inf if low is None else low - said[:, :, i]
+        above = -np.inf if high is None else said[:, :, i] - high
+        beyond += np.maximum(np.maximum(below, above), 0.0) / scales[i]
+    return beyond == 0, beyond.mean(0)
+
+
+def _promising(
+    loss: Float[np.ndarray, "worlds points"],
+    allowed: Bool[np.ndarray, "worlds points"],
+    breach: Float[np.ndarray, " points"],
+) -> list[int]:
+    """Points around which to look more closely."""
+    mean = np.where(permitted(allowed, breach), loss.mean(0), np.inf)
+    hoped = np.where(allowed, np.maximum(mean.min() - loss, 0), 0.0).mean(0)
+    each = np.where(allowed, loss, np.inf).argmin(1)
+    centres = [*np.argsort(mean)[:3], *np.argsort(-hoped)[:3], *each[:4]]
+    return [int(c) for c in centres]
 
 
 def _with(

@@ -59,7 +59,9 @@ def report_page(
         _section("What causes what", _graph(campaign)),
         _section("What was known when", _course(campaign, steps, truth)),
         _section("What it cost", _spend(campaign, steps)),
-        _section("Were the forecasts right?", _calibration(steps)),
+        _section(
+            "Were the forecasts right?", _calibration(steps, campaign.look().scale)
+        ),
         _section("Would another way have been better?", _audit(audited)),
         _section("Every experiment", _experiments(campaign, steps)),
     ]
@@ -210,16 +212,20 @@ def _spend(campaign: Campaign, steps: tuple[Step, ...]) -> str:
     return _rows(rows) + (f"<table>{head}{spread}</table>" if spread else "")
 
 
-def _calibration(steps: tuple[Step, ...]) -> str:
+def _calibration(steps: tuple[Step, ...], scale: float) -> str:
     judged = [s for s in steps if s.inside is not None]
     if not judged:
         return '<p class="note">No outcome has come in yet.</p>'
     inside, n = sum(bool(s.inside) for s in judged), len(judged)
     low, high = usual_count(n)
+    wide = float(np.median([s.forecast.high - s.forecast.low for s in judged]))
     return (
         f'<p class="note">{inside} of {n} outcomes were within the 90 % interval that '
         "was forecast for them (of the mean, widened by the noise of the outcome). Of "
-        f"honest forecasts it is {low} to {high} of {n} in 19 of 20 campaigns.</p>"
+        f"honest forecasts it is {low} to {high} of {n} in 19 of 20 campaigns. The "
+        f"intervals were {wide:.3g} wide in the median, {wide / scale:.2g} times the "
+        "target's standard deviation: the wider, the easier to hit and the less they "
+        "say.</p>"
     )
 
 

@@ -153,6 +153,17 @@ class Record:
             raise FrugaxError("nothing was told yet: there are no rows.")
         return self._state.table.rows(self._state.of_entry == entry.id)
 
+    def rows_beside(self, entry: Entry) -> Samples | None:
+        """All rows but those of one experiment; None before there are any.
+
+        Args:
+            entry: one of `asks`.
+        """
+        state = self._state.standing
+        if state.table is None:
+            return None
+        return state.table.rows(state.of_entry != entry.id)
+
     @property
     def spent(self) -> float:
         """What the experiments that took place cost, failed ones too."""

@@ -46,12 +46,14 @@ class Recommendation:
         expected: the target's mean under it, in its unit.
         low: lower end of the 90 % interval of that mean.
         high: upper end of it.
-        right: probability that it keeps the constraints and is within the tolerance of
-            the best.
+        right: probability that nothing that is likely to keep the constraints is
+            better by more than the tolerance; and where nothing is likely to, that this
+            keeps them.
         keeps: probability that it keeps the constraints.
         warning: that nothing is likely to keep them, or that they were not measured;
             empty where all is well.
-        regret: by how much the best is expected to be better, in the target's unit.
+        regret: by how much the best that is likely to keep them is expected to be
+            better, in the target's unit.
     """
 
     intervention: Intervention
@@ -84,8 +86,7 @@ class Advice:
         stop: whether to stop.
         why: in one sentence.
         value: of the most valuable experiment that can be paid; None if there is none.
-        right: probability that the recommendation keeps the constraints and is within
-            the tolerance of the best.
+        right: of the recommendation, see there.
     """
 
     stop: bool

@@ -31,7 +31,7 @@ def load_network(
     Linear networks (`ecoli70`, `arth150`, `magic-niab`, `magic-irri`) have their
     coefficients and variances. The values of discrete ones (`asia`, `sachs`, `alarm`,
     `child`, `insurance`...) are numbers of states, from 0; what these are called says
-    `scm.functions[scm.index(name)].states`.
+    `scm.states(name)`.
 
     Args:
         name: a file that ends in `.json`, `.bif` or `.bif.gz`; or the name of a network

@@ -3,7 +3,7 @@
 Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_campaign.md.
 """
 
-from ._outlook import PRUDENCE, SURE, Outlook
+from ._outlook import PRUDENCE, SURE, Outlook, permitted
 from ._policies import OWN, POLICIES, Policy
 from ._value import Value, value_of
 
@@ -15,5 +15,6 @@ __all__ = [
     "Outlook",
     "Policy",
     "Value",
+    "permitted",
     "value_of",
 ]

@@ -9,6 +9,8 @@ from frugax.causal.worlds import Points
 
 # Share of worlds in which a recommendation must keep the constraints.
 SURE = 0.9
+# What fewer worlds than these allow is not tried a second time.
+_EVEN = 0.5
 # A recommendation counts as so many deviations worse than its mean.
 PRUDENCE = 0.5
 
@@ -28,6 +30,8 @@ class Outlook:
         shift: what experiments nearby add to the mean that worlds agree on.
         doubt: standard deviation of what is left of that.
         misfit: standard deviation of what forecasts missed beside the worlds' spread.
+        breach: by how much constraints are broken on average, in standard deviations
+            of what they are about.
         noise: standard error of one experiment's outcome, in the target's unit.
         done: the experiments that were answered.
         left: experiments of the usual price that the budget still pays for.
@@ -43,6 +47,7 @@ class Outlook:
     shift: Float[np.ndarray, " points"]
     doubt: Float[np.ndarray, " points"]
     misfit: Float[np.ndarray, " points"]
+    breach: Float[np.ndarray, " points"]
     noise: float
     done: Points
     left: float = np.inf
@@ -50,12 +55,40 @@ class Outlook:
     @property
     def mean(self) -> Float[np.ndarray, " points"]:
         """Mean loss over the worlds, infinite where constraints are likely broken."""
-        sure = self.allowed.mean(0)
-        kept = sure >= min(SURE, float(sure.max()))
+        kept = permitted(self.allowed, self.breach)
         return np.where(kept, self.loss.mean(0), np.inf)
+
+    @property
+    def refuted(self) -> Bool[np.ndarray, " points"]:
+        """What was tried already and most worlds do not allow."""
+        tried = np.zeros(len(self.points), bool)
+        group = self.points.group
+        for where, values in zip(self.done.where, self.done.values, strict=True):
+            if where in self.points.where:
+                g = self.points.where.index(where)
+                same = self.points.values[g][:, None] == values
+                tried[group == g] = same.all(2).any(1)
+        return tried & (self.allowed.mean(0) < _EVEN)
 
     @property
     def best(self) -> int:
         """The point to recommend today: good on average, and not by luck."""
         unsure = PRUDENCE * self.loss.std(0) + self.doubt
         return int(np.argmin(self.mean + self.shift + unsure))
+
+
+def permitted(
+    allowed: Bool[np.ndarray, "worlds points"], breach: Float[np.ndarray, " points"]
+) -> Bool[np.ndarray, " points"]:
+    """What may be recommended: what keeps the constraints in nearly all worlds.
+
+    Where nothing does that is what keeps them in most, and what breaks them least where
+    no world keeps them at all.
+
+    Args:
+        allowed: where a world keeps all constraints.
+        breach: by how much they are broken on average.
+    """
+    sure = allowed.mean(0)
+    most = float(sure.max(initial=0.0))
+    return sure >= min(SURE, most) if most else breach <= breach.min()

@@ -133,10 +133,12 @@ def _expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
 def _most(
     score: Float[np.ndarray, " points"], outlook: Outlook, rng: np.random.Generator
 ) -> int:
-    score = np.where(outlook.affordable & ~np.isnan(score), score, -np.inf)
+    fits = outlook.affordable & ~outlook.refuted
+    fits = fits if fits.any() else outlook.affordable
+    score = np.where(fits & ~np.isnan(score), score, -np.inf)
     if not score.max() > 0:
         # Nothing promises anything: what is least known.
         least = outlook.loss.std(0) / outlook.price
         tie = 1e-12 * (float(least.max()) or 1.0) * rng.random(len(least))
-        score = np.where(outlook.affordable, least + tie, -1)
+        score = np.where(fits, least + tie, -1)
     return int(np.argmax(score))
