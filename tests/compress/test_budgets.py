@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import frugax as fx
 from frugax import SizeBudget, compress, trees
+from frugax.compress import _encode, _sources
 from frugax.compress._layered import LayeredSource
 from frugax.compress._sources import Source
 from frugax.errors import InfeasibleBudgetError
@@ -190,6 +191,12 @@ def test_a_sensitivity_that_does_not_fit_is_refused(given, said):
         compress.plan(tree, SizeBudget(ratio=7), sensitivity=given)
 
 
+@pytest.mark.parametrize("noise", [0, -1, np.nan, np.inf])
+def test_noise_that_is_none_is_refused(noise):
+    with pytest.raises(ValueError, match="noise must be > 0 and finite"):
+        compress.sensitivity_of(lambda w: w["w"], {"w": np.ones(2)}, noise=noise)
+
+
 def test_sensitivity_is_measured_on_answers():
     tree = {"x": NORMAL, "y": NORMAL, "n": np.arange(3)}
     found = compress.sensitivity_of(lambda w: 3 * w["x"] + w["y"], tree)
@@ -209,6 +216,26 @@ def test_the_choice_is_close_to_the_best_of_its_options():
     assert said in str(plan)
     same = dataclasses.replace(plan, allocation_gap=0.0)
     assert str(same).endswith("no other choice of these options is better")
+
+
+@pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
+    for module in (_sources, _encode):
+        monkeypatch.setattr(module, "BLOCK", 2048)
+        monkeypatch.setattr(module, "chunk_numbers", lambda codec, shape: 2048)
+    w, seen = np.resize(NORMAL, (64, 320)), []
+    compress.plan(
+        w,
+        SizeBudget(**limits),
+        progressive=progressive,
+        progress=lambda done, what: seen.append((done, what)),
+    )
+    shares = [done for done, what in seen if what == "coding the array"]
+    assert len(set(shares)) >= 10
+    sampled = [done for done, what in seen if what == "sampling"]
+    assert len(set(sampled)) == len(sampled)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_progress_rises_and_may_stop_the_work():

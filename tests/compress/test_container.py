@@ -165,6 +165,11 @@ FORGED = {
     "name": (tensor(name="b"), CorruptFileError, "a tensor twice"),
     "no keys": (lambda h: h["tensors"][0].clear(), CorruptFileError, "six keys"),
     "no tensors": (lambda h: h.pop("tensors"), CorruptFileError, "lacks"),
+    "metadata": (
+        lambda h: h.update(metadata={"a": 1}),
+        CorruptFileError,
+        "the metadata",
+    ),
     "structure": (
         lambda h: h.update(structure={"dict": {"w": "*"}}),
         CorruptFileError,

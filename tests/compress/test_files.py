@@ -59,7 +59,7 @@ def test_tensors_decoded_together_are_what_each_is_alone():
     steps = [step_below(0.001 if i == 4 else 0.3) for i in range(len(tree))]
     draft = _draft.draft_of(
         tuple(Source(f"[{i}]", array) for i, array in enumerate(tree)),
-        trees.describe(tree),
+        {"structure": trees.describe(tree)},
         lambda source: steps[int(source.name[1:-1])],
         codec=lambda _: "trellis",
     )

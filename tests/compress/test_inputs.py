@@ -49,12 +49,18 @@ def test_weights_that_are_not_finite_are_kept_exactly():
     assert back["w"].tobytes() == w.tobytes()
 
 
+class Holder:
+    def __repr__(self):
+        return "one\n  two"
+
+
 def test_what_is_no_weight_is_named():
     for bad, said in (
         ({"a": 1.5}, r"leaf 'a' must be an array, got a float: 1\.5.*np\.asarray"),
         ({"a": True}, "leaf 'a' must be an array, got a bool: True"),
         ({"a": "text"}, "leaf 'a' must be an array, got a str: 'text'.*Take it out"),
         ({"a": np.array(["x"])}, "leaf 'a' has dtype <U1"),
+        ({"a": Holder()}, r"leaf 'a' must .*Holder: one two\. If there are weights in"),
         (max, r"\(the array\) must be an array, got a builtin"),
         (jax.random.key(0), r"\(the array\) has dtype key<fry>.*random\.key_data"),
         ({"k": jax.random.key(0)}, r"leaf 'k' has dtype key<fry>.*random\.key_data"),
@@ -152,6 +158,19 @@ def test_a_mask_is_not_lost_silently():
     masked = np.ma.masked_array(np.ones(3), mask=[True, False, False])
     with pytest.raises(TypeError, match=r"leaf 'w' is a masked array"):
         compress.compress({"w": masked}, SizeBudget(ratio=1))
+
+
+def test_torch_modules_inside_a_tree_are_opened():
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(3, 2)
+    tree = {"net": net, "more": (np.ones(3), [net]), "plain": [np.ones(2)]}
+    back = compress.decompress(compress.compress(tree, SizeBudget(max_abs=0)))
+    for state in (back["net"], back["more"][1][0]):
+        assert (state["weight"] == net.weight.detach().numpy()).all()
+    assert compress.sensitivity_of(lambda w: w["net.bias"], tree)["net.weight"] == 0
+    Pair = collections.namedtuple("Pair", "net")
+    with pytest.raises(TypeError, match=r"'net' must.*Linear.*leaf\.state_dict\(\)\.$"):
+        compress.compress(Pair(net), SizeBudget(max_abs=0))
 
 
 def test_torch_tensors_without_dense_values_are_named():

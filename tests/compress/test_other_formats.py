@@ -1,10 +1,12 @@
 """Weights from other tools' files, and back into them."""
 
 import zipfile
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from frugax import SizeBudget, compress
 from frugax.errors import CorruptFileError, UnsupportedFileError
@@ -111,3 +113,20 @@ def test_every_other_name_comes_back_from_an_npz_file(tmp_path):
     assert {n: a.tolist() for n, a in found.items()} == {
         n: a.tolist() for n, a in tree.items()
     }
+
+
+def test_metadata_of_safetensors_survive(tmp_path):
+    was, mid, back = (tmp_path / n for n in ("a.safetensors", "a.fxz", "b.safetensors"))
+    words = {"format": "pt", "ü": "é\n"}
+    save_file({"w": np.arange(64.0)}, was, words)
+    assert compress.load_metadata(was) == words
+    exact, plain = SizeBudget(max_abs=0), compress.load_weights(was)
+    compress.save(mid, plain, exact, metadata=compress.load_metadata(was))
+    assert compress.load_metadata(mid) == words
+    compress.export_safetensors(mid, back)
+    assert compress.load_metadata(back) == words
+    wrong: Any = {"n": 1}
+    size = mid.stat().st_size  # counted, as all that is in the file
+    assert compress.plan(plain, exact, metadata=words).file_bytes == size
+    with pytest.raises(TypeError, match="metadata"):
+        compress.plan(plain, exact, metadata=wrong)

@@ -71,3 +71,14 @@ def test_a_plan_for_something_else_is_refused():
     wider = {**TREE, "a": [TREE["a"][0] * np.float32(1000), (None,)]}
     with pytest.raises(ValueError, match="other values"):
         compress.compress(wider, SIX, plan=plan)
+
+
+def test_a_plan_that_is_not_progressive_makes_no_progressive_file():
+    w = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
+    budget = SizeBudget("4x")
+    flat = compress.plan(w, budget)
+    with pytest.raises(ValueError, match="not progressive: plan with progressive=True"):
+        compress.compress(w, budget, plan=flat, progressive=True)
+    layered = compress.plan(w, budget, progressive=True)
+    data = compress.compress(w, budget, plan=layered)
+    assert data == compress.compress(w, budget, plan=layered, progressive=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from forged_files import rewritten
-from frugax import compress
+from frugax import SizeBudget, compress
 from frugax.errors import CorruptFileError
 from saved_tree import TREE
 
@@ -117,3 +117,12 @@ def test_a_stated_error_is_true_if_neither_found_error_is_above_it(
         rel_error=rel_error,
     )
     assert check.true is true
+
+
+def test_the_files_own_weights_are_not_its_originals(tmp_path):
+    w = {"w": np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)}
+    compress.save(tmp_path / "w.fxz", w, SizeBudget("4x"))
+    own = compress.load_weights(tmp_path / "w.fxz")
+    with pytest.raises(ValueError, match=r"'w' is stored with an error of up to .*own"):
+        compress.verify(tmp_path / "w.fxz", against=own)
+    assert compress.verify(tmp_path / "w.fxz", against=w).ok

@@ -187,3 +187,12 @@ def test_other_types_are_refused_where_no_type_checker_runs(args, said):
         f"reduce_relu((w, w[0], w, w[0]), {args})"
     )
     assert forked.python(code).stderr.splitlines()[-1].startswith(f"TypeError: {said}")
+
+
+def test_as_many_units_as_there_are_stay_what_they_are():
+    layers = net()
+    small = reduce_relu(layers, hidden=40, box=(0, 1))
+    for now, was in zip(small.layers, layers, strict=True):
+        np.testing.assert_array_equal(now, was)
+        assert not np.shares_memory(now, was)
+    assert not small.bound.any()

@@ -84,7 +84,12 @@ def compress(
         raise ConfigError(f"{file}: there are no weights in this file.")
     with _bar(f"compressing to {budget}") as progress:
         saved = room.save(
-            target, weights, budget, progressive=progressive, progress=progress
+            target,
+            weights,
+            budget,
+            progressive=progressive,
+            metadata=room.load_metadata(file),
+            progress=progress,
         )
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
     _say_written(target)

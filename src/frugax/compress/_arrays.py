@@ -83,11 +83,20 @@ def check_not_input(path: str | os.PathLike[str], tree: PyTree) -> None:
             )
 
 
-def unwrapped(tree: PyTree) -> PyTree:
-    """The tree itself, or the state dict if it is a torch module."""
+def unwrapped(tree: PyTree, levels: int = 100) -> PyTree:
+    """The tree with the state dict of each torch module in that module's place."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tree, torch.nn.Module):
+    if torch is None or not levels:  # a tree that is too deep is refused later
+        return tree
+    if isinstance(tree, torch.nn.Module):
         return dict(tree.state_dict())
+    if type(tree) in (list, tuple):
+        found = [unwrapped(child, levels - 1) for child in tree]
+        changed = any(a is not b for a, b in zip(found, tree, strict=True))
+        return type(tree)(found) if changed else tree
+    if isinstance(tree, dict):
+        named = {key: unwrapped(child, levels - 1) for key, child in tree.items()}
+        return named if any(named[key] is not tree[key] for key in tree) else tree
     return tree
 
 
@@ -101,14 +110,12 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
     if not is_array(leaf):
         if not name and isinstance(leaf, str | os.PathLike):
             raise TypeError(
-                f"weights must be a tree of arrays, got {leaf!r:.60}: read the file "
+                f"weights must be a tree of arrays, got {_shown(leaf)}: read the file "
                 "first, with frugax.compress.load_weights(path)."
             )
-        number = isinstance(leaf, int | float | complex)
         raise TypeError(
-            f"{place} must be an array, got a {type(leaf).__name__}: {leaf!r:.60}. "
-            + ("Keep the number with np.asarray, or take" if number else "Take")
-            + " it out first: arrays, rest = frugax.trees.partition(tree)."
+            f"{place} must be an array, got a {type(leaf).__name__}: {_shown(leaf)}. "
+            + _instead(leaf)
         )
     if isinstance(leaf, np.ma.MaskedArray):
         raise TypeError(
@@ -141,3 +148,20 @@ def _numpy(leaf: Any, name: str) -> np.ndarray:
     # `ascontiguousarray` makes 0-d arrays 1-d.
     whole = np.ascontiguousarray(array).reshape(array.shape)
     return whole.astype(dtype_named(array.dtype.name), copy=False)
+
+
+def _shown(leaf: object) -> str:
+    """What a leaf looks like, on one line."""
+    return f"{' '.join(repr(leaf).split()):.60}"
+
+
+def _instead(leaf: object) -> str:
+    """What to give in place of a leaf that is no array: its weights are not dropped."""
+    if hasattr(leaf, "state_dict"):
+        return "Give its weights in its place: leaf.state_dict()."
+    number = isinstance(leaf, int | float | complex)
+    if not (number or isinstance(leaf, str | bytes) or callable(leaf)):
+        return "If there are weights in it, give these in its place, else leave it out."
+    return (
+        "Keep the number with np.asarray, or take" if number else "Take"
+    ) + " it out first: arrays, rest = frugax.trees.partition(tree)."

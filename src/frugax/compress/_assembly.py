@@ -47,12 +47,12 @@ class Assembly:
             self._later.write(block)
 
     def close(
-        self, structure: Any, weights: Mapping[str, float]
+        self, head: Mapping[str, Any], weights: Mapping[str, float]
     ) -> tuple[int, tuple[Record, ...]]:
         """Write the finer layers and the header.
 
         Args:
-            structure: how the tree is built; see `frugax.trees.describe`.
+            head: what the header says beside the tensors, such as `structure`.
             weights: what a squared error is worth, for every tensor that has layers.
 
         Returns:
@@ -69,7 +69,7 @@ class Assembly:
             self._writer.keep(dataclasses.replace(record, chunks=chunks))
             for record, chunks in zip(self._records, self._chunks, strict=True)
         )
-        return self._writer.close(structure), records
+        return self._writer.close(head), records
 
     def _order(self, weights: Mapping[str, float]) -> Iterator[tuple[int, int]]:
         """Tensors and their finer layers, the worthiest first."""

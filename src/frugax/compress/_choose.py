@@ -26,6 +26,7 @@ from frugax.budget import SizeBudget
 from ._draft import Draft, Progress, limit_of
 from ._error_weights import error_weights
 from ._infeasible import refuse
+from ._progress import Stages
 from ._scales import Scales
 from ._sources import Source
 from ._step_search import StepSearch
@@ -33,7 +34,7 @@ from ._step_search import StepSearch
 
 def choose(
     sources: tuple[Source, ...],
-    structure: Any,
+    head: Mapping[str, Any],
     budget: SizeBudget,
     *,
     sensitivity: Mapping[str, float] | None = None,
@@ -46,8 +47,7 @@ def choose(
         ValueError: the sensitivity names no tensor, or is negative.
     """
     weights = error_weights(sources, sensitivity)
-    told = progress or (lambda *_: None)
-    search = StepSearch(sources, structure, Scales(sources, weights), told)
+    search = StepSearch(sources, head, Scales(sources, weights), Stages(progress))
     limit = limit_of(sources, budget)
     only_size = budget.rel_error is None and budget.max_abs is None
     if only_size:

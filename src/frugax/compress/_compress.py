@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from frugax.budget import SizeBudget, check_budget
 from frugax.files import replacing
@@ -26,6 +27,7 @@ def plan(
     *,
     sensitivity: Mapping[str, float] | None = None,
     progressive: bool = False,
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> CompressPlan:
     """Choose a codec and a step for every tensor so that the file meets the budget.
@@ -46,6 +48,8 @@ def plan(
         progressive: code tensors in layers, the highest binary digits first, so that
             `frugax.compress.open(path, budget=...)` can stop after any of them. With
             `SizeBudget(max_abs=0)` the last layer makes all weights exact.
+        metadata: words to stand beside the weights, by key, in the file and in a
+            `.safetensors` file made of it; `frugax.compress.load_metadata` reads them.
         progress: called with the share that is done, in [0, 1], and what is being
             done, now and then; what it raises ends the work.
 
@@ -55,8 +59,8 @@ def plan(
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked;
             `needed` is the length of the smallest.
-        TypeError: a leaf is no array, or of a dtype that no file can hold; or the
-            progress is no function.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; the
+            progress is no function, or the metadata are not text.
         ValueError: two leaves share a name, the tree has over 100 levels, or the
             sensitivity is not one number >= 0 for each float tensor.
 
@@ -66,9 +70,9 @@ def plan(
     ('trellis', True)
     """
     check_budget(budget, SizeBudget)
-    sources, structure = _sources(tree, progressive=progressive)
+    sources, head = _sources(tree, metadata, progressive=progressive)
     told = _rising(progress)
-    draft = choose(sources, structure, budget, sensitivity=sensitivity, progress=told)
+    draft = choose(sources, head, budget, sensitivity=sensitivity, progress=told)
     _ended(told)
     return plan_of(draft, budget)
 
@@ -80,6 +84,7 @@ def compress(
     plan: CompressPlan | None = None,
     sensitivity: Mapping[str, float] | None = None,
     progressive: bool = False,
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> bytes:
     """Code a tree of weights into the bytes of one file, within the budget.
@@ -92,7 +97,9 @@ def compress(
         plan: what `frugax.compress.plan` gave for this tree and budget, to save the
             search; by default it is searched for.
         sensitivity: as `plan` takes it, where none is given.
-        progressive: as `plan` takes it; a plan has said so already.
+        progressive: as `plan` takes it; a plan has said so already, and is refused
+            if it is not for a progressive file.
+        metadata: as `plan` takes it.
         progress: as `plan` takes it.
 
     Returns:
@@ -100,8 +107,8 @@ def compress(
 
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
-        TypeError: a leaf is no array, or of a dtype that no file can hold; or the
-            plan is none, or the progress no function.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; the plan
+            is none, the progress no function, or the metadata are not text.
         ValueError: the plan is for other weights or another budget.
 
     >>> import frugax
@@ -112,7 +119,9 @@ def compress(
            [3., 4., 5.]])
     """
     told = _rising(progress)
-    draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
+    draft = _draft(
+        tree, budget, plan, sensitivity, told, metadata, progressive=progressive
+    )
     measured(draft)
     _ended(told)
     return draft.data()
@@ -126,6 +135,7 @@ def save(
     plan: CompressPlan | None = None,
     sensitivity: Mapping[str, float] | None = None,
     progressive: bool = False,
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> CompressReport:
     """Write a tree of weights as one `.fxz` file within the budget, or not at all.
@@ -142,7 +152,9 @@ def save(
         plan: what `frugax.compress.plan` gave for this tree and budget, perhaps with
             earlier values; the report then has what it predicted.
         sensitivity: as `frugax.compress.plan` takes it, where no plan is given.
-        progressive: as `frugax.compress.plan` takes it, where no plan is given.
+        progressive: as `frugax.compress.plan` takes it; a plan has said so already,
+            and is refused if it is not for a progressive file.
+        metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
 
     Returns:
@@ -152,15 +164,17 @@ def save(
     Raises:
         InfeasibleBudgetError: no file is as small as asked, within the error asked.
         OutputError: the file could not be written.
-        TypeError: a leaf is no array, or of a dtype that no file can hold; or the
-            plan is none, or the progress no function.
+        TypeError: a leaf is no array, or of a dtype that no file can hold; the plan
+            is none, the progress no function, or the metadata are not text.
         ValueError: the plan is for other weights or another budget, or `path` is the
             mapped file that a tensor is read from.
     """
     told = _rising(progress)
     check_path(path)
     check_not_input(path, tree)
-    draft = _draft(tree, budget, plan, sensitivity, told, progressive=progressive)
+    draft = _draft(
+        tree, budget, plan, sensitivity, told, metadata, progressive=progressive
+    )
     tensors = measured(draft)
     with replacing(path) as file:
         draft.copy_to(file.write)
@@ -168,11 +182,24 @@ def save(
     return report_of(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)
 
 
-def _sources(tree: PyTree, *, progressive: bool) -> tuple[tuple[Source, ...], object]:
+def _sources(
+    tree: PyTree, metadata: Mapping[str, str] | None, *, progressive: bool
+) -> tuple[tuple[Source, ...], dict[str, Any]]:
+    """The tensors, and what the header says beside them.
+
+    Raises:
+        TypeError: the metadata are not text.
+    """
+    for key, value in (metadata or {}).items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(
+                f"metadata must be text by key, got {key!r}: {value!r:.60}."
+            )
     plain = unwrapped(tree)
     kind = LayeredSource if progressive else Source
     found = tuple(kind(name, array) for name, array in arrays_of(plain).items())
-    return found, describe(plain)
+    head = {"structure": describe(plain)}
+    return found, head | ({"metadata": dict(metadata)} if metadata else {})
 
 
 def _rising(progress: Progress | None) -> Progress | None:
@@ -201,6 +228,7 @@ def _draft(
     plan: CompressPlan | None,
     sensitivity: Mapping[str, float] | None,
     progress: Progress | None,
+    metadata: Mapping[str, str] | None,
     *,
     progressive: bool,
 ) -> Draft:
@@ -211,12 +239,15 @@ def _draft(
             f"plan must be what frugax.compress.plan gave, got {plan!r:.60}."
         )
     if plan is not None:
-        progressive = any(tensor.codec == "planes" for tensor in plan.tensors)
-    sources, structure = _sources(tree, progressive=progressive)
+        if progressive and not plan.progressive:
+            raise ValueError(
+                "the plan is for a file that is not progressive: plan with "
+                "progressive=True, or leave that out here."
+            )
+        progressive = plan.progressive
+    sources, head = _sources(tree, metadata, progressive=progressive)
     if plan is None:
-        return choose(
-            sources, structure, budget, sensitivity=sensitivity, progress=progress
-        )
+        return choose(sources, head, budget, sensitivity=sensitivity, progress=progress)
     if sensitivity is not None:
         raise ValueError("a plan has used its sensitivity already: leave one out.")
     if plan.budget != budget:
@@ -234,7 +265,7 @@ def _draft(
     codecs = {t.name: t.codec for t in plan.tensors}
     draft = draft_of(
         sources,
-        structure,
+        head,
         lambda source: steps[source.name],
         codec=lambda source: codecs[source.name],
         progress=progress,

@@ -12,7 +12,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from frugax.budget import SizeBudget
@@ -122,7 +122,7 @@ def _drafting() -> Iterator[None]:
 @_drafting()
 def draft_of(
     sources: tuple[Source, ...],
-    structure: Any,
+    head: Mapping[str, Any],
     steps: Steps,
     *,
     codec: Callable[[Source], str] | None = None,
@@ -137,6 +137,12 @@ def draft_of(
     total = max(1, sum(source.array.nbytes for source in sources))
     errors: list[Error] = []
     done = 0
+
+    def told(numbers: int) -> None:
+        if progress is not None:
+            part = numbers * source.array.itemsize
+            progress((done + part) / total, f"coding {source.name or 'the array'}")
+
     file = _temporary(total)
     try:
         with _temporary(total) as later:
@@ -145,17 +151,17 @@ def draft_of(
                 [
                     Wanted(s, steps(s), None if codec is None else codec(s))
                     for s in sources
-                ]
+                ],
+                told,
             )
             for source in sources:
-                if progress is not None:
-                    progress(done / total, f"coding {source.name or 'the array'}")
+                told(0)
                 coded = next(coding)
                 let_go(source.array)
                 assembly.add(coded)
                 errors.append(coded.error)
                 done += source.array.nbytes
-            length, records = assembly.close(structure, error_weights(sources, None))
+            length, records = assembly.close(head, error_weights(sources, None))
     except BaseException:
         file.close()
         raise

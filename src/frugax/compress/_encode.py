@@ -1,6 +1,6 @@
 """Arrays to the chunks of a file, by each of the codecs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,13 +17,23 @@ _MOST_LANES = 2048
 Blocks = Iterator[tuple[bytes, np.ndarray] | None]
 
 
-def lossless_blocks(array: np.ndarray) -> tuple[str, tuple[bytes, ...]]:
+def lossless_blocks(
+    array: np.ndarray, told: Callable[[int], object] = lambda _: None
+) -> tuple[str, tuple[bytes, ...]]:
     """The exact coding of an array: codec and blocks, `"stored"` if none is shorter.
 
     Of several blocks it is always lossless, at worst 0.01% longer, so that writing one
     need not wait for the next.
+
+    Args:
+        array: what is coded.
+        told: called with how many numbers are done.
     """
-    blocks = tuple(_lossless_blocks(array))
+    found: list[bytes] = []
+    for block in _lossless_blocks(array):
+        found.append(block)
+        told(min(array.size, len(found) * BLOCK))
+    blocks = tuple(found)
     if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
         return "lossless", blocks
     return "stored", (array.tobytes(),) * len(blocks)

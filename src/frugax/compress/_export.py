@@ -51,6 +51,8 @@ def export_safetensors(
     kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
     with _opened(file, to, ".safetensors", budget, progress) as compressed:
         header: dict[str, object] = {}
+        if compressed.header.metadata:
+            header["__metadata__"] = dict(compressed.header.metadata)
         at = 0
         # As `safetensors` itself orders them: the widest first, so all are aligned.
         records = sorted(

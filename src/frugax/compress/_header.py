@@ -35,7 +35,7 @@ def header_from(plain: bytes, data_bytes: int) -> Header:
         UnsupportedFileError: it names a codec or a dtype of a newer version.
     """
     match _load_json(plain):
-        case {"structure": structure, "tensors": list(items)}:
+        case {"structure": structure, "tensors": list(items), **others}:
             records = tuple(_record(item, data_bytes) for item in items)
         case _:
             raise CorruptFileError("the header lacks its structure or its tensors.")
@@ -53,7 +53,21 @@ def header_from(plain: bytes, data_bytes: int) -> Header:
             f"the file says it holds {decoded} bytes, over {MOST_RATIO} for each of "
             "its own: no frugax wrote it."
         )
-    return Header(structure=structure, tensors=records, data_bytes=data_bytes)
+    return Header(
+        structure=structure,
+        tensors=records,
+        data_bytes=data_bytes,
+        metadata=_metadata(others),
+    )
+
+
+def _metadata(others: dict[str, Any]) -> dict[str, str]:
+    found = others.get("metadata", {})
+    if not isinstance(found, dict) or not all(
+        isinstance(v, str) for v in found.values()
+    ):
+        raise CorruptFileError(f"the header has the metadata {found!r:.80}.")
+    return found
 
 
 def _load_json(plain: bytes) -> Any:

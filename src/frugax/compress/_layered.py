@@ -15,7 +15,7 @@ from ._estimate import Point
 from ._mapped import let_go
 from ._quantised import Step, levels_of, step_below
 from ._records import BLOCK, Encoded, Layer, Record
-from ._sources import KEPT, STEP_BYTES, Source
+from ._sources import KEPT, STEP_BYTES, Source, Told
 from ._trellis_lanes import Part
 
 # A tensor that ends exact has planes down to this share of its deviation: finer ones
@@ -44,14 +44,15 @@ class LayeredSource(Source):
         return iter(())
 
     def encoded(
-        self, step: Step | None, codec: str | None, *, trellis: Blocks
+        self, step: Step | None, codec: str | None, *, trellis: Blocks, told: Told
     ) -> Encoded:
         """The layers down to a step or to the very bits, or exact and all at once."""
         if codec in ("lossless", "stored"):  # as a plan has found
-            return self._plain()
+            return self._plain(told)
         if step is None or not self.quantisable:
-            return self.exact
-        return self._shorter(self._layers(step, exact=False)) or self.exact
+            return self._whole(told)
+        found = self._shorter(self._layers(step, told, exact=False))
+        return found or self._whole(told)
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -138,22 +139,22 @@ class LayeredSource(Source):
             plain, record=record, blocks=(b"",) * (chunks * len(layers))
         )
 
-    def _exactly(self) -> Encoded:
+    def _exactly(self, told: Told) -> Encoded:
         if self.quantisable:
             step = self._last_step
-            found = None if step is None else self._layers(step, exact=True)
+            found = None if step is None else self._layers(step, told, exact=True)
             found = self._shorter(found)
             if found is not None:
                 return found
-        return self._plain()
+        return self._plain(told)
 
     @property
     def _last_step(self) -> Step | None:
         """That of the last layer but the exact one."""
         return step_below(_FINEST[self.array.dtype.itemsize] * self.rms)
 
-    def _plain(self) -> Encoded:
-        plain = super()._exactly()
+    def _plain(self, told: Told = lambda _: None) -> Encoded:
+        plain = super()._exactly(told)
         record = dataclasses.replace(plain.record, norm=self.energy**0.5)
         return dataclasses.replace(plain, record=record)
 
@@ -182,7 +183,7 @@ class LayeredSource(Source):
         return Point(bytes_, share * error.energy)
 
     def _layers(
-        self, step: Step, *, exact: bool, planes: int | None = None
+        self, step: Step, told: Told, *, exact: bool, planes: int | None = None
     ) -> Encoded | None:
         """Every layer of every chunk; None where some number is too large for it."""
         if not _planes.fits(step):
@@ -192,7 +193,7 @@ class LayeredSource(Source):
         blocks: list[list[bytes]] = [[] for _ in range(count)]
         errors = [Error() for _ in range(count)]
         digests = [Digest() for _ in range(count)]
-        dtype = self.array.dtype
+        dtype, at = self.array.dtype, 0
         for part in self._parts():
             levels = levels_of(part, step)
             if levels is None or _planes.too_large(levels, dtype):
@@ -207,13 +208,17 @@ class LayeredSource(Source):
                 if not np.isfinite(values).all():  # the middle of a cell is too large
                     left = planes - layer - 1
                     return (
-                        self._layers(step, exact=exact, planes=left) if left else None
+                        self._layers(step, told, exact=exact, planes=left)
+                        if left
+                        else None
                     )
                 errors[layer] += Error.between(values, part)
                 digests[layer].update(values)
             if exact:
                 blocks[-1].append(_planes.rest_of(part, values))
                 digests[-1].update(part)
+            at += part.size
+            told(at)
         record = self._record("planes", step, digests[-1].hexdigest(), errors[-1])
         found = Encoded(
             self._layered(record, planes, errors, [d.hexdigest() for d in digests]),
@@ -222,7 +227,7 @@ class LayeredSource(Source):
         )
         worse = [i for i in range(1, planes) if errors[i].energy > errors[i - 1].energy]
         if worse:  # one layer in place of all up to there, unless digits get dearer
-            joined = self._layers(step, exact=exact, planes=planes - worse[-1])
+            joined = self._layers(step, told, exact=exact, planes=planes - worse[-1])
             if joined is not None and _length(joined) <= _length(found):
                 return joined
         return found

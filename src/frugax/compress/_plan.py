@@ -10,6 +10,7 @@ from frugax.budget import (
 )
 
 from ._draft import Draft
+from ._layered import LayeredSource
 from ._quantised import Step
 from ._report import gap_line
 from ._unused import unused_line
@@ -58,6 +59,7 @@ class CompressPlan(JsonPlan):
             is above it, at most, over all choices of the same options within the same
             bytes, by the estimates that steps are chosen by; None if there was nothing
             to choose.
+        progressive: whether tensors are coded in layers, where they can be.
     """
 
     budget: SizeBudget
@@ -67,6 +69,7 @@ class CompressPlan(JsonPlan):
     rel_error: float
     max_abs: float
     allocation_gap: float | None = None
+    progressive: bool = False
 
     @property
     def predicted(self) -> float:
@@ -127,4 +130,5 @@ def plan_of(draft: Draft, budget: SizeBudget) -> CompressPlan:
         rel_error=draft.rel_error,
         max_abs=draft.max_abs,
         allocation_gap=draft.gap,
+        progressive=any(isinstance(s, LayeredSource) for s in draft.sources),
     )

@@ -1,5 +1,7 @@
 """What is called to tell how far long work is."""
 
+from collections.abc import Callable
+
 
 def check_progress(progress: object) -> None:
     """Meet what cannot be called before the work, not in the middle of it.
@@ -12,3 +14,27 @@ def check_progress(progress: object) -> None:
             "progress must be a function of (share, text), or None, got "
             f"{progress!r:.60}."
         )
+
+
+class Stages:
+    """Work in stages, of which nobody knows how many there will be.
+
+    Each takes a share of what is left, so that what is told rises and never ends.
+    """
+
+    def __init__(self, told: Callable[[float, str], None] | None) -> None:
+        """Tell `told` of all stages, each in [0, 1] of its own."""
+        self._told = told
+        self._at = 0.0
+
+    def next(self, share: float) -> Callable[[float, str], None]:
+        """What tells of the next stage, which takes a share of what is left."""
+        start = self._at
+        self._at += share * (1 - start)
+        end = self._at
+
+        def told(done: float, what: str) -> None:
+            if self._told is not None:
+                self._told(start + (end - start) * done, what)
+
+        return told

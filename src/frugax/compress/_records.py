@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ._arrays import dtype_named
@@ -111,11 +112,13 @@ class Header:
         structure: how the tree is built; see `frugax.trees.describe`.
         tensors: one record for each leaf, in the tree's order.
         data_bytes: length of the data.
+        metadata: words of its user's, by key; those of a `.safetensors` file it was.
     """
 
     structure: Any
     tensors: tuple[Record, ...]
     data_bytes: int
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

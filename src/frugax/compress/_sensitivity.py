@@ -1,5 +1,6 @@
 """How much a model's answers mind errors in each tensor, measured on your data."""
 
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from frugax.trees import is_array
 from frugax.typing import PyTree
 
-from ._arrays import arrays_of
+from ._arrays import arrays_of, unwrapped
 from ._sources import Source
 
 
@@ -39,14 +40,16 @@ def sensitivity_of(
 
     Raises:
         TypeError: the answers are no array.
-        ValueError: the answers are not finite.
+        ValueError: the answers are not finite, or the noise is not above 0.
 
     >>> weights = {"used": np.ones((2, 2)), "unused": np.ones((2, 2))}
     >>> found = sensitivity_of(lambda w: w["used"] @ np.ones(2), weights)
     >>> found["used"] > 0, found["unused"]
     (True, 0.0)
     """
-    arrays = arrays_of(tree)
+    if not 0 < noise < math.inf:
+        raise ValueError(f"noise must be > 0 and finite, got {noise}.")
+    arrays = arrays_of(unwrapped(tree))
     right = _checked(answer(dict(arrays)))
     rng = np.random.default_rng(seed)
     found: dict[str, float] = {}

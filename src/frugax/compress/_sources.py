@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -38,6 +38,9 @@ _LEAST_STEPPED, STEP_BYTES = 28, 12
 KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
+
+# Called with how many numbers of a tensor are done.
+Told = Callable[[int], object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +96,10 @@ class Source:
     @property
     def exact(self) -> Encoded:
         """The tensor coded without loss; made anew each time if it is large."""
-        return self._small_exact if self.array.nbytes <= KEPT else self._exactly()
+        return self._whole(lambda _: None)
+
+    def _whole(self, told: Told) -> Encoded:
+        return self._small_exact if self.array.nbytes <= KEPT else self._exactly(told)
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -133,7 +139,7 @@ class Source:
             yield from trellis_parts(self.array, step)
 
     def encoded(
-        self, step: Step | None, codec: str | None, *, trellis: Blocks
+        self, step: Step | None, codec: str | None, *, trellis: Blocks, told: Told
     ) -> Encoded:
         """The shortest coding at a step, for real; the exact one if that is as short.
 
@@ -142,23 +148,25 @@ class Source:
             codec: only this one; by default what suits.
             trellis: what `trellis_blocks` makes of `trellis_parts`, and of more after
                 them, perhaps.
+            told: called with how many numbers are done.
         """
         if step is None:
-            return self.exact
+            return self._whole(told)
         found = [
             self._stepped(
                 name,
                 step,
                 trellis if name == "trellis" else uniform_blocks(self.array, step),
+                told,
             )
             for name in self._codecs(step, codec)
         ]
         coded = [e for e in found if e is not None]
         if not coded:
-            return self.exact
+            return self._whole(told)
         best = min(coded, key=lambda e: sum(map(len, e.blocks)))
         longer = sum(map(len, best.blocks)) + STEP_BYTES >= self.exact_bytes
-        return self.exact if longer else best
+        return self._whole(told) if longer else best
 
     def error_at(self, step: Step | None) -> Error:
         """The error that the uniform grid of this step makes; none if it is exact."""
@@ -180,10 +188,10 @@ class Source:
 
     @functools.cached_property
     def _small_exact(self) -> Encoded:
-        return self._exactly()
+        return self._exactly(lambda _: None)
 
-    def _exactly(self) -> Encoded:
-        codec, blocks = lossless_blocks(self.array)
+    def _exactly(self, told: Told) -> Encoded:
+        codec, blocks = lossless_blocks(self.array, told)
         digest = Digest()
         for part in self._parts():
             digest.update(part)
@@ -229,7 +237,9 @@ class Source:
             codecs.add("quantised")
         return sorted(codecs)
 
-    def _stepped(self, codec: str, step: Step, blocks: Blocks) -> Encoded | None:
+    def _stepped(
+        self, codec: str, step: Step, blocks: Blocks, told: Told
+    ) -> Encoded | None:
         """The tensor as the next chunks of `blocks`; None if some number is too large.
 
         All its chunks are taken off, whatever they are.
@@ -248,6 +258,7 @@ class Source:
             error += Error.between(values, part)
             let_go(part)
             at += len(values)
+            told(at)
         if len(kept) < chunks:
             return None
         record = self._record(codec, step, digest.hexdigest(), error)

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._draft import Draft, Progress, draft_of
+from ._draft import Draft, draft_of
 from ._error import relative, rounded_up
 from ._meet import meet
+from ._progress import Stages
 from ._quantised import MOST_STEP, Step, step_below
 from ._scales import Scales
 from ._sources import Source
@@ -18,6 +19,8 @@ from ._writer import write
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
 _MOST_FILES = 8
+# What a sampling and a draft take of the progress that is left.
+_SAMPLING, _DRAFT = 0.03, 0.5
 # Below this share of the original bytes it may be that no file is short enough.
 _TIGHT = 0.05
 
@@ -28,15 +31,15 @@ class StepSearch:
 
     Attributes:
         sources: the tensors.
-        structure: how the tree is built; see `frugax.trees.describe`.
+        head: what the header says beside the tensors, such as `structure`.
         scales: the same tensors, all at one scale, by estimate.
         progress: told of what is being done.
     """
 
     sources: tuple[Source, ...]
-    structure: Any
+    head: Mapping[str, Any]
     scales: Scales
-    progress: Progress
+    progress: Stages
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -46,7 +49,12 @@ class StepSearch:
     @functools.cached_property
     def exact(self) -> Draft:
         """Everything without loss."""
-        return draft_of(self.sources, self.structure, lambda _: None)
+        return draft_of(
+            self.sources,
+            self.head,
+            lambda _: None,
+            progress=self.progress.next(_DRAFT),
+        )
 
     @functools.cached_property
     def _shortest(self) -> Draft:
@@ -61,7 +69,7 @@ class StepSearch:
         # One codec will do where all levels are zero, and it is the quick one.
         draft = min(
             (
-                draft_of(self.sources, self.structure, steps, codec=_uniform)
+                draft_of(self.sources, self.head, steps, codec=_uniform)
                 for steps in choices
             ),
             key=_length,
@@ -86,7 +94,7 @@ class StepSearch:
     def _below(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
         """The file closest below the limit; the shortest one where none is found."""
         fakes = [source.placeholder() for source in self.sources]
-        overhead = len(write(self.structure, fakes))
+        overhead = len(write(self.head, fakes))
         room = limit * (1 - _CLOSE / 2) - overhead
         if self._bytes_at(self.scales.coarsest) > room:
             return shortest()
@@ -128,9 +136,9 @@ class StepSearch:
                 break
             draft = draft_of(
                 self.sources,
-                self.structure,
+                self.head,
                 self.scales.steps(at),
-                progress=self.progress,
+                progress=self.progress.next(_DRAFT),
             )
             if draft.length <= limit:
                 best, high = max(best, draft, key=_length), at
@@ -144,7 +152,7 @@ class StepSearch:
         total = math.fsum(source.energy for source in self.sources)
 
         def log_error(scale: float) -> float:
-            self.progress(0.0, "sampling")
+            self.progress.next(_SAMPLING)(1.0, "sampling")
             found = self.scales.energy_at(scale)
             return math.log2(max(relative(found, total), 2.0**-80))
 
@@ -181,10 +189,10 @@ class StepSearch:
         # A trellis errs by up to twice as much as a uniform grid of the same bytes.
         return draft_of(
             self.sources,
-            self.structure,
+            self.head,
             step,
             codec=_uniform,
-            progress=self.progress,
+            progress=self.progress.next(_DRAFT),
         )
 
     def least_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
@@ -222,7 +230,7 @@ class StepSearch:
         return sorted(found, key=lambda s: -s.exact_bytes)
 
     def _bytes_at(self, scale: float) -> float:
-        self.progress(0.0, "sampling")
+        self.progress.next(_SAMPLING)(1.0, "sampling")
         return self.scales.bytes_at(scale)
 
     def _refined(
@@ -265,10 +273,10 @@ class StepSearch:
             before = chosen
             draft = draft_of(
                 self.sources,
-                self.structure,
+                self.head,
                 steps,
                 gap=gap,
-                progress=self.progress,
+                progress=self.progress.next(_DRAFT),
             )
             found = miss(draft)
             if best_miss < found <= 1:

@@ -118,7 +118,8 @@ def verify(
         FileNotFoundError: there is no such file.
         TypeError: a leaf of `against` is no array, or the progress no function.
         UnsupportedFileError: it is no `.fxz` file, or of a newer version.
-        ValueError: `against` has other names, dtypes or shapes.
+        ValueError: `against` has other names, dtypes or shapes, or is the decoded
+            weights of this very file.
     """
     check_progress(progress)
     originals = None if against is None else arrays_of(unwrapped(against))
@@ -144,6 +145,12 @@ def verify(
             original = None if originals is None else originals[record.name]
             found = _read(file, record.name, original)
             done += record.nbytes
+            if record.max_abs and found == (0, 0):
+                raise ValueError(
+                    f"these are not the original weights: {record.name!r} is stored "
+                    f"with an error of up to {record.max_abs:g}, and has none against "
+                    "these, which are the file's own. Give the weights from before."
+                )
             checks.append(
                 TensorCheck(
                     name=record.name,

@@ -5,6 +5,7 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -67,6 +68,30 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     )
 
 
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the words that stand beside the weights in a file, such as `format: pt`.
+
+    Args:
+        path: a `.safetensors` or `.fxz` file; any other has none.
+
+    Returns:
+        Text by key, for `save(..., metadata=...)`.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is no such file.
+        UnsupportedFileError: it is of a newer version.
+    """
+    path = Path(path)
+    if path.suffix == ".fxz":
+        with open_file(path) as file:
+            return dict(file.header.metadata)
+    if path.suffix == ".safetensors":
+        with _checked_safetensors(path) as opened:
+            return dict(opened.metadata() or {})
+    return {}
+
+
 def _npz(path: Path) -> dict[str, np.ndarray]:
     # Not `np.load` of anything: what is no zip it takes for a pickle, and says how to
     # run it.
@@ -107,16 +132,9 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    # Not `safetensors.numpy`: it knows no bfloat16. Opening checks the whole header:
-    # that tensors lie in the file, side by side, and are as long as their shapes say.
-    try:
-        with safetensors.safe_open(path, framework="numpy"):
-            pass
-    except safetensors.SafetensorError as e:
-        raise CorruptFileError(
-            f"{path}: this is no .safetensors file, or it is damaged or cut off "
-            f"({path.stat().st_size} bytes): download it again. ({e})"
-        ) from e
+    # Not `safetensors.numpy`: it knows no bfloat16.
+    with _checked_safetensors(path):
+        pass
     mapped = map_file(path)
     start = 8 + int.from_bytes(mapped[:8], "little")
     found: dict[str, np.ndarray] = {}
@@ -135,3 +153,21 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
         flat = np.frombuffer(mapped, dtype, count, start + first if count else 0)
         found[name] = flat.reshape(entry["shape"])
     return found
+
+
+def _checked_safetensors(path: Path) -> Any:
+    """The file, open. Opening checks the whole header.
+
+    That is, that tensors lie in the file, side by side, and are as long as their shapes
+    say.
+
+    Raises:
+        CorruptFileError: it is damaged or cut off.
+    """
+    try:
+        return safetensors.safe_open(path, framework="numpy")
+    except safetensors.SafetensorError as e:
+        raise CorruptFileError(
+            f"{path}: this is no .safetensors file, or it is damaged or cut off "
+            f"({path.stat().st_size} bytes): download it again. ({e})"
+        ) from e

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import zstandard
@@ -73,11 +73,11 @@ class ContainerWriter:
         self._records.append(record)
         return record
 
-    def close(self, structure: Any) -> int:
+    def close(self, head: Mapping[str, Any]) -> int:
         """Write the header and the footer; the file itself stays open.
 
         Args:
-            structure: how the tree is built; see `frugax.trees.describe`.
+            head: what the header says beside the tensors, such as `structure`.
 
         Returns:
             The length of the file in bytes.
@@ -86,7 +86,7 @@ class ContainerWriter:
         if decoded > FREE_BYTES:
             self._write(bytes(max(0, -(-decoded // MOST_RATIO) - self._at)))
         header = _canonical_json(
-            {"structure": structure, "tensors": [*map(_record_plain, self._records)]}
+            {**head, "tensors": [*map(_record_plain, self._records)]}
         )
         packed = zstandard.ZstdCompressor(level=19).compress(header)
         self._write(tail_of(packed, len(header), before=self._at + len(PRELUDE)))
@@ -99,13 +99,13 @@ class ContainerWriter:
         self._at += len(data)
 
 
-def write(structure: Any, tensors: Sequence[Encoded]) -> bytes:
+def write(head: Mapping[str, Any], tensors: Sequence[Encoded]) -> bytes:
     """The whole file as bytes."""
     file = io.BytesIO()
     writer = ContainerWriter(file.write)
     for tensor in tensors:
         writer.add(tensor.record, tensor.blocks)
-    writer.close(structure)
+    writer.close(head)
     return file.getvalue()
 
 

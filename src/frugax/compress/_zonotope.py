@@ -80,7 +80,8 @@ def reduce_relu(
         seed: of the clustering, which is tried four times.
 
     Returns:
-        The smaller layers, and the largest change of each output. The bound is sound
+        The smaller layers, and the largest change of each output; with as many units as
+        there are, the same layers and no change. The bound is sound
         but not tight: a network may change far less on the inputs it really meets.
 
     Raises:
@@ -101,6 +102,15 @@ def reduce_relu(
     if not 1 <= hidden <= len(b1):
         raise ValueError(f"hidden must be from 1 to {len(b1)}, got {hidden}.")
     low, high = corners(box, len(w1))
+    if hidden == len(b1):
+        if data is not None:
+            rows_with_one(data, len(w1))  # checked as always
+        given = [array.copy() for array in arrays_of(tuple(layers)).values()]
+        return ReducedRelu(
+            **dict(zip(("w1", "b1", "w2", "b2"), given, strict=True)),
+            merged_into=np.arange(hidden),
+            bound=np.zeros(len(b2)),
+        )
     before = _Units(np.vstack([w1, b1]).T, w2, b2)
     root = _root_of_moments(low, high)
     merged_into = _clusters(before, root, hidden, np.random.default_rng(seed))
