@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import hypothesis.strategies as st
 import jax
