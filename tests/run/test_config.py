@@ -56,7 +56,7 @@ def test_a_config_survives_plain_data(write):
         ("50%", "lots", r"c\.yaml:8: budgets\.memory"),
         ("50%", "0%", r"c\.yaml:8: budgets\.memory: memory must be > 0"),
         ("2min", "2 moons", r"c\.yaml:9: budgets\.time: .*'moons'"),
-        ("6x", "6 times", r"c\.yaml:10: budgets\.size: .*got '6 times'"),
+        ("6x", "6 times", r"c\.yaml:10: budgets\.size: .*'6 times' has the unit"),
         ("mlp", "mlq", r"c\.yaml:3: model\.name: .*Did you mean 'mlp'"),
         (
             "name: small",

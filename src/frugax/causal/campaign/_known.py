@@ -10,11 +10,9 @@ from jaxtyping import Bool, Float
 from frugax.causal.data import Samples
 from frugax.causal.policy import Outlook, permitted
 from frugax.causal.worlds import (
-    MOST_VARIABLES,
     Basis,
     Belief,
     Deviation,
-    Outcomes,
     Points,
     answers,
     believe,
@@ -26,8 +24,10 @@ from frugax.causal.worlds import (
     weighed,
 )
 
+from ._chosen import chosen
 from ._file import State
-from ._ledger import Entry, price
+from ._ledger import price
+from ._measured import not_whole, outcomes_of, scale_of
 from ._settings import Settings
 from ._space import grid, joined, nearby
 from ._usual import usual_values
@@ -35,11 +35,9 @@ from ._usual import usual_values
 # So many times more worlds are drawn where experiments must choose among them.
 _MORE = 8
 _NOISE = (1.0, 0.3, 0.1)  # shares of the outcomes' spread that may be noise
-_WIDE = 2 * 1.645  # standard deviations in a forecast's 90 % interval
 _Limits: TypeAlias = tuple[
     Bool[np.ndarray, "worlds points"], Float[np.ndarray, " points"]
 ]
-_MEASURED = 0.5  # share of rows in which a variable must be known to count
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     """
     settings, entries, of_entry = state.settings, state.entries, state.of_entry
     rng = np.random.default_rng([settings.seed, len(entries), len(table)])
-    names = _chosen(settings, table)
+    names = chosen(settings, table)
     table = table.select(names)
     values = table.values.astype(np.float64)
     usual = usual_values(values, table.intervened, names, settings)
@@ -96,7 +94,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         for pairs in (settings.required, settings.forbidden)
     )
     # Graphs are compared on whole rows; other experiments choose among the worlds.
-    apart = _not_whole(settings, values, wanted, of_entry, entries, names)
+    apart = not_whole(settings, values, wanted, of_entry, entries, names)
     belief = believe(
         values,
         table.intervened,
@@ -109,8 +107,8 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         required=required,
         forbidden=forbidden,
     )
-    scale = _scale(values[:, target], observed)
-    outcomes, one_row = _outcomes(
+    scale = scale_of(values[:, target], observed)
+    outcomes, one_row = outcomes_of(
         settings, values[:, target], of_entry, entries, names, scale
     )
     if apart:
@@ -138,7 +136,9 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         each = misfits(at_experiments, outcomes, basis, scale)[1]
 
     def limits(said: Float[np.ndarray, "worlds points wanted"]) -> _Limits:
-        return _limits(said, settings, [_scale(values[:, v], observed) for v in wanted])
+        return _limits(
+            said, settings, [scale_of(values[:, v], observed) for v in wanted]
+        )
 
     sign = 1.0 if settings.minimize else -1.0
     points = grid(settings, names, rng)
@@ -203,26 +203,6 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     )
 
 
-def _not_whole(
-    settings: Settings,
-    values: Float[np.ndarray, "n d"],
-    wanted: Sequence[int],
-    of_entry: np.ndarray,
-    entries: Sequence[Entry],
-    names: tuple[str, ...],
-) -> list[tuple[int, Outcomes, float]]:
-    """What experiments gave in rows that left something out, for each variable."""
-    left_out = np.isnan(values).any(1)
-    found: list[tuple[int, Outcomes, float]] = []
-    for v in wanted:
-        scale = _scale(values[:, v], of_entry < 0)
-        rows = np.where(left_out, values[:, v], np.nan)
-        outcomes, _ = _outcomes(settings, rows, of_entry, entries, names, scale)
-        if len(outcomes.mean):
-            found.append((v, outcomes, scale))
-    return found
-
-
 def _limits(
     said: Float[np.ndarray, "worlds points wanted"],
     settings: Settings,
@@ -278,102 +258,3 @@ def _position(
     g = points.where.index(where)
     inside = np.argmin(np.abs(points.values[g] - values).sum(1))
     return int(np.flatnonzero(points.group == g)[0] + inside)
-
-
-def _chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
-    """The variables that the worlds are about: at most twelve, in alphabetical order.
-
-    Not in the table's: then the order of its columns would decide how numbers are
-    rounded and which draws fall on which variable.
-
-    Raises:
-        ValueError: an edge or a constraint names a variable that no row has.
-    """
-    settings.check_named(table.variables)
-    must = settings.weighed
-    rest = [n for n in table.variables if n not in must]
-    # What is hardly ever measured says little and costs whole rows.
-    seen = np.isfinite(table.values).sum(0) / max(len(table), 1)
-    rest = [
-        n for n in rest if n in settings.variables or seen[table.index(n)] >= _MEASURED
-    ]
-    strength = {n: _strength(table, n, settings.target) for n in rest}
-    rest.sort(key=lambda n: (-strength[n], n))
-    kept = {*must, *rest[: MOST_VARIABLES - len(must)]}
-    sets = settings.allowed_sets()
-    if not any({*s} <= kept for s in sets):
-        # Something must be left to set: the set that goes closest with the target.
-        least = [s for s in sets if len({*s} | must) <= MOST_VARIABLES]
-        must |= {*max(least, key=lambda s: sum(strength.get(n, 0.0) for n in s))}
-        rest = [n for n in rest if n not in must]
-        kept = {*must, *rest[: MOST_VARIABLES - len(must)]}
-    return tuple(sorted(kept))
-
-
-def _strength(table: Samples, name: str, target: str) -> float:
-    """How closely a variable goes with the target, straight or bent."""
-    x, y = table[name].astype(np.float64), table[target].astype(np.float64)
-    both = np.isfinite(x) & np.isfinite(y)
-    x, y = x[both], y[both]
-    if len(x) < 3 or not x.std() or not y.std():
-        return 0.0
-    x = (x - x.mean()) / x.std()
-    fit = np.stack([x, x**2 - 1], axis=1)
-    fit = fit[:, fit.std(0) > 0]
-    y = (y - y.mean()) / y.std()
-    explained = fit @ np.linalg.lstsq(fit, y, rcond=None)[0]
-    return float(explained.var())
-
-
-def _scale(target: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]) -> float:
-    for rows in (target[observed], target):
-        seen = rows[np.isfinite(rows)]
-        if len(seen) > 1 and seen.std() > 0:
-            return float(seen.std())
-    return 1.0
-
-
-def _outcomes(
-    settings: Settings,
-    target: Float[np.ndarray, " n"],
-    of_entry: np.ndarray,
-    entries: Sequence[Entry],
-    names: tuple[str, ...],
-    scale: float,
-) -> tuple[Outcomes, float]:
-    """The target's mean in each experiment that gave one, and its error."""
-    done: list[tuple[tuple[int, ...], list[float]]] = []
-    found: list[np.ndarray] = []
-    forecasts: list[tuple[float, float]] = []
-    for entry in entries:
-        rows = target[of_entry == entry.id]
-        rows = rows[np.isfinite(rows)]
-        if len(rows) and set(entry.values) <= set(names):
-            places = tuple(names.index(n) for n in entry.values)
-            done.append((places, list(entry.values.values())))
-            found.append(rows)
-            forecasts.append(_forecast(entry))
-    spare = sum(len(rows) - 1 for rows in found)
-    squares = sum(float(rows.var()) * len(rows) for rows in found)
-    # With few rows the spread without experiments stands in for theirs.
-    one_row = float(np.sqrt((squares + 3 * scale**2) / (spare + 3)))
-    points, places = Points.of(done)
-    mean, error = np.empty(len(done)), np.empty(len(done))
-    for i, rows in zip(places, found, strict=True):
-        mean[i], error[i] = rows.mean(), one_row / np.sqrt(len(rows))
-    back = np.argsort(places)  # which was asked for, as what
-    expected, spread = np.array(forecasts).reshape(-1, 2)[back].T
-    outcomes = Outcomes(
-        points=points,
-        mean=mean,
-        error=np.maximum(error, 1e-9 * scale),
-        expected=expected,
-        spread=spread,
-        order=back,
-    )
-    return outcomes, one_row
-
-
-def _forecast(entry: Entry) -> tuple[float, float]:
-    f = entry.forecast
-    return (np.nan, np.nan) if f is None else (f.expected, (f.high - f.low) / _WIDE)
