@@ -135,6 +135,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
             budget=ExperimentBudget(cost=limit, costs=costs),
             policy=policy,
             together=2,
+            worlds=8,
             rows=2,
             seed=seed,
         )
