@@ -16,7 +16,7 @@ from frugax.causal.worlds import (
     Points,
     answers,
     believe,
-    corrected_each,
+    corrected,
     deviation,
     doubt,
     misfits,
@@ -145,7 +145,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     said = ask(points)
     # A grid over several variables is coarse: look twice around what promises most.
     for _ in range(min(max(map(len, points.where)), 2)):
-        likely = corrected_each(
+        likely = corrected(
             said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
         )
         centres = _promising(sign * likely, *limits(said))
@@ -157,12 +157,12 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         if e.status == "pending" and set(e.values) <= set(names)
     ]
     points, said = _with(points, said, Points.of(under_way)[0], ask)
-    likely = corrected_each(
+    likely = corrected(
         said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
     )
     loss = sign * likely
     # What the deviation explains of the experiments must not be added once more.
-    explained = corrected_each(
+    explained = corrected(
         at_experiments, outcomes.points, at_experiments, outcomes, basis, each, rng
     )
     shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)

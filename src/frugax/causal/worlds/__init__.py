@@ -20,7 +20,7 @@ from ._exact import ExactLinearPosterior
 from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
 from ._surprise import surprise
-from ._weighing import corrected_each, misfits, weighed
+from ._weighing import misfits, weighed
 from ._world import World
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "believe",
     "best_linear_model",
     "corrected",
-    "corrected_each",
     "deviation",
     "doubt",
     "misfits",

@@ -187,7 +187,7 @@ def corrected(
     at_experiments: Float[np.ndarray, "worlds experiments"],
     outcomes: Outcomes,
     basis: Basis,
-    found: Deviation,
+    each: Sequence[Deviation],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "worlds points"]:
     """Each world's answers, with a deviation that agrees with the experiments.
@@ -198,9 +198,27 @@ def corrected(
         at_experiments: what it says of the experiments.
         outcomes: what they gave.
         basis: ranges of the variables.
-        found: how large the deviation is.
+        each: how large each world's deviation is.
         rng: where the deviations come from.
     """
+    result = np.empty_like(worlds)
+    for found in dict.fromkeys(each):
+        these = np.array([found == other for other in each])
+        result[these] = _deviated(
+            worlds[these], points, at_experiments[these], outcomes, basis, found, rng
+        )
+    return result
+
+
+def _deviated(
+    worlds: Float[np.ndarray, "worlds points"],
+    points: Points,
+    at_experiments: Float[np.ndarray, "worlds experiments"],
+    outcomes: Outcomes,
+    basis: Basis,
+    found: Deviation,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "worlds points"]:
     if not found.size:
         return worlds
     result = worlds.copy()

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from ._basis import Basis
 from ._belief import Belief
-from ._effects import Deviation, Outcomes, Points, answers, corrected, kernel
+from ._effects import Deviation, Outcomes, answers, kernel
 from ._orders import edges
 
 # How far a world that is right may be off, as a share of the variable's spread: its
@@ -113,35 +113,6 @@ def misfits(
         logs.append(np.log(odds) + fit)
     best = np.argmax(logs, axis=0)
     return np.logaddexp.reduce(logs, axis=0), tuple(each[i] for i in best.tolist())
-
-
-def corrected_each(
-    worlds: Float[np.ndarray, "worlds points"],
-    points: Points,
-    at_experiments: Float[np.ndarray, "worlds experiments"],
-    outcomes: Outcomes,
-    basis: Basis,
-    each: Sequence[Deviation],
-    rng: np.random.Generator,
-) -> Float[np.ndarray, "worlds points"]:
-    """As `corrected`, with a deviation for every world.
-
-    Args:
-        worlds: what each world says of the points.
-        points: interventions.
-        at_experiments: what it says of the experiments.
-        outcomes: what they gave.
-        basis: ranges of the variables.
-        each: how large its deviation is.
-        rng: where the deviations come from.
-    """
-    result = np.empty_like(worlds)
-    for found in dict.fromkeys(each):
-        these = np.array([found == other for other in each])
-        result[these] = corrected(
-            worlds[these], points, at_experiments[these], outcomes, basis, found, rng
-        )
-    return result
 
 
 def _kept(
