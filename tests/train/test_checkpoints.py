@@ -344,6 +344,29 @@ def test_a_full_disk_is_an_output_error_and_leaves_the_older_checkpoint(tmp_path
     assert (after, later) == ("[1]", "[1, 3]")
 
 
+def test_what_others_delete_first_and_what_a_killed_process_left_is_no_error(
+    tmp_path, monkeypatch
+):
+    for left in ("frugax-2", "frugax-2.deleted", "frugax-3.orbax-checkpoint-tmp"):
+        (tmp_path / left / "array").mkdir(parents=True)
+        (tmp_path / left / "array" / "lock").touch()
+    rmtree, first = shutil.rmtree, []
+
+    def beside_others(place):
+        if place not in first:  # another thread is there before us
+            first.append(place)
+            (place / "array" / "lock").unlink()
+            raise FileNotFoundError(errno.ENOENT, "gone", "lock")
+        rmtree(place)
+
+    monkeypatch.setattr(shutil, "rmtree", beside_others)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state_of(4))
+    assert checkpoints.steps() == [4]
+    assert [p.name for p in tmp_path.iterdir()] == ["frugax-4"]
+    assert len(first) == 2
+
+
 # Importing JAX takes seconds, so it is done once; every run is a fork of that process,
 # made before JAX starts its backend, and so has its own from the beginning.
 TRAIN_AND_KILL = """

@@ -35,7 +35,8 @@ _MANIFEST = "frugax.json"
 _VERSION = 1
 # Unfinished saves are deleted, so the name must be nobody else's: not a bare number,
 # as Orbax's own manager uses.
-_OURS = re.compile(r"frugax-(\d+)(\.orbax-checkpoint-tmp.*)?")
+_OURS = re.compile(r"frugax-(\d+)(\.orbax-checkpoint-tmp.*)?(\.deleted)?")
+_DELETED = ".deleted"
 
 
 class Checkpoints:
@@ -138,7 +139,7 @@ class Checkpoints:
             self._drop(damaged)
         for unfinished in self._ours():
             if not (unfinished / _MANIFEST).exists():
-                shutil.rmtree(unfinished)
+                _delete(unfinished)
         if place.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
         leaves = Signature.of_types(state=state).leaves
@@ -240,7 +241,7 @@ class Checkpoints:
     def _drop(self, step: int) -> None:
         # The manifest goes first: a folder without one does not count.
         (self._place(step) / _MANIFEST).unlink()
-        shutil.rmtree(self._place(step))
+        _delete(self._place(step))
 
     def _damage_at(self, step: int) -> str:
         """What is wrong with the files of a step; empty if nothing is.
@@ -285,6 +286,28 @@ def _refuse_not_finite(state: TrainState) -> None:
                 f"{int(state.step)} steps, so this state was not saved: lower the "
                 "learning rate or clip the gradients."
             )
+
+
+def _delete(place: Path) -> None:
+    """Delete a folder in which others may still be at work.
+
+    After a write that failed TensorStore's threads clean up behind themselves: what
+    they delete first is no error, and under another name they find nothing to add to.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    aside = place.with_name(place.name.removesuffix(_DELETED) + _DELETED)
+    _remove(aside)  # of a process that was killed here
+    if place != aside:
+        place.rename(aside)
+        _remove(aside)
+
+
+def _remove(place: Path) -> None:
+    while place.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(place)
 
 
 def _read_manifest(place: Path) -> dict[str, Any]:
