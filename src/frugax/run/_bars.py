@@ -6,6 +6,7 @@ from frugax.budget import amount
 from frugax.draw import escaped
 
 _WIDTH = 720
+_GAP, _GLYPH = 8, 7.5  # px before a value, and for each of its characters
 
 
 def bar_chart(
@@ -32,12 +33,16 @@ def bar_chart(
     for i, (label, value, kind) in enumerate(rows):
         y = i * row + 8
         shown = amount(value, unit)
+        beside = px(value) + _GAP
+        line = px(limit) if limit is not None else 0.0
+        if px(value) <= line < beside + _GLYPH * len(shown):
+            beside = line + _GAP  # no line runs through a number
         parts.append(
             f'<text x="{left - 10}" y="{y + 15}" text-anchor="end">'
             f"{escaped(label)}</text>"
             f'<rect class="bar {kind}" x="{left}" y="{y}" height="20" rx="3" '
             f'width="{max(px(value) - left, 1):.1f}"><title>{shown}</title></rect>'
-            f'<text class="value" x="{px(value) + 8:.1f}" y="{y + 15}">{shown}</text>'
+            f'<text class="value" x="{beside:.1f}" y="{y + 15}">{shown}</text>'
         )
     if limit is not None:
         x, bottom = px(limit), row * len(rows) + 4
