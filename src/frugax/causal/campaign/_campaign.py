@@ -217,6 +217,7 @@ class Campaign(Told):
                 best_low=best.low,
                 best_high=best.high,
                 right=best.right,
+                spread=float(outlook.loss[:, point].std()),
             ),
         )
         self._change(entries=(*entries, entry))

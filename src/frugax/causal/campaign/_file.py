@@ -22,7 +22,7 @@ from ._ledger import Entry, left
 from ._settings import Settings
 
 _FORMAT = "frugax campaign"
-_VERSION = 2  # 1 had no corrections
+_VERSION = 3  # 1 had no corrections, 2 no spread of the worlds in forecasts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ class Forecast:
         best_low: lower end of its 90 % interval.
         best_high: upper end of it.
         right: probability that it was within the tolerance of the best.
+        spread: standard deviation of what single worlds expected of the experiment;
+            None in files of older campaigns.
     """
 
     expected: float
@@ -39,6 +41,7 @@ class Forecast:
     best_low: float
     best_high: float
     right: float
+    spread: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,4 +87,7 @@ def outcomes_of(
 
 def _forecast(entry: Entry) -> tuple[float, float]:
     f = entry.forecast
-    return (np.nan, np.nan) if f is None else (f.expected, (f.high - f.low) / _WIDE)
+    if f is None:
+        return np.nan, np.nan
+    # The interval is wider: it holds the doubt too, which is no part of the worlds.
+    return f.expected, (f.high - f.low) / _WIDE if f.spread is None else f.spread

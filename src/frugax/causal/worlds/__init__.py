@@ -17,8 +17,9 @@ from ._effects import (
     doubt,
 )
 from ._exact import ExactLinearPosterior
-from ._mechanism import Shape, Shapes
 from ._orders import MOST_VARIABLES
+from ._shape import Shape
+from ._shapes import Shapes
 from ._surprise import surprise
 from ._weighing import misfits, weighed
 from ._world import World

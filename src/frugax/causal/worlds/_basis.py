@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float
 # The sines vanish at the ends of [-EDGE, EDGE], in half-widths of a variable's range:
 # far enough outside to leave the range free, near enough not to waste sines.
 EDGE = 1.5
-# Beyond this the smooth part stays as it is: no sine says anything there.
+# Beyond this the sines stay as they are: none says anything there.
 _REACH = 1.1
+_OUTSIDE = 0.5  # half-widths over which a function goes to another level
 _FAR = 3.0
 # Values that differ by less than this share of their size are equal.
 ROUNDING = 1e-12
@@ -110,6 +111,16 @@ def sines(
     inside = np.clip(scaled, -_REACH, _REACH) + EDGE
     frequencies = np.pi * np.arange(1, count + 1) / (2 * EDGE)
     return np.sin(inside[..., None] * frequencies) / np.sqrt(EDGE)
+
+
+def beyond(scaled: Float[np.ndarray, "*points"]) -> Float[np.ndarray, "*points 2"]:
+    """How far values are below and above the range: 0 inside, towards 1 outside.
+
+    Args:
+        scaled: values, as `Basis.scaled` gives them.
+    """
+    out = np.stack([-scaled - _REACH, scaled - _REACH], axis=-1)
+    return -np.expm1(-0.5 * (np.maximum(out, 0.0) / _OUTSIDE) ** 2)
 
 
 def spectrum(count: int, length: float) -> Float[np.ndarray, " {count}"]:

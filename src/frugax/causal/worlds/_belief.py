@@ -7,9 +7,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ._basis import Basis
-from ._mechanism import Drawn, Mechanism, Shapes, fit_mechanism
+from ._drawn import Drawn
+from ._evidence import coarsened
+from ._mechanism import Mechanism, fit_mechanism
 from ._orders import draw_graphs, edges, sum_over_orders
 from ._scores import parent_scores
+from ._shapes import Shapes
 from ._world import World
 
 # No graph's likelihood is quite right, and worlds agree too soon on a wrong one. To the
@@ -73,7 +76,7 @@ def believe(
         curved=curved,
         required=required,
         forbidden=forbidden,
-        trust=_TRUST,
+        power=lambda rows: _TRUST * coarsened(rows),
         hidden=True,
     )
     before = draw_graphs(sum_over_orders(scores), count, rng)

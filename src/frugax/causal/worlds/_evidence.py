@@ -9,13 +9,14 @@ from jaxtyping import Float
 # The scale is small: what the prior adds must not drown a mechanism without noise, or
 # one that runs backwards and is nearly as exact would look just as good.
 NOISE_SHAPE, NOISE_SCALE = 1.0, 5e-4
+_ENOUGH = 1000.0  # rows with which a mechanism is as well known as it can be
 
 
 def log_evidence(
     gram: Float[np.ndarray, "*sets k k"],
     against: Float[np.ndarray, "*sets k"],
     square: float,
-    rows: int,
+    rows: float,
     prior: Float[np.ndarray, " k"],
 ) -> Float[np.ndarray, "*sets"]:
     """Log marginal likelihood of Bayesian linear regressions, many at once.
@@ -24,7 +25,7 @@ def log_evidence(
         gram: inner products of the columns.
         against: inner products of the columns with the variable.
         square: inner product of the variable with itself.
-        rows: how many rows these sum over.
+        rows: how many rows these sum over; a fraction where they count for less.
         prior: variance of each weight, in units of the noise's variance; > 0.
 
     References:
@@ -46,3 +47,20 @@ def log_evidence(
         - lgamma(NOISE_SHAPE)
         - rows / 2 * np.log(2 * np.pi)
     )
+
+
+def coarsened(rows: int) -> float:
+    """To which power the likelihood of so many rows is raised.
+
+    No mechanism is quite right. With enough rows the least wrong one would be certain,
+    and it would bend as far as it must to pass through each experiment's mean. To this
+    power rows never count as more than a thousand.
+
+    Args:
+        rows: how many there are.
+
+    References:
+        Miller & Dunson 2019, J. American Statistical Association 114:1113-1125
+        (robust inference by coarsening, eq. 2.4).
+    """
+    return 1 / (1 + rows / _ENOUGH)

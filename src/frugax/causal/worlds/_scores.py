@@ -10,7 +10,7 @@ explain it in the rows where they were not set, and say nothing in the rest.
 
 import dataclasses
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import comb, log
 
 import numpy as np
@@ -82,7 +82,7 @@ def parent_scores(
     curved: bool,
     required: Collection[tuple[int, int]] = (),
     forbidden: Collection[tuple[int, int]] = (),
-    trust: float = 1.0,
+    power: Callable[[int], float] = lambda rows: 1.0,
     hidden: bool = False,
 ) -> Scores:
     """Score all sets of at most so many parents.
@@ -95,7 +95,7 @@ def parent_scores(
         curved: whether effects may bend; False scores linear mechanisms only.
         required: pairs (parent, child) that the graph has.
         forbidden: pairs (parent, child) that it has not.
-        trust: to which power the likelihood is raised.
+        power: to which the likelihood of so many rows is raised.
         hidden: whether causes that nobody measured may be shared by two variables.
     """
     whole = np.isfinite(values).all(axis=1)
@@ -119,7 +119,7 @@ def parent_scores(
             intervened[~intervened[:, v]] if hidden else None,
             width,
             _allowed_sets(v, d, max_parents, required, forbidden),
-            trust,
+            power,
         )
         for v in range(d)
     )
@@ -160,7 +160,7 @@ def _of_one_variable(
     intervened: Bool[np.ndarray, "n d"] | None,
     width: int,
     sets: list[tuple[int, ...]],
-    trust: float,
+    power: Callable[[int], float],
 ) -> Cases:
     d = (columns.shape[1] - 1) // width
     spread = y.std() if len(y) else 0.0
@@ -183,7 +183,7 @@ def _of_one_variable(
             which = np.flatnonzero(sizes == k)
             members = np.array([each[i] for i in which], np.int64)
             members = members.reshape(len(which), k)
-            logs[which] = trust * _mean_evidence(
+            logs[which] = power(len(y)) * _mean_evidence(
                 gram, against, square, len(y), members, width
             )
         return logs

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._basis import Basis
-from ._mechanism import Drawn
+from ._drawn import Drawn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
