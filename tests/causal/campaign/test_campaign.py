@@ -11,6 +11,7 @@ from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign, Entry, Failed, _file, drive, simulated
 from frugax.causal.campaign._advice import interval
 from frugax.causal.campaign._known import _promising
+from frugax.causal.campaign._measured import outcomes_of
 from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from tiers import mostly_thorough
 
@@ -233,6 +234,32 @@ def test_an_interval_is_as_wide_as_its_worlds_are_few_and_its_point_untried(mini
     assert interval(outlook, 0, campaign.settings) == (3.5, 0.0, 7.0)
     unsure = dataclasses.replace(outlook, doubt=np.full(len(loss[0]), 12 / 1.645))
     assert interval(unsure, 0, campaign.settings) == pytest.approx((3.5, -9.0, 16.0))
+
+
+def test_forecasts_are_judged_by_what_worlds_said_not_by_their_wider_interval():
+    campaign = campaign_of(worlds=16)
+    campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
+    answered(campaign, campaign.ask())
+    campaign.ask()  # there is doubt now
+    forecast = campaign.pending[0].forecast
+    wide = (forecast.high - forecast.low) / (2 * 1.645)
+    assert 0 < forecast.spread < wide
+
+    def spread_of(entry):
+        answers = outcomes_of(
+            campaign.settings,
+            np.array([1.0]),
+            np.array([entry.id]),
+            [entry],
+            ("x", "z", "y"),
+            1.0,
+        )
+        return float(answers[0].spread[0])
+
+    entry = campaign.pending[0]
+    assert spread_of(entry) == forecast.spread
+    older = dataclasses.replace(forecast, spread=None)  # from a file of version 2
+    assert spread_of(dataclasses.replace(entry, forecast=older)) == pytest.approx(wide)
 
 
 def test_a_constraint_may_be_on_what_is_set_and_needs_no_rows():

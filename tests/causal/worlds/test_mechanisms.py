@@ -13,7 +13,7 @@ from frugax.causal.worlds import (
     misfits,
     surprise,
 )
-from frugax.causal.worlds._evidence import NOISE_SCALE, log_evidence
+from frugax.causal.worlds._evidence import NOISE_SCALE, coarsened, log_evidence
 from frugax.causal.worlds._mechanism import fit_mechanism
 
 
@@ -52,6 +52,49 @@ def test_draws_differ_where_there_are_no_data():
     drawn = np.array([mechanisms[0].draw(rng)([at])[:, 0] for _ in range(60)])
     assert drawn[:, 0].std() < 0.1
     assert drawn[:, 1].std() > 0.3
+
+
+def drawn_at(values, points, count=60):
+    """Functions of the first column that agree with the second, at some points."""
+    basis = basis_of(values)
+    rng = np.random.default_rng(1)
+    shapes, each = fit_mechanism(values[:, 1], values[:, :1], (0,), basis)
+    at = [basis.scaled(np.array(points)[:, None], 0)]
+    which = rng.choice(len(each), count, p=shapes.odds)
+    return np.array([each[i].draw(rng)(at)[:, 0] for i in which])
+
+
+def test_outside_of_the_data_what_bends_is_unknown_and_what_is_straight_goes_on():
+    rng = np.random.default_rng(0)
+    bent = drawn_at(data_of(rng), [0.0, 6.0, -6.0])
+    assert bent[:, 0].std() < 0.1
+    assert (bent[:, 1:].std(0) > 0.5).all()
+    x = rng.uniform(-3, 3, 300)
+    line = np.stack([x, 2 * x + 0.1 * rng.normal(size=300)], 1)
+    straight = drawn_at(line, [6.0, -6.0])
+    np.testing.assert_allclose(np.median(straight, 0), [12.0, -12.0], atol=0.2)
+    assert (np.quantile(straight, 0.75, 0) - np.quantile(straight, 0.25, 0) < 0.5).all()
+
+
+def test_another_level_outside_is_learnt_where_there_are_rows():
+    rng = np.random.default_rng(0)
+    inside = data_of(rng, 2000)
+    x = rng.uniform(5, 6, 15)  # fewer than decide what the range is
+    outside = np.stack([x, 4 + 0.1 * rng.normal(size=15)], 1)
+    drawn = drawn_at(np.concatenate([inside, outside]), [0.0, 5.5, -6.0])
+    np.testing.assert_allclose(drawn[:, :2].mean(0), [0.0, 4.0], atol=0.2)
+    assert drawn[:, 1].std() < 0.2 < drawn[:, 2].std()
+
+
+def test_no_number_of_rows_makes_a_function_certain():
+    assert coarsened(0) == 1
+    assert 900 < 10**4 * coarsened(10**4) < 10**6 * coarsened(10**6) < 1000
+    unsure = [
+        drawn_at(data_of(np.random.default_rng(0), n), [0.5], 400).std()
+        for n in (200, 2000, 20_000)
+    ]
+    assert unsure[0] > 1.5 * unsure[1]
+    assert unsure[2] > 0.7 * unsure[1]
 
 
 def test_evidence_is_the_density_of_the_data():

@@ -25,6 +25,7 @@ from frugax.causal.worlds import (
 )
 
 from ._chosen import chosen
+from ._enough import enough
 from ._file import State
 from ._ledger import price
 from ._measured import not_whole, outcomes_of, scale_of
@@ -95,9 +96,10 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     )
     # Graphs are compared on whole rows; other experiments choose among the worlds.
     apart = not_whole(settings, values, wanted, of_entry, entries, names)
+    some = enough(values, of_entry, settings.seed)
     belief = believe(
-        values,
-        table.intervened,
+        values[some],
+        table.intervened[some],
         basis,
         count=settings.worlds * (_MORE if apart else 1),
         rng=rng,
