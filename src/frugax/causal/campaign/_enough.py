@@ -19,7 +19,7 @@ def enough(
         seed: of the choice, which stays the same while an experiment has its rows.
     """
     used = np.ones(len(values), bool)
-    broken: np.ndarray = np.isnan(values).any(1)
+    broken = np.asarray(np.isnan(values).any(1))
     for entry in set(of_entry.tolist()):
         rows = np.flatnonzero(of_entry == entry)
         most = _OF_EACH if entry >= 0 else _OBSERVED
