@@ -18,8 +18,8 @@ from ._world import World
 # power 1/2 it makes campaigns on linear models as sure as they should be (Gruenwald &
 # van Ommen 2017, Bayesian Analysis 12:1069-1103; docs/causal_campaign.md). And what is
 # not quite right is wrong by as much in each row, so that in ten thousand of them the
-# wrong graph would be certain: they count as a hundred.
-_TRUST, _ROWS = 0.5, 100
+# wrong graph would be certain: they count as two hundred.
+_TRUST, _ROWS = 0.5, 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ def believe(
         curved=curved,
         required=required,
         forbidden=forbidden,
-        power=lambda rows: min(_TRUST, _ROWS / max(rows, 1)),
+        trust=_TRUST,
+        most=_ROWS,
         hidden=True,
     )
     before = draw_graphs(sum_over_orders(scores), count, rng)

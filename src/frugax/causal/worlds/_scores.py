@@ -10,8 +10,8 @@ explain it in the rows where they were not set, and say nothing in the rest.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection
-from math import comb, log
+from collections.abc import Collection
+from math import comb, inf, log
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -82,7 +82,8 @@ def parent_scores(
     curved: bool,
     required: Collection[tuple[int, int]] = (),
     forbidden: Collection[tuple[int, int]] = (),
-    power: Callable[[int], float] = lambda rows: 1.0,
+    trust: float = 1.0,
+    most: float = inf,
     hidden: bool = False,
 ) -> Scores:
     """Score all sets of at most so many parents.
@@ -95,7 +96,8 @@ def parent_scores(
         curved: whether effects may bend; False scores linear mechanisms only.
         required: pairs (parent, child) that the graph has.
         forbidden: pairs (parent, child) that it has not.
-        power: to which the likelihood of so many rows is raised.
+        trust: to which power the evidence is raised.
+        most: as how many rows they count at most.
         hidden: whether causes that nobody measured may be shared by two variables.
     """
     whole = np.isfinite(values).all(axis=1)
@@ -119,7 +121,8 @@ def parent_scores(
             intervened[~intervened[:, v]] if hidden else None,
             width,
             _allowed_sets(v, d, max_parents, required, forbidden),
-            power,
+            trust,
+            most,
         )
         for v in range(d)
     )
@@ -160,7 +163,8 @@ def _of_one_variable(
     intervened: Bool[np.ndarray, "n d"] | None,
     width: int,
     sets: list[tuple[int, ...]],
-    power: Callable[[int], float],
+    trust: float,
+    most: float,
 ) -> Cases:
     d = (columns.shape[1] - 1) // width
     spread = y.std() if len(y) else 0.0
@@ -174,7 +178,10 @@ def _of_one_variable(
             for u in range(d)
         ]
         columns = np.concatenate([columns, *parts], axis=1)
-    gram, against, square = columns.T @ columns, columns.T @ y, float(y @ y)
+    rows = min(float(len(y)), most)
+    each = rows / max(len(y), 1)
+    gram, against = each * (columns.T @ columns), each * (columns.T @ y)
+    square = each * float(y @ y)
 
     def weigh(each: list[tuple[int, ...]]) -> np.ndarray:
         logs = np.empty(len(each))
@@ -183,8 +190,8 @@ def _of_one_variable(
             which = np.flatnonzero(sizes == k)
             members = np.array([each[i] for i in which], np.int64)
             members = members.reshape(len(which), k)
-            logs[which] = power(len(y)) * _mean_evidence(
-                gram, against, square, len(y), members, width
+            logs[which] = trust * _mean_evidence(
+                gram, against, square, rows, members, width
             )
         return logs
 
@@ -234,7 +241,7 @@ def _mean_evidence(
     gram: Float[np.ndarray, "k k"],
     against: Float[np.ndarray, " k"],
     square: float,
-    rows: int,
+    rows: float,
     members: Int[np.ndarray, "sets size"],
     width: int,
 ) -> Float[np.ndarray, " sets"]:
