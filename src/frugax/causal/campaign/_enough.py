@@ -1,4 +1,4 @@
-"""Rows that are enough to tell graphs and functions: not all of long experiments."""
+"""How many rows are enough to tell graphs and functions, and how much they count."""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -6,6 +6,8 @@ from jaxtyping import Bool, Float, Int
 # Worlds count all rows together as a thousand at most, so what more rows of one
 # experiment would say is less than what is left open anyway. Its mean counts them all.
 _OF_EACH, _OBSERVED = 250, 2000
+# As how many rows those of one experiment, and those without one, count for graphs.
+_COUNTS, _OBSERVED_COUNT = 25, 1000
 
 
 def enough(
@@ -27,3 +29,24 @@ def enough(
             mixed = np.random.default_rng([seed, entry + 1]).permutation(rows)
             used[mixed[np.argsort(broken[mixed], kind="stable")][most:]] = False
     return used
+
+
+def weights(of_entry: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """As how much of a row each counts when graphs are compared.
+
+    No graph's mechanisms are quite right. In one experiment they are as wrong in each
+    row, so with ten thousand of them a wrong graph would be certain.
+
+    Args:
+        of_entry: which experiment each is of; -1 for observations.
+
+    References:
+        Miller & Dunson 2019, J. American Statistical Association 114:1113-1125: a
+        likelihood to a power, where the model is only nearly right.
+    """
+    found = np.ones(len(of_entry))
+    for entry in set(of_entry.tolist()):
+        rows = of_entry == entry
+        most = _COUNTS if entry >= 0 else _OBSERVED_COUNT
+        found[rows] = min(1.0, most / rows.sum())
+    return found

@@ -25,7 +25,7 @@ from frugax.causal.worlds import (
 )
 
 from ._chosen import chosen
-from ._enough import enough
+from ._enough import enough, weights
 from ._file import State
 from ._ledger import price
 from ._measured import not_whole, outcomes_of, scale_of
@@ -108,6 +108,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         wanted=None if whole else wanted,
         required=required,
         forbidden=forbidden,
+        weights=weights(of_entry[some]),
     )
     scale = scale_of(values[:, target], observed)
     outcomes, one_row = outcomes_of(

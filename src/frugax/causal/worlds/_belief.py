@@ -16,10 +16,8 @@ from ._world import World
 
 # No graph's likelihood is quite right, and worlds agree too soon on a wrong one. To the
 # power 1/2 it makes campaigns on linear models as sure as they should be (Gruenwald &
-# van Ommen 2017, Bayesian Analysis 12:1069-1103; docs/causal_campaign.md). And what is
-# not quite right is wrong by as much in each row, so that in ten thousand of them the
-# wrong graph would be certain: they count as two hundred.
-_TRUST, _ROWS = 0.5, 200
+# van Ommen 2017, Bayesian Analysis 12:1069-1103; docs/causal_campaign.md).
+_TRUST = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +50,7 @@ def believe(
     shapes: Mapping[tuple[int, int], Shapes] | None = None,
     curved: bool = True,
     wanted: Collection[int] | None = None,
+    weights: Float[np.ndarray, " n"] | None = None,
 ) -> Belief:
     """Draw worlds: a graph each, then a function for every variable.
 
@@ -68,6 +67,8 @@ def believe(
         curved: whether effects may bend when graphs are compared.
         wanted: the variables that will be asked for: only what causes them gets a
             function; None for all variables.
+        weights: as how much of a row each counts when graphs are compared; None for
+            whole ones.
     """
     scores = parent_scores(
         values,
@@ -78,7 +79,7 @@ def believe(
         required=required,
         forbidden=forbidden,
         trust=_TRUST,
-        most=_ROWS,
+        weights=weights,
         hidden=True,
     )
     before = draw_graphs(sum_over_orders(scores), count, rng)

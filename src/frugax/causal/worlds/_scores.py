@@ -11,7 +11,7 @@ explain it in the rows where they were not set, and say nothing in the rest.
 import dataclasses
 import itertools
 from collections.abc import Collection
-from math import comb, inf, log
+from math import comb, log
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -83,7 +83,7 @@ def parent_scores(
     required: Collection[tuple[int, int]] = (),
     forbidden: Collection[tuple[int, int]] = (),
     trust: float = 1.0,
-    most: float = inf,
+    weights: Float[np.ndarray, " n"] | None = None,
     hidden: bool = False,
 ) -> Scores:
     """Score all sets of at most so many parents.
@@ -97,11 +97,12 @@ def parent_scores(
         required: pairs (parent, child) that the graph has.
         forbidden: pairs (parent, child) that it has not.
         trust: to which power the evidence is raised.
-        most: as how many rows they count at most.
+        weights: as how much of a row each counts; None for whole ones.
         hidden: whether causes that nobody measured may be shared by two variables.
     """
     whole = np.isfinite(values).all(axis=1)
-    values, intervened = values[whole], intervened[whole]
+    weights = np.ones(len(values)) if weights is None else weights
+    values, intervened, weights = values[whole], intervened[whole], weights[whole]
     d = values.shape[1]
     sines_each = (_SINES_OF_FEW if d <= _FEW else _SINES) if curved else 0
     width = 1 + sines_each
@@ -122,7 +123,7 @@ def parent_scores(
             width,
             _allowed_sets(v, d, max_parents, required, forbidden),
             trust,
-            most,
+            weights[~intervened[:, v]],
         )
         for v in range(d)
     )
@@ -164,7 +165,7 @@ def _of_one_variable(
     width: int,
     sets: list[tuple[int, ...]],
     trust: float,
-    most: float,
+    weights: Float[np.ndarray, " n"],
 ) -> Cases:
     d = (columns.shape[1] - 1) // width
     spread = y.std() if len(y) else 0.0
@@ -178,10 +179,9 @@ def _of_one_variable(
             for u in range(d)
         ]
         columns = np.concatenate([columns, *parts], axis=1)
-    rows = min(float(len(y)), most)
-    each = rows / max(len(y), 1)
-    gram, against = each * (columns.T @ columns), each * (columns.T @ y)
-    square = each * float(y @ y)
+    heavy = weights[:, None] * columns
+    gram, against = columns.T @ heavy, heavy.T @ y
+    square, rows = float(weights @ y**2), float(weights.sum())
 
     def weigh(each: list[tuple[int, ...]]) -> np.ndarray:
         logs = np.empty(len(each))
