@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from frugax.causal.campaign._enough import enough
+from frugax.causal.campaign._enough import enough, weights
 
 
 def test_all_rows_of_short_experiments_and_some_of_long_ones():
@@ -26,3 +26,11 @@ def test_whole_rows_first():
     used = enough(values, of_entry, seed=0)
     assert used[::5].all()
     assert used.sum() == 250
+
+
+def test_rows_of_one_experiment_count_as_a_few():
+    of_entry = np.repeat([-1, 0, 1], [900, 10, 250])
+    found = weights(of_entry)
+    assert (found[of_entry < 1] == 1).all()
+    assert found[of_entry == 1].sum() == 25
+    assert weights(np.full(4000, -1)).sum() == 1000
