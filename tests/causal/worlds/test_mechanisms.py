@@ -213,17 +213,24 @@ def outcomes_of(forecasts):
     )
 
 
+def test_nothing_is_doubted_before_there_are_experiments():
+    basis = Basis(np.zeros(1), np.ones(1))
+    points = Points(((0,),), (np.array([[-1.0], [1.0]]),))
+    np.testing.assert_array_equal(surprise(points, outcomes_of([]), basis, 1.0), 0)
+
+
 def test_forecasts_that_were_wrong_are_doubted_where_nobody_tried():
     basis = Basis(np.zeros(1), np.ones(1))
     points = Points(((0,), (1,)), (np.array([[-1.0], [1.0]]), np.zeros((1, 1))))
     right = surprise(points, outcomes_of([0.05, -0.04, np.nan, 0.03]), basis, 1.0)
-    np.testing.assert_array_equal(right, 0)
+    # The last one sets what was never set: no forecast says anything of that.
+    np.testing.assert_array_equal(right, [0.0, 0.0, 0.25])
     wrong = surprise(points, outcomes_of([0.5, -0.4, np.nan, 0.3]), basis, 1.0)
     np.testing.assert_allclose(wrong, [0.0, 0.4, 0.4], atol=1e-6)
     # What is repeated tests nothing: then one that came true counts for nothing.
     again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
     again.points.values[0][:] = 0.0
-    assert surprise(points, again, basis, 1.0).max() > 0
+    assert surprise(points, again, basis, 1.0)[:2].max() > 0.25
 
 
 @pytest.mark.parametrize("wild", [1e10, -1e38])

@@ -12,6 +12,9 @@ from ._basis import Basis
 from ._effects import Outcomes, Points, kernel
 
 _SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)  # in the target's spread
+# Where a set of variables was never set together no forecast has been tested: there may
+# be a way from them to the target that no world has.
+_NEVER = 0.25
 _LENGTH = 0.25  # half-widths over which an experiment tells of its neighbours
 
 
@@ -32,7 +35,8 @@ def surprise(
         scale: standard deviation of the target, in its unit.
 
     Returns:
-        Standard deviation beside that of the worlds; 0 where forecasts came true.
+        Standard deviation beside that of the worlds: 0 where forecasts came true, and a
+        quarter of the target's spread for variables that were never set together.
     """
     if not len(outcomes.mean):
         return np.zeros(len(points))
@@ -53,4 +57,6 @@ def surprise(
         if score > best:
             best, found = score, size * scale
     close = kernel(points, outcomes.points, basis, _LENGTH).max(1)
-    return found * np.sqrt(1.0 - close**2)
+    left = found * np.sqrt(1.0 - close**2)
+    tried = np.array([where in outcomes.points.where for where in points.where], bool)
+    return np.where(tried[points.group], left, max(found, _NEVER * scale))
