@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from frugax.causal.campaign._enough import enough, weights
+from frugax import ExperimentBudget, causal
+
+from frugax.causal.campaign._enough import counted, enough, weights
 
 
 def test_all_rows_of_short_experiments_and_some_of_long_ones():
@@ -34,3 +36,41 @@ def test_rows_of_one_experiment_count_as_a_few():
     assert (found[of_entry < 1] == 1).all()
     assert found[of_entry == 1].sum() == 25
     assert weights(np.full(4000, -1)).sum() == 1000
+
+
+def test_what_a_row_counts_in_a_fit():
+    used = np.repeat([True, False], [1000, 500])
+    free = np.ones(1500, bool)
+    found = counted(used, free)
+    assert set(found.tolist()) == {0.5, 0.0}
+    free[:500] = False
+    assert counted(used, free).max() == 2 / 3
+
+
+def test_what_thousands_of_rows_measured_is_known_though_they_count_for_less():
+    toy = causal.environment("toy")
+    campaign = causal.Campaign(
+        variables=toy.ranges,
+        target=toy.target,
+        budget=ExperimentBudget(n=9),
+        rows=1000,
+        seed=1,
+    )
+    campaign.tell_observations(toy.sample(100, seed=0))
+    for _ in range(4):
+        ask = campaign.ask()
+        rows = toy.sample(1000, seed=ask.id, intervention=ask.intervention)
+        campaign.tell(ask, rows)
+    known = campaign.look()
+    points, loss = known.outlook.points, known.outlook.loss
+    error = known.one_row / 1000**0.5
+    unsure = []
+    for entry in campaign.asks:
+        g = points.where.index(tuple(known.names.index(n) for n in entry.values))
+        group = np.flatnonzero(points.group == g)
+        off = np.abs(points.values[g] - [*entry.values.values()]).max(1)
+        if off.min() < 0.05:  # of ten and more that can be set
+            unsure.append(loss[:, group[np.argmin(off)]].std())
+    assert len(unsure) > 1
+    assert max(unsure) < 2 * error
+    assert np.median(loss.std(0)) > 5 * error

@@ -64,6 +64,7 @@ def test_worlds_that_foretell_experiments_are_likelier():
         expected=gave,
         spread=np.ones(4),
         order=np.arange(4),
+        left=np.zeros(4),
     )
     worlds = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
     logs, each = misfits(worlds, outcomes, basis, 1.0)

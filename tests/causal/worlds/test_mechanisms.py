@@ -1,5 +1,7 @@
 """Mechanisms and worlds: what they learn, and what they leave open."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from frugax.causal.worlds import (
     believe,
     deviation,
     misfits,
+    settled,
     surprise,
 )
 from frugax.causal.worlds._evidence import NOISE_SCALE, coarsened, log_evidence
@@ -210,6 +213,7 @@ def outcomes_of(forecasts):
         expected=np.array(forecasts),
         spread=np.full(n, 0.05),
         order=np.arange(n),
+        left=np.zeros(n),
     )
 
 
@@ -231,6 +235,25 @@ def test_forecasts_that_were_wrong_are_doubted_where_nobody_tried():
     again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
     again.points.values[0][:] = 0.0
     assert surprise(points, again, basis, 1.0)[:2].max() > 0.25
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
+def test_a_mean_that_was_measured_is_believed_where_it_was(left):
+    rng = np.random.default_rng(0)
+    outcomes = dataclasses.replace(outcomes_of([0.0, 0.0, 0.0]), left=np.full(3, left))
+    near, far = outcomes.points.values[0], np.array([[9.0]])
+    points = Points(((0,), (1,)), (np.concatenate([near, far]), near))
+    worlds = 3.0 + rng.standard_normal((400, 1)) * np.ones(len(points))
+    at = worlds[:, :3]
+    found = settled(worlds, points, at, outcomes, Basis(np.zeros(2), np.ones(2)), rng)
+    if not left:
+        np.testing.assert_array_equal(found, worlds)
+        return
+    np.testing.assert_allclose(found[:, :3].mean(0), 0.0, atol=0.01)
+    # Three outcomes, each known to .01 if all of it was left.
+    assert 0.003 < found[:, :3].std(0).max() < 0.012 / left**0.5
+    # Far away and for other variables worlds keep their say.
+    np.testing.assert_allclose(found[:, 3:], worlds[:, 3:])
 
 
 @pytest.mark.parametrize("wild", [1e10, -1e38])

@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from frugax.causal.worlds import coarsened
+
 # Worlds count all rows together as a thousand at most, so what more rows of one
 # experiment would say is less than what is left open anyway. Its mean counts them all.
 _OF_EACH, _OBSERVED = 250, 2000
@@ -29,6 +31,18 @@ def enough(
             mixed = np.random.default_rng([seed, entry + 1]).permutation(rows)
             used[mixed[np.argsort(broken[mixed], kind="stable")][most:]] = False
     return used
+
+
+def counted(
+    used: Bool[np.ndarray, " n"], free: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """How much of each row a variable's function counts.
+
+    Args:
+        used: the rows that are used at all.
+        free: where the variable was not set.
+    """
+    return used * coarsened(int((used & free).sum()))
 
 
 def weights(of_entry: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

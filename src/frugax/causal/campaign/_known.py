@@ -20,12 +20,13 @@ from frugax.causal.worlds import (
     deviation,
     doubt,
     misfits,
+    settled,
     surprise,
     weighed,
 )
 
 from ._chosen import chosen
-from ._enough import enough, weights
+from ._enough import counted, enough, weights
 from ._file import State
 from ._ledger import price
 from ._measured import not_whole, outcomes_of, scale_of
@@ -112,7 +113,13 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     )
     scale = scale_of(values[:, target], observed)
     outcomes, one_row = outcomes_of(
-        settings, values[:, target], of_entry, entries, names, scale
+        settings,
+        values[:, target],
+        of_entry,
+        entries,
+        names,
+        scale,
+        counted=None if apart else counted(some, ~table.intervened[:, target]),
     )
     if apart:
         # Without observations the outcomes' spread is noise and effects together.
@@ -137,6 +144,16 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     each = [found] * len(belief.worlds)
     if apart:
         each = misfits(at_experiments, outcomes, basis, scale)[1]
+    at_corrected = corrected(
+        at_experiments, outcomes.points, at_experiments, outcomes, basis, each, rng
+    )
+
+    def agreed(
+        said: Float[np.ndarray, "worlds points"], points: Points
+    ) -> Float[np.ndarray, "worlds points"]:
+        fixed = corrected(said, points, at_experiments, outcomes, basis, each, rng)
+        again = np.random.default_rng([noise_seed, 1])  # the same errors for all
+        return settled(fixed, points, at_corrected, outcomes, basis, again)
 
     def limits(said: Float[np.ndarray, "worlds points wanted"]) -> _Limits:
         return _limits(
@@ -148,9 +165,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     said = ask(points)
     # A grid over several variables is coarse: look twice around what promises most.
     for _ in range(min(max(map(len, points.where)), 2)):
-        likely = corrected(
-            said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
-        )
+        likely = agreed(said[:, :, 0], points)
         centres = _promising(sign * likely, *limits(said))
         more = nearby(points, centres, settings, names, rng)
         points, said = _with(points, said, more, ask)
@@ -160,14 +175,9 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         if e.status == "pending" and set(e.values) <= set(names)
     ]
     points, said = _with(points, said, Points.of(under_way)[0], ask)
-    likely = corrected(
-        said[:, :, 0], points, at_experiments, outcomes, basis, each, rng
-    )
-    loss = sign * likely
-    # What the deviation explains of the experiments must not be added once more.
-    explained = corrected(
-        at_experiments, outcomes.points, at_experiments, outcomes, basis, each, rng
-    )
+    loss = sign * agreed(said[:, :, 0], points)
+    # What is explained of the experiments must not be added once more.
+    explained = agreed(at_experiments, outcomes.points)
     shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
     allowed, breach = limits(said)
     reached = np.full(len(loss), np.inf)

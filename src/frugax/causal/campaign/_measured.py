@@ -51,19 +51,35 @@ def outcomes_of(
     entries: Sequence[Entry],
     names: tuple[str, ...],
     scale: float,
+    counted: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[Outcomes, float]:
-    """The target's mean in each experiment that gave one, and its error."""
+    """The target's mean in each experiment that gave one, and its error.
+
+    Args:
+        settings: of the campaign.
+        target: its value in each row; NaN is missing.
+        of_entry: which experiment each row is of.
+        entries: the experiments.
+        names: the variables of the worlds.
+        scale: the target's spread.
+        counted: how much of each row the worlds count; None for all of it.
+
+    Returns:
+        The outcomes, and the standard deviation of one row of an experiment.
+    """
     done: list[tuple[tuple[int, ...], list[float]]] = []
     found: list[np.ndarray] = []
     forecasts: list[tuple[float, float]] = []
+    left: list[float] = []
     for entry in entries:
-        rows = target[of_entry == entry.id]
-        rows = rows[np.isfinite(rows)]
+        its = (of_entry == entry.id) & np.isfinite(target)
+        rows = target[its]
         if len(rows) and set(entry.values) <= set(names):
             places = tuple(names.index(n) for n in entry.values)
             done.append((places, list(entry.values.values())))
             found.append(rows)
             forecasts.append(_forecast(entry))
+            left.append(0.0 if counted is None else 1.0 - float(counted[its].mean()))
     spare = sum(len(rows) - 1 for rows in found)
     squares = sum(float(rows.var()) * len(rows) for rows in found)
     # With few rows the spread without experiments stands in for theirs.
@@ -81,6 +97,7 @@ def outcomes_of(
         expected=expected,
         spread=spread,
         order=back,
+        left=np.array(left)[back],
     )
     return outcomes, one_row
 

@@ -16,8 +16,10 @@ from ._effects import (
     deviation,
     doubt,
 )
+from ._evidence import coarsened
 from ._exact import ExactLinearPosterior
 from ._orders import MOST_VARIABLES
+from ._settled import settled
 from ._shape import Shape
 from ._shapes import Shapes
 from ._surprise import surprise
@@ -39,10 +41,12 @@ __all__ = [
     "answers",
     "believe",
     "best_linear_model",
+    "coarsened",
     "corrected",
     "deviation",
     "doubt",
     "misfits",
+    "settled",
     "surprise",
     "weighed",
 ]

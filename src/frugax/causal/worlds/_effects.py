@@ -90,6 +90,7 @@ class Outcomes:
         expected: the mean that was forecast; NaN where none was.
         spread: standard deviation of that forecast.
         order: in which they were asked for.
+        left: the share of their rows that no world has counted.
     """
 
     points: Points
@@ -98,6 +99,7 @@ class Outcomes:
     expected: Float[np.ndarray, " experiments"]
     spread: Float[np.ndarray, " experiments"]
     order: Int[np.ndarray, " experiments"]
+    left: Float[np.ndarray, " experiments"]
 
 
 def answers(

@@ -60,7 +60,6 @@ def coarsened(rows: int) -> float:
         rows: how many there are.
 
     References:
-        Miller & Dunson 2019, J. American Statistical Association 114:1113-1125
-        (robust inference by coarsening, eq. 2.4).
+        Miller & Dunson 2019, J. American Statistical Association 114:1113-1125.
     """
     return 1 / (1 + rows / _ENOUGH)
