@@ -242,6 +242,8 @@ def test_forecasts_are_judged_by_what_worlds_said_not_by_their_wider_interval():
     answered(campaign, campaign.ask())
     campaign.ask()  # there is doubt now
     forecast = campaign.pending[0].forecast
+    assert forecast is not None
+    assert forecast.spread is not None
     wide = (forecast.high - forecast.low) / (2 * 1.645)
     assert 0 < forecast.spread < wide
 

@@ -3,7 +3,6 @@
 import numpy as np
 
 from frugax import ExperimentBudget, causal
-
 from frugax.causal.campaign._enough import counted, enough, weights
 
 
@@ -59,6 +58,7 @@ def test_what_thousands_of_rows_measured_is_known_though_they_count_for_less():
     campaign.tell_observations(toy.sample(100, seed=0))
     for _ in range(4):
         ask = campaign.ask()
+        assert ask is not None
         rows = toy.sample(1000, seed=ask.id, intervention=ask.intervention)
         campaign.tell(ask, rows)
     known = campaign.look()
