@@ -29,7 +29,7 @@ def measured(ask):
 
 @pytest.mark.parametrize("observed", [20, 0])
 def test_one_number_for_the_target_is_believed(observed):
-    campaign = campaign_of(budget=ExperimentBudget(n=2 if observed else 5), seed=2)
+    campaign = campaign_of(budget=ExperimentBudget(n=2 if observed else 8), seed=2)
     if observed:
         campaign.tell_observations(causal.sample(CHAIN, observed, seed=1))
     while (ask := campaign.ask()) is not None:
