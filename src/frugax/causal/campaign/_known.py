@@ -14,17 +14,13 @@ from frugax.causal.worlds import (
     Belief,
     Deviation,
     Points,
-    answers,
     believe,
-    corrected,
-    deviation,
     doubt,
-    misfits,
-    settled,
     surprise,
     weighed,
 )
 
+from ._answering import Answering
 from ._chosen import chosen
 from ._enough import counted, enough, weights
 from ._file import State
@@ -133,27 +129,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
             shares=_NOISE if blind else (1.0,),
         )
         outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
-    noise_seed = int(rng.integers(1 << 30))
-
-    def ask(points: Points) -> Float[np.ndarray, "worlds points wanted"]:
-        # The same noise whatever is asked, so that answers compare.
-        return answers(belief, points, wanted, np.random.default_rng(noise_seed))
-
-    at_experiments = ask(outcomes.points)[:, :, 0]
-    found = deviation(at_experiments, outcomes, basis, scale)
-    each = [found] * len(belief.worlds)
-    if apart:
-        each = misfits(at_experiments, outcomes, basis, scale)[1]
-    at_corrected = corrected(
-        at_experiments, outcomes.points, at_experiments, outcomes, basis, each, rng
-    )
-
-    def agreed(
-        said: Float[np.ndarray, "worlds points"], points: Points
-    ) -> Float[np.ndarray, "worlds points"]:
-        fixed = corrected(said, points, at_experiments, outcomes, basis, each, rng)
-        again = np.random.default_rng([noise_seed, 1])  # the same errors for all
-        return settled(fixed, points, at_corrected, outcomes, basis, again)
+    worlds = Answering(belief, wanted, outcomes, basis, scale, rng, apart=bool(apart))
 
     def limits(said: Float[np.ndarray, "worlds points wanted"]) -> _Limits:
         return _limits(
@@ -162,22 +138,22 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
 
     sign = 1.0 if settings.minimize else -1.0
     points = grid(settings, names, rng)
-    said = ask(points)
+    said = worlds.said(points)
     # A grid over several variables is coarse: look twice around what promises most.
     for _ in range(min(max(map(len, points.where)), 2)):
-        likely = agreed(said[:, :, 0], points)
+        likely = worlds.agreed(said[:, :, 0], points)
         centres = _promising(sign * likely, *limits(said))
         more = nearby(points, centres, settings, names, rng)
-        points, said = _with(points, said, more, ask)
+        points, said = _with(points, said, more, worlds.said)
     under_way = [
         (tuple(names.index(n) for n in e.values), np.array(list(e.values.values())))
         for e in entries
         if e.status == "pending" and set(e.values) <= set(names)
     ]
-    points, said = _with(points, said, Points.of(under_way)[0], ask)
-    loss = sign * agreed(said[:, :, 0], points)
+    points, said = _with(points, said, Points.of(under_way)[0], worlds.said)
+    loss = sign * worlds.agreed(said[:, :, 0], points)
     # What is explained of the experiments must not be added once more.
-    explained = agreed(at_experiments, outcomes.points)
+    explained = worlds.agreed(worlds.at_experiments, outcomes.points)
     shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
     allowed, breach = limits(said)
     reached = np.full(len(loss), np.inf)
@@ -209,7 +185,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         names=names,
         belief=belief,
         outlook=outlook,
-        deviation=found,
+        deviation=worlds.deviation,
         scale=scale,
         one_row=one_row,
         usual=usual,
