@@ -36,7 +36,7 @@ from frugax import SizeBudget, compress
 from frugax.budget import table
 from frugax.compress import _lossless  # noqa: PLC2701 - the codec alone
 from frugax.compress._records import BLOCK  # noqa: PLC2701
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "compress_lossless.json"

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.machine import made_with
 
 from frugax import SizeBudget, compress
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "compress_streaming.json"

@@ -24,7 +24,7 @@ from benchmarks.machine import made_with
 from jax import lax
 
 from frugax import measure, remat
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 RESULTS = Path(__file__).parent / "results" / "fast_conv.json"
 LAYERS = 4

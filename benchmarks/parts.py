@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.machine import made_with
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 Part = tuple[Callable[[Any], dict[str, Any]], Callable[[dict[str, Any]], str]]
 

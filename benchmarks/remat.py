@@ -18,7 +18,7 @@ from benchmarks.machine import made_with
 from benchmarks.nets import NETS
 from benchmarks.remat_cases import said
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 RESULTS = Path(__file__).parent / "results" / "remat.json"
 ROUNDS = 15

@@ -25,9 +25,9 @@ from benchmarks.machine import made_with
 
 from frugax import train
 from frugax.budget import format_bytes, format_share
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 from frugax.run import load_config, load_task
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "examples" / "stdlib_lm.yaml"

@@ -32,7 +32,7 @@ from scipy.sparse import csgraph
 
 from frugax import tropical
 from frugax.budget import table
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 from frugax.tropical import _jax_product  # noqa: PLC2701
 
 RESULTS = Path(__file__).parent / "results" / "tropical.json"

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from benchmarks.machine import made_with
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 from frugax.watch.journal import CompressedStorage, Journal, read
 
 ROOT = Path(__file__).parents[1]

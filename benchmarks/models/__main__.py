@@ -29,7 +29,7 @@ from benchmarks.machine import made_with
 from benchmarks.remat_cases import load, said
 from safetensors.numpy import load_file
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 from . import blocks, tables
 from .nets import SIZED, TINY

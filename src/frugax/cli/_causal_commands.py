@@ -161,7 +161,7 @@ def _begun(
     from frugax.budget import to_plain
     from frugax.causal.campaign import Campaign
     from frugax.causal.data import Samples
-    from frugax.files import make_folder, write_whole
+    from frugax.fileio import make_folder, write_whole
 
     going = Campaign.begin(asked.campaign)
     if isinstance(asked.observations, str):
@@ -223,7 +223,7 @@ def _finish(
     audited: object,
 ) -> None:
     from frugax.causal import campaign as room
-    from frugax.files import write_whole
+    from frugax.fileio import write_whole
 
     assert isinstance(advice, room.Advice)
     assert audited is None or isinstance(audited, room.Audit)

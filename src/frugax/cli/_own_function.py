@@ -57,7 +57,7 @@ def plan_function(
 
     # After the user's own module, which may set up JAX.
     from frugax import remat, train
-    from frugax.files import write_whole
+    from frugax.fileio import write_whole
 
     train.use_compile_cache()
     loss, args = asked.pop("loss"), tuple(asked.pop("example_args"))

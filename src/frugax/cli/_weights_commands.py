@@ -215,7 +215,7 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
         ConfigError: there is no such file, or the picture is no .svg file.
     """
     from frugax import compress as room
-    from frugax.files import write_whole
+    from frugax.fileio import write_whole
 
     _must_exist(file)
     if plot is not None:

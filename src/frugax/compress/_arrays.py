@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import MissingExtraError
-from frugax.trees import is_array, named_leaves
-from frugax.typing import PyTree
+from frugax.trees import PyTree, is_array, named_leaves
 
 from ._mapped import check_mapped, file_under
 

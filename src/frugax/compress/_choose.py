@@ -11,7 +11,8 @@ its *unit*; that is where the search begins.
 
 1. A factor that meets the budget by estimate is found.
 2. Each tensor gets options around it, with bytes and error from real samples, and the
-   best choice of one option each is found exactly (`frugax.allocate.best_one_each`).
+   best choice of one option each is found exactly (a multiple-choice knapsack,
+   `frugax.allocate.multiple_choice_knapsack`).
 3. The whole is coded, and all steps are scaled by one fine factor until the file
    itself is right.
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from frugax.budget import SizeBudget, check_budget
-from frugax.files import replacing
-from frugax.trees import describe
-from frugax.typing import PyTree
+from frugax.fileio import atomic_write
+from frugax.trees import PyTree, describe
 
 from ._arrays import arrays_of, check_not_input, unwrapped
 from ._choose import choose
@@ -176,7 +175,7 @@ def save(
         tree, budget, plan, sensitivity, told, metadata, progressive=progressive
     )
     tensors = measured(draft)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         draft.copy_to(file.write)
     _ended(told)
     return report_of(draft, tensors, budget, plan, file_bytes=os.stat(path).st_size)

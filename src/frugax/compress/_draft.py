@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from frugax.budget import SizeBudget
 from frugax.errors import OutputError
-from frugax.files import why_not_written
+from frugax.fileio import write_error_reason
 
 from ._assembly import Assembly
 from ._coding import Wanted, encode_all
@@ -114,7 +114,7 @@ def _drafting() -> Iterator[None]:
         except OSError:  # none can be written to: this is what it says
             folder = os.environ.get("TMPDIR", "a temporary file")
         raise OutputError(
-            f"{why_not_written(folder, e)} Drafts stand in the folder for temporary "
+            f"{write_error_reason(folder, e)} Drafts stand in the folder for temporary "
             "files: the environment variable TMPDIR names another."
         ) from e
 

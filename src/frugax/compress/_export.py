@@ -10,7 +10,7 @@ import numpy as np
 
 from frugax.budget import SizeBudget
 from frugax.errors import UnsupportedFileError
-from frugax.files import replacing
+from frugax.fileio import atomic_write
 
 from ._arrays import dtype_named
 from ._draft import Progress
@@ -79,7 +79,7 @@ def export_safetensors(
             at += record.nbytes
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
-        with replacing(to) as out:
+        with atomic_write(to) as out:
             out.write(len(text).to_bytes(8, "little") + text)
             for _, pieces in _decoded(compressed, records, progress):
                 out.writelines(pieces)
@@ -113,7 +113,7 @@ def export_npz(
                     "rename the tensor and compress again."
                 )
         # Not `np.savez`: it takes no array named "file".
-        with replacing(to) as out, zipfile.ZipFile(out, "w") as packed:
+        with atomic_write(to) as out, zipfile.ZipFile(out, "w") as packed:
             for record, pieces in _decoded(compressed, records, progress):
                 dtype = dtype_named(record.dtype)
                 head = {

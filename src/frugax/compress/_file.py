@@ -11,8 +11,7 @@ import numpy as np
 
 from frugax.budget import Receipt, SizeBudget, check_budget
 from frugax.errors import CorruptFileError, UnsupportedFileError
-from frugax.trees import rebuild
-from frugax.typing import PyTree
+from frugax.trees import PyTree, rebuild
 
 from ._claims import check_chunks, check_layers
 from ._container import Content, check_whole, read_header

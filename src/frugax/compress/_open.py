@@ -4,7 +4,7 @@ import os
 
 from frugax.budget import SizeBudget
 from frugax.errors import CorruptFileError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._file import CompressedFile
 from ._mapped import map_file

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from frugax.allocate import best_one_each
+from frugax.allocate import multiple_choice_knapsack
 
 from ._draft import Steps
 from ._estimate import Point
@@ -64,7 +64,7 @@ class Scales:
         order = order[np.cumsum(more[order]) <= spare]
         loss[order, :-1] = np.inf
         limit += int(more[order].sum())
-        found = best_one_each(cost, loss, limit=limit)
+        found = multiple_choice_knapsack(cost, loss, limit=limit)
         scales = {
             source.name: scale + _OPTIONS[option]
             for source, option in zip(self.sources, found.chosen, strict=True)

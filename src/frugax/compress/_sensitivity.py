@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from frugax.trees import is_array
-from frugax.typing import PyTree
+from frugax.trees import PyTree, is_array
 
 from ._arrays import arrays_of, unwrapped
 from ._sources import Source

@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from frugax.budget import table
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._arrays import arrays_of, unwrapped
 from ._draft import Progress

@@ -23,7 +23,7 @@ class ContainerWriter:
     """Writes tensors as they come; what the file says of them stands behind them.
 
     Whether the file is there whole or not at all is up to who opened it: use
-    `frugax.files.replacing`.
+    `frugax.fileio.atomic_write`.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:

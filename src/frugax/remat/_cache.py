@@ -23,7 +23,7 @@ from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, to_plain
 from frugax.errors import OutputError
-from frugax.files import cache_folder, write_whole
+from frugax.fileio import cache_folder, write_whole
 from frugax.jaxprs import constants, program_text
 
 from ._plan import RematPlan

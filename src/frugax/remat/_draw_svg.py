@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from frugax.budget import format_bytes
-from frugax.draw import escaped, ticks
+from frugax.report import escaped, ticks
 
 from ._draw_blocks import stretch
 

@@ -14,7 +14,7 @@ import jax
 
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 from frugax.jaxprs import alive_bytes, trace
 
 from ._apply import apply

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from frugax import watch
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 Streams = Mapping[str, Mapping[str, jax.Array]]
 

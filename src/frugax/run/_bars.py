@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from frugax.budget import amount
-from frugax.draw import escaped
+from frugax.report import escaped
 
 _WIDTH = 720
 _GAP, _GLYPH = 8, 7.5  # px before a value, and for each of its characters

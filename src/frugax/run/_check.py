@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.errors import ConfigError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._task import Task
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from frugax import compress, train, trees, watch
 from frugax.budget import Receipt, SizeBudget, Spend
-from frugax.files import write_whole
-from frugax.typing import PyTree
+from frugax.fileio import write_whole
+from frugax.trees import PyTree
 
 from ._config import RunConfig
 from ._environment import environment

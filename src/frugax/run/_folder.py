@@ -13,7 +13,7 @@ import yaml
 
 from frugax.budget import to_plain
 from frugax.errors import ConfigError, OutputError
-from frugax.files import make_folder, why_not_written, write_whole
+from frugax.fileio import make_folder, write_error_reason, write_whole
 
 from ._config import RunConfig, load_config
 
@@ -129,7 +129,7 @@ def alone_in(folder: RunFolder) -> Iterator[None]:
             "it, or stop it."
         ) from e
     except OSError as e:
-        raise OutputError(why_not_written(folder.lock, e)) from e
+        raise OutputError(write_error_reason(folder.lock, e)) from e
     try:
         yield
     finally:
@@ -151,7 +151,7 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
     try:
         folder.path.mkdir()  # not exist_ok: another run may have been quicker
     except OSError as e:
-        raise OutputError(why_not_written(folder.path, e)) from e
+        raise OutputError(write_error_reason(folder.path, e)) from e
     try:
         _write_config(folder, config)
         folder.remember(config_folder=str(config_folder.resolve()))

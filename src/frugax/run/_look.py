@@ -1,6 +1,6 @@
 """How the report looks: the page's own style, and bars and albums; its one script."""
 
-from frugax.draw import CURVES_SCRIPT, PAGE_STYLE
+from frugax.report import CURVES_SCRIPT, PAGE_STYLE
 
 STYLE = (
     PAGE_STYLE

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from frugax.budget import Spend, Verdict, amount, format_bytes, format_seconds
-from frugax.draw import WHOLE, escaped, line_chart, page
+from frugax.report import WHOLE, escaped, line_chart, page
 from frugax.watch import Records
 
 from ._bars import bar_chart

@@ -13,7 +13,7 @@ import optax
 from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._album import Streams
 from ._check import check_batch, check_loss, check_show, evaluation

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from frugax import models
 from frugax.errors import ConfigError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._config import DataConfig, ModelConfig, RunConfig
 from ._data import Images, epoch_batches, load_images

@@ -7,7 +7,7 @@ import jax
 
 from frugax import compress, trees
 from frugax.errors import ConfigError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._folder import RunFolder, reopen
 from ._prepare import split

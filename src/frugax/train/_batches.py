@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 
 def batches_by_index(batches: object) -> Callable[[int], PyTree]:

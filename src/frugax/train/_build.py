@@ -13,7 +13,7 @@ import optax
 from frugax import remat
 from frugax.budget import MemoryBudget
 from frugax.errors import InfeasibleBudgetError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._gradients import Inputs, Objective, gradient, micro_batch
 from ._ladder import SAFER_OPTIONS

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._build import Recipe
 from ._ladder import is_trace_failure

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.errors import CheckpointError, DivergedError, OutputError
-from frugax.files import make_folder, why_not_written
+from frugax.fileio import make_folder, write_error_reason
 
 from ._check_call import refuse_no_state
 from ._check_options import check_path, check_whole
@@ -113,7 +113,7 @@ class Checkpoints:
                     self._write(int(state.step), state, arrays, extra)
                 except OSError as e:
                     raise OutputError(
-                        why_not_written(e.filename or self.folder, e)
+                        write_error_reason(e.filename or self.folder, e)
                     ) from e
 
     def _write(
@@ -222,7 +222,7 @@ class Checkpoints:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as e:
-            raise OutputError(why_not_written(self.folder, e)) from e
+            raise OutputError(write_error_reason(self.folder, e)) from e
         return [p for p in there if _OURS.fullmatch(p.name) and p.is_dir()]
 
     def _place(self, step: int) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from frugax.errors import MissingExtraError
-from frugax.files import cache_folder, make_folder
+from frugax.fileio import cache_folder, make_folder
 
 # JAX's own threshold of 1 s leaves out most steps that fit on a laptop; below 0.1 s
 # reading the file costs as much as compiling anew.

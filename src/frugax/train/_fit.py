@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from frugax.budget import Receipt, Spend, TimeBudget, check_budget
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._batches import batches_by_index
 from ._check_call import refuse_misuse

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._precision import Precision, lowered
 

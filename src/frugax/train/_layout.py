@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._processes import put
 

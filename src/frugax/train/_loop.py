@@ -15,7 +15,7 @@ import numpy as np
 
 from frugax.budget import TimeBudget
 from frugax.errors import DivergedError, InfeasibleBudgetError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._checkpoints import Checkpoints
 from ._clock import LapClock

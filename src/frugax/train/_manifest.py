@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 MANIFEST = "frugax.json"
 VERSION = 1

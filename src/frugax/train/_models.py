@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.tree_util import DictKey, SequenceKey, keystr
 
 from frugax import trees
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._static import Frozen
 

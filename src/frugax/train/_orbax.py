@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from frugax.errors import CheckpointError, OutputError
-from frugax.files import why_not_written
+from frugax.fileio import write_error_reason
 
 
 def write_arrays(place: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -23,7 +23,7 @@ def write_arrays(place: Path, arrays: dict[str, np.ndarray]) -> None:
         try:
             checkpointer.save(place, args=ocp.args.StandardSave(arrays))
         except OSError as e:
-            raise OutputError(why_not_written(place, e)) from e
+            raise OutputError(write_error_reason(place, e)) from e
         except ValueError as e:
             # TensorStore reports what the disk refuses as ValueError, in many lines.
             reason = str(e).splitlines()[0][:200]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 Precision: TypeAlias = Literal["f32", "bf16", "f16"]
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 
 @contextlib.contextmanager

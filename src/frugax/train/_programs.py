@@ -15,7 +15,7 @@ import jax
 from frugax import measure, remat
 from frugax.budget import MemoryBudget
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._build import Builder, Metrics, Recipe, refuse_changing_state
 from ._ladder import (

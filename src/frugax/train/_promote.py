@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import keystr
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._static import Frozen
 

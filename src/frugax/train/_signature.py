@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._changes import COMMITTED, Change, kind_of, static_changes, structure_changes
 

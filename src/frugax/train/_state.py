@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._models import Parts, Rest, take_apart, whole
 from ._precision import LossScale, Precision, first_scale

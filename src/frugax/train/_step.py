@@ -18,7 +18,7 @@ import jax
 from frugax import measure, remat
 from frugax.budget import MemoryBudget, Receipt, Spend, format_seconds
 from frugax.errors import BudgetExceededError, InfeasibleBudgetError
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from ._build import Builder, Metrics, Recipe
 from ._check_call import refuse_another_state, refuse_misuse, refuse_no_rows

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from frugax.typing import PyTree
-
 from ._open import open_container
+from ._pytree import PyTree
 
 # No model is nested as deep, and a tree that holds itself has no end. Each level takes
 # several frames of Python's stack, in a reader of files too, so 1,000 are soon used up.

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from frugax.typing import PyTree
+from ._pytree import PyTree
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

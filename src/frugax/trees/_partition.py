@@ -7,9 +7,8 @@ Kidger & Garcia 2021, "Equinox: neural networks in JAX via callable PyTrees".
 from collections.abc import Callable
 from typing import Any
 
-from frugax.typing import PyTree
-
 from ._open import open_container
+from ._pytree import PyTree
 
 
 def is_array(leaf: object) -> bool:

@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-from frugax.typing import PyTree
-
 from ._names import named_leaves
 from ._partition import is_array
+from ._pytree import PyTree
 
 
 def nbytes(tree: PyTree) -> int:

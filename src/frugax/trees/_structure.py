@@ -10,10 +10,9 @@ other container becomes one dict from leaf names to leaves, `{"flat": [name, ...
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from frugax.typing import PyTree
-
 from ._names import named_leaves
 from ._open import open_container
+from ._pytree import PyTree
 
 
 def describe(tree: PyTree) -> Any:

@@ -51,6 +51,6 @@ def receipt(
         predicted=predicted,
         measured=account.spent_share(),
         source=" ".join(said),
-        wrong=" ".join(wrong),
+        problems=" ".join(wrong),
     )
     return Receipt((spend,))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 from .sinks import log_grid_to_console, step_svg
 

@@ -16,7 +16,7 @@ from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
 from frugax.causal.worlds import Shape, Shapes
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
-from frugax.files import check_own, lock, why_not_written, write_whole
+from frugax.fileio import check_ownership, lock, write_error_reason, write_whole
 
 from ._ledger import Entry, left
 from ._settings import Settings
@@ -95,7 +95,7 @@ def hold(path: str | os.PathLike[str]) -> io.FileIO:
     try:
         file = io.FileIO(beside, "a")
     except OSError as e:
-        raise OutputError(why_not_written(beside, e)) from e
+        raise OutputError(write_error_reason(beside, e)) from e
     try:
         lock(file, Path(path))
     except BaseException:
@@ -110,7 +110,7 @@ def check_free(path: str | os.PathLike[str], state: State) -> None:
     Raises:
         OutputError: another campaign is there, a later state, or no campaign at all.
     """
-    there = check_own(path, read, "campaign")
+    there = check_ownership(path, read, "campaign")
     if there is None:
         return
     if (there.began_s, there.settings) != (state.began_s, state.settings):

@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from frugax.draw import escaped
+from frugax.report import escaped
 
 _COLUMN, _ROW, _WIDE, _HIGH = 190, 74, 118, 34
 _AROUND = 56  # for an edge around boxes, and its label

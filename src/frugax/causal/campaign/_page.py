@@ -8,7 +8,7 @@ import numpy as np
 
 from frugax.causal.environments import Environment
 from frugax.causal.scm import intervene
-from frugax.draw import CURVES_SCRIPT, PAGE_STYLE, WHOLE, escaped, line_chart, page
+from frugax.report import CURVES_SCRIPT, PAGE_STYLE, WHOLE, escaped, line_chart, page
 
 from ._audit import Audit
 from ._campaign import Campaign

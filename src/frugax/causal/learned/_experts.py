@@ -18,7 +18,7 @@ from frugax.causal.environments import Environment, environment_of
 from frugax.causal.policy import POLICIES, Outlook, Policy
 from frugax.causal.scm import generate
 from frugax.errors import CorruptFileError
-from frugax.files import check_own, replacing
+from frugax.fileio import atomic_write, check_ownership
 
 from ._board import PLACES, Board, board_of, stacked
 
@@ -100,11 +100,11 @@ class Demonstrations:
         Raises:
             OutputError: it cannot be written, or something else is there.
         """
-        check_own(path, Demonstrations.load, "file of demonstrations")
+        check_ownership(path, Demonstrations.load, "file of demonstrations")
         arrays = {
             f.name: getattr(self.board, f.name) for f in dataclasses.fields(Board)
         }
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             np.savez_compressed(
                 file,
                 allow_pickle=False,

@@ -9,7 +9,7 @@ from frugax import compress
 from frugax.budget import SizeBudget
 from frugax.causal.policy import Outlook
 from frugax.errors import CorruptFileError
-from frugax.files import check_own
+from frugax.fileio import check_ownership
 
 from .._numbers import check_kind, check_whole
 from ._board import PLACES, board_of, stacked
@@ -87,7 +87,7 @@ class AcquisitionPolicy:
         Raises:
             OutputError: it cannot be written, or something else is there.
         """
-        check_own(path, AcquisitionPolicy.load, "policy")
+        check_ownership(path, AcquisitionPolicy.load, "policy")
         compress.save(path, dict(self.weights), SizeBudget(rel_error=0.0005))
 
     @classmethod

@@ -9,7 +9,7 @@ import numpy as np
 from frugax import compress
 from frugax.budget import SizeBudget
 from frugax.errors import CorruptFileError
-from frugax.files import check_own
+from frugax.fileio import check_ownership
 
 from .._numbers import check_kind
 from ._network import initial_weights
@@ -44,7 +44,7 @@ def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
         TypeError: this is no surrogate.
     """
     check_kind("surrogate", surrogate, Surrogate, "it comes after the path")
-    check_own(path, load_surrogate, "surrogate")
+    check_ownership(path, load_surrogate, "surrogate")
     arrays = {
         **surrogate.weights,
         "temperature": np.array([surrogate.temperature], np.float64),

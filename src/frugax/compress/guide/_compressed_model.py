@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 from .._arrays import dtype_named
 from .._file import CompressedFile

@@ -11,8 +11,7 @@ import numpy as np
 
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
-from frugax.trees import is_array
-from frugax.typing import PyTree
+from frugax.trees import PyTree, is_array
 
 from .._arrays import arrays_of
 from .._compress import compress

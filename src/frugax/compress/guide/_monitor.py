@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 
 class MetricType(enum.Enum):

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from frugax.budget import SizeBudget
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 from .._arrays import QUANTISABLE, arrays_of
 from .._compress import compress

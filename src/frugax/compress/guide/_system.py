@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from frugax.errors import ConfigError
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 BACKENDS = ("auto", "gpu", "cpu", "tpu")
 

@@ -16,7 +16,7 @@ import numpy as np
 import safetensors
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
-from frugax.files import replacing
+from frugax.fileio import atomic_write
 
 NAMES: dict[str, np.dtype] = {
     **{f"F{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
@@ -83,7 +83,7 @@ def write(
             f"names and description take {len(text):,} bytes; the format ends at "
             f"{MAX_HEADER:,}. Large constants should be inputs instead."
         )
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for key in order:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from frugax.budget import format_bytes, table
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 _LARGE_BYTES = 1024 * 1024
 

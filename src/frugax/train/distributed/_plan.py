@@ -17,7 +17,7 @@ from frugax.budget import (
 from frugax.errors import InfeasibleBudgetError
 from frugax.train._layout import Layout, LayoutKind
 from frugax.train._step import TrainStep
-from frugax.typing import PyTree
+from frugax.trees import PyTree
 
 # From the one that sends least to the one that holds least.
 _KINDS: tuple[LayoutKind, ...] = ("data", "tensor", "fully-sharded")

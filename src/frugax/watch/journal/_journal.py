@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from frugax import files
+from frugax import fileio
 from frugax.errors import OutputError
 
 from ._blocks import Block, encode_mark
@@ -79,7 +79,7 @@ class Journal:
                 f"cannot write {target}: it exists; go on with it by "
                 "Journal.append_to, or choose another name."
             )
-        files.write_whole(target, header)
+        fileio.write_whole(target, header)
         file = _open_locked(target)
         return cls(target, file, meta, (), salt=salt, written=0, streams={})
 
@@ -118,7 +118,7 @@ class Journal:
                 try:
                     file.truncate(walk.end)
                 except OSError as e:
-                    raise OutputError(files.why_not_written(target, e)) from e
+                    raise OutputError(fileio.write_error_reason(target, e)) from e
             opened.pop_all()  # nothing failed: it stays open
         for name, count in walk.counts.items():
             streams.setdefault(name, Stream(name)).before = count
@@ -285,7 +285,7 @@ class Journal:
                 self._mark(mark)
                 self._sync()
             finally:
-                files.unlock(self._file)
+                fileio.unlock(self._file)
                 self._file.close()
 
     def __enter__(self) -> "Journal":
@@ -348,14 +348,14 @@ class Journal:
                 self._file.seek(self._end)
             except OSError as again:
                 e.add_note(f"and the unfinished block could not be cut off: {again}")
-            raise OutputError(files.why_not_written(self._path, e)) from e
+            raise OutputError(fileio.write_error_reason(self._path, e)) from e
         self._end += len(data)
 
     def _sync(self) -> None:
         try:
             os.fsync(self._file.fileno())
         except OSError as e:
-            raise OutputError(files.why_not_written(self._path, e)) from e
+            raise OutputError(fileio.write_error_reason(self._path, e)) from e
 
 
 def _header_of(meta: object, salt: int) -> bytes:
@@ -379,13 +379,13 @@ def _open(path: Path) -> io.FileIO:
         # Unbuffered: when write() returns, the system has the bytes, not we.
         return open(path, "r+b", buffering=0)
     except OSError as e:
-        raise OutputError(files.why_not_written(path, e)) from e
+        raise OutputError(fileio.write_error_reason(path, e)) from e
 
 
 def _open_locked(path: Path) -> io.FileIO:
     file = _open(path)
     try:
-        files.lock(file, path)
+        fileio.lock(file, path)
     except OutputError:
         file.close()
         raise

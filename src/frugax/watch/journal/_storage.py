@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from frugax import files
+from frugax import fileio
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 
 from ._stored import MOST_TREE_BYTES, TooLargeError, decode, encode
@@ -78,7 +78,7 @@ class CompressedStorage:
                 f"the data of {name!r} have too many small pieces: turn lists of "
                 "numbers into arrays."
             )
-        with files.replacing(path) as file:
+        with fileio.atomic_write(path) as file:
             for piece in encode(text, arrays, level=self.compression_level):
                 file.write(piece)
         return path
@@ -125,7 +125,7 @@ class CompressedStorage:
         except FileNotFoundError:
             return False
         except OSError as e:
-            raise OutputError(files.why_not_written(path, e)) from e
+            raise OutputError(fileio.write_error_reason(path, e)) from e
         return True
 
     def get_size_mb(self, name: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from frugax import files
+from frugax import fileio
 
 from ._columns import Column
 from ._dtypes import is_narrow
@@ -35,7 +35,7 @@ def write_csv(
     total = sum(len(records) * len(wide[path]) for path, records in streams.items())
     done = 0
     for path, records in streams.items():
-        with files.replacing(path) as file:
+        with fileio.atomic_write(path) as file:
             out = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
             rows = csv.writer(out)
             rows.writerow(["step", *wide[path]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from frugax import files
+from frugax import fileio
 
 from ._tables import Table
 
@@ -26,7 +26,7 @@ def write_npz(
     total = sum(table.nbytes for table in tables)
     done = 0
     with (
-        files.replacing(path) as file,
+        fileio.atomic_write(path) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as archive,
     ):
         archive.writestr("journal.json", about)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from frugax import files
+from frugax import fileio
 from frugax.errors import MissingExtraError, OutputError
 
 from ._tables import Table
@@ -42,7 +42,7 @@ def write_zarr(
     zarr = need_zarr()
     total = sum(table.nbytes for table in tables)
     done = 0
-    folder = files.make_folder(target.parent)
+    folder = fileio.make_folder(target.parent)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
     try:
         root = zarr.open_group(str(temporary / "new"), mode="w")
@@ -74,7 +74,7 @@ def write_zarr(
             target.replace(temporary / "old")
         (temporary / "new").replace(target)
     except OSError as e:
-        raise OutputError(files.why_not_written(target, e)) from e
+        raise OutputError(fileio.write_error_reason(target, e)) from e
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from frugax.draw import thinned
+from frugax.report import thinned
 
 from ._event import Event
 from ._numbers import STATUS_STREAM, Plain, numbers, plain, tag

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from frugax.budget import Receipt
-from frugax.files import write_whole
+from frugax.fileio import write_whole
 
 from ._event import Event
 from ._gathered import Gathered

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import OutputError
-from frugax.files import make_folder, why_not_written
+from frugax.fileio import make_folder, write_error_reason
 
 from ._event import Event
 
@@ -50,7 +50,7 @@ class JsonLines:
                 if self._file.read(1) != b"\n":
                     self._file.write(b"\n")
         except OSError as e:
-            raise OutputError(why_not_written(self._path, e)) from e
+            raise OutputError(write_error_reason(self._path, e)) from e
 
     def write(self, events: Sequence[Event]) -> None:
         """Append the records.
@@ -69,7 +69,7 @@ class JsonLines:
                 data = data[self._file.write(data) or 0 :]
         except OSError as e:
             self._file.truncate(start)
-            raise OutputError(why_not_written(self._path, e)) from e
+            raise OutputError(write_error_reason(self._path, e)) from e
 
     def close(self) -> None:
         """Wait until the file is on the disk, and let go of it.
@@ -83,7 +83,7 @@ class JsonLines:
             with self._file:
                 os.fsync(self._file.fileno())
         except OSError as e:
-            raise OutputError(why_not_written(self._path, e)) from e
+            raise OutputError(write_error_reason(self._path, e)) from e
 
 
 def _line(event: Event) -> bytes:

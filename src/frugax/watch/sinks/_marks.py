@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from frugax.draw import escaped
+from frugax.report import escaped
 
 from ._palettes import Palette
 from ._picture import Picture

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from frugax.files import make_folder, write_whole
+from frugax.fileio import make_folder, write_whole
 
 from ._event import Event
 from ._extras import environment, need

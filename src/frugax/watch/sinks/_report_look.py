@@ -1,6 +1,6 @@
 """How the report looks: the page's own style, and films and tables."""
 
-from frugax.draw import PAGE_STYLE
+from frugax.report import PAGE_STYLE
 
 STYLE = (
     PAGE_STYLE

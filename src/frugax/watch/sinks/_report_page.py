@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from frugax.budget import Receipt, Spend, amount, format_seconds, format_share
-from frugax.draw import escaped, line_chart, page
+from frugax.report import escaped, line_chart, page
 
 from ._gathered import Film, Gathered, Table
 from ._numbers import Plain, dropped

@@ -3,7 +3,7 @@
 It is allowed by its hash in the page's policy, and is all that runs there.
 """
 
-from frugax.draw import CURVES_SCRIPT
+from frugax.report import CURVES_SCRIPT
 
 SCRIPT = (
     CURVES_SCRIPT

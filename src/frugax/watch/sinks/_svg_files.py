@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from frugax.files import make_folder, write_whole
+from frugax.fileio import make_folder, write_whole
 
 from ._event import Event
 from ._file_names import safe_name

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from frugax.errors import OutputError
-from frugax.files import make_folder, why_not_written
+from frugax.fileio import make_folder, write_error_reason
 
 from ._event import Event
 from ._extras import environment, need
@@ -60,7 +60,7 @@ class TensorBoard:
                 str(self._folder / "events"), f".{os.getpid()}.{next(_BEGUN)}"
             )
         except OSError as e:
-            raise OutputError(why_not_written(self._folder, e)) from e
+            raise OutputError(write_error_reason(self._folder, e)) from e
         self._closed = False
 
     def write(self, events: Sequence[Event]) -> None:
@@ -91,7 +91,7 @@ class TensorBoard:
                     )
             self._writer.flush()
         except OSError as e:
-            raise OutputError(why_not_written(self._folder, e)) from e
+            raise OutputError(write_error_reason(self._folder, e)) from e
 
     def close(self) -> None:
         """Close the file.
@@ -105,4 +105,4 @@ class TensorBoard:
         try:
             self._writer.close()
         except OSError as e:
-            raise OutputError(why_not_written(self._folder, e)) from e
+            raise OutputError(write_error_reason(self._folder, e)) from e

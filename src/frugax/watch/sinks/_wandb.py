@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from frugax.files import make_folder
+from frugax.fileio import make_folder
 
 from ._event import Event
 from ._extras import environment, need

@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from frugax import files
+from frugax import fileio
 from frugax.errors import OutputError
 
 
 def test_written_whole_with_its_folder_and_an_ordinary_mode(tmp_path):
     path = tmp_path / "a" / "b" / "file"
-    files.write_whole(path, "text")
+    fileio.write_whole(path, "text")
     assert path.read_text() == "text"
     plain = tmp_path / "plain"
     plain.write_text("")
@@ -20,15 +20,15 @@ def test_written_whole_with_its_folder_and_an_ordinary_mode(tmp_path):
 
 def test_no_name_is_no_file():
     with pytest.raises(OutputError, match="cannot write '': this names no file"):
-        files.write_whole("", b"")
+        fileio.write_whole("", b"")
 
 
 def test_if_the_block_raises_the_old_content_stays(tmp_path):
     path = tmp_path / "file"
-    files.write_whole(path, b"old")
+    fileio.write_whole(path, b"old")
 
     def fail_half_way():
-        with files.replacing(path) as file:
+        with fileio.atomic_write(path) as file:
             file.write(b"new")
             raise ZeroDivisionError
 
@@ -43,10 +43,10 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     path = tmp_path / "file"
-    files.write_whole(path, b"old")
+    fileio.write_whole(path, b"old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match=r"file: No space left.*free some space"):
-        files.write_whole(path, b"new")
+        fileio.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -54,11 +54,11 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, monkeypatch):
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
     (tmp_path / "x").write_text("")
     with pytest.raises(OutputError, match=r"x: .*move it or choose another"):
-        files.write_whole(tmp_path / "x" / "y", b"")
+        fileio.write_whole(tmp_path / "x" / "y", b"")
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(OutputError, match=r"cannot write .*x: .*another name"):
-        files.write_whole(tmp_path / "x", b"data")
+        fileio.write_whole(tmp_path / "x", b"data")
     assert os.listdir(tmp_path) == ["x"]

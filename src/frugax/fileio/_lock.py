@@ -13,7 +13,7 @@ from typing import Any
 
 from frugax.errors import OutputError
 
-from ._atomic import why_not_written
+from ._atomic import write_error_reason
 
 _windows: Any = None
 try:
@@ -54,7 +54,7 @@ def lock(file: io.FileIO, path: Path) -> None:
         ) from e
     except OSError as e:
         if e.errno not in _NO_LOCKS:
-            raise OutputError(why_not_written(path, e)) from e
+            raise OutputError(write_error_reason(path, e)) from e
 
 
 def unlock(file: io.FileIO) -> None:

@@ -7,7 +7,7 @@ from html import unescape
 import numpy as np
 import pytest
 
-from frugax.draw import HALF, WHOLE, line_chart, thinned, ticks
+from frugax.report import HALF, WHOLE, line_chart, thinned, ticks
 
 
 def points(chart):

@@ -1,4 +1,4 @@
-"""`best_one_each` finds the best there is, and its bound is one."""
+"""`multiple_choice_knapsack` finds the best there is, and its bound is one."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from frugax.allocate import best_one_each
+from frugax.allocate import multiple_choice_knapsack
 from frugax.errors import InfeasibleBudgetError
 
 
@@ -18,7 +18,7 @@ def test_nothing_is_better(seed, items, options, spare):
     cost = rng.integers(0, 40, (items, options))
     loss = rng.random((items, options))
     limit = int(cost.min(axis=1).sum()) + spare
-    found = best_one_each(cost, loss, limit=limit)
+    found = multiple_choice_knapsack(cost, loss, limit=limit)
     rows = np.arange(items)
     assert found.cost == cost[rows, found.chosen].sum() <= limit
     assert found.loss == pytest.approx(loss[rows, found.chosen].sum())
@@ -38,7 +38,7 @@ def test_many_items_come_close_to_the_bound():
     bits = np.linspace(1, 8, 15)
     cost = (size[:, None] * bits / 8).astype(int)
     loss = (size * variance)[:, None] * 4.0**-bits
-    found = best_one_each(cost, loss, limit=int(size.sum() * 3.6 / 8))
+    found = multiple_choice_knapsack(cost, loss, limit=int(size.sum() * 3.6 / 8))
     assert 0 <= found.gap < 0.003
 
 
@@ -46,18 +46,18 @@ def test_few_menus_with_dents_have_a_bound_as_well():
     # With one price for all, half of an option is one: 150 would seem within reach.
     cost = np.array([[0, 600, 1000], [0, 500, 1000], [0, 550, 1000]])
     loss = np.array([[100.0, 90, 0], [100, 92, 0], [100, 91, 0]])
-    found = best_one_each(cost, loss, limit=1500)
+    found = multiple_choice_knapsack(cost, loss, limit=1500)
     assert (found.loss, found.gap) == (192, 0)
 
 
 def test_an_option_of_infinite_loss_is_none():
     cost, loss = np.array([[1, 2]]), np.array([[np.inf, 3.0]])
-    assert best_one_each(cost, loss, limit=5).chosen.tolist() == [1]
+    assert multiple_choice_knapsack(cost, loss, limit=5).chosen.tolist() == [1]
     with pytest.raises(InfeasibleBudgetError) as caught:
-        best_one_each(cost, loss, limit=1)
+        multiple_choice_knapsack(cost, loss, limit=1)
     assert caught.value.needed == 2
 
 
 def test_no_loss_has_no_gap():
-    found = best_one_each(np.array([[3]]), np.array([[0.0]]), limit=3)
+    found = multiple_choice_knapsack(np.array([[3]]), np.array([[0.0]]), limit=3)
     assert (found.gap, found.loss, found.bound) == (0, 0, 0)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from frugax.files import cache_folder
+from frugax.fileio import cache_folder
 from frugax.train import compile_cache_folder
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from frugax.errors import OutputError
-from frugax.files import _lock, lock, unlock
+from frugax.fileio import _lock, lock, unlock
 
 
 class FakeWindows:

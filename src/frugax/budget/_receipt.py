@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import json
-from typing import Protocol, runtime_checkable
 
 from ._plain import from_plain, to_plain
 from ._quantities import format_bytes, format_seconds, format_share
@@ -31,8 +30,8 @@ class Spend:
         noise: half-width of the interval in which the true value lies, in `unit`;
             0 for what is counted exactly.
         source: where the measurement comes from, so that it can be done again.
-        wrong: what went wrong beside it, as sentences, printed below the table; empty
-            if nothing did.
+        problems: sentences that say what went wrong, printed below the table; empty if
+            nothing did.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Spend:
     source: str
     predicted: float | None = None
     noise: float = 0.0
-    wrong: str = ""
+    problems: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -54,21 +53,6 @@ class Spend:
         if self.measured - self.noise > self.limit:
             return Verdict.BROKEN
         return Verdict.CANNOT_TELL
-
-
-@runtime_checkable
-class Report(Protocol):
-    """What every room's report answers: predicted beside measured, and a verdict."""
-
-    @property
-    def spends(self) -> tuple[Spend, ...]:
-        """One entry for each limit that was stated."""
-        ...
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of them: broken, then cannot tell, then kept."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,7 +106,7 @@ class Receipt:
         ]
         lines = [table(["budget", "limit", "predicted", "measured", "verdict"], rows)]
         return "\n".join(
-            [*lines, *(f"{s.name}: {s.wrong}" for s in self.spends if s.wrong)]
+            [*lines, *(f"{s.name}: {s.problems}" for s in self.spends if s.problems)]
         )
 
 

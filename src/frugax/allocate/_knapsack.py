@@ -47,7 +47,7 @@ class Allocation:
         return self.loss / self.bound - 1 if self.bound > 0 else float(self.loss > 0)
 
 
-def best_one_each(
+def multiple_choice_knapsack(
     cost: Int[np.ndarray, "items options"],
     loss: Float[np.ndarray, "items options"],
     *,
@@ -69,7 +69,8 @@ def best_one_each(
         InfeasibleBudgetError: even the cheapest options cost more than `limit`.
 
     >>> cost = np.array([[4, 8], [4, 8]])
-    >>> found = best_one_each(cost, np.array([[1.0, 0.1], [9.0, 0.1]]), limit=12)
+    >>> loss = np.array([[1.0, 0.1], [9.0, 0.1]])
+    >>> found = multiple_choice_knapsack(cost, loss, limit=12)
     >>> found.chosen, round(found.loss, 3), round(found.bound, 3)
     (array([0, 1]), 1.1, 1.1)
     """

@@ -29,7 +29,7 @@ _REMEDIES = {
 }
 
 
-def why_not_written(path: str | os.PathLike[str], cause: OSError) -> str:
+def write_error_reason(path: str | os.PathLike[str], cause: OSError) -> str:
     """Say why a write failed: the file, the cause and a remedy, for `OutputError`."""
     remedy = _REMEDIES.get(cause.errno or 0, "choose another place")
     reason = cause.strerror or str(cause)
@@ -46,12 +46,12 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise OutputError(why_not_written(folder, e)) from e
+        raise OutputError(write_error_reason(folder, e)) from e
     return folder
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends well.
 
     If the block raises, `path` keeps its old content (or stays absent).
@@ -87,7 +87,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary = None
         _sync_folder(folder)
     except OSError as e:
-        raise OutputError(why_not_written(target, e)) from e
+        raise OutputError(write_error_reason(target, e)) from e
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -103,11 +103,11 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     Raises:
         OutputError: no space, no permission, or something in the way.
     """
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def check_own(
+def check_ownership(
     path: str | os.PathLike[str],
     read: Callable[[str | os.PathLike[str]], _Content],
     kind: str,

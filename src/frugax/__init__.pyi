@@ -1,0 +1,52 @@
+from . import (
+    allocate as allocate,
+    budget as budget,
+    causal as causal,
+    cli as cli,
+    compat as compat,
+    compress as compress,
+    configs as configs,
+    errors as errors,
+    fileio as fileio,
+    jaxprs as jaxprs,
+    measure as measure,
+    models as models,
+    remat as remat,
+    report as report,
+    run as run,
+    train as train,
+    trees as trees,
+    tropical as tropical,
+    watch as watch,
+)
+from .budget import (
+    ExperimentBudget as ExperimentBudget,
+    MemoryBudget as MemoryBudget,
+    OverheadBudget as OverheadBudget,
+    SizeBudget as SizeBudget,
+    TimeBudget as TimeBudget,
+)
+from .errors import (
+    FrugaxError as FrugaxError,
+    InfeasibleBudgetError as InfeasibleBudgetError,
+)
+from .models import (
+    JaxBackend as JaxBackend,
+    TorchBackend as TorchBackend,
+    compile as compile,
+    op as op,
+)
+from .models.dtypes import (
+    bfloat16 as bfloat16,
+    bool_ as bool_,
+    float16 as float16,
+    float32 as float32,
+    float64 as float64,
+    int8 as int8,
+    int16 as int16,
+    int32 as int32,
+    int64 as int64,
+    uint8 as uint8,
+)
+
+__version__: str

@@ -1,0 +1,26 @@
+"""Write files atomically: a reader sees the old file or the new one, never half of it.
+
+Start at `write_whole`; `atomic_write` streams; `check_ownership` refuses to overwrite a
+file of another kind; `cache_folder` says where caches live.
+"""
+
+from ._atomic import (
+    atomic_write,
+    check_ownership,
+    make_folder,
+    write_error_reason,
+    write_whole,
+)
+from ._cache_folder import cache_folder
+from ._lock import lock, unlock
+
+__all__ = [
+    "atomic_write",
+    "cache_folder",
+    "check_ownership",
+    "lock",
+    "make_folder",
+    "unlock",
+    "write_error_reason",
+    "write_whole",
+]
