@@ -52,8 +52,8 @@ def step(rounds: int) -> dict[str, Any]:
 
 def tiny(rounds: int) -> dict[str, Any]:
     # torch.compile takes part only where there is something to compile.
-    kinds, whats = ("jax", "torch"), ("forward", "step")
-    nets = {n: race(n, whats, rounds, kinds=kinds, clock="cpu") for n in TINY}
+    kinds, labels = ("jax", "torch"), ("forward", "step")
+    nets = {n: race(n, labels, rounds, kinds=kinds, clock="cpu") for n in TINY}
     return {"clock": "cpu", "nets": nets}
 
 
@@ -114,11 +114,13 @@ def shown(record: dict[str, Any], *, docs: bool) -> str:
     texts: list[str] = []
     for part, found in record.items():
         if part in ("step", "tiny"):
-            whats = ("step",) if part == "step" else ("forward", "step")
+            labels = ("step",) if part == "step" else ("forward", "step")
             if docs:
-                texts.append(tables.short(found["nets"], whats, found["clock"]))
+                texts.append(tables.short(found["nets"], labels, found["clock"]))
             else:
-                texts += [tables.raced(found["nets"], w, found["clock"]) for w in whats]
+                texts += [
+                    tables.raced(found["nets"], w, found["clock"]) for w in labels
+                ]
         else:
             table = tables.build_table if part == "build" else tables.scan_table
             texts.append(table(found))

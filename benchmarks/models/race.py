@@ -87,19 +87,24 @@ def workers(net: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Worker]]:
 
 
 def race(
-    net: str, whats: tuple[str, ...], rounds: int, *, kinds: tuple[str, ...], clock: str
+    net: str,
+    labels: tuple[str, ...],
+    rounds: int,
+    *,
+    kinds: tuple[str, ...],
+    clock: str,
 ) -> dict[str, Any]:
     """Time one net.
 
     Args:
         net: its name.
-        whats: of "step" and "forward".
+        labels: of "step" and "forward".
         rounds: that count.
         kinds: of processes; "jax" is one of them.
         clock: "wall" or "cpu", by which the reference is chosen.
 
     Returns:
-        For each of `whats` the reference's name and a summary of each contestant; how
+        For each of `labels` the reference's name and a summary of each contestant; how
         far gradients differ; what could not run, and why.
 
     Raises:
@@ -121,7 +126,7 @@ def race(
             differences |= found
             whose |= dict.fromkeys(found, worker)
         record = {"gradients_differ_by": differences, "failed": failed}
-        for what in whats:
+        for what in labels:
             found = _raced(whose, what, rounds, each=clock == "wall", clock=clock)
             said(f"{net}, {what}: the reference is {found['reference']!r}")
             record[what] = found

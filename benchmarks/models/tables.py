@@ -73,15 +73,15 @@ def raced(nets: dict[str, Any], what: str, clock: str) -> str:
     return "\n\n".join(texts)
 
 
-def short(nets: dict[str, Any], whats: tuple[str, ...], clock: str) -> str:
+def short(nets: dict[str, Any], labels: tuple[str, ...], clock: str) -> str:
     """One table for all nets, for the guide: a column for each."""
     cells: dict[str, list[str]] = {}
     head = ["ratio to the best by hand"]
     width = 0
     for net, record in nets.items():
-        for what in whats:
+        for what in labels:
             found = record[what]
-            head.append(f"{TITLES[net]}{f', {what}' if len(whats) > 1 else ''}")
+            head.append(f"{TITLES[net]}{f', {what}' if len(labels) > 1 else ''}")
             reference = found["contestants"][found["reference"]]
             best = time(reference[clock]["seconds"])
             cells.setdefault("*the best by hand itself*", [""] * width).append(best)
