@@ -14,6 +14,7 @@ import optax
 
 from frugax import train
 from frugax.budget import table
+from frugax.compat import causal_training
 
 _CALLS = 50
 SIZES = (10, 100, 1_000, 10_000, 100_000)
@@ -200,8 +201,8 @@ def eager(rounds: int) -> dict[str, Any]:
         step = by_hand(loss, optax.adam(1e-3))
         state = train.init_state(params, optax.adam(1e-3))
         jitted = jax.jit(step)
-        cost = train.measure_compilation_speedup(jitted, state, batch)
-        pace = train.benchmark_sustained_performance(
+        cost = causal_training.measure_compilation_speedup(jitted, state, batch)
+        pace = causal_training.benchmark_sustained_performance(
             jitted, step, (state, batch), n_runs=rounds
         )
         name = "L{} D{} B{} T{}".format(*size)

@@ -5,16 +5,16 @@ import sys
 
 import pytest
 
-from frugax.train._check_options import (
+from frugax.train.options import (
     check_choice,
     check_flag,
     check_function,
+    check_integer,
     check_number,
     check_path,
-    check_whole,
 )
 
-WHOLE = "must be a whole number >= "
+WHOLE = "must be an integer >= "
 # Each call, and how its message begins.
 CALLS = {
     "make(loss, sgd, accum='4')": f"accum {WHOLE}1, got '4'.",
@@ -98,13 +98,13 @@ CALLS = {
     ),
     "train.Checkpoints(None)": "folder must be a path, such as 'runs/one', got None.",
     "train.Checkpoints('x', keep='2')": f"keep {WHOLE}1, got '2'.",
-    "train.monitor_memory_usage(3)": (
+    "compat.monitor_memory_usage(3)": (
         "function must be a function, called as function(*args), got 3."
     ),
-    "train.measure_compilation_speedup(len, repeats=1.5)": (
+    "compat.measure_compilation_speedup(len, repeats=1.5)": (
         f"repeats {WHOLE}1, got 1.5."
     ),
-    "train.benchmark_sustained_performance(len, len, 3)": (
+    "compat.benchmark_sustained_performance(len, len, 3)": (
         "args must be a tuple of arguments, such as (weights, x), got 3."
     ),
     "train.plan('1s', step_seconds=1, compile_seconds=1, steps=1)": (
@@ -130,6 +130,7 @@ CALLS = {
 BEFORE = """
 import optax
 from frugax import MemoryBudget, TimeBudget, train
+from frugax.compat import causal_training as compat
 make, loss, sgd = train.make_train_step, lambda p, b: p * b, optax.sgd(0.1)
 step = make(loss, sgd)
 state = step.init(1.0)
@@ -155,8 +156,8 @@ def test_callers_that_check_no_types_are_checked_all_the_same():
 @pytest.mark.parametrize(
     ("check", "value", "kind"),
     [
-        (lambda v: check_whole("n", v), 2.0, TypeError),
-        (lambda v: check_whole("n", v, least=3), 2, ValueError),
+        (lambda v: check_integer("n", v), 2.0, TypeError),
+        (lambda v: check_integer("n", v, minimum=3), 2, ValueError),
         (lambda v: check_number("n", v), float("inf"), ValueError),
         (lambda v: check_number("n", v), 1j, TypeError),
         (lambda v: check_flag("n", v), 1, TypeError),
@@ -173,6 +174,6 @@ def test_wrong_kinds_are_type_errors_and_wrong_sizes_value_errors(check, value, 
 def test_numbers_of_numpy_are_numbers():
     import numpy as np
 
-    check_whole("n", np.int64(2), least=2)
+    check_integer("n", np.int64(2), minimum=2)
     check_number("n", np.float32(0.5), above=0)
-    check_number("n", float("inf"), infinite=True)
+    check_number("n", float("inf"), allow_infinite=True)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from frugax.train import Frozen, prepare_static_args, restore_static_args
+from frugax.train import Frozen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +89,6 @@ def test_hashing_again_reads_nothing_again():
     hash(static)
     assert static == static
     assert not reads
-
-
-def test_arguments_come_back_as_they_were():
-    sets = [[frozenset({"a", 1, ("b", 2)}), frozenset()]]
-    static = prepare_static_args(sets, [["x", "y"]], ["y"])
-    assert restore_static_args(static) == (sets, [["x", "y"]], ["y"])
 
 
 def test_values_that_were_equal_once_are_not_compared_member_by_member():

@@ -24,13 +24,13 @@ from frugax.errors import CheckpointError, DivergedError, OutputError
 from frugax.fileio import make_folder, write_error_reason
 
 from ._check_call import refuse_no_state
-from ._check_options import check_path, check_whole
 from ._manifest import MANIFEST, VERSION, damage_at, read_manifest, seal
 from ._orbax import read_arrays, write_arrays
 from ._processes import one_for_all
 from ._signature import Signature
 from ._state import TrainState
 from ._state_as_numpy import from_numpy, to_numpy
+from .options import check_integer, check_path
 
 # Unfinished saves are deleted, so the name must be nobody else's: not a bare number,
 # as Orbax's own manager uses.
@@ -54,7 +54,7 @@ class Checkpoints:
             ValueError: `keep` is below 1.
         """
         check_path("folder", folder)
-        check_whole("keep", keep)
+        check_integer("keep", keep)
         # Orbax refuses relative paths.
         self.folder = Path(folder).absolute()
         self.keep = keep

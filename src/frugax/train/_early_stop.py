@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from ._check_options import check_choice, check_made_by, check_number, check_whole
+from .options import check_choice, check_instance, check_integer, check_number
 
 
 @runtime_checkable
@@ -40,10 +40,10 @@ class EarlyStop:
             TypeError: one is of the wrong kind.
             ValueError: one is out of its range.
         """
-        check_made_by("metric", self.metric, str, example='"loss"')
-        check_whole("patience", self.patience)
+        check_instance("metric", self.metric, str, example='"loss"')
+        check_integer("patience", self.patience)
         check_choice("better", self.better, ("lower", "higher"))
-        check_number("least", self.least, least=0)
+        check_number("least", self.least, minimum=0)
 
     def best(self, history: Sequence[_Evaluated]) -> int:
         """The place in the history of the best evaluation so far.

@@ -20,11 +20,11 @@ from frugax.budget import format_seconds, table
 from frugax.errors import BudgetExceededError
 
 from ._changes import Kind
-from ._check_options import check_whole
 from ._compiles import CompileLedger
 from ._past import past_of
 from ._places import called_from
 from ._signature import Signature, settings
+from .options import check_integer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,7 +185,7 @@ def explained(
             "flax, jit a function of their arrays."
         )
     if compile_budget is not None:
-        check_whole("compile_budget", compile_budget)
+        check_integer("compile_budget", compile_budget)
     return Explained(function, compile_budget=compile_budget)
 
 

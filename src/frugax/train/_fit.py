@@ -15,7 +15,6 @@ from frugax.trees import PyTree
 
 from ._batches import batches_by_index
 from ._check_call import refuse_misuse
-from ._check_options import check_flag, check_function, check_made_by, check_whole
 from ._checkpoints import Checkpoints
 from ._clock import TimeLedger
 from ._compile_cache import use_compile_cache_by_default
@@ -26,6 +25,7 @@ from ._plan import TrainPlan
 from ._state import TrainState, refuse_given_away
 from ._step import Metrics, TrainStep
 from ._watchdog import Watchdog
+from .options import check_flag, check_function, check_instance, check_integer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,22 +148,22 @@ def fit(
     """
     if budget is not None:
         check_budget(budget, TimeBudget)
-    check_made_by("step", step, TrainStep, example="train.make_train_step(...)")
+    check_instance("step", step, TrainStep, example="train.make_train_step(...)")
     refuse_misuse(state, None)
     refuse_given_away(state)
-    check_whole("steps", steps, least=0)
-    check_whole("prefetch", prefetch, least=0)
+    check_integer("steps", steps, minimum=0)
+    check_integer("prefetch", prefetch, minimum=0)
     check_flag("compile_cache", compile_cache)
     if not isinstance(watchdog, bool):
-        check_made_by(
+        check_instance(
             "watchdog", watchdog, Watchdog, example="Watchdog(), or True or False"
         )
     if checkpoints is not None:
-        check_made_by(
+        check_instance(
             "checkpoints", checkpoints, Checkpoints, example='Checkpoints("folder")'
         )
     if early_stop is not None:
-        check_made_by("early_stop", early_stop, EarlyStop, example="EarlyStop()")
+        check_instance("early_stop", early_stop, EarlyStop, example="EarlyStop()")
     for name, function, called in (
         ("on_step", on_step, "on_step(number, metrics, state)"),
         ("evaluate", evaluate, "evaluate(state)"),
@@ -174,7 +174,7 @@ def fit(
             check_function(name, function, example=called)
     for name, value in (("evaluate_every", evaluate_every), ("save_every", save_every)):
         if value is not None:
-            check_whole(name, value)
+            check_integer(name, value)
     if evaluate_every is not None and evaluate is None:
         raise ValueError("evaluate_every needs evaluate=, the function to call.")
     if save_every is not None and checkpoints is None:

@@ -8,19 +8,19 @@ import optax
 from frugax.budget import MemoryBudget, TimeBudget, check_budget, format_seconds
 
 from ._build import Recipe
-from ._check_options import (
-    check_choice,
-    check_flag,
-    check_function,
-    check_made_by,
-    check_number,
-    check_whole,
-)
 from ._layout import Layout
 from ._precision import COMPUTE, Precision
 from ._state import check_optimizer
 from ._static import Frozen
 from ._step import OnExcess, TrainStep
+from .options import (
+    check_choice,
+    check_flag,
+    check_function,
+    check_instance,
+    check_integer,
+    check_number,
+)
 
 Budgets: TypeAlias = (
     MemoryBudget | TimeBudget | Sequence["MemoryBudget | TimeBudget"] | None
@@ -97,18 +97,18 @@ def make_train_step(
     check_optimizer(optimizer)
     check_function("loss", loss, example="loss(model, batch)")
     memory, compiles = _sorted_out(budget)
-    check_whole("accum", accum)
+    check_integer("accum", accum)
     check_choice("precision", precision, COMPUTE)
     check_choice("on_excess", on_excess, get_args(OnExcess))
     check_flag("fallback", fallback)
     check_flag("donate", donate)
     if clip is not None:
         # Infinite clips nothing, but has the norm reported.
-        check_number("clip", clip, above=0, infinite=True)
+        check_number("clip", clip, above=0, allow_infinite=True)
     if compile_budget is not None:
-        check_whole("compile_budget", compile_budget)
+        check_integer("compile_budget", compile_budget)
     if layout is not None:
-        check_made_by(
+        check_instance(
             "layout", layout, Layout, example="train.distributed.Layout.over((8,))"
         )
         if memory is not None and memory.kind != "temp":

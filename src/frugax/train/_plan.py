@@ -13,7 +13,7 @@ from frugax.budget import (
 )
 from frugax.errors import InfeasibleBudgetError
 
-from ._check_options import check_number, check_whole
+from .options import check_integer, check_number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ def plan(
     """
     check_budget(budget, TimeBudget)
     check_number("step_seconds", step_seconds, above=0)
-    check_number("compile_seconds", compile_seconds, least=0)
-    check_number("other_seconds", other_seconds, least=0)
-    check_whole("steps", steps)
+    check_number("compile_seconds", compile_seconds, minimum=0)
+    check_number("other_seconds", other_seconds, minimum=0)
+    check_integer("steps", steps)
 
     costs = float(step_seconds), float(compile_seconds), float(other_seconds)
     limit = math.inf if budget.seconds is None else budget.seconds

@@ -68,44 +68,6 @@ class Frozen(Generic[T]):
         return f"Frozen({self.value!r:.200})"
 
 
-def prepare_static_args(*arguments: Any) -> Frozen[tuple[Any, ...]]:
-    """Several arguments as one static argument.
-
-    Args:
-        arguments: for a surrogate's training the parent sets, the variables' orders
-            and the targets; any number of anything that `Frozen` takes.
-
-    Raises:
-        TypeError: an array is among them, or something that cannot be hashed.
-        ValueError: a container holds itself.
-
-    Example:
-        >>> static = prepare_static_args([[frozenset({"x", 1})]], [["x", "y"]], ["y"])
-        >>> restore_static_args(static)[2]
-        ['y']
-    """
-    return Frozen(arguments)
-
-
-def restore_static_args(static: Frozen[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The arguments that `prepare_static_args` was given.
-
-    They are shared by all who restore them: do not change them.
-
-    Args:
-        static: what it gave.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if not isinstance(static, Frozen):
-        raise TypeError(
-            "restore_static_args takes what prepare_static_args gave, got "
-            f"{type(static).__name__}."
-        )
-    return static.value
-
-
 def _read(value: Any, place: str, above: tuple[int, ...]) -> tuple[Hashable, Any]:
     """A key that tells the value from all others, and a copy of its containers.
 

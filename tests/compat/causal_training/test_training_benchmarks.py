@@ -1,21 +1,21 @@
-"""What compiling costs, a ratio with its interval, and XLA's bytes."""
+"""The cost of compiling, a ratio with its interval, and XLA's bytes."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from frugax import train
+from frugax.compat import causal_training
 
 
 def test_the_first_call_pays_for_compiling_and_the_second_does_not():
     f = jax.jit(lambda x: jnp.tanh(x @ x).sum())
     x = jnp.ones((16, 16))
-    cost = train.measure_compilation_speedup(f, x)
+    cost = causal_training.measure_compilation_speedup(f, x)
     assert cost.programs == 1
     speedup, first, second = cost
     assert speedup == cost.compile_s / cost.run_s
     assert float(first) == float(second)
-    again = train.measure_compilation_speedup(f, x)
+    again = causal_training.measure_compilation_speedup(f, x)
     assert again.programs == 0
     assert cost.break_even(cost.run_s) == float("inf")
     assert cost.break_even(cost.run_s + cost.compile_s) == pytest.approx(1)
@@ -24,15 +24,15 @@ def test_the_first_call_pays_for_compiling_and_the_second_does_not():
 def test_functions_that_donate_can_be_measured():
     f = jax.jit(lambda x: x + 1, donate_argnums=0)
     x = jnp.ones(4)
-    train.measure_compilation_speedup(f, x)
-    train.benchmark_sustained_performance(f, f, (x,), n_runs=2)
-    train.monitor_memory_usage(f, x)
+    causal_training.measure_compilation_speedup(f, x)
+    causal_training.benchmark_sustained_performance(f, f, (x,), n_runs=2)
+    causal_training.monitor_memory_usage(f, x)
     assert not x.is_deleted()
 
 
-def test_both_run_as_often_and_in_turns():
+def test_both_functions_run_equally_often_and_in_turns():
     calls = []
-    s = train.benchmark_sustained_performance(
+    s = causal_training.benchmark_sustained_performance(
         lambda: calls.append("fast"), lambda: calls.append("slow"), (), n_runs=3
     )
     assert calls.count("slow") == 4
@@ -42,17 +42,17 @@ def test_both_run_as_often_and_in_turns():
     assert s.low <= float(s) <= s.high
 
 
-def test_memory_is_what_xla_plans():
+def test_memory_is_the_size_that_xla_plans():
     f = jax.jit(lambda x: x * 2, donate_argnums=0)
     x = jnp.ones(1000)
-    result, increase, peak = use = train.monitor_memory_usage(f, x)
+    result, increase, peak = use = causal_training.monitor_memory_usage(f, x)
     assert increase == 0  # the result lies where the argument lay
     assert peak == use.argument_bytes == 4000
     assert float(result[0]) == 2
 
 
 def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="n_runs must be a whole number >= 2, got 1"):
-        train.benchmark_sustained_performance(len, len, ([],), n_runs=1)
-    with pytest.raises(ValueError, match="repeats must be a whole number >= 1, got 0"):
-        train.measure_compilation_speedup(len, [], repeats=0)
+    with pytest.raises(ValueError, match="n_runs must be an integer >= 2, got 1"):
+        causal_training.benchmark_sustained_performance(len, len, ([],), n_runs=1)
+    with pytest.raises(ValueError, match="repeats must be an integer >= 1, got 0"):
+        causal_training.measure_compilation_speedup(len, [], repeats=0)
