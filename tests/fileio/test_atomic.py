@@ -19,7 +19,7 @@ def test_written_whole_with_its_folder_and_an_ordinary_mode(tmp_path):
 
 
 def test_no_name_is_no_file():
-    with pytest.raises(OutputError, match="cannot write '': this names no file"):
+    with pytest.raises(OutputError, match="cannot write '': the path has no file name"):
         fileio.write_whole("", b"")
 
 

@@ -1,45 +1,64 @@
-"""One writer at a time, where the system has locks of either kind."""
+"""One writer at a time, where the file system has locks."""
 
+import errno
 import io
 
 import pytest
 
+import forked
 from frugax.errors import OutputError
-from frugax.fileio import _lock, lock, unlock
+from frugax.fileio import lock, unlock
 
 
-class FakeWindows:
-    """Locks of bytes by where the file stands, as `msvcrt` has them."""
-
-    LK_NBLCK, LK_UNLCK = 2, 0
-
-    def __init__(self, files):
-        self.files, self.held = files, {}
-
-    def locking(self, handle, how, count):
-        file = next(f for f in self.files if f.fileno() == handle)
-        key = (file.name, file.tell(), count)
-        if how == self.LK_UNLCK:
-            del self.held[key]
-        elif key in self.held:
-            raise PermissionError(13, "Permission denied")
-        else:
-            self.held[key] = handle
-
-
-@pytest.mark.parametrize("windows", [False, True])
-def test_a_second_writer_waits_until_the_first_lets_go(tmp_path, monkeypatch, windows):
+def test_a_second_writer_is_refused_until_the_first_unlocks(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"abc")
-    with io.FileIO(path, "r+") as one, io.FileIO(path, "r+") as other:
-        one.seek(2)
-        if windows:
-            monkeypatch.setattr(_lock, "fcntl", None)
-            monkeypatch.setattr(_lock, "_windows", FakeWindows([one, other]))
-        lock(one, path)
-        assert one.tell() == 2
-        with pytest.raises(OutputError, match="another writer has it open"):
-            lock(other, path)
-        unlock(one)
-        lock(other, path)
-    assert path.read_bytes() == b"abc"
+    with io.FileIO(path, "r+") as first, io.FileIO(path, "r+") as second:
+        first.seek(2)
+        lock(first, path)
+        assert first.tell() == 2
+        with pytest.raises(OutputError, match=f"{path}: another writer has it open"):
+            lock(second, path)
+        assert path.read_bytes() == b"abc"  # readers are not kept out
+        unlock(first)
+        lock(second, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_killed_writer_leaves_no_lock_behind(tmp_path):
+    path = tmp_path / "a"
+    code = (
+        "import io, os, pathlib, signal, sys\n"
+        "from frugax.fileio import lock\n"
+        "file = io.FileIO(sys.argv[1], 'w')\n"
+        "lock(file, pathlib.Path(sys.argv[1]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert forked.python(code, path).returncode == -9
+    with io.FileIO(path, "r+") as file:
+        lock(file, path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_can_still_be_written(
+    tmp_path, monkeypatch, number
+):
+    def fail(*_):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with io.FileIO(tmp_path / "a", "w") as file:
+        lock(file, tmp_path / "a")
+        unlock(file)
+
+
+def test_a_lock_that_fails_is_reported(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with (
+        io.FileIO(tmp_path / "a", "w") as file,
+        pytest.raises(OutputError, match="Input/output error"),
+    ):
+        lock(file, tmp_path / "a")

@@ -7,25 +7,25 @@ from html import unescape
 import numpy as np
 import pytest
 
-from frugax.report import HALF, WHOLE, line_chart, thinned, ticks
+from frugax.report import FULL_WIDTH, HALF_WIDTH, downsample, line_chart, ticks
 
 
 def points(chart):
     return json.loads(unescape(re.findall(r'data-points="([^"]*)"', chart)[0]))
 
 
-@pytest.mark.parametrize("size", [HALF, WHOLE])
+@pytest.mark.parametrize("size", [HALF_WIDTH, FULL_WIDTH])
 def test_values_can_be_read_back_from_the_page(size):
     x, y = np.arange(5.0), np.array([1.0, 0.5, 0.25, 0.2, 0.1])
     chart = line_chart({"loss": (x, y)}, title="loss", size=size)
     assert points(chart)["loss"] == [[a, b] for a, b in zip(x, y, strict=True)]
-    assert chart.count("<circle") == (5 if size is WHOLE else 0)
+    assert chart.count("<circle") == (5 if size is FULL_WIDTH else 0)
 
 
 def test_a_long_curve_keeps_its_peaks():
     y = np.ones(100_000)
     y[54_321] = 9.0
-    chart = line_chart({"a": (np.arange(100_000.0), y)}, title="a", size=WHOLE)
+    chart = line_chart({"a": (np.arange(100_000.0), y)}, title="a", size=FULL_WIDTH)
     shown = [p[1] for p in points(chart)["a"]]
     assert max(shown) == 9
     assert len(shown) <= 1300
@@ -34,7 +34,7 @@ def test_a_long_curve_keeps_its_peaks():
 def test_thinning_keeps_peaks_valleys_and_gaps():
     y = np.ones(10_000)
     y[[100, 5000, 9000]] = [7, -7, np.nan]
-    x, kept = thinned(np.arange(10_000.0), y, 300)
+    x, kept = downsample(np.arange(10_000.0), y, 300)
     assert len(x) <= 310
     assert set(x[(kept != 1)]) >= {100, 5000, 9000}
 
@@ -53,7 +53,7 @@ def test_any_finite_curve_is_drawn_inside_its_axes(y):
 
 def test_labels_enclose_the_curve_and_the_axis_reaches_what_it_should():
     y = np.array([0.01, 0.33, -0.07])
-    chart = line_chart({"a": (np.arange(3.0), y)}, title="a", upto=12.0)
+    chart = line_chart({"a": (np.arange(3.0), y)}, title="a", x_max=12.0)
     labels = [float(t) for t in re.findall(r'text-anchor="end">(-?[\d.]+)<', chart)]
     assert (min(labels), max(labels)) == (-0.1, 0.4)
     assert json.loads(unescape(re.findall(r'data-axis="([^"]*)"', chart)[0]))[:2] == [
@@ -72,7 +72,7 @@ def test_what_is_not_finite_is_a_gap():
 
 def test_many_powers_of_ten_are_drawn_on_a_logarithmic_axis():
     y = 10.0 ** -np.arange(5.0)
-    chart = line_chart({"a": (np.arange(5.0), y)}, title="a", size=WHOLE)
+    chart = line_chart({"a": (np.arange(5.0), y)}, title="a", size=FULL_WIDTH)
     heights = [float(h) for h in re.findall(r"[ML][\d.]+ ([\d.]+)", chart)]
     assert np.diff(heights) == pytest.approx(np.diff(heights)[0], abs=0.2)
     assert len(points(chart)["a"]) == 5

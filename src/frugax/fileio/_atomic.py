@@ -1,7 +1,7 @@
-"""A file is there whole or not at all: temporary name, fsync, rename.
+"""Write a file atomically: temporary name, fsync, rename.
 
-Every failure becomes one `OutputError` that names the file, the cause and a remedy,
-and leaves neither a half-written file nor a temporary one behind.
+Every failure becomes one `OutputError` that names the file, the cause and a remedy.
+It leaves neither a half-written file nor a temporary one behind.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ _REMEDIES = {
 
 
 def write_error_reason(path: str | os.PathLike[str], cause: OSError) -> str:
-    """Say why a write failed: the file, the cause and a remedy, for `OutputError`."""
+    """Describe a failed write for `OutputError`: the file, the cause and a remedy."""
     remedy = _REMEDIES.get(cause.errno or 0, "choose another place")
     reason = cause.strerror or str(cause)
     return f"cannot write {os.fspath(path)}: {reason}; {remedy}."
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """Make a folder and its parents, if they are not there.
+    """Create a folder and its parents where they do not exist.
 
     Raises:
-        OutputError: it cannot be made.
+        OutputError: the folder cannot be created.
     """
     folder = Path(path)
     try:
@@ -52,23 +52,23 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` when the block ends well.
+    """Open a temporary file that replaces `path` when the block ends without an error.
 
     If the block raises, `path` keeps its old content (or stays absent).
 
     Args:
-        path: where the file will stand; its folder is made if need be.
+        path: the file to write; missing folders are created.
 
     Yields:
         The temporary file, open for writing bytes.
 
     Raises:
-        OutputError: no space, no permission, or something in the way.
+        OutputError: the disk is full, permission is missing, or `path` is blocked.
     """
     target = Path(path)
     if not target.name:
         raise OutputError(
-            f"cannot write {os.fspath(path)!r}: this names no file; name one."
+            f"cannot write {os.fspath(path)!r}: the path has no file name; add one."
         )
     folder = make_folder(target.parent)
     temporary: Path | None = None
@@ -80,9 +80,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; give it the mode a plain open() would have.
+        # The umask can only be read by setting it.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
+        # POSIX renames atomically within a file system, hence the same folder above.
         temporary.replace(target)
         temporary = None
         _sync_folder(folder)
@@ -94,17 +96,19 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Args:
-        path: where the file will stand; its folder is made if need be.
-        data: its content; text is written as UTF-8.
+        path: the file to write; missing folders are created.
+        data: the content; text is written as UTF-8.
 
     Raises:
-        OutputError: no space, no permission, or something in the way.
+        OutputError: the disk is full, permission is missing, or `path` is blocked.
     """
+    if isinstance(data, str):
+        data = data.encode()
     with atomic_write(path) as file:
-        file.write(data.encode() if isinstance(data, str) else data)
+        file.write(data)
 
 
 def check_ownership(
@@ -112,31 +116,33 @@ def check_ownership(
     read: Callable[[str | os.PathLike[str]], _Content],
     kind: str,
 ) -> _Content | None:
-    """What is to be written over; nothing but a file of the same kind may be.
+    """Read the file that a write would replace; refuse to replace any other kind.
 
     Args:
-        path: where a file is to be written.
-        read: reads such a file, and raises `CorruptFileError` of any other.
-        kind: what such a file holds, for the message.
+        path: the file that will be written.
+        read: a reader of this kind of file; it raises `CorruptFileError` for others.
+        kind: the name of the kind, for the message.
+
+    Returns:
+        The content of the existing file; None if there is no file.
 
     Raises:
-        OutputError: something else is there, or a file that is damaged.
+        OutputError: `path` is a file of another kind, or is damaged.
     """
     try:
         return read(path)
     except (FileNotFoundError, NotADirectoryError):
-        return (
-            None  # nothing is there; what stands in a folder's place, writing will say
-        )
+        # A file where a folder is needed is reported by the write that follows.
+        return None
     except (CorruptFileError, UnsupportedFileError, OSError) as e:
         raise OutputError(
-            f"{os.fspath(path)} is in the way: it is no {kind} that can be read. Move "
-            "it away or name another path."
+            f"{os.fspath(path)} is in the way: it is not a readable {kind}. Move it "
+            "away or name another path."
         ) from e
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the system can."""
+    # The new name is an entry of the folder: without this a power cut may undo it.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

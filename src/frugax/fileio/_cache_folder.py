@@ -1,17 +1,17 @@
-"""Where this user's caches live."""
+"""The folder that holds a user's caches."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """The folder of one of frugax's caches; it need not be there.
+    """Return the folder of one of frugax's caches; it need not exist yet.
 
-    It is `$XDG_CACHE_HOME/frugax/<name>`, and `~/.cache/frugax/<name>` where that is
-    not set.
+    The folder is `$XDG_CACHE_HOME/frugax/NAME`, or `~/.cache/frugax/NAME` where that
+    variable is not set.
 
     Args:
-        name: which cache.
+        name: the name of the cache.
     """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "frugax" / name

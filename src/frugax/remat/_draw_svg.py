@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from frugax.budget import format_bytes
-from frugax.report import escaped, ticks
+from frugax.report import escape, ticks
 
 from ._draw_blocks import stretch
 
@@ -146,7 +146,7 @@ def draw_svg(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" role="img">\n'
-        f"<title>{escaped(title)}</title>\n<desc>{escaped(summary)}</desc>\n"
+        f"<title>{escape(title)}</title>\n<desc>{escape(summary)}</desc>\n"
         f"<style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
     )
 
@@ -188,7 +188,7 @@ def _text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") 
     named = f' class="{kind}"' if kind else ""
     return (
         f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
-        f"{escaped(said)}</text>"
+        f"{escape(said)}</text>"
     )
 
 

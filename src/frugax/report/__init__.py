@@ -1,27 +1,30 @@
-"""Pages and curves that need nothing else: no network, no fonts, no library.
+"""Build HTML pages and SVG charts that need no network, no fonts and no library.
 
-Start at `page` for a whole HTML file and at `line_chart` for curves in it, which
-`CURVES_SCRIPT` lets read; `PAGE_STYLE` has the colours, light and dark. `escaped`,
-`ticks` and `thinned` are what other drawings share with these.
+Start at `page` for a whole HTML file and at `line_chart` for curves in it; `PAGE_STYLE`
+has the colours, light and dark, and `CHART_SCRIPT` lets readers read off values.
+`element` builds any other markup and escapes its text.
 """
 
-from ._curves_script import CURVES_SCRIPT
-from ._escaped import escaped
-from ._line_chart import HALF, WHOLE, Size, line_chart
-from ._page import page
-from ._page_style import PAGE_STYLE
-from ._thinned import thinned
+from ._chart_script import CHART_SCRIPT
+from ._downsample import downsample
+from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
+from ._markup import Markup, element, escape, format_number, fragment
+from ._page import PAGE_STYLE, page
 from ._ticks import ticks
 
 __all__ = [
-    "CURVES_SCRIPT",
-    "HALF",
+    "CHART_SCRIPT",
+    "FULL_WIDTH",
+    "HALF_WIDTH",
     "PAGE_STYLE",
-    "WHOLE",
-    "Size",
-    "escaped",
+    "ChartSize",
+    "Markup",
+    "downsample",
+    "element",
+    "escape",
+    "format_number",
+    "fragment",
     "line_chart",
     "page",
-    "thinned",
     "ticks",
 ]

@@ -1,37 +1,40 @@
-"""Lines over steps as inline SVG: readable without a script, in light and dark.
+"""Draw lines over steps as inline SVG that needs no script and follows dark mode.
 
-Colours come from the page's CSS classes `s0` to `s3`. Each chart carries its points,
-from which the page's script reads the values at a step.
+Colours come from the CSS classes `s0` to `s3` of the page. Each chart carries its
+points as JSON, from which `CHART_SCRIPT` reads the values at a step.
 """
 
 import dataclasses
-import html
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
-from ._escaped import escaped
-from ._thinned import thinned
+from ._downsample import downsample
+from ._markup import Markup, element, format_number, fragment
 from ._ticks import ticks
+
+Series: TypeAlias = Mapping[
+    str, tuple[Float[np.ndarray, " _n"], Float[np.ndarray, " _n"]]
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """The measures of a chart, in CSS pixels.
+class ChartSize:
+    """The dimensions of a chart, in CSS pixels.
 
     Attributes:
-        width: of all.
-        height: of all.
+        width: total width.
+        height: total height.
         left: room for the labels of the values.
         right: room after the last step.
         top: room above the lines.
         bottom: room for the labels of the steps.
-        most_points: of a line; a longer one is thinned.
-        most_dots: a line of so few points shows where they are.
+        max_points: points of a line; longer lines are downsampled.
+        max_markers: draw point markers on lines with at most this many points.
     """
 
     width: int
@@ -40,79 +43,79 @@ class Size:
     right: int
     top: int
     bottom: int
-    most_points: int
-    most_dots: int
+    max_points: int
+    max_markers: int
 
 
-# Two stand side by side on a screen, and each fills a phone.
-HALF = Size(
+# Two of these stand side by side on a screen, and one fills a phone.
+HALF_WIDTH = ChartSize(
     width=440,
     height=190,
     left=50,
     right=12,
     top=10,
     bottom=26,
-    most_points=800,
-    most_dots=1,
+    max_points=800,
+    max_markers=1,
 )
-WHOLE = Size(
+FULL_WIDTH = ChartSize(
     width=720,
     height=240,
     left=58,
     right=14,
     top=12,
     bottom=26,
-    most_points=1200,
-    most_dots=40,
+    max_points=1200,
+    max_markers=40,
 )
 
 
 def line_chart(
-    series: Mapping[str, tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]],
+    series: Series,
     *,
     title: str,
-    size: Size = HALF,
-    upto: float | None = None,
-) -> str:
-    """Lines over one axis of steps; points that are not finite leave a gap.
+    size: ChartSize = HALF_WIDTH,
+    x_max: float | None = None,
+) -> Markup:
+    """Draw lines over one axis of steps; values that are not finite leave a gap.
 
     The y axis is logarithmic where all values are positive and span two powers of ten.
 
     Args:
         series: name to (steps, values); drawn in this order, at most four.
-        title: what the values are.
-        size: how large.
-        upto: a step that the axis reaches, so that charts above each other agree;
-            by default the last step of a line.
+        title: the name of the values.
+        size: the dimensions.
+        x_max: a step that the axis must reach, so that several charts align; by
+            default the last step of any line.
 
     Returns:
-        A `<figure>`, or a sentence if there is nothing to draw.
+        A `<figure>`, which holds only a sentence if there is nothing to draw.
     """
-    thin = {
-        name: thinned(*xy, size.most_points)
+    lines = {
+        name: downsample(*xy, size.max_points)
         for name, xy in series.items()
         if len(xy[0])
     }
-    finite = [y[np.isfinite(y)] for _, y in thin.values()]
+    finite = [y[np.isfinite(y)] for _, y in lines.values()]
     if not any(len(y) for y in finite):
-        return (
-            f'<figure class="chart"><figcaption><b>{escaped(title)}</b></figcaption>'
-            '<p class="note">No finite value was recorded.</p></figure>'
-        )
-    x_low = min(float(x[0]) for x, _ in thin.values())
-    x_high = max(float(x[-1]) for x, _ in thin.values())
-    x_high = x_high if upto is None else max(x_high, upto)
+        note = element("p", "No finite value was recorded.", class_="note")
+        caption = element("figcaption", element("b", title))
+        return element("figure", caption, note, class_="chart")
+    x_low = min(float(x[0]) for x, _ in lines.values())
+    x_high = max(float(x[-1]) for x, _ in lines.values())
+    if x_max is not None:
+        x_high = max(x_high, x_max)
     y_low = min(float(y.min()) for y in finite if len(y))
     y_high = max(float(y.max()) for y in finite if len(y))
-    logarithmic = 0 < 100 * y_low < y_high
-    if logarithmic:
+    is_log = 0 < 100 * y_low < y_high
+    if is_log:
         y_low, y_high = math.log10(y_low), math.log10(y_high)
     elif 0 <= y_low < 0.5 * y_high:
-        y_low = 0.0  # from zero, where that does not squeeze the curve
+        y_low = 0.0  # start at zero, where that does not squeeze the curve
     if y_low == y_high:
         y_low, y_high = y_low - (abs(y_low) or 1) / 2, y_high + (abs(y_high) or 1) / 2
-    if not logarithmic:
-        y_low, y_high = _to_ticks(y_low, y_high)
+    if not is_log:
+        y_low, y_high = _extend_to_ticks(y_low, y_high)
     left, right = size.left, size.width - size.right
     top, bottom = size.top, size.height - size.bottom
 
@@ -120,84 +123,90 @@ def line_chart(
         return left + (x - x_low) / (x_high - x_low or 1) * (right - left)
 
     def py(y: Any) -> Any:
-        # Halved, because the distance between two finite numbers may not be one.
-        part = (y / 2 - y_low / 2) / (y_high / 2 - y_low / 2)
-        return bottom - part * (bottom - top)
+        # Halved, because the difference of two finite numbers may overflow.
+        share = (y / 2 - y_low / 2) / (y_high / 2 - y_low / 2)
+        return bottom - share * (bottom - top)
 
-    parts = [
-        f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" '
-        f'y2="{y:.1f}"/><text x="{left - 6}" y="{y + 4:.1f}" '
-        f'text-anchor="end">{10.0**t if logarithmic else t:.4g}</text>'
-        for t in ticks(y_low, y_high, whole=logarithmic, about=5)
-        for y in [py(t)]
-    ]
-    parts += [
-        f'<text x="{px(t):.1f}" y="{size.height - 8}" '
-        f'text-anchor="middle">{_short(t)}</text>'
-        for t in ticks(x_low, x_high, whole=True, about=4)
-    ]
-    points: dict[str, list[list[float | None]]] = {}
-    for i, (name, (x, y)) in enumerate(thin.items()):
-        level = np.full(y.shape, np.nan)
-        sound = np.isfinite(y)
-        level[sound] = np.log10(y[sound]) if logarithmic else y[sound]
-        xs, ys = px(x), py(level)
-        parts.append(f'<path class="line s{i}" d="{_path(xs, ys)}"/>')
-        if len(x) <= size.most_dots:
-            parts += [
-                f'<circle class="dot s{i}" r="3" cx="{a:.1f}" cy="{b:.1f}"/>'
-                for a, b in zip(xs[sound].tolist(), ys[sound].tolist(), strict=True)
-            ]
-        points[name] = [
-            [float(a), float(f"{b:.5g}") if math.isfinite(b) else None]
-            for a, b in zip(x, y, strict=True)
+    parts: list[Markup] = []
+    for tick in ticks(y_low, y_high, whole=is_log, about=5):
+        y = py(tick)
+        value = 10.0**tick if is_log else tick
+        parts += [
+            element("line", class_="grid", x1=left, x2=right, y1=y, y2=y),
+            element("text", f"{value:.4g}", x=left - 6, y=y + 4, text_anchor="end"),
         ]
-    parts.append(f'<line class="cursor" y1="{top}" y2="{bottom}" x1="-9" x2="-9"/>')
-    keys = "".join(
-        f'<span class="key"><i class="s{i}"></i>{escaped(name)}</span>'
-        for i, name in enumerate(thin)
-        if len(thin) > 1
+    for tick in ticks(x_low, x_high, whole=True, about=4):
+        at = {"x": px(tick), "y": size.height - 8}
+        parts.append(element("text", _format_step(tick), **at, text_anchor="middle"))
+    points: dict[str, list[list[float | None]]] = {}
+    for i, (name, (x, y)) in enumerate(lines.items()):
+        is_finite = np.isfinite(y)
+        level = np.full(y.shape, np.nan)
+        level[is_finite] = np.log10(y[is_finite]) if is_log else y[is_finite]
+        xs, ys = px(x), py(level)
+        parts.append(element("path", class_=f"line s{i}", d=_path_data(xs, ys)))
+        if len(x) <= size.max_markers:
+            for cx, cy in zip(xs[is_finite], ys[is_finite], strict=True):
+                parts.append(element("circle", class_=f"dot s{i}", r=3, cx=cx, cy=cy))
+        points[name] = [
+            [a, float(f"{b:.5g}") if math.isfinite(b) else None]
+            for a, b in zip(x.tolist(), y.tolist(), strict=True)
+        ]
+    parts.append(element("line", class_="cursor", x1=-9, x2=-9, y1=top, y2=bottom))
+    drawing = element(
+        "svg",
+        parts,
+        viewBox=f"0 0 {size.width} {size.height}",
+        role="img",
+        tabindex=0,
+        aria_label=f"{title} over steps; arrow keys read values",
+        data_axis=json.dumps([x_low, x_high, left, right]),
+        data_points=json.dumps(points),
     )
-    axis = html.escape(json.dumps([x_low, x_high, left, right]))
-    return (
-        f'<figure class="chart"><figcaption><b>{escaped(title)}</b>{keys}'
-        f'<output class="readout">{_last(thin)}</output></figcaption>'
-        f'<svg viewBox="0 0 {size.width} {size.height}" role="img" tabindex="0" '
-        f'aria-label="{escaped(title)} over steps; arrow keys read values" '
-        f'data-axis="{axis}" data-points="{html.escape(json.dumps(points))}">'
-        f"{''.join(parts)}</svg></figure>"
-    )
+    return element("figure", _caption(title, lines), drawing, class_="chart")
 
 
-def _to_ticks(low: float, high: float) -> tuple[float, float]:
-    """The axis goes on to the next label at either end, so that none lies beyond."""
-    at = ticks(low, high, about=5)
-    step = at[1] - at[0] if len(at) > 1 else math.inf
-    first = at[0] - step if at[0] > low else low
-    last = at[-1] + step if at[-1] < high else high
-    return (
-        (first, last) if math.isfinite(first) and math.isfinite(last) else (low, high)
-    )
+def _caption(title: str, lines: Series) -> Markup:
+    keys = [
+        element("span", element("i", class_=f"s{i}"), name, class_="key")
+        for i, name in enumerate(lines)
+    ]
+    last = ", ".join(f"{y[-1]:.4g}" for _, y in lines.values())
+    readout = element("output", f"last {last}", class_="readout")
+    legend = fragment(keys if len(keys) > 1 else ())
+    return element("figcaption", element("b", title), legend, readout)
 
 
-def _last(series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
-    ends = [f"{y[-1]:.4g}" for _, y in series.values()]
-    return f"last {', '.join(ends)}"
+def _extend_to_ticks(low: float, high: float) -> tuple[float, float]:
+    """Extend the axis to the next label at either end, unless that overflows."""
+    labels = ticks(low, high, about=5)
+    step = labels[1] - labels[0] if len(labels) > 1 else math.inf
+    first, last = low, high
+    if labels[0] > low:
+        first = labels[0] - step
+    if labels[-1] < high:
+        last = labels[-1] + step
+    if math.isfinite(first) and math.isfinite(last):
+        return first, last
+    return low, high
 
 
-def _path(xs: np.ndarray, ys: np.ndarray) -> str:
-    parts, pen = [], "M"
-    for a, b in zip(xs.tolist(), ys.tolist(), strict=True):
-        if not math.isfinite(b):
+def _path_data(xs: Float[np.ndarray, " n"], ys: Float[np.ndarray, " n"]) -> str:
+    return "".join(_path_commands(xs, ys))
+
+
+def _path_commands(xs: np.ndarray, ys: np.ndarray) -> Iterator[str]:
+    pen = "M"
+    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
+        if math.isfinite(y):
+            yield f"{pen}{format_number(x)} {format_number(y)}"
+            pen = "L"
+        else:
             pen = "M"
-            continue
-        parts.append(f"{pen}{a:.1f} {b:.1f}")
-        pen = "L"
-    return "".join(parts)
 
 
-def _short(x: float) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(x) >= size:
-            return f"{x / (1e3 if unit == 'k' else size):.4g}{unit}"
+def _format_step(x: float) -> str:
+    for limit, unit, symbol in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(x) >= limit:
+            return f"{x / unit:.4g}{symbol}"
     return f"{x:.4g}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from frugax.budget import amount
-from frugax.report import escaped
+from frugax.report import escape
 
 _WIDTH = 720
 _GAP, _GLYPH = 8, 7.5  # px before a value, and for each of its characters
@@ -39,7 +39,7 @@ def bar_chart(
             beside = line + _GAP  # no line runs through a number
         parts.append(
             f'<text x="{left - 10}" y="{y + 15}" text-anchor="end">'
-            f"{escaped(label)}</text>"
+            f"{escape(label)}</text>"
             f'<rect class="bar {kind}" x="{left}" y="{y}" height="20" rx="3" '
             f'width="{max(px(value) - left, 1):.1f}"><title>{shown}</title></rect>'
             f'<text class="value" x="{beside:.1f}" y="{y + 15}">{shown}</text>'

@@ -1,6 +1,6 @@
 """How the report looks: the page's own style, and bars and albums; its one script."""
 
-from frugax.report import CURVES_SCRIPT, PAGE_STYLE
+from frugax.report import CHART_SCRIPT, PAGE_STYLE
 
 STYLE = (
     PAGE_STYLE
@@ -25,7 +25,7 @@ caption { text-align:left; font-weight:600; padding:14px 0 4px; }
 )
 
 SCRIPT = (
-    CURVES_SCRIPT
+    CHART_SCRIPT
     + """
 for (const album of document.querySelectorAll(".album")) {
   const label = album.querySelector(".steps");

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from frugax.budget import Spend, Verdict, amount, format_bytes, format_seconds
-from frugax.report import WHOLE, escaped, line_chart, page
+from frugax.report import FULL_WIDTH, escape, line_chart, page
 from frugax.watch import Records
 
 from ._bars import bar_chart
@@ -64,14 +64,14 @@ def _heading(outcome: Outcome) -> str:
         label = f"test {figure}, from the file"
         tiles.insert(1, (label, f"{after[figure]:.4g}", ""))
     shown = "".join(
-        f'<div class="tile"><b class="{kind}">{escaped(value)}</b>'
-        f"<span>{escaped(label)}</span></div>"
+        f'<div class="tile"><b class="{kind}">{escape(value)}</b>'
+        f"<span>{escape(label)}</span></div>"
         for label, value, kind in tiles
     )
-    notes = "".join(f'<p class="note">{escaped(n)}</p>' for n in outcome.notes)
+    notes = "".join(f'<p class="note">{escape(n)}</p>' for n in outcome.notes)
     return (
-        f"<h1>{escaped(outcome.config.name)}</h1>"
-        f'<p class="sub">{escaped(model.summary)}.</p>{notes}'
+        f"<h1>{escape(outcome.config.name)}</h1>"
+        f'<p class="sub">{escape(model.summary)}.</p>{notes}'
         f'<div class="tiles">{shown}</div>'
     )
 
@@ -83,13 +83,13 @@ def _budgets(spends: Sequence[Spend]) -> str:
     for s in spends:
         noise = f" ± {amount(s.noise, s.unit)}" if s.noise else ""
         rows.append(
-            f"<tr><td>{escaped(s.name)}</td>"
+            f"<tr><td>{escape(s.name)}</td>"
             f"<td>{_pill(s.verdict)}</td><td class=n>{amount(s.limit, s.unit)}</td>"
             f"<td class=n>{amount(s.predicted, s.unit)}</td>"
             f"<td class=n>{amount(s.measured, s.unit)}{noise}</td></tr>"
         )
     sources = "".join(
-        f"<li><b>{escaped(s.name)}</b>: {escaped(s.source)}</li>" for s in spends
+        f"<li><b>{escape(s.name)}</b>: {escape(s.source)}</li>" for s in spends
     )
     numbers = "".join(f"<th class=n>{n}" for n in ("limit", "predicted", "measured"))
     head = f"<th>budget<th>verdict{numbers}"
@@ -101,7 +101,9 @@ def _budgets(spends: Sequence[Spend]) -> str:
 
 
 def _training(outcome: Outcome, records: Records) -> str:
-    charts = [line_chart({"loss": _series(records, "loss")}, title="loss", size=WHOLE)]
+    charts = [
+        line_chart({"loss": _series(records, "loss")}, title="loss", size=FULL_WIDTH)
+    ]
     lines = {}
     if "accuracy" in records:
         lines["training batch"] = _series(records, "accuracy")
@@ -110,7 +112,7 @@ def _training(outcome: Outcome, records: Records) -> str:
         x, y = np.array(tests, dtype=np.float64).T
         lines["test set"] = (x, y)
     if lines:
-        charts.append(line_chart(lines, title="accuracy", size=WHOLE))
+        charts.append(line_chart(lines, title="accuracy", size=FULL_WIDTH))
     return "".join(charts)
 
 
@@ -140,7 +142,7 @@ def _memory(outcome: Outcome) -> str:
         "temporaries": format_bytes(m.temp_bytes),
     }
     plan = (
-        f"<details><summary>The plan</summary><pre>{escaped(m.plan)}</pre></details>"
+        f"<details><summary>The plan</summary><pre>{escape(m.plan)}</pre></details>"
         if m.plan
         else '<p class="note">The step fits without a plan: nothing is recomputed.</p>'
     )
@@ -161,7 +163,7 @@ def _model(outcome: Outcome) -> str:
     table = _rows(rows)
     if m.before:
         figures = "".join(
-            f"<tr><td>{escaped(k)}</td><td class=n>{m.before[k]:.5g}</td>"
+            f"<tr><td>{escape(k)}</td><td class=n>{m.before[k]:.5g}</td>"
             f"<td class=n>{m.after[k]:.5g}</td>"
             f"<td class=n>{m.after[k] - m.before[k]:+.3g}</td></tr>"
             for k in m.before
@@ -170,7 +172,7 @@ def _model(outcome: Outcome) -> str:
             "<th>test set<th class=n>trained<th class=n>from the file<th class=n>change"
         )
         table += f"<table><tr>{head}</tr>{figures}</table>"
-    tensors = escaped(m.tensors)
+    tensors = escape(m.tensors)
     return (
         f"{chart}{table}<details><summary>Every tensor</summary>"
         f"<pre>{tensors}</pre></details>"
@@ -185,12 +187,12 @@ def _time(outcome: Outcome) -> str:
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escaped(title)}</h2>{body}</section>"
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
 def _rows(pairs: dict[str, str]) -> str:
     rows = "".join(
-        f"<tr><td>{escaped(k)}</td><td class=n>{escaped(v)}</td></tr>"
+        f"<tr><td>{escape(k)}</td><td class=n>{escape(v)}</td></tr>"
         for k, v in pairs.items()
     )
     return f"<table>{rows}</table>"

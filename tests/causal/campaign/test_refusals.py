@@ -180,7 +180,7 @@ def test_no_file_is_written_over_but_its_own(tmp_path):
     kept = path.read_bytes()
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
-    with pytest.raises(OutputError, match="it is no campaign that can be read"):
+    with pytest.raises(OutputError, match="it is not a readable campaign"):
         campaign.save(notes)
     assert notes.read_text() == "mine"
     other.ask()  # a file that was refused is not kept either

@@ -116,7 +116,7 @@ def test_files(tmp_path):
     compress.save(tmp_path / "t.fxz", {"w": np.ones(3)}, SizeBudget(max_abs=0))
     with pytest.raises(CorruptFileError, match="no surrogate"):
         causal.load_surrogate(tmp_path / "t.fxz")
-    with pytest.raises(OutputError, match="it is no surrogate that can be read"):
+    with pytest.raises(OutputError, match="it is not a readable surrogate"):
         causal.save_surrogate(tmp_path / "t.fxz", surrogate)
     arrays = {**surrogate.weights, "temperature": np.ones(1), "edge": np.ones((3, 1))}
     compress.save(tmp_path / "u.fxz", arrays, SizeBudget(max_abs=0))

@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from frugax.report import escaped
+from frugax.report import escape
 
 _COLUMN, _ROW, _WIDE, _HIGH = 190, 74, 118, 34
 _AROUND = 56  # for an edge around boxes, and its label
@@ -81,10 +81,10 @@ def graph_picture(
         kind = "target" if name == target else "set" if name in settable else "seen"
         short = name if len(name) <= 14 else name[:13] + "…"
         parts.append(
-            f'<g class="node {kind}"><title>{escaped(name)}</title>'
+            f'<g class="node {kind}"><title>{escape(name)}</title>'
             f'<rect x="{x[i]}" y="{y[i]}" width="{_WIDE}" height="{_HIGH}" rx="8"/>'
             f'<text x="{x[i] + _WIDE // 2}" y="{y[i] + 22}" text-anchor="middle">'
-            f"{escaped(short)}</text></g>"
+            f"{escape(short)}</text></g>"
         )
     said = ", ".join(
         f"{names[a]} to {names[b]} {edges[a, b]:.0%}" for a, b in drawn.tolist()
@@ -92,11 +92,11 @@ def graph_picture(
     more = ""
     if no_room:
         text = f"No room in the picture for: {', '.join(no_room)}."
-        more = f'<figcaption class="note">{escaped(text)}</figcaption>'
+        more = f'<figcaption class="note">{escape(text)}</figcaption>'
     return (
         f'<figure class="chart graph"><svg viewBox="0 0 {width} {height}" '
         f'style="min-width:{min(width, 720)}px;max-width:{width}px" role="img" '
-        f'aria-label="{escaped(said or "no edges")}">'
+        f'aria-label="{escape(said or "no edges")}">'
         f"{''.join(parts + labels)}</svg>{more}</figure>"
     )
 
@@ -123,7 +123,7 @@ def _curve(start: tuple[int, int], end: tuple[int, int]) -> _Curve:
 def _line(curve: _Curve, probability: float, said: str) -> str:
     first, *rest = (f"{x} {y}" for x, y in curve)
     return (
-        f'<g opacity="{0.15 + 0.85 * probability:.2f}"><title>{escaped(said)}: '
+        f'<g opacity="{0.15 + 0.85 * probability:.2f}"><title>{escape(said)}: '
         f'{probability:.1%}</title><path class="edge" d="M{first}C{" ".join(rest)}" '
         f'stroke-width="{0.8 + 1.6 * probability:.1f}" marker-end="url(#tip)"/></g>'
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from frugax.causal.environments import Environment
 from frugax.causal.scm import intervene
-from frugax.report import CURVES_SCRIPT, PAGE_STYLE, WHOLE, escaped, line_chart, page
+from frugax.report import CHART_SCRIPT, FULL_WIDTH, PAGE_STYLE, escape, line_chart, page
 
 from ._audit import Audit
 from ._campaign import Campaign
@@ -69,7 +69,7 @@ def report_page(
         f"{name} - frugax campaign",
         "".join(sections),
         style=_STYLE,
-        script=CURVES_SCRIPT,
+        script=CHART_SCRIPT,
     )
 
 
@@ -102,7 +102,7 @@ def _heading(
     tiles.append(("experiments answered", f"{done}"))
     shown = "".join(_tile(label, value) for label, value in tiles)
     return (
-        f"<h1>{escaped(name)}</h1><p class=sub>{escaped(about)}</p>"
+        f"<h1>{escape(name)}</h1><p class=sub>{escape(about)}</p>"
         f'<div class="tiles">{shown}</div>'
     )
 
@@ -112,8 +112,8 @@ def _tile(label: str, value: str) -> str:
     kept = re.sub(" (=|to) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", _short(value))
     wide = " wide" if len(value) > 9 else ""
     return (
-        f'<div class="tile{wide}"><b title="{escaped(value)}">{escaped(kept)}</b>'
-        f"<span>{escaped(label)}</span></div>"
+        f'<div class="tile{wide}"><b title="{escape(value)}">{escape(kept)}</b>'
+        f"<span>{escape(label)}</span></div>"
     )
 
 
@@ -161,8 +161,8 @@ def _course(
         line_chart(
             {line: (cost, values) for line, values in lines.items()},
             title=f"expected {target} under the recommendation, by what was spent",
-            size=WHOLE,
-            upto=campaign.spent,
+            size=FULL_WIDTH,
+            x_max=campaign.spent,
         )
     ]
     if truth is not None:
@@ -174,8 +174,8 @@ def _course(
             line_chart(
                 {"regret": (cost, regret)},
                 title="true regret",
-                size=WHOLE,
-                upto=campaign.spent,
+                size=FULL_WIDTH,
+                x_max=campaign.spent,
             )
         )
     worth = {
@@ -187,8 +187,8 @@ def _course(
         line_chart(
             {line: (at, values) for line, values in worth.items()},
             title=f"worth of the next experiment, in units of {target}",
-            size=WHOLE,
-            upto=campaign.spent,
+            size=FULL_WIDTH,
+            x_max=campaign.spent,
         )
     )
     return "".join(charts)
@@ -204,7 +204,7 @@ def _spend(campaign: Campaign, steps: tuple[Step, ...]) -> str:
     for s in steps:
         by_set.setdefault(" + ".join(s.entry.values), []).append(s.cost)
     spread = "".join(
-        f"<tr><td>{escaped(names)}</td><td class=n>{len(costs)}</td>"
+        f"<tr><td>{escape(names)}</td><td class=n>{len(costs)}</td>"
         f"<td class=n>{sum(costs):g}</td></tr>"
         for names, costs in by_set.items()
     )
@@ -246,7 +246,7 @@ def _audit(audited: Audit | None) -> str:
     if audited is None:
         return '<p class="note">No audit was asked for (audit: 8 in the config).</p>'
     rows = "".join(
-        f"<tr><td>{escaped(way)}</td><td class=n>{np.mean(each):.3g}</td>"
+        f"<tr><td>{escape(way)}</td><td class=n>{np.mean(each):.3g}</td>"
         f"<td class=n>{np.max(each):.3g}</td>"
         f"<td class=n>{np.mean(audited.spent[way]):g}</td></tr>"
         for way, each in audited.regret.items()
@@ -272,11 +272,11 @@ def _experiments(campaign: Campaign, steps: tuple[Step, ...]) -> str:
         why += "".join(f"; corrected, before: {old}" for old in s.entry.corrected)
         rows.append(
             f"<tr><td class=n>{s.entry.id}</td>"
-            f"<td>{escaped(str(intervene(**s.entry.values)))}</td>"
+            f"<td>{escape(str(intervene(**s.entry.values)))}</td>"
             f"<td class=n>{s.cost:g}</td>"
             f"<td class=n>{f.expected:.4g} ({f.low:.4g} to {f.high:.4g})</td>"
             f"<td class=n>{outcome}</td>"
-            f"<td>{escaped(s.entry.status + why)}</td></tr>"
+            f"<td>{escape(s.entry.status + why)}</td></tr>"
         )
     head = (
         "<tr><th class=n>#<th>experiment<th class=n>cost<th class=n>forecast"
@@ -294,12 +294,12 @@ def _regret(truth: Environment, values: dict[str, float]) -> float:
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escaped(title)}</h2>{body}</section>"
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
 def _rows(pairs: dict[str, str]) -> str:
     rows = "".join(
-        f"<tr><td>{escaped(k)}</td><td class=n>{escaped(v)}</td></tr>"
+        f"<tr><td>{escape(k)}</td><td class=n>{escape(v)}</td></tr>"
         for k, v in pairs.items()
     )
     return f"<table>{rows}</table>"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from frugax.report import thinned
+from frugax.report import downsample
 
 from ._event import Event
 from ._numbers import STATUS_STREAM, Plain, numbers, plain, tag
@@ -36,7 +36,7 @@ class Curve:
         self._steps.append(step)
         self._values.append(value)
         if len(self._steps) > 2 * _MOST_POINTS:
-            x, y = thinned(*self.points(), _MOST_POINTS)
+            x, y = downsample(*self.points(), _MOST_POINTS)
             self._steps, self._values = x.tolist(), y.tolist()
 
     def points(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:

@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from frugax.report import escaped
+from frugax.report import escape
 
 from ._palettes import Palette
 from ._picture import Picture
@@ -48,7 +48,7 @@ def label(
         f'<text class="fx-text fx-{ink}{" fx-" + size if size else ""}" x="{x:g}" '
         f'y="{y:g}" fill="{colour}" font-family="sans-serif" '
         f'font-size="{15 if size == "title" else 13}"{heavy}'
-        f"{_MIDDLE if middle else ''}>{escaped(text)}</text>"
+        f"{_MIDDLE if middle else ''}>{escape(text)}</text>"
     )
 
 
@@ -121,11 +121,11 @@ def document(
     width: float, height: float, title: str, description: str, body: str
 ) -> str:
     """An SVG document: a title that is read aloud, a style, a background, the rest."""
-    said = escaped(title or description)
+    said = escape(title or description)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" height="{height:g}" role="img" aria-label="{said}">'
-        f"<title>{said}</title><desc>{escaped(description)}</desc>"
+        f"<title>{said}</title><desc>{escape(description)}</desc>"
         f"<style>{STYLE}</style>"
         f'<rect class="fx-back" fill="#fff" width="{width:g}" height="{height:g}" '
         f'rx="6"/>{body}</svg>\n'

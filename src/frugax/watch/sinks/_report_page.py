@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from frugax.budget import Receipt, Spend, amount, format_seconds, format_share
-from frugax.report import escaped, line_chart, page
+from frugax.report import escape, line_chart, page
 
 from ._gathered import Film, Gathered, Table
 from ._numbers import Plain, dropped
@@ -59,7 +59,7 @@ def report_page(
 def _section(title: str, body: str) -> str:
     if not body:
         return ""
-    return f"<section><h2>{escaped(title)}</h2>{body}</section>"
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
 def _heading(
@@ -90,12 +90,12 @@ def _heading(
         tiles.append(("records dropped", f"{count:,}", kind))
     tiles.append(("time", format_seconds(seconds), ""))
     shown = "".join(
-        f'<div class="tile"><b class="{kind}">{escaped(value)}</b>'
-        f"<span>{escaped(label)}</span></div>"
+        f'<div class="tile"><b class="{kind}">{escape(value)}</b>'
+        f"<span>{escape(label)}</span></div>"
         for label, value, kind in tiles
     )
     return (
-        f'<h1>{escaped(title)}</h1><p class="sub">{found.records:,} records watched by '
+        f'<h1>{escape(title)}</h1><p class="sub">{found.records:,} records watched by '
         f'frugax.</p><div class="tiles">{shown}</div>'
     )
 
@@ -107,8 +107,7 @@ def _budgets(receipt: Receipt | None) -> str:
     numbers = "".join(f'<th class="n">{name}</th>' for name in names)
     rows = "".join(_spend(s) for s in receipt.spends)
     sources = "".join(
-        f"<li><b>{escaped(s.name)}</b>: {escaped(s.source)}</li>"
-        for s in receipt.spends
+        f"<li><b>{escape(s.name)}</b>: {escape(s.source)}</li>" for s in receipt.spends
     )
     return (
         f'<div class="scroll"><table><tr><th>budget</th><th>verdict</th>{numbers}</tr>'
@@ -120,7 +119,7 @@ def _budgets(receipt: Receipt | None) -> str:
 def _spend(s: Spend) -> str:
     noise = f" ± {amount(s.noise, s.unit)}" if s.noise else ""
     return (
-        f"<tr><td>{escaped(s.name)}</td><td>"
+        f"<tr><td>{escape(s.name)}</td><td>"
         f'<span class="verdict {str(s.verdict).split()[0]}">{s.verdict}</span></td>'
         f'<td class="n">{amount(s.limit, s.unit)}</td>'
         f'<td class="n">{amount(s.predicted, s.unit)}</td>'
@@ -164,10 +163,10 @@ def _film(name: str, film: Film, palette: Palette) -> str:
         title=f"{name}, step {step}",
     )
     last = len(frames) - 1
-    label = escaped(name)
+    label = escape(name)
     return (
         f'<div class="film" tabindex="0" role="group" aria-label="film {label}">'
-        f"<h3>{label} <small>{shown}{escaped(notes)}</small></h3>"
+        f"<h3>{label} <small>{shown}{escape(notes)}</small></h3>"
         f'<div class="stage"><noscript>{still}</noscript>'
         f'<canvas class="screen needs-script" role="img"></canvas></div>'
         '<div class="controls needs-script">'
@@ -252,7 +251,7 @@ def _table(table: Table) -> str:
 
 
 def _column(name: str) -> str:
-    said = escaped(name.replace("_", " "))
+    said = escape(name.replace("_", " "))
     return f'<th class="n" scope="col"><button type="button">{said}</button></th>'
 
 
@@ -268,7 +267,7 @@ def _cell(value: Plain | None) -> str:
         case int():
             return f'<td class="n" data-v="{value}">{value:,}</td>'
         case _:
-            return f'<td class="n" data-v="">{escaped(value)}</td>'
+            return f'<td class="n" data-v="">{escape(value)}</td>'
 
 
 def _losses(status: Mapping[str, float]) -> str:

@@ -3,10 +3,10 @@
 It is allowed by its hash in the page's policy, and is all that runs there.
 """
 
-from frugax.report import CURVES_SCRIPT
+from frugax.report import CHART_SCRIPT
 
 SCRIPT = (
-    CURVES_SCRIPT
+    CHART_SCRIPT
     + r"""
 // Films.
 const style = (name) =>

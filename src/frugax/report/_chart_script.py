@@ -1,14 +1,14 @@
-"""Reading values off the curves of a page, by pointer or arrow keys.
+"""JavaScript that reads values off line charts, by pointer or arrow keys.
 
-A page's one script begins with it. `charts` are the page's curves; `show(step)` of one
-reads it at a step.
+The one script of a page begins with it. It defines `charts`, the charts of the page;
+`show(step)` of a chart reads its values at a step.
 """
 
-CURVES_SCRIPT = r"""
+CHART_SCRIPT = r"""
 "use strict";
 document.documentElement.classList.add("scripted");
 
-// Curves: the value under the pointer, under the arrow keys, or at a film's step.
+// Show the values under the pointer, at the arrow keys, or at the step of a film.
 const charts = [...document.querySelectorAll("svg[data-points]")].map((svg) => {
   const series = JSON.parse(svg.dataset.points);
   const [low, high, left, right] = JSON.parse(svg.dataset.axis);
@@ -35,8 +35,8 @@ const charts = [...document.querySelectorAll("svg[data-points]")].map((svg) => {
       const value = points[nearest(points, steps[at])][1];
       return value === null ? "not finite" : String(value);
     });
-    const said = steps[at].toLocaleString("en");
-    out.textContent = "step " + said + ": " + values.join(", ");
+    const step_text = steps[at].toLocaleString("en");
+    out.textContent = "step " + step_text + ": " + values.join(", ");
   };
   const hide = () => {
     cursor.setAttribute("x1", -9);
