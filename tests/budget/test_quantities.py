@@ -53,7 +53,7 @@ def test_shares(text, share):
 @pytest.mark.parametrize(
     ("read", "wrong", "error", "message"),
     [
-        (parse_bytes, "2GBit", ValueError, "'GBit', which is no unit of bytes"),
+        (parse_bytes, "2GBit", ValueError, "'GBit', which is not a unit of bytes"),
         (parse_bytes, "2", ValueError, "has no unit"),
         (parse_bytes, "-2GiB", ValueError, "one number with its unit"),
         (parse_bytes, "much", ValueError, "one number with its unit"),

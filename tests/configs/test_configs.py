@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from frugax.configs import config_of, read_text
+from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ class Config:
 
 def test_yaml_is_read_as_everybody_but_yaml_1_1_reads_it():
     text = "level: off\nrate: 1e-3\noptions: {a: no, b: true, c: 1_000, d: 1e3}\n"
-    config = config_of(Config, text, "c.yaml")
+    config = parse_config(Config, text, "c.yaml")
     assert config == Config(
         level="off", rate=0.001, options={"a": "no", "b": True, "c": 1000, "d": 1e3}
     )
@@ -26,14 +26,14 @@ def test_yaml_is_read_as_everybody_but_yaml_1_1_reads_it():
 
 def test_of_two_overrides_the_later_counts_and_is_named():
     said = ["rate=2", "rate=3"]
-    assert config_of(Config, "{}", "c.yaml", overrides=said).rate == 3
+    assert parse_config(Config, "{}", "c.yaml", overrides=said).rate == 3
     with pytest.raises(ConfigError, match=r"^override 'rate=y': rate: "):
-        config_of(Config, "{}", "c.yaml", overrides=["rate=x", "rate=y"])
+        parse_config(Config, "{}", "c.yaml", overrides=["rate=x", "rate=y"])
 
 
 def test_what_the_file_says_is_named_by_its_line_though_something_was_replaced():
     with pytest.raises(ConfigError, match=r"^c\.yaml:2: rate: "):
-        config_of(Config, "level: a\nrate: x\n", "c.yaml", overrides=["level=b"])
+        parse_config(Config, "level: a\nrate: x\n", "c.yaml", overrides=["level=b"])
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -430,5 +430,5 @@ def test_a_plan_with_a_damaged_segment_is_refused(mlp, change):
     damaged = dataclasses.replace(plan, segments=segments)
     with pytest.raises(ValueError, match="a damaged plan: "):
         remat.apply(loss, damaged)(params, x)
-    with pytest.raises(ValueError, match="this is no plan, since it is no JSON"):
+    with pytest.raises(ValueError, match="not a valid plan: invalid JSON"):
         remat.RematPlan.from_json("{nope")

@@ -129,7 +129,7 @@ def test_wrong_values_are_named_with_their_place(override, match):
             "debug:\n  level: full\n  level: off\n",
             "mine.yaml:3: .*stands twice.*line 2",
         ),
-        ("defaults: [debug_full]\n", r"mine\.yaml:1: defaults: there is no such key"),
+        ("defaults: [debug_full]\n", r"mine\.yaml:1: defaults: unknown key"),
         ("- a\n", "a config is a mapping"),
         ("a: [\n", r"mine\.yaml:2: this is not YAML"),
         ("a: !!python/object/apply:os.getcwd []\n", "not YAML"),

@@ -1,4 +1,4 @@
-"""Is this a budget, or only something that describes one?"""
+"""Check that an argument is a budget of the right kind."""
 
 from ._experiments import ExperimentBudget
 from ._memory import MemoryBudget
@@ -16,18 +16,17 @@ _EXAMPLES = {
 
 
 def check_budget(budget: object, kind: type) -> None:
-    """Refuse text or a number where a budget is wanted, before it is misread.
+    """Refuse text or a number where a budget is expected, before it is misread.
 
     Args:
-        budget: what a caller gave.
-        kind: the budget class that is wanted.
+        budget: the argument to check.
+        kind: the expected budget class.
 
     Raises:
-        TypeError: it is none.
+        TypeError: `budget` is not an instance of `kind`.
     """
     if not isinstance(budget, kind):
-        article = "an" if kind.__name__[0] in "EO" else "a"
         raise TypeError(
-            f"budget must be {article} {kind.__name__}, such as {_EXAMPLES[kind]}, got "
+            f"budget must be of type {kind.__name__}, such as {_EXAMPLES[kind]}, got "
             f"{budget!r:.99}."
         )

@@ -1,4 +1,4 @@
-"""The experiment budget: what a campaign of interventions may spend."""
+"""The experiment budget: a limit on the cost of a campaign of interventions."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from ._quantities import format_seconds, parse_seconds
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class ExperimentBudget:
-    """Most that a campaign of experiments may spend, and what each one costs.
+    """The most that a campaign of experiments may spend, and the price of each one.
 
     Attributes:
         cost: price of all experiments together, in the user's own unit; > 0 or None.
@@ -38,14 +38,15 @@ class ExperimentBudget:
         """Check the limits; see the class.
 
         Raises:
-            TypeError: no limit at all, or a price that is no number.
-            ValueError: a limit or a price out of its range.
+            TypeError: no limit is given, or a price is not a number.
+            ValueError: a limit or a price is out of range.
         """
         if cost is None and n is None and seconds is None:
             raise TypeError(
                 "ExperimentBudget needs a limit: one or more of cost=, n=, seconds=."
             )
-        cost = None if cost is None else _amount(cost, "cost")
+        if cost is not None:
+            cost = _amount(cost, "cost")
         if n is not None and (
             isinstance(n, bool) or not isinstance(n, Integral) or n < 1
         ):
@@ -53,41 +54,42 @@ class ExperimentBudget:
         prices = {k: _amount(v, f"costs[{k!r}]") for k, v in dict(costs).items()}
         put = object.__setattr__
         put(self, "cost", cost)
-        put(self, "n", None if n is None else int(n))
-        limit = None if seconds is None else parse_seconds(seconds, name="seconds")
-        put(self, "seconds", limit)
+        put(self, "n", n and int(n))
+        if seconds is not None:
+            seconds = parse_seconds(seconds, name="seconds")
+        put(self, "seconds", seconds)
         put(self, "costs", tuple(sorted(prices.items())))
 
     def price(self, name: str) -> float:
-        """What one experiment of this name costs: its entry in `costs`, else 1."""
+        """The price of one experiment: its entry in `costs`, or 1."""
         return dict(self.costs).get(name, 1.0)
 
     def exact_price(self, name: str) -> Fraction:
-        """The same as the decimal that it was written as: three of 0.1 are 0.3."""
+        """The price as the decimal it was written as: three times 0.1 is 0.3."""
         return Fraction(repr(self.price(name)))
 
     @property
     def exact_cost(self) -> Fraction | None:
-        """The most that all may cost, as the decimal that it was written as."""
-        return None if self.cost is None else Fraction(repr(self.cost))
+        """The limit on the total cost, as the decimal it was written as."""
+        return self.cost and Fraction(repr(self.cost))
 
     def __str__(self) -> str:
         parts: list[str] = []
         if self.cost is not None:
             parts.append(f"cost {self.cost:g}")
         if self.n is not None:
-            parts.append(f"{self.n} experiment{'s' if self.n > 1 else ''}")
+            parts.append(f"{self.n} experiment{'s' * (self.n > 1)}")
         if self.seconds is not None:
             parts.append(format_seconds(self.seconds))
         return ", ".join(parts)
 
 
 def _amount(value: object, name: str) -> float:
-    """A price as a number.
+    """Check a price and convert it to a float.
 
     Raises:
-        TypeError: it is none, as a text is none.
-        ValueError: it is not > 0, or not finite.
+        TypeError: `value` is not a number.
+        ValueError: `value` is not > 0, or not finite.
     """
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise TypeError(f"{name} must be a number, got {value!r:.80}.")

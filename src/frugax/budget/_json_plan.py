@@ -1,4 +1,4 @@
-"""JSON both ways, for plans that are dataclasses of plain data."""
+"""Write plans that are dataclasses of plain data as JSON, and read them back."""
 
 import json
 from typing import TypeVar
@@ -9,7 +9,7 @@ P = TypeVar("P")
 
 
 class JsonPlan:
-    """What a room's plan is derived from to be written and read."""
+    """Base class that gives a plan its `to_json` and `from_json`."""
 
     __slots__ = ()
 
@@ -19,16 +19,16 @@ class JsonPlan:
 
     @classmethod
     def from_json(cls: type[P], text: str) -> P:
-        """The plan that `to_json` wrote.
+        """Read a plan that `to_json` wrote.
 
         Args:
             text: JSON.
 
         Raises:
-            ValueError: the text is no such plan; the message names the place.
+            ValueError: `text` is not such a plan; the message names the place.
         """
         try:
             data = json.loads(text)
         except json.JSONDecodeError as e:
-            raise ValueError(f"this is no plan, since it is no JSON: {e}") from e
+            raise ValueError(f"not a valid plan: invalid JSON ({e}).") from e
         return from_plain(cls, data)

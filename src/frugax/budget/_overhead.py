@@ -1,4 +1,4 @@
-"""The overhead budget: what watching a program may cost it."""
+"""The overhead budget: a limit on the time that watching a program adds."""
 
 # Callers are checked at run time, whatever their annotations promise.
 # pyright: reportUnnecessaryIsInstance=false
@@ -10,7 +10,7 @@ from ._quantities import format_share, parse_share
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class OverheadBudget:
-    """Largest share of a program's own running time that watching it may add.
+    """The largest share of a program's own running time that watching it may add.
 
     Written `OverheadBudget("1%")` or `OverheadBudget(share=0.01)`.
 
@@ -26,8 +26,8 @@ class OverheadBudget:
         """Read and check the share; see the class.
 
         Raises:
-            TypeError: no share, or two.
-            ValueError: outside [0, 1], or text that is no percentage.
+            TypeError: no share is given, or two are.
+            ValueError: the share is outside [0, 1], or the text is not a percentage.
         """
         if text is not None and not isinstance(text, str):
             raise TypeError(
@@ -38,9 +38,10 @@ class OverheadBudget:
                 'OverheadBudget needs one share: OverheadBudget("1%") or '
                 "OverheadBudget(share=0.01)."
             )
-        given = share if text is None else text
-        assert given is not None  # by the check above; for the type checker
-        object.__setattr__(self, "share", parse_share(given, name="share"))
+        if text is not None:
+            share = text
+        assert share is not None  # by the check above; for the type checker
+        object.__setattr__(self, "share", parse_share(share, name="share"))
 
     def __str__(self) -> str:
         return f"{format_share(self.share)} of the running time"

@@ -1,42 +1,45 @@
-"""Frozen dataclasses to plain JSON data and back; errors say where the data is wrong.
+"""Convert frozen dataclasses to plain JSON data and back; errors name the place.
 
 Plans, reports and config files all go through here, so a wrong value is always named
-with its place (`train.steps`), what was expected there, and what stands there.
-Only data comes back: no class is chosen by the file, no code runs.
+with its place (`train.steps`), the expected kind of value, and the value found.
+Only data is read: the file chooses no class, and no code runs.
 """
 
 import dataclasses
 import difflib
 import functools
+import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
 T = TypeVar("T")
 
 
 class WrongValueError(ValueError):
-    """A value that does not fit its place.
+    """A value of the wrong kind, or out of range.
 
     Attributes:
         at: the place in the data, as a dotted path; empty at the top.
     """
 
     def __init__(self, at: str, what: str) -> None:
-        super().__init__(f"{at}: {what}" if at else what)
+        if at:
+            what = f"{at}: {what}"
+        super().__init__(what)
         self.at = at
 
 
 def to_plain(value: object) -> Any:
-    """Turn a dataclass, and everything in it, into what JSON can hold.
+    """Convert a dataclass, and everything in it, into values that JSON can hold.
 
     Args:
         value: frozen dataclasses, tuples, lists, mappings with text keys, numbers,
             text, booleans and None, nested at will.
 
     Raises:
-        TypeError: something else is in it.
+        TypeError: `value` contains anything else.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -58,13 +61,13 @@ def from_plain(cls: type[T], data: object, *, at: str = "") -> T:
     Args:
         cls: a dataclass, or any type its fields may have: numbers, text, `Literal`,
             optional values, tuples, lists, mappings, other dataclasses.
-        data: what `to_plain`, JSON or YAML gave. Text is accepted where a budget
-            stands (`"2GiB"`), and a whole number where a float stands.
+        data: output of `to_plain`, or parsed JSON or YAML. Text is accepted in place
+            of a budget (`"2GiB"`), and a whole number in place of a float.
         at: the place of `data` in its file, for the error message.
 
     Raises:
-        WrongValueError: a value of the wrong kind or out of range, an unknown or a
-            missing key. A `ValueError` whose message starts with the key's place.
+        WrongValueError: a value of the wrong kind or out of range, an unknown key or
+            a missing one. A `ValueError` whose message starts with the key's place.
     """
     return cast("T", _read(cls, data, at))
 
@@ -76,10 +79,8 @@ def _read(kind: Any, data: Any, at: str) -> Any:
     if origin is Literal:
         if data in args:
             return data
-        wanted = " or ".join(repr(a) for a in args)
-        close = difflib.get_close_matches(str(data), map(str, args), n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise _wrong(at, wanted, data, hint)
+        expected = " or ".join(repr(a) for a in args)
+        raise _wrong(at, expected, data, suggest(data, map(str, args)))
     if origin in (typing.Union, types.UnionType):
         return _read_union(args, data, at)
     if dataclasses.is_dataclass(kind):
@@ -104,7 +105,7 @@ def _read(kind: Any, data: Any, at: str) -> Any:
 
 
 def _share_hint(kind: Any, data: Any) -> str:
-    """What to write in place of `1%` where a number is wanted."""
+    """Suggest the number to write in place of `1%`."""
     number = str(data).strip().removesuffix("%")
     if kind is not float or number == str(data).strip():
         return ""
@@ -130,7 +131,7 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:
             errors.append(e)
     if len(errors) == 1:
         raise errors[0]
-    # With a mapping in hand the reader meant the option that is a dataclass.
+    # A mapping in the file means the option that is a dataclass: report that error.
     if isinstance(data, dict):
         for option, error in zip(options, errors, strict=True):
             if dataclasses.is_dataclass(option):
@@ -144,21 +145,20 @@ def _read_dataclass(cls: type[Any], data: Any, at: str) -> Any:
     if isinstance(data, str) and _reads_text(cls):
         return _build(cls, at, data)
     if not isinstance(data, dict):
-        keys = ", ".join(names)
-        wrong = cast("object", data)
-        text = "text with a unit, or " if _reads_text(cls) else ""
-        raise _wrong(at, f"{text}a mapping with the keys {keys}", wrong)
-    given = cast("dict[Any, Any]", data)
-    for key in given:
+        expected = f"a mapping with the keys {', '.join(names)}"
+        if _reads_text(cls):
+            expected = f"text with a unit, or {expected}"
+        raise _wrong(at, expected, cast("object", data))
+    pairs = cast("dict[Any, Any]", data)
+    for key in pairs:
         if key not in names:
-            close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
             raise WrongValueError(
                 _join(at, str(key)),
-                f"there is no such key. {hint}Valid keys here: {', '.join(names)}.",
+                f"unknown key.{suggest(key, names)} Valid keys here: "
+                f"{', '.join(names)}.",
             )
     hints = _hints(cls)
-    values = {k: _read(hints[k], v, _join(at, k)) for k, v in given.items()}
+    values = {k: _read(hints[k], v, _join(at, k)) for k, v in pairs.items()}
     return _build(cls, at, **values)
 
 
@@ -171,14 +171,14 @@ def _build(cls: type[Any], at: str, *args: Any, **values: Any) -> Any:
         and f.name not in values
         and f.default is dataclasses.MISSING
         and f.default_factory is dataclasses.MISSING
-        and not _reads_text(cls)  # these check for themselves which limits are given
+        and not _reads_text(cls)  # budgets check by themselves which limits they have
     ]
     if missing:
         raise WrongValueError(_join(at, missing[0]), "this key is missing.")
     try:
         return cls(*args, **values)
     except (TypeError, ValueError) as e:
-        # "steps must be >= 1" is about a field: name its whole path instead.
+        # "steps must be >= 1" is about a field: replace its name by its whole path.
         name, _, rest = str(e).partition(" ")
         if name in {f.name for f in dataclasses.fields(cls)}:
             raise WrongValueError(_join(at, name), rest) from e
@@ -196,22 +196,36 @@ def _read_tuple(args: tuple[Any, ...], data: list[Any], at: str) -> tuple[Any, .
 
 @functools.cache
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    # A constructor of its own may take more than the field holds: "3min" for seconds.
-    return typing.get_type_hints(cls.__init__ if _reads_text(cls) else cls)
+    # A hand-written constructor may accept more than the field holds: "3min" for
+    # seconds. So its annotations count, not the fields'.
+    source: Any = cls
+    if _reads_text(cls):
+        source = cls.__init__
+    return typing.get_type_hints(source)
 
 
 def _reads_text(cls: type[Any]) -> bool:
-    """Whether the dataclass has a constructor of its own: the budgets have."""
+    """Whether the dataclass has a hand-written constructor, as the budgets have."""
     return not cls.__dataclass_params__.init
 
 
-def _wrong(at: str, wanted: str, data: object, hint: str = "") -> WrongValueError:
-    shown = repr(data) if len(repr(data)) <= 60 else repr(data)[:57] + "..."
-    return WrongValueError(at, f"expected {wanted}, got {shown}.{hint}")
+def suggest(wrong: object, known: Iterable[str]) -> str:
+    """Suggest the nearest of the known names.
+
+    >>> suggest("stpes", ["steps", "seed"]), suggest("xyz", ["steps"])
+    (" Did you mean 'steps'?", '')
+    """
+    close = difflib.get_close_matches(str(wrong), list(known), n=1, cutoff=0.5)
+    return "".join(f" Did you mean {name!r}?" for name in close)
+
+
+def _wrong(at: str, expected: str, data: object, hint: str = "") -> WrongValueError:
+    shown = textwrap.shorten(repr(data), 60, placeholder="...")
+    return WrongValueError(at, f"expected {expected}, got {shown}.{hint}")
 
 
 def _join(at: str, key: str) -> str:
-    return f"{at}.{key}" if at else key
+    return f"{at}.{key}".removeprefix(".")
 
 
 def _name(kind: Any) -> str:

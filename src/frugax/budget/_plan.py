@@ -1,11 +1,11 @@
-"""What every room's plan promises, whatever its budget counts."""
+"""The interface that every room's plan has, whatever its budget counts."""
 
 from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
 class Plan(Protocol):
-    """How a budget will be met, decided before anything is spent.
+    """A way to meet a budget, decided before anything is spent.
 
     A plan is a frozen, hashable dataclass. `str(plan)` is a table to read; JSON goes
     both ways without loss. Planning raises `InfeasibleBudgetError` when nothing fits;
@@ -15,12 +15,12 @@ class Plan(Protocol):
 
     @property
     def budget(self) -> Any:
-        """The budget this plan was made for."""
+        """The budget that the plan meets."""
         ...
 
     @property
     def predicted(self) -> float:
-        """What the plan expects to spend, in the budget's unit; <= the limit."""
+        """The expected expense in the budget's unit; <= the limit."""
         ...
 
     def to_json(self) -> str:
@@ -29,7 +29,7 @@ class Plan(Protocol):
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """The plan that `to_json` wrote."""
+        """Read a plan that `to_json` wrote."""
         ...
 
     def __hash__(self) -> int: ...

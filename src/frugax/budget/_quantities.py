@@ -1,7 +1,7 @@
-"""Amounts as people write them: `"2GiB"`, `"90s"`, `"1%"`; and back again.
+"""Parse and format amounts as people write them: `"2GiB"`, `"90s"`, `"1%"`.
 
-The one parser of the house. Numbers are taken as they are, in the base unit (bytes,
-seconds, a share of 1); text needs a unit, so that `"90"` is never taken for minutes.
+This is the only such parser in frugax. Numbers are in the base unit (bytes, seconds, a
+share of 1); text needs a unit, so that `"90"` is never taken for minutes.
 """
 
 # Callers are checked at run time, whatever their annotations promise.
@@ -33,7 +33,7 @@ def parse_bytes(value: int | str, *, name: str = "value") -> int:
 
     Args:
         value: a whole number of bytes, or text such as `"2GiB"`, `"1.5 MB"`.
-        name: what the value is for; used in error messages only.
+        name: of the value; used in error messages only.
 
     Returns:
         Bytes, > 0; fractions of a byte are rounded down.
@@ -51,7 +51,7 @@ def parse_bytes(value: int | str, *, name: str = "value") -> int:
         number, unit = _one_term(value, name, "bytes", example)
         if unit not in _BYTES:
             raise ValueError(_unit_text(value, name, unit, "bytes", _BYTES, example))
-        value = int(number * _BYTES[unit])  # a limit of half a byte more is none
+        value = int(number * _BYTES[unit])  # half a byte cannot be used
     elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(
             f"{name} must be a whole number of bytes or text such as "
@@ -67,7 +67,7 @@ def parse_seconds(value: float | str, *, name: str = "value") -> float:
 
     Args:
         value: seconds, or text such as `"90s"`, `"10min"`, `"1h30min"`, `"250ms"`.
-        name: what the value is for; used in error messages only.
+        name: of the value; used in error messages only.
 
     Returns:
         Seconds, > 0 and finite.
@@ -105,7 +105,7 @@ def parse_share(value: float | str, *, name: str = "value") -> float:
 
     Args:
         value: a number in [0, 1], or text with a percent sign, such as `"1%"`.
-        name: what the value is for; used in error messages only.
+        name: of the value; used in error messages only.
 
     Returns:
         The share, in [0, 1].
@@ -140,7 +140,7 @@ def parse_share(value: float | str, *, name: str = "value") -> float:
 
 
 def format_bytes(n: float) -> str:
-    """Bytes as people read them, in binary units.
+    """Format bytes in binary units.
 
     >>> format_bytes(1536), format_bytes(17)
     ('1.5 KiB', '17 B')
@@ -154,7 +154,7 @@ def format_bytes(n: float) -> str:
 
 
 def format_seconds(s: float) -> str:
-    """A length of time as people read it.
+    """Format a length of time.
 
     >>> format_seconds(0.0123), format_seconds(5400.0)
     ('12.3 ms', '1 h 30 min')
@@ -170,7 +170,7 @@ def format_seconds(s: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """A share as a percentage.
+    """Format a share as a percentage.
 
     >>> format_share(0.0125)
     '1.25%'
@@ -189,7 +189,7 @@ def _real(value: object, name: str, expected: str) -> float:
 
 
 def _terms(text: str) -> list[tuple[Fraction, str]]:
-    """Every number-with-unit in `text`, or nothing if anything else is in it."""
+    """Split text into numbers with units; empty if it contains anything else."""
     found: list[tuple[Fraction, str]] = []
     at = 0
     while at < len(text):
@@ -220,7 +220,7 @@ def _unit_text(
     known: dict[str, int] | dict[str, Fraction],
     example: str,
 ) -> str:
-    said = (
-        f"has the unit {unit!r}, which is no unit of {kind}" if unit else "has no unit"
-    )
-    return f"{name}: {text!r} {said}. Use one of {', '.join(known)}, {example}."
+    problem = "has no unit"
+    if unit:
+        problem = f"has the unit {unit!r}, which is not a unit of {kind}"
+    return f"{name}: {text!r} {problem}. Use one of {', '.join(known)}, {example}."

@@ -1,8 +1,9 @@
-"""What was really spent: predicted beside measured, and a verdict."""
+"""Receipts: the predicted expense beside the measured one, and a verdict."""
 
 import dataclasses
 import enum
 import json
+import math
 
 from ._plain import from_plain, to_plain
 from ._quantities import format_bytes, format_seconds, format_share
@@ -19,17 +20,17 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """One limit beside what was predicted and what was measured.
+    """One limit beside the predicted and the measured expense.
 
     Attributes:
-        name: what is limited, for example `"memory of one step"`.
-        unit: what the numbers count: `"bytes"`, `"seconds"`, `"share"`, `"compiles"`...
+        name: of the limited quantity, for example `"memory of one step"`.
+        unit: of the numbers: `"bytes"`, `"seconds"`, `"share"`, `"compiles"`...
         limit: the most allowed.
-        predicted: what the plan expected; None if nothing was predicted.
-        measured: what was found; None if it could not be measured.
+        predicted: by the plan; None without a prediction.
+        measured: the real expense; None if it could not be measured.
         noise: half-width of the interval in which the true value lies, in `unit`;
-            0 for what is counted exactly.
-        source: where the measurement comes from, so that it can be done again.
+            0 for exact counts.
+        source: of the measurement, so that it can be repeated.
         problems: sentences that say what went wrong, printed below the table; empty if
             nothing did.
     """
@@ -45,8 +46,8 @@ class Spend:
 
     @property
     def verdict(self) -> Verdict:
-        """Kept if the whole interval is within the limit, broken if all is beyond."""
-        if self.measured is None or self.measured != self.measured:
+        """Kept if the whole interval is within the limit, broken if it is beyond it."""
+        if self.measured is None or not math.isfinite(self.measured):
             return Verdict.CANNOT_TELL
         if self.measured + self.noise <= self.limit:
             return Verdict.KEPT
@@ -54,16 +55,24 @@ class Spend:
             return Verdict.BROKEN
         return Verdict.CANNOT_TELL
 
+    @property
+    def measured_text(self) -> str:
+        """The measured expense with its unit and noise."""
+        text = amount(self.measured, self.unit)
+        if self.noise:
+            return f"{text} ± {amount(self.noise, self.unit)}"
+        return text
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Receipt:
-    """The plain report: a list of spends, printed as a table, kept as JSON."""
+    """Every limit of a result with its verdict; prints as a table, is kept as JSON."""
 
     spends: tuple[Spend, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the spends; kept if there are none."""
+        """The worst verdict of the spends; kept without any spends."""
         found = {s.verdict for s in self.spends}
         for worst in (Verdict.BROKEN, Verdict.CANNOT_TELL):
             if worst in found:
@@ -77,7 +86,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: str) -> "Receipt":
-        """The receipt that `to_json` wrote; verdicts are worked out anew.
+        """Read a receipt that `to_json` wrote; verdicts are computed again.
 
         Raises:
             ValueError: the text is not a receipt.
@@ -86,7 +95,7 @@ class Receipt:
         try:
             spends = [dict(spend) for spend in data["spends"]]
         except (KeyError, TypeError, ValueError) as e:
-            raise ValueError(f"this is no receipt: {text[:60]!r}") from e
+            raise ValueError(f"not a valid receipt: {text[:60]!r}") from e
         for spend in spends:
             spend.pop("verdict", None)
         read = (from_plain(Spend, s, at=f"spends[{i}]") for i, s in enumerate(spends))
@@ -98,8 +107,7 @@ class Receipt:
                 s.name,
                 amount(s.limit, s.unit),
                 amount(s.predicted, s.unit),
-                amount(s.measured, s.unit)
-                + (f" ± {amount(s.noise, s.unit)}" if s.noise else ""),
+                s.measured_text,
                 str(s.verdict),
             ]
             for s in self.spends
@@ -111,7 +119,7 @@ class Receipt:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """A number with its unit as people read it; `-` for None.
+    """Format a number with its unit; `-` for None.
 
     >>> amount(2048, "bytes"), amount(0.01, "share"), amount(3, "compiles")
     ('2 KiB', '1%', '3 compiles')
@@ -126,5 +134,6 @@ def amount(value: float | None, unit: str) -> str:
         case "share":
             return format_share(value)
         case _:
-            one = unit.removesuffix("s") if value == 1 else unit
-            return f"{value:.4g} {one}".rstrip()
+            if value == 1:
+                unit = unit.removesuffix("s")
+            return f"{value:.4g} {unit}".rstrip()

@@ -1,4 +1,4 @@
-"""The size budget: bytes of a file, or the error that may be made to save them."""
+"""The size budget: a limit on the bytes of a file, on its error, or on both."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from ._quantities import format_bytes, parse_bytes
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class SizeBudget:
-    """How large a file of weights may be, or how far it may be from the original.
+    """The largest file of weights, or the largest error of the weights in it.
 
     Written `SizeBudget("6x")`, `SizeBudget("2MiB")`, `SizeBudget("4bpw")` or by
     keyword. One size, one error, or one of each: then both must hold.
@@ -44,7 +44,7 @@ class SizeBudget:
 
         Raises:
             TypeError: no limit, two sizes, two errors, or a number without its name.
-            ValueError: a limit out of its range, or text that is no size.
+            ValueError: a limit is out of range, or the text is not a size.
         """
         if text is not None:
             # Callers are checked at run time, whatever their annotations promise.
@@ -79,18 +79,20 @@ class SizeBudget:
                 f"{named[0] + named[1] or 'none'}."
             )
         put = object.__setattr__
-        put(self, "bytes", None if bytes is None else parse_bytes(bytes, name="bytes"))
+        if bytes is not None:
+            bytes = parse_bytes(bytes, name="bytes")
+        put(self, "bytes", bytes)
         for name in ("ratio", "bits_per_weight"):
-            put(self, name, _number(name, sizes[name], least=0, open_=True))
+            put(self, name, _check_number(name, sizes[name], zero=False))
         for name, value in errors.items():
-            put(self, name, _number(name, value, least=0, open_=False))
+            put(self, name, _check_number(name, value, zero=True))
         if self.rel_error is not None and self.rel_error > 1:
             raise ValueError(
-                f"rel_error must be at most 1, which zeros have, got {rel_error}."
+                f"rel_error must be at most 1 (that of all zeros), got {rel_error}."
             )
 
     def limit_bytes(self, *, original_bytes: int, weights: int) -> int | None:
-        """The longest file allowed for these weights, or None if size is not limited.
+        """The longest file that is allowed for these weights; None without a limit.
 
         Args:
             original_bytes: bytes of the weights as they are.
@@ -105,22 +107,21 @@ class SizeBudget:
         return None
 
     def __str__(self) -> str:
-        said = {
-            "bytes": self.bytes and format_bytes(self.bytes),
-            "ratio": self.ratio and f"{self.ratio:g}x smaller",
-            "bits_per_weight": self.bits_per_weight
-            and f"{self.bits_per_weight:g} bits per weight",
-            "rel_error": None
-            if self.rel_error is None
-            else f"relative error {self.rel_error:g}",
-            "max_abs": None
-            if self.max_abs is None
-            else f"largest error {self.max_abs:g}",
-        }
-        return ", ".join(str(v) for v in said.values() if v is not None)
+        limits: list[str] = []
+        if self.bytes is not None:
+            limits.append(format_bytes(self.bytes))
+        if self.ratio is not None:
+            limits.append(f"{self.ratio:g}x smaller")
+        if self.bits_per_weight is not None:
+            limits.append(f"{self.bits_per_weight:g} bits per weight")
+        if self.rel_error is not None:
+            limits.append(f"relative error {self.rel_error:g}")
+        if self.max_abs is not None:
+            limits.append(f"largest error {self.max_abs:g}")
+        return ", ".join(limits)
 
 
-def _number(name: str, value: object, *, least: float, open_: bool) -> float | None:
+def _check_number(name: str, value: object, *, zero: bool) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -128,8 +129,8 @@ def _number(name: str, value: object, *, least: float, open_: bool) -> float | N
             f"{name} must be a number, got {value!r} of type {type(value).__name__}."
         )
     number = float(value)
-    if not ((number > least if open_ else number >= least) and number < math.inf):
-        raise ValueError(
-            f"{name} must be {'>' if open_ else '>='} {least} and finite, got {value}."
-        )
+    if zero and not 0 <= number < math.inf:
+        raise ValueError(f"{name} must be >= 0 and finite, got {value}.")
+    if not zero and not 0 < number < math.inf:
+        raise ValueError(f"{name} must be > 0 and finite, got {value}.")
     return number

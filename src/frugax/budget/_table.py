@@ -1,11 +1,11 @@
-"""Plain-text tables: what plans and receipts print."""
+"""Plain-text tables, in which plans and receipts print themselves."""
 
 import unicodedata
 from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, aligned, under their heads.
+    """Align columns of text under their heads.
 
     Args:
         head: the column names.
@@ -28,12 +28,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _width(text: str) -> int:
-    """The columns that a text takes in a terminal.
+    """The number of terminal columns that a text takes.
 
     >>> _width("weight"), _width("重み"), _width("u\u0308")
     (6, 4, 1)
     """
-    return sum(
-        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
+    # Wide characters (CJK) take two columns; combining marks share their base's column.
+    visible = [c for c in text if not unicodedata.combining(c)]
+    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in visible)

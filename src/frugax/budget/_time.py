@@ -10,7 +10,7 @@ from ._quantities import format_seconds, parse_seconds
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class TimeBudget:
-    """Most time a piece of work may take, all in, and how often it may compile.
+    """The most time that a piece of work may take, and how often it may compile.
 
     Written `TimeBudget("10min")` or `TimeBudget(seconds=600, compiles=2)`.
 
@@ -34,8 +34,8 @@ class TimeBudget:
         """Read and check the limits; see the class.
 
         Raises:
-            TypeError: neither limit, or the time named twice.
-            ValueError: a limit out of its range, or text that is no length of time.
+            TypeError: neither limit is given, or the time is given twice.
+            ValueError: a limit is out of range, or the text is not a length of time.
         """
         if text is not None and not isinstance(text, str):
             raise TypeError(
@@ -43,8 +43,9 @@ class TimeBudget:
             )
         if text is not None and seconds is not None:
             raise TypeError(f"TimeBudget({text!r}) already names the seconds.")
-        given = seconds if text is None else text
-        if given is None and compiles is None:
+        if text is not None:
+            seconds = text
+        if seconds is None and compiles is None:
             raise TypeError(
                 'TimeBudget needs a limit: TimeBudget("10min"), '
                 "TimeBudget(seconds=600) or TimeBudget(compiles=2)."
@@ -52,8 +53,9 @@ class TimeBudget:
         if compiles is not None and (isinstance(compiles, bool) or compiles < 1):
             raise ValueError(f"compiles must be a whole number >= 1, got {compiles!r}.")
         put = object.__setattr__
-        limit = None if given is None else parse_seconds(given, name="seconds")
-        put(self, "seconds", limit)
+        if seconds is not None:
+            seconds = parse_seconds(seconds, name="seconds")
+        put(self, "seconds", seconds)
         put(self, "compiles", compiles)
 
     def __str__(self) -> str:
@@ -61,5 +63,5 @@ class TimeBudget:
         if self.seconds is not None:
             parts.append(format_seconds(self.seconds))
         if self.compiles is not None:
-            parts.append(f"{self.compiles} compile{'s' if self.compiles > 1 else ''}")
+            parts.append(f"{self.compiles} compile{'s' * (self.compiles > 1)}")
         return ", ".join(parts)

@@ -1,8 +1,8 @@
-"""A YAML file as a config, in which every mistake is named with its place.
+"""Read a YAML file into a config; every mistake is named with its file and line.
 
-Start at `config_of`; `read_text` reads the file for it.
+Start at `parse_config`; `read_text` reads the file for it.
 """
 
-from ._config_of import config_of, read_text
+from ._parse_config import parse_config, read_text
 
-__all__ = ["config_of", "read_text"]
+__all__ = ["parse_config", "read_text"]

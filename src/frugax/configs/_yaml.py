@@ -1,4 +1,4 @@
-"""A YAML file as plain data, with the line of each key for error messages."""
+"""Load YAML as plain data, with the line of each key for error messages."""
 
 import re
 from typing import Any
@@ -9,9 +9,9 @@ from frugax.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML, with two words read as YAML 1.2 and everybody else read them.
+    """PyYAML's safe loader, with two rules of YAML 1.2.
 
-    `1e-3` is a number, and only true and false are booleans: `off` is a level.
+    `1e-3` is a number, and only `true` and `false` are booleans: `off` stays text.
     """
 
 
@@ -31,24 +31,26 @@ _Loader.add_implicit_resolver(
 
 
 def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a YAML file that holds keys.
+    """Load a YAML file that is a mapping.
 
     Args:
-        text: the file.
-        name: its name, for messages.
+        text: content of the file.
+        name: of the file, for error messages.
 
     Returns:
-        Its plain data, and the line on which each key stands, by dotted path.
+        The plain data, and the line of each key, by dotted path.
 
     Raises:
-        ConfigError: it is no YAML or no mapping, or a key stands twice.
+        ConfigError: `text` is not YAML or not a mapping, or a key is repeated.
     """
     try:
         node = yaml.compose(text, Loader=_Loader)
         data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
+        line = ""
+        if mark:
+            line = f":{mark.line + 1}"
         problem = getattr(e, "problem", None) or str(e).splitlines()[0]
         raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
     if not isinstance(data, dict):
@@ -59,29 +61,30 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def replace_value(data: dict[str, Any], override: str) -> str:
-    """Replace one value, in place.
+    """Replace one value of the data in place.
 
     Args:
-        data: what `read_mapping` gave.
+        data: as `read_mapping` returned it.
         override: `key=value`, the key a dotted path, the value YAML.
 
     Returns:
         The dotted path.
 
     Raises:
-        ConfigError: it is no `key=value`, or what stands above the key is no mapping.
+        ConfigError: `override` is not `key=value`, or the key's parent is not a
+            mapping.
     """
     key, sign, value = override.partition("=")
     path = key.strip()
     if not sign or not all(path.split(".")):
         raise ConfigError(
-            f"override {override!r}: say key=value, such as train.steps=10."
+            f"override {override!r}: write key=value, such as train.steps=10."
         )
     *parents, last = path.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"override {override!r}: {parent} is no mapping.")
+            raise ConfigError(f"override {override!r}: {parent} is not a mapping.")
         data = inner
     try:
         data[last] = yaml.load(value, Loader=_Loader)
@@ -94,11 +97,11 @@ def _index(node: Any, at: str, lines: dict[str, int], name: str) -> None:
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
-        path = f"{at}.{key.value}" if at else str(key.value)
+        path = f"{at}.{key.value}".removeprefix(".")
         line = key.start_mark.line + 1
         if path in lines:
             raise ConfigError(
-                f"{name}:{line}: {path}: this key stands twice, first on line "
+                f"{name}:{line}: {path}: this key is repeated, first on line "
                 f"{lines[path]}; remove one."
             )
         lines[path] = line

@@ -18,7 +18,7 @@ from frugax.budget import (
     parse_bytes,
     parse_share,
 )
-from frugax.configs import config_of, read_text
+from frugax.configs import parse_config, read_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
@@ -244,7 +244,7 @@ def load_config(
             or impossible; names file, line and key.
     """
     text = read_text(path)
-    return config_of(RunConfig, text, os.fspath(path), overrides=overrides)
+    return parse_config(RunConfig, text, os.fspath(path), overrides=overrides)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from frugax.budget import OverheadBudget, WrongValueError, from_plain
-from frugax.configs import config_of, read_text
+from frugax.configs import parse_config, read_text
 from frugax.errors import ConfigError, MissingExtraError
 
 from ._levels import Level
@@ -192,7 +192,7 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
     name, text = _read(name_or_path)
     if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
         text = "{}"  # nothing but comments: every key has its default
-    return config_of(Config, text, name, overrides=overrides)
+    return parse_config(Config, text, name, overrides=overrides)
 
 
 def register_with_hydra(group: str = "visualization") -> None:

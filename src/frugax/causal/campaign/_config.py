@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from frugax.causal.environments import Environment, environment, environment_of
 from frugax.causal.scm import SCM
-from frugax.configs import config_of, read_text
+from frugax.configs import parse_config, read_text
 
 from ._settings import Settings
 
@@ -135,4 +135,4 @@ def load_campaign_config(
             impossible; names file, line and key.
     """
     text = read_text(path)
-    return config_of(CampaignConfig, text, os.fspath(path), overrides=overrides)
+    return parse_config(CampaignConfig, text, os.fspath(path), overrides=overrides)

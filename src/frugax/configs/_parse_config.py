@@ -1,4 +1,4 @@
-"""A YAML text as a frozen dataclass; complaints name file, line and key."""
+"""Parse YAML text into a frozen dataclass; errors name file, line and key."""
 
 import os
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a config file.
+    """Read the text of a config file.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: the file does not exist, or it cannot be read.
     """
     name = os.fspath(path)
     try:
@@ -28,30 +28,32 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise ConfigError(f"{name}: cannot be read as text: {e}.") from e
 
 
-def config_of(
+def parse_config(
     cls: type[T], text: str, name: str, *, overrides: Sequence[str] = ()
 ) -> T:
-    """Read and check a config.
+    """Parse and check a config.
 
     Args:
-        cls: a frozen dataclass, as `frugax.budget.from_plain` reads it.
+        cls: a frozen dataclass that `frugax.budget.from_plain` can build.
         text: YAML.
-        name: of the file, for messages.
+        name: of the file, for error messages.
         overrides: `key=value` texts that replace single values, the key a dotted path
             (`train.steps=10`), the value YAML.
 
     Raises:
-        ConfigError: it is not YAML, or says something unknown or impossible; names
-            file, line and key, or the override.
+        ConfigError: `text` is not YAML, or has an unknown key or an invalid value; the
+            message names file, line and key, or the override.
     """
     data, lines = read_mapping(text, name)
-    said = [replace_value(data, override) for override in overrides]
+    paths = [replace_value(data, override) for override in overrides]
     try:
         return from_plain(cls, data)
     except WrongValueError as e:
-        # The last that speaks of it: it has replaced those before it.
-        for path, override in zip(reversed(said), reversed(overrides), strict=True):
+        # Later overrides replace earlier ones, so the last that matches is at fault.
+        for path, override in zip(reversed(paths), reversed(overrides), strict=True):
             if f"{e.at}.".startswith(f"{path}."):
                 raise ConfigError(f"override {override!r}: {e}") from e
-        line = f":{lines[e.at]}" if e.at in lines else ""
-        raise ConfigError(f"{name}{line}: {e}") from e
+        place = name
+        if e.at in lines:
+            place = f"{name}:{lines[e.at]}"
+        raise ConfigError(f"{place}: {e}") from e
