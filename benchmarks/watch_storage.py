@@ -32,8 +32,9 @@ from typing import Any
 import numpy as np
 from benchmarks.machine import made_with
 
+from frugax.compat.visualization import CompressedStorage
 from frugax.fileio import write_whole
-from frugax.watch.journal import CompressedStorage, Journal, read
+from frugax.watch.journal import Journal, read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "watch_storage.json"

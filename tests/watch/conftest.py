@@ -3,14 +3,15 @@
 import pytest
 
 from frugax import watch
+from frugax.watch.delivery import callback_stats
 
 
 @pytest.fixture(autouse=True)
 def own_counts():
     """The statistics are the process's, by name: none are found, and none are left."""
-    watch.reset_callback_performance_stats()
+    callback_stats.reset()
     yield
-    watch.reset_callback_performance_stats()
+    callback_stats.reset()
 
 
 @pytest.fixture

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from frugax.watch.delivery import KINDS, Breaker, EventQueue, Losses, Outlet, charge
+from frugax.watch.delivery import (
+    KINDS,
+    CircuitBreaker,
+    EventQueue,
+    Losses,
+    Outlet,
+    charge,
+)
 from frugax.watch.sinks import Event
 
 
@@ -403,7 +410,7 @@ def test_what_is_more_important_stays():
 
 def test_the_breaker_rests_and_wakes_by_the_clock():
     now = [0.0]
-    breaker = Breaker(failures=2, rest_s=10.0, clock=lambda: now[0])
+    breaker = CircuitBreaker(failures=2, rest_s=10.0, clock=lambda: now[0])
     breaker.fail()
     breaker.succeed()
     breaker.fail()

@@ -12,31 +12,6 @@ import pytest
 
 from forked import python
 from frugax import OverheadBudget, watch
-from frugax.errors import ConfigError
-
-
-def test_an_unknown_option_of_a_callback_is_refused_where_it_is_written(tmp_path):
-    grid = jnp.zeros((2, 2), jnp.int32)
-    with pytest.raises(TypeError, match="'nope'; there are show_numbers, palette"):
-        watch.jax_log_grid(grid, nope=3)
-    with pytest.raises(TypeError, match="jax_save_step_visualization has no option"):
-        watch.jax_save_step_visualization(grid, 1, grid, tmp_path, nope=3)
-    watch.jax_log_grid(grid, show_numbers=True, show_coordinates=True)
-
-
-def test_the_first_failure_of_a_callback_is_said_and_later_ones_counted(capsys):
-    @jax.jit
-    def program(x):
-        watch.jax_debug_callback(lambda x: 1 / 0, x, callback_name="broken")
-        return x + 1
-
-    for _ in range(3):
-        program(jnp.float32(1))
-    jax.effects_barrier()
-    text = capsys.readouterr().err
-    assert text.count("'broken' failed: ZeroDivisionError") == 1
-    stats = watch.get_callback_performance_stats()["broken"]
-    assert stats["error_count"] == 3
 
 
 def test_a_sink_that_fails_is_in_the_printed_receipt(tmp_path):
@@ -119,7 +94,6 @@ def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
             lambda: w.record(8, {"loss": 2**70}),
             lambda: watch.Journal.create(folder / "b", {"a": object()}),
             lambda: watch.Journal.create(folder / "b", [1]),
-            lambda: watch.MemoryManager("5"),
             lambda: journal.rewind(-1),
             lambda: watch.HtmlReport(folder),
             lambda: watch.Event("sound", "", 0, {}),
@@ -149,7 +123,6 @@ def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
         "ValueError 'loss' must fit in int64, got 1180591620717411303424",
         "TypeError meta must be what JSON can hold: ",
         "TypeError meta must be a dict, such as {'seed': 0}, got [1]",
-        "TypeError max_cache_memory_mb must be a number of MB, such as 100.0, got '5'",
         "ValueError rewind needs a step >= 0, got -1",
         "ValueError path must be the report's file, but ",
         "ValueError kind must be one of summary, scalar, frame, got 'sound'",
@@ -173,17 +146,7 @@ def test_iterating_over_records_gives_their_names(tmp_path):
 
 
 def test_large_numbers_are_printed_in_wider_cells(capsys):
-    watch.log_grid_to_console([[100, -7], [3, 12345]], show_numbers=True)
+    watch.sinks.log_grid_to_console([[100, -7], [3, 12345]], show_numbers=True)
     assert capsys.readouterr().out.splitlines()[:2] == ["  100    -7", "    3 12345"]
-    watch.log_grid_to_console(np.full((2, 2, 2), 50), show_numbers=True)
+    watch.sinks.log_grid_to_console(np.full((2, 2, 2), 50), show_numbers=True)
     assert "numbers are shown of one grid" in capsys.readouterr().out
-
-
-def test_an_empty_config_is_all_defaults_and_mistakes_say_what_to_write(tmp_path):
-    file = tmp_path / "watch.yaml"
-    file.write_text("# nothing yet\n")
-    assert watch.load_config(file) == watch.Config()
-    with pytest.raises(ConfigError, match=r"Write 0.01 for 1%"):
-        watch.load_config(file, "budget.overhead=1%")
-    with pytest.raises(ConfigError, match="max_cache_mb: must be at most max_total_mb"):
-        watch.load_config(file, "debug.memory_management.max_total_mb=5")

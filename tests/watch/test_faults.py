@@ -15,92 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fault_injection import Faults
 from frugax import OverheadBudget, watch
-from frugax.watch import _host_call
-from frugax.watch.delivery import KINDS, Outlet, Runner, charge
+from frugax.watch.delivery import KINDS, Outlet, charge
 from frugax.watch.probes import Probe
 from frugax.watch.sinks import Event
 
 pytestmark = pytest.mark.slow
 
-FAULTS = ("error", "exit", "interrupt", "disk", "memory", "slow", "hang", "none")
 _HANG_S = 0.02
-
-
-class Faults:
-    """Does something else wrong at each call, as a seed says, and counts it."""
-
-    def __init__(self, seed=0, *, hang_s=_HANG_S):
-        self.rng = np.random.default_rng(seed)
-        self.done: dict[str, int] = dict.fromkeys(FAULTS, 0)
-        self.hang_s = hang_s
-
-    def __call__(self, *_):
-        # Hanging takes time: one in forty.
-        odds = np.array([6, 6, 6, 6, 6, 3, 1, 6])
-        fault = str(self.rng.choice(FAULTS, p=odds / odds.sum()))
-        self.done[fault] += 1
-        match fault:
-            case "error":
-                raise ValueError("injected")
-            case "exit":
-                raise SystemExit(1)
-            case "interrupt":
-                raise KeyboardInterrupt
-            case "disk":
-                raise OSError(28, "No space left on device")
-            case "memory":
-                raise MemoryError
-            case "slow":
-                time.sleep(0.001)
-            case "hang":
-                time.sleep(3 * self.hang_s)
-
-    @property
-    def count(self):
-        return sum(self.done.values()) - self.done["none"]
-
-
-def program(x, watched=lambda x: None):
-    """A loop whose result shows any change in a single bit."""
-
-    def body(carry, i):
-        carry = jnp.tanh(carry @ carry.T / 8 + 0.1 * i) + jnp.roll(carry, 1)
-        watched(carry)
-        return carry, carry.sum()
-
-    return jax.lax.scan(body, x, jnp.arange(50, dtype=jnp.float32))
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    """Callbacks that hang do not rest: each of many faults is to be met."""
-    paces = _host_call._Paces()
-    monkeypatch.setattr(_host_call, "_REST_S", 0.0)
-    monkeypatch.setattr("frugax.watch._callbacks.PACES", paces)
-    monkeypatch.setattr(_host_call, "_RUNNER", Runner(most_hung=10**6))
-
-
-@pytest.mark.parametrize(
-    "most", [100, pytest.param(10_000, marks=pytest.mark.thorough)]
-)
-def test_callbacks_that_fail_never_end_a_program_nor_change_a_bit(impatient, most):
-    faults = Faults(hang_s=0.01)
-
-    def watched(x):
-        watch.jax_debug_callback(faults, x, callback_name="faults", wait_s=0.01)
-
-    x = jnp.linspace(-1, 1, 64, dtype=jnp.float32).reshape(8, 8)
-    expected = jax.jit(program)(x)
-    run = jax.jit(lambda x: program(x, watched))
-    while faults.count < most:
-        result = run(x)
-        jax.tree.map(np.testing.assert_array_equal, result, expected)
-    jax.effects_barrier()
-    stats = watch.get_callback_performance_stats()["faults"]
-    raised = faults.count - faults.done["slow"] - faults.done["hang"]
-    assert stats["error_count"] >= raised > 0
-    assert stats["hung_calls"] >= faults.done["hang"] > 0
 
 
 class FaultySink:
@@ -109,7 +32,7 @@ class FaultySink:
     name = "faulty"
 
     def __init__(self, seed):
-        self.faults = Faults(seed)
+        self.faults = Faults(seed, hang_s=_HANG_S)
         self.got = []
 
     def write(self, events):

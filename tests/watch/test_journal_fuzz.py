@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from frugax import watch
+from frugax.compat.visualization import CompressedStorage
 from frugax.errors import FrugaxError
-from frugax.watch.journal import Appended, CompressedStorage, Follower, Lost, _blocks
+from frugax.watch.journal import Appended, Follower, Lost, _blocks
 
 # Far more than ten thousand reads take; what runs into it hangs.
 GUARD_S = 1800

@@ -13,7 +13,7 @@ from frugax.errors import OutputError
 from ._books import Books
 from ._notes import Notes
 from ._rows import Rows
-from .delivery import KINDS, Outlet, OutletReport
+from .delivery import KINDS, HostHandler, Outlet, OutletReport
 from .journal import Journal
 from .sinks import Event, Kind, Sink
 
@@ -127,11 +127,11 @@ class HandingOn:
         if len(rows) and rows.kind is not None and self._outlets:
             thin = rows if rows.kind == "summary" else rows.thinned(_MOST_ROWS)
             self._give(self._outlets, thin.events(rows.kind))
-        shown = getattr(handler, "is_display", False) and self.reaches_somebody
+        own = isinstance(handler, HostHandler)
+        shown = own and handler.is_display and self.reaches_somebody
         if len(rows) and handler is not None and not shown:
-            # `act_on`: the callbacks of this room, which count for themselves.
             plain = lambda arrays: handler(*arrays)
-            self._calls.acts[rows.stream] = getattr(handler, "act_on", plain)
+            self._calls.acts[rows.stream] = handler.handle_output if own else plain
             self._give([self._calling], rows.events(rows.kind or "scalar"))
         return rest
 

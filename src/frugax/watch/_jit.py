@@ -17,7 +17,7 @@ import jax
 from frugax.jaxprs import is_tracing
 
 from ._asleep import changes, sleep
-from ._entered import current
+from ._current import current
 from ._variants import BARE, LOUD, QUIET, Variants
 from .probes import Expected, Partly, Probe, hand_over
 

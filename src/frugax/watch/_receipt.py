@@ -4,7 +4,7 @@ from frugax.budget import Receipt, Spend
 
 from ._account import Account
 from ._handing_on import HandingOn
-from ._stats import STATS, callbacks_note
+from .delivery import callback_stats
 
 
 def receipt(
@@ -43,7 +43,7 @@ def receipt(
     if monitor:
         well = [one for one in handing.reports() if not one.went_wrong]
         said += [f"{report}." for report in well]
-        said += [note] if (note := callbacks_note(STATS.get())) else []
+        said += [note] if (note := callback_stats.describe_entries()) else []
     spend = Spend(
         name="time spent watching",
         unit="share",

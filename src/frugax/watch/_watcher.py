@@ -23,8 +23,8 @@ from frugax.errors import OutputError
 from ._account import Account
 from ._asleep import wake_all
 from ._collecting import Collecting
+from ._current import at_exit, enter, leave
 from ._draining import Draining
-from ._entered import at_exit, enter, leave
 from ._flight import FlightRecorder
 from ._frame_pace import FramePace
 from ._given import check_journal, checked_sinks

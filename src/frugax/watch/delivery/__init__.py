@@ -4,8 +4,9 @@
 keeps to its cap, and `Losses` says what was lost and why.
 """
 
-from ._breaker import Breaker, State
-from ._gate import Gate
+from ._callback_stats import CallbackStats, CallbackTotals, callback_stats
+from ._circuit_breaker import CircuitBreaker, State
+from ._host_handler import HostHandler
 from ._interrupts import Interrupts
 from ._losses import KINDS, Losses, Tally, Why
 from ._outlet import Outlet, OutletReport
@@ -14,9 +15,11 @@ from ._runner import Outcome, Runner, error_text, outcome_of
 
 __all__ = [
     "KINDS",
-    "Breaker",
+    "CallbackStats",
+    "CallbackTotals",
+    "CircuitBreaker",
     "EventQueue",
-    "Gate",
+    "HostHandler",
     "Interrupts",
     "Losses",
     "Outcome",
@@ -27,6 +30,7 @@ __all__ = [
     "Tally",
     "Waiting",
     "Why",
+    "callback_stats",
     "charge",
     "error_text",
     "outcome_of",

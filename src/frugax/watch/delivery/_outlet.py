@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from ..sinks import Event, Kind, Sink
-from ._breaker import Breaker, State
+from ._circuit_breaker import CircuitBreaker, State
 from ._losses import Losses, Tally
 from ._queue import EventQueue, Waiting
 from ._runner import error_text
@@ -122,7 +122,7 @@ class Outlet:
                 raise ValueError(f"{name} must be > 0, got {value}.")
         self.sink = sink
         self.losses = Losses()
-        self._breaker = Breaker(failures=failures, rest_s=rest_s)
+        self._breaker = CircuitBreaker(failures=failures, rest_s=rest_s)
         self._queue = EventQueue(most_bytes, self.losses)
         self._most_events = most_events
         self._most_tries = failures

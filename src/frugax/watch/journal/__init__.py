@@ -1,7 +1,7 @@
-"""Records of a run in one file that survives crashes, and data on the same terms.
+"""Records of a run in one file that survives crashes.
 
 Start at `Journal` to write, at `read` or `Follower` to read, at `export` for other
-formats; `CompressedStorage` keeps any data by name. Guide: docs/watch.md.
+formats. Guide: docs/watch.md.
 """
 
 from ._columns import Column
@@ -10,7 +10,6 @@ from ._follower import Appended, Change, Follower, Rewound
 from ._heads import RECORDS_PER_BLOCK
 from ._journal import Journal
 from ._records import Records, read
-from ._storage import CompressedStorage
 from ._values import as_number, as_step, check_names, check_size, is_real
 from ._walk import Lost
 
@@ -19,7 +18,6 @@ __all__ = [
     "Appended",
     "Change",
     "Column",
-    "CompressedStorage",
     "Exported",
     "Follower",
     "Journal",

@@ -1,0 +1,71 @@
+"""The visualization guide's names on top of `frugax.watch`.
+
+Callbacks for use inside `jit`, a memory manager for pictures, compressed storage and
+YAML configs. New code uses `frugax.watch` itself. Guide: docs/compat/visualization.md.
+"""
+
+from frugax.watch.sinks import episode_svg, grid_svg, log_grid_to_console, step_svg
+
+from ._callbacks import (
+    adaptive_visualization_callback,
+    jax_debug_callback,
+    jax_log_episode_summary,
+    jax_log_grid,
+    jax_save_step_visualization,
+)
+from ._config import (
+    BudgetConfig,
+    Config,
+    DebugConfig,
+    MemoryConfig,
+    load_config,
+    register_with_hydra,
+)
+from ._display import log_episode_summary
+from ._performance import (
+    get_callback_performance_stats,
+    print_callback_performance_report,
+    reset_callback_performance_stats,
+)
+from ._storage import CompressedStorage
+from .memory import (
+    GarbageCollectionOptimizer,
+    LazyLoader,
+    MemoryManager,
+    MemoryUsageMonitor,
+    VisualizationCache,
+    create_lazy_visualization_loader,
+    get_memory_manager,
+    optimize_array_memory,
+)
+
+__all__ = [
+    "BudgetConfig",
+    "CompressedStorage",
+    "Config",
+    "DebugConfig",
+    "GarbageCollectionOptimizer",
+    "LazyLoader",
+    "MemoryConfig",
+    "MemoryManager",
+    "MemoryUsageMonitor",
+    "VisualizationCache",
+    "adaptive_visualization_callback",
+    "create_lazy_visualization_loader",
+    "episode_svg",
+    "get_callback_performance_stats",
+    "get_memory_manager",
+    "grid_svg",
+    "jax_debug_callback",
+    "jax_log_episode_summary",
+    "jax_log_grid",
+    "jax_save_step_visualization",
+    "load_config",
+    "log_episode_summary",
+    "log_grid_to_console",
+    "optimize_array_memory",
+    "print_callback_performance_report",
+    "register_with_hydra",
+    "reset_callback_performance_stats",
+    "step_svg",
+]

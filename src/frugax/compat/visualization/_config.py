@@ -1,0 +1,256 @@
+"""How much to watch, as a YAML file says it: read into frozen dataclasses.
+
+Five files come with frugax, `debug_off` to `debug_full`. Every key is read by what
+`Config.watcher` or `Config.memory_manager` builds; any other key is an error that names
+the nearest valid one.
+"""
+
+import dataclasses
+import difflib
+import importlib.resources
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from frugax.budget import OverheadBudget, WrongValueError, from_plain
+from frugax.configs import parse_config, read_text
+from frugax.errors import ConfigError, MissingExtraError
+from frugax.watch import Journal, Level, Sink, Watcher, WatchPlan
+
+from .memory import MemoryManager
+
+LEVELS: tuple[str, ...] = get_args(Level)
+
+# Types that OmegaConf has too: it has no Literal, so `level` is text, checked here.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """What watching may keep in memory.
+
+    Attributes:
+        max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0, and at most
+            `max_total_mb`.
+        max_total_mb: most in all: cache, lazy data, queues; > 0.
+        lazy_loading: False: lazy loaders load when they are registered.
+        compression: whether what leaves the cache for the disk is compressed.
+    """
+
+    max_cache_mb: float = 100.0
+    max_total_mb: float = 500.0
+    lazy_loading: bool = True
+    compression: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_cache_mb", "max_total_mb"):
+            value = getattr(self, name)
+            if not 1e-6 <= value < float("inf"):
+                raise ValueError(f"{name} must be > 0 and finite, got {value}.")
+        if self.max_cache_mb > self.max_total_mb:
+            raise ValueError(
+                f"max_cache_mb must be at most max_total_mb, {self.max_total_mb}, got "
+                f"{self.max_cache_mb}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DebugConfig:
+    """What is watched, and how it is handed on.
+
+    Attributes:
+        level: `"off"`, `"minimal"`, `"standard"`, `"verbose"` or `"full"`.
+        async_logging: whether sinks are fed by threads of their own; otherwise each
+            record waits for them.
+        performance_monitoring: whether the time of each callback is kept.
+        memory_management: what may be kept in memory.
+    """
+
+    level: str = "standard"
+    async_logging: bool = True
+    performance_monitoring: bool = True
+    memory_management: MemoryConfig = dataclasses.field(default_factory=MemoryConfig)
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            close = difflib.get_close_matches(self.level, LEVELS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(
+                f"level must be one of {', '.join(LEVELS)}, got {self.level!r}.{hint}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetConfig:
+    """What watching may cost.
+
+    Attributes:
+        overhead: share of the running time that it may add; in [0, 1].
+    """
+
+    overhead: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overhead <= 1:
+            raise ValueError(
+                f"overhead must be in [0, 1], a share of the running time, got "
+                f"{self.overhead}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """How much to watch; from `load_config`, from Hydra, or written down.
+
+    Attributes:
+        debug: what is watched, and how it is handed on.
+        budget: what that may cost.
+    """
+
+    debug: DebugConfig = dataclasses.field(default_factory=DebugConfig)
+    budget: BudgetConfig = dataclasses.field(default_factory=BudgetConfig)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Config":
+        """Build a config from settings that another tool has read.
+
+        Args:
+            settings: a mapping of mappings, or what Hydra composed:
+                `Config.of(cfg.visualization)`. Keys left out keep their defaults.
+
+        Raises:
+            ConfigError: it says something unknown or impossible; names the key.
+        """
+        if type(settings).__module__.partition(".")[0] == "omegaconf":
+            from omegaconf import OmegaConf
+
+            settings = OmegaConf.to_container(settings, resolve=True)  # pyright: ignore
+        try:
+            return from_plain(cls, settings)
+        except WrongValueError as e:
+            raise ConfigError(str(e)) from e
+
+    def watcher(
+        self,
+        journal: Journal,
+        *,
+        sinks: Sequence[Sink] = (),
+        plan: WatchPlan | None = None,
+    ) -> Watcher:
+        """A watcher of this level and budget.
+
+        Args:
+            journal: where the records go.
+            sinks: where they go besides.
+            plan: how often records are collected; see `Watcher`.
+        """
+        return Watcher(
+            journal,
+            OverheadBudget(share=self.budget.overhead),
+            plan=plan,
+            level=cast(Level, self.debug.level),  # checked when it was made
+            sinks=sinks,
+            asynchronous=self.debug.async_logging,
+            monitor=self.debug.performance_monitoring,
+        )
+
+    def memory_manager(self, storage_path: str | Path | None = None) -> MemoryManager:
+        """A memory manager with these limits.
+
+        Args:
+            storage_path: folder for what leaves the cache; without one it is dropped.
+        """
+        memory = self.debug.memory_management
+        return MemoryManager(
+            memory.max_cache_mb,
+            memory.max_total_mb,
+            storage_path,
+            lazy_loading=memory.lazy_loading,
+            compression=memory.compression,
+        )
+
+
+def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config:
+    """Read a config.
+
+    Args:
+        name_or_path: one that comes with frugax, `"debug_off"`, `"debug_minimal"`,
+            `"debug_standard"`, `"debug_verbose"` or `"debug_full"`; or a YAML file,
+            which ends in `.yaml` or `.yml`. Keys it leaves out are as in
+            `debug_standard`.
+        overrides: `key=value` texts that replace single values, the key a dotted path
+            (`debug.level=full`), the value YAML.
+
+    Raises:
+        ConfigError: there is no such config, it is not YAML, or it says something
+            unknown or impossible; names file, line and key.
+    """
+    name, text = _read(name_or_path)
+    if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
+        text = "{}"  # nothing but comments: every key has its default
+    return parse_config(Config, text, name, overrides=overrides)
+
+
+def register_with_hydra(group: str = "visualization") -> None:
+    """Put the configs that come with frugax into Hydra's store.
+
+    Then `visualization: debug_standard` in the defaults list of a Hydra config, or
+    `+visualization=debug_full` on the command line, gives the same keys with Hydra's
+    own checks, and `Config.of(cfg.visualization)` a `Config`.
+
+    Args:
+        group: the name of the config group.
+
+    Raises:
+        MissingExtraError: hydra-core is not installed.
+    """
+    try:
+        from hydra.core.config_store import ConfigStore
+        from omegaconf import OmegaConf
+    except ImportError as e:
+        raise MissingExtraError(
+            'register_with_hydra needs hydra-core: pip install "frugax[hydra]".'
+        ) from e
+    store = ConfigStore.instance()
+    for name in _names():
+        node = OmegaConf.structured(load_config(name))
+        _thaw(node)
+        store.store(name=name, node=node, group=group)
+
+
+def _names() -> list[str]:
+    return [f"debug_{level}" for level in LEVELS]
+
+
+def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
+    """The name of a config, for messages, and its text.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    name = os.fspath(name_or_path)
+    if name in _names() and isinstance(name_or_path, str):
+        folder = (
+            importlib.resources.files("frugax.compat.visualization")
+            / "conf"
+            / "visualization"
+        )
+        return name, (folder / f"{name}.yaml").read_text(encoding="utf-8")
+    if not name.endswith((".yaml", ".yml")):
+        close = difflib.get_close_matches(name, _names(), n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(
+            f"{name}: there is no such config. {hint}There are {', '.join(_names())}, "
+            "and files that end in .yaml."
+        )
+    return name, read_text(name)
+
+
+def _thaw(node: Any) -> None:
+    """Let Hydra override values: OmegaConf locks what comes from a frozen class."""
+    from omegaconf import DictConfig, OmegaConf
+
+    OmegaConf.set_readonly(node, None)
+    for inner in node.values():
+        if isinstance(inner, DictConfig):
+            _thaw(inner)

@@ -1,0 +1,20 @@
+"""Statistics and a journal of its own for each test."""
+
+import pytest
+
+from frugax import watch
+from frugax.compat import visualization
+
+
+@pytest.fixture(autouse=True)
+def own_counts():
+    """The statistics belong to the process: none are found, and none are left."""
+    visualization.reset_callback_performance_stats()
+    yield
+    visualization.reset_callback_performance_stats()
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with watch.Journal.create(tmp_path / "journal", {}) as journal:
+        yield journal

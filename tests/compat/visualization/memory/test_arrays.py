@@ -1,0 +1,169 @@
+"""Arrays made smaller come back bit for bit, unless an error was asked for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra import numpy as hnp
+
+from frugax.compat.visualization.memory import optimize_array_memory
+
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [
+        (0, 127, "int8"),
+        (-128, 0, "int8"),
+        (0, 128, "uint8"),
+        (-129, 0, "int16"),
+        (-1, 128, "int16"),
+        (0, 255, "uint8"),
+        (0, 256, "int16"),
+        (0, 2**15, "uint16"),
+        (0, 2**16, "int32"),
+        (-1, 2**31 - 1, "int32"),
+        (0, 2**32 - 1, "uint32"),
+        (-1, 2**31, "int64"),
+        (0, 2**32, "int64"),
+    ],
+)
+def test_integers_go_to_the_smallest_type_that_holds_them(low, high, dtype):
+    array = np.array([low, high], np.int64)
+    small = optimize_array_memory(array)
+    assert small.dtype == dtype
+    assert small.tolist() == [low, high]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_the_ends_of_every_integer_type_survive(dtype):
+    info = np.iinfo(dtype)
+    array = np.array([[info.min, info.max]], dtype)
+    small = optimize_array_memory(array)
+    assert small.tolist() == array.tolist()
+    assert small.nbytes <= array.nbytes
+
+
+def float_from_bits(*bits: int) -> np.ndarray:
+    return np.array(bits, np.uint64).view(np.float64)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([0.5, -0.0, np.inf, -np.inf, 2.0**-149]),
+        float_from_bits(0x7FF8000000000000),  # the usual NaN
+        float_from_bits(0xFFF8000020000000),  # a negative NaN whose payload fits
+        np.array([[1 + 0.5j, complex(-0.0, np.inf)]]),
+        np.array(0.25),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4))[::2],
+        np.arange(4.0, dtype=">f8"),
+    ],
+)
+def test_floats_that_survive_bit_for_bit_are_halved(array):
+    small = optimize_array_memory(array)
+    assert small.dtype.itemsize * 2 == array.dtype.itemsize
+    assert small.shape == array.shape
+    native = array.astype(array.dtype.newbyteorder("="))
+    assert small.astype(native.dtype).tobytes() == native.tobytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([0.5, 0.1]),
+        np.array([1e-50]),
+        np.array([2.0**-150]),
+        np.array([1e300]),
+        np.array([2.0**24 + 1]),
+        float_from_bits(0x7FF8000000000001),  # the last bit of a payload
+        float_from_bits(0x7FF0000020000000),  # a signalling NaN
+        np.array([0.5, 1e300j]),
+        np.append(np.zeros(1 << 17), 0.1),  # the misfit is in the last piece
+    ],
+)
+def test_floats_that_would_change_stay_as_they_are(array):
+    assert optimize_array_memory(array) is array
+
+
+@settings(deadline=None)
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float64, np.int64, np.uint32, np.complex128]),
+        hnp.array_shapes(min_side=0),
+    )
+)
+def test_nothing_is_ever_lost_or_made_larger(array):
+    small = optimize_array_memory(array)
+    assert small.shape == array.shape
+    assert small.nbytes <= array.nbytes
+    assert small.astype(array.dtype).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(3, bool),
+        np.array(["a"]),
+        np.array([None, 1], object),
+        np.zeros(3, np.float32),
+        np.zeros(3, np.float16),
+        np.zeros((0, 3)),
+        np.ma.masked_array([1, 2**40], mask=[False, True]),
+        np.zeros(2, [("a", "i8")]),
+    ],
+)
+def test_other_arrays_come_back_as_they_are(array):
+    assert optimize_array_memory(array) is array
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    hnp.arrays(np.float64, 20),
+    st.sampled_from([0.0, 1e-6, 1e-3, 1.0]),
+    st.sampled_from([0.0, 1e-7, 1e-2]),
+)
+def test_an_error_that_is_asked_for_is_kept_to(array, absolute, relative):
+    small = optimize_array_memory(
+        array, absolute_error=absolute, relative_error=relative
+    )
+    back = small.astype(np.float64)
+    finite = np.isfinite(array)
+    np.testing.assert_array_equal(back[~finite], array[~finite])
+    error = np.abs(back[finite] - array[finite])
+    assert (error <= absolute + relative * np.abs(array[finite])).all()
+
+
+def test_more_error_makes_it_smaller():
+    array = np.linspace(0.1, 1, 100)
+    kinds = [
+        optimize_array_memory(array, relative_error=error).dtype
+        for error in (0.0, 1e-7, 1e-3)
+    ]
+    assert kinds == ["float64", "float32", "float16"]
+    assert optimize_array_memory(array * 1e6, absolute_error=1.0).dtype == "float32"
+
+
+def test_what_was_given_is_not_changed():
+    array = np.array([1.5, 2.5])
+    small = optimize_array_memory(array)
+    small[0] = 7
+    assert array.tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("error", "match"),
+    [
+        ({"absolute_error": -1.0}, r"absolute_error must be >= 0 .* got -1"),
+        ({"absolute_error": float("nan")}, "absolute_error must be"),
+        ({"relative_error": 1.0}, r"relative_error must be in \[0, 1\), got 1"),
+    ],
+)
+def test_impossible_errors_are_refused(error, match):
+    with pytest.raises(ValueError, match=match):
+        optimize_array_memory(np.ones(2), **error)
+
+
+def test_a_list_is_no_array():
+    with pytest.raises(Exception, match="arr"):  # beartype's, in this test run
+        optimize_array_memory([1, 2])  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,421 @@
+"""Callbacks inside jit: the program goes on, the host decides, the statistics are true.
+
+Programs here are jitted by JAX alone, so they call back from inside.
+"""
+
+import signal
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import OverheadBudget, watch
+from frugax.compat import visualization
+from frugax.compat.visualization import host_calls
+from frugax.compat.visualization.host_calls import Gate
+from frugax.watch.delivery import Runner, callback_stats
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(host_calls, "paces", host_calls.Paces())
+    monkeypatch.setattr(host_calls, "runner", Runner())
+    yield
+    jax.effects_barrier()
+
+
+def stats(name):
+    jax.effects_barrier()
+    return visualization.get_callback_performance_stats()[name]
+
+
+def test_a_function_gets_trees_of_own_arrays_and_everything_else_as_it_is():
+    got = []
+
+    def look(tree, word, *, flag, key):
+        got.append((tree, word, flag, key))
+
+    @jax.jit
+    def program(x, key):
+        tree = {"a": x, "b": [x + 1, None, np.float32(3)]}
+        visualization.jax_debug_callback(look, tree, "word", flag=True, key=key)
+        return x * 2
+
+    key = jax.random.key(7)
+    result = program(jnp.arange(3.0), key)
+    assert result.tolist() == [0, 2, 4]
+    assert stats("look")["total_calls"] == 1
+    ((tree, word, flag, seen),) = got
+    assert (word, flag) == ("word", True)
+    assert type(tree["a"]) is np.ndarray
+    assert tree["a"].flags.owndata or tree["a"].base.flags.owndata
+    assert tree["a"].tolist() == [0, 1, 2]
+    assert tree["b"][1] is None
+    assert float(tree["b"][2]) == 3
+    np.testing.assert_array_equal(seen, jax.random.key_data(key))
+
+
+def test_a_function_without_values_is_called_all_the_same():
+    calls = []
+
+    @jax.jit
+    def program(x):
+        visualization.jax_debug_callback(lambda: calls.append(1), callback_name="bell")
+        return x
+
+    program(1.0)
+    assert stats("bell")["total_calls"] == len(calls) == 1
+
+
+def test_it_runs_in_another_thread_and_the_program_waits_for_it():
+    where = []
+
+    def slow(x):
+        time.sleep(0.05)
+        where.append(threading.current_thread())
+
+    @jax.jit
+    def program(x):
+        visualization.jax_debug_callback(slow, x, callback_name="slow")
+        return x + 1
+
+    jax.block_until_ready(program(1.0))
+    jax.effects_barrier()
+    assert where
+    assert where[0] is not threading.main_thread()
+    assert stats("slow")["avg_time_ms"] >= 50
+
+
+def test_in_a_scan_every_call_arrives_in_order():
+    got = []
+
+    @jax.jit
+    def program(x):
+        def body(carry, _):
+            visualization.jax_debug_callback(got.append, carry, callback_name="each")
+            return carry + 1, None
+
+        return jax.lax.scan(body, x, None, length=20)[0]
+
+    assert int(program(0)) == 20
+    assert stats("each")["total_calls"] == 20
+    assert [int(x) for x in got] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(2), KeyboardInterrupt(), MemoryError()]
+)
+def test_what_a_callback_raises_is_counted_and_changes_no_result(error):
+    def broken(x):
+        raise error
+
+    def program(x):
+        for i in range(3):
+            visualization.jax_debug_callback(broken, x, callback_name="broken")
+            x = jnp.sin(x) + i
+        return x
+
+    x = jnp.linspace(0, 1, 5)
+    watched = jax.jit(program)(x)
+    assert stats("broken")["error_count"] == 3
+    bare = jax.jit(lambda x: jnp.sin(jnp.sin(jnp.sin(x) + 0) + 1) + 2)(x)
+    np.testing.assert_array_equal(watched, bare)
+
+
+def test_a_callback_that_hangs_is_left_to_itself_and_its_name_rests():
+    gate = threading.Event()
+
+    @jax.jit
+    def program(x):
+        visualization.jax_debug_callback(
+            lambda _: gate.wait(), x, callback_name="stuck", wait_s=0.05
+        )
+        visualization.jax_debug_callback(lambda _: None, x, callback_name="other")
+        return x + 1
+
+    try:
+        began = time.monotonic()
+        for _ in range(10):
+            assert float(program(1.0)) == 2.0
+        jax.effects_barrier()
+        took = time.monotonic() - began
+    finally:
+        gate.set()
+    stuck = stats("stuck")
+    assert (stuck["hung_calls"], stuck["error_count"]) == (1, 1)
+    assert stuck["skipped_calls"] == 9  # it rests: nine times 0.05 s were not spent
+    assert stats("other")["total_calls"] == 10
+    assert took > 0.05
+
+
+def test_the_adaptive_one_backs_off_and_comes_back_within_one_program():
+    dear = [True]
+
+    def draw(x):
+        if dear[0]:
+            time.sleep(0.02)
+
+    @jax.jit
+    def program(x):
+        visualization.adaptive_visualization_callback(
+            draw, x, callback_name="draw", max_avg_time_ms=2.0
+        )
+        return x + 1
+
+    x = jnp.float32(0)
+    for _ in range(100):
+        x = program(x)
+    jax.block_until_ready(x)
+    first = stats("draw")
+    # 20 ms against 2 ms allowed: 1, 2, 4, 8, then one in 16.
+    assert 1 <= first["total_calls"] <= 12
+    assert first["total_calls"] + first["skipped_calls"] == 100
+    dear[0] = False
+    for _ in range(200):
+        x = program(x)
+    jax.block_until_ready(x)
+    again = stats("draw")
+    # One in 16 would be 13; on a busy machine some calls are dear again.
+    assert again["total_calls"] - first["total_calls"] > 30
+    assert float(x) == 300
+    programs: Any = program
+    assert programs._cache_size() == 1
+
+
+def test_the_gate_doubles_and_halves_and_keeps_to_its_price():
+    gate = Gate(1.0)
+    spent = let_through = 0.0
+    for _ in range(1000):
+        if gate.is_due():
+            gate.end(10.0)
+            spent, let_through = spent + 10.0, let_through + 1
+    assert gate.stride == 16
+    assert let_through > 60
+    assert spent / 1000 <= 1.0 + 0.1  # the first calls were let through to learn
+    for _ in range(100):
+        if gate.is_due():
+            gate.end(1e-6)
+    assert gate.stride == 1
+    with pytest.raises(ValueError, match="max_s must be > 0, got 0"):
+        Gate(0.0)
+
+
+def test_a_grid_is_printed_where_nobody_watches(capfd):
+    @jax.jit
+    def program(grid, mask):
+        visualization.jax_log_grid(grid, mask, "Corner", show_numbers=True)
+        return grid
+
+    program(jnp.array([[1, 2], [3, 0]]), jnp.array([[True, True], [True, False]]))
+    assert stats("log_grid_Corner")["error_count"] == 0
+    out = capfd.readouterr().out
+    assert "Corner" in out
+    assert "2 × 2" in out
+    assert "1 masked" in out
+
+
+def test_of_many_lanes_the_host_is_called_once(capfd):
+    @jax.jit
+    @jax.vmap
+    def program(grid, reward):
+        visualization.jax_log_grid(grid, title="Lanes")
+        visualization.jax_log_episode_summary(3, 50, reward, 0.5, reward > 2)
+        return grid
+
+    program(jnp.zeros((6, 2, 2), jnp.int32), jnp.arange(6.0))
+    assert stats("log_grid_Lanes")["total_calls"] == 1
+    assert stats("log_episode_summary")["total_calls"] == 1
+    out = capfd.readouterr().out
+    assert "4 of 6 lanes" in out
+    lines = [line for line in out.splitlines() if "Episode" in line or "lanes" in line]
+    assert "Episode 3: not solved after 50 steps, reward 0, similarity 50.0%" in lines
+    assert "Episode 3: solved after 50 steps, reward 3, similarity 50.0%" in lines
+    assert "... and 2 more lanes" in lines
+
+
+def test_steps_are_drawn_into_files(tmp_path):
+    state = {"working_grid": jnp.array([[0, 1]]), "step_count": jnp.int32(0)}
+
+    @jax.jit
+    def program(state):
+        grid = state["working_grid"] + 1
+        after = {"working_grid": grid, "step_count": state["step_count"] + 1}
+        action = {"operation": jnp.int32(4), "selection": jnp.array([[True, False]])}
+        visualization.jax_save_step_visualization(
+            state, action, after, tmp_path / "steps"
+        )
+        return after
+
+    for _ in range(3):
+        state = program(state)
+    assert stats("save_step_visualization")["error_count"] == 0
+    files = sorted((tmp_path / "steps").iterdir())
+    assert [f.name for f in files] == [f"step_{i:03d}.svg" for i in (1, 2, 3)]
+    text = files[1].read_text()
+    assert text.startswith("<svg")
+    assert "Step 2" in text
+    assert "operation 4" in text
+
+
+def test_plain_grids_are_numbered_by_themselves(tmp_path):
+    @jax.jit
+    def program(x):
+        visualization.jax_save_step_visualization(x, "noop", x + 1, str(tmp_path))
+        return x + 1
+
+    program(program(jnp.zeros((2, 2), jnp.int32)))
+    assert stats("save_step_visualization")["error_count"] == 0
+    assert sorted(f.name for f in tmp_path.iterdir()) == [
+        "step_000.svg",
+        "step_001.svg",
+    ]
+    assert "noop" in (tmp_path / "step_000.svg").read_text()
+
+
+def test_with_a_watcher_grids_and_summaries_go_there_and_not_to_the_terminal(
+    tmp_path, capfd
+):
+    @jax.jit
+    def program(x):
+        visualization.jax_log_grid(x, title="Grid")
+        visualization.jax_log_episode_summary(1, 2, x.sum(), 0.5, True)
+        return x
+
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        with watch.Watcher(journal, OverheadBudget("100%"), level="full") as watcher:
+            for i in range(3):
+                jax.block_until_ready(program(jnp.full((2, 2), i)))
+            jax.effects_barrier()
+        assert watcher.losses.tally("summary").kept == 3
+        said = watcher.report().spends[0].source
+    assert "Programs with 'log_grid_Grid', 'log_episode_summary' called back 6" in said
+    assert "100 microseconds" in said
+    streams = watch.read(tmp_path / "a", strict=True).streams
+    assert streams["Grid"]["grid"].tolist() == [[[i, i], [i, i]] for i in range(3)]
+    assert streams["episode_summary"]["total_reward"].tolist() == [0, 4, 8]
+    assert list(streams["episode_summary"].steps) == [0, 1, 2]
+    assert capfd.readouterr().out == ""
+
+
+def test_with_the_level_off_nothing_is_shown(capfd):
+    @jax.jit
+    def program(x):
+        visualization.jax_log_grid(x)
+        return x
+
+    with watch.Watcher(None, OverheadBudget("1%"), level="off"):
+        jax.block_until_ready(program(jnp.zeros((2, 2))))
+        jax.effects_barrier()
+    assert stats("log_grid_Grid")["skipped_calls"] == 1
+    assert capfd.readouterr().out == ""
+
+
+def test_what_cannot_be_called_or_is_no_time_is_refused():
+    no_function: Any = 3
+    with pytest.raises(TypeError):
+        visualization.jax_debug_callback(no_function, 1.0)
+    with pytest.raises(ValueError, match="wait_s must be > 0, got 0"):
+        visualization.jax_debug_callback(print, 1, wait_s=0.0)
+    with pytest.raises(ValueError, match="max_avg_time_ms must be > 0, got -1"):
+        visualization.adaptive_visualization_callback(print, 1, max_avg_time_ms=-1.0)
+
+
+def test_the_statistics_are_exact():
+    for seconds in (0.001, 0.003, 0.002):
+        error = "E" if seconds == 0.003 else ""
+        callback_stats.record("a", seconds, error=error)
+    assert visualization.get_callback_performance_stats()["a"] == {
+        "total_calls": 3,
+        "error_count": 1,
+        "avg_time_ms": pytest.approx(2.0),
+        "max_time_ms": pytest.approx(3.0),
+        "min_time_ms": pytest.approx(1.0),
+        "total_time_ms": pytest.approx(6.0),
+        "skipped_calls": 0,
+        "hung_calls": 0,
+        "calls_from_inside": 0,
+    }
+
+
+def test_the_report_is_a_table_and_says_what_calling_back_costs(capfd):
+    visualization.print_callback_performance_report()
+    assert "No callback performance data available" in capfd.readouterr().out
+
+    def broken(x):
+        raise ValueError("no ink")
+
+    jax.jit(lambda x: visualization.jax_debug_callback(broken, x))(1.0)
+    jax.effects_barrier()
+    visualization.print_callback_performance_report()
+    out = capfd.readouterr().out
+    assert "Callback Performance Report:" in out
+    assert "broken raised last: ValueError: no ink" in out
+    assert "called back 1 times" in out
+
+
+def test_without_monitoring_only_errors_are_kept():
+    def one(x):
+        pass
+
+    def two(x):
+        raise ValueError
+
+    @jax.jit
+    def program(x):
+        visualization.jax_debug_callback(one, x, enable_performance_monitoring=False)
+        visualization.jax_debug_callback(two, x, enable_performance_monitoring=False)
+        return x
+
+    program(1.0)
+    assert stats("one")["total_calls"] == 0
+    assert stats("two")["error_count"] == 1
+
+
+def test_ctrl_c_during_a_callback_reaches_the_main_thread_after_the_program():
+    def slow(x):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.2)
+
+    @jax.jit
+    def program(x):
+        visualization.jax_debug_callback(slow, x, callback_name="slow")
+        return x + 1
+
+    results = []
+
+    def run():
+        results.append(jax.block_until_ready(program(1.0)))
+        time.sleep(30.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert results, "the interrupt broke the program off"
+    assert float(results[0]) == 2.0
+
+
+def test_an_unknown_option_of_a_callback_is_refused_where_it_is_written(tmp_path):
+    grid = jnp.zeros((2, 2), jnp.int32)
+    with pytest.raises(TypeError, match="'nope'; there are show_numbers, palette"):
+        visualization.jax_log_grid(grid, nope=3)
+    with pytest.raises(TypeError, match="jax_save_step_visualization has no option"):
+        visualization.jax_save_step_visualization(grid, 1, grid, tmp_path, nope=3)
+    visualization.jax_log_grid(grid, show_numbers=True, show_coordinates=True)
+
+
+def test_the_first_failure_of_a_callback_is_said_and_later_ones_counted(capsys):
+    @jax.jit
+    def program(x):
+        visualization.jax_debug_callback(lambda x: 1 / 0, x, callback_name="broken")
+        return x + 1
+
+    for _ in range(3):
+        program(jnp.float32(1))
+    jax.effects_barrier()
+    text = capsys.readouterr().err
+    assert text.count("'broken' failed: ZeroDivisionError") == 1
+    stats = visualization.get_callback_performance_stats()["broken"]
+    assert stats["error_count"] == 3
