@@ -35,7 +35,7 @@ from benchmarks.real_weights import install, models
 from frugax import SizeBudget, compress
 from frugax.budget import table
 from frugax.compress import _lossless  # noqa: PLC2701 - the codec alone
-from frugax.compress._records import BLOCK  # noqa: PLC2701
+from frugax.compress.codecs._blocks import BLOCK  # noqa: PLC2701
 from frugax.fileio import write_whole
 
 ROOT = Path(__file__).parents[1]

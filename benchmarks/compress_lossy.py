@@ -175,18 +175,21 @@ def speed() -> dict[str, float]:
     tensor alone is one of normal numbers.
     """
     # The codec alone: `compress` also searches, hashes and decodes what it made.
-    from frugax.compress._encode import (  # noqa: PLC2701
-        trellis_blocks,
+    from frugax.compress.codecs._blocks import (  # noqa: PLC2701
+        encode_trellis,
         trellis_parts,
     )
-    from frugax.compress._quantised import (  # noqa: PLC2701
+    from frugax.compress.codecs._uniform import (  # noqa: PLC2701
         Step,
+        compute_type,
         step_below,
         times,
-        working_type,
     )
-    from frugax.compress._trellis_decode import fill, parse  # noqa: PLC2701
-    from frugax.compress._trellis_walk import groups  # noqa: PLC2701
+    from frugax.compress.codecs.trellis._decode import (  # noqa: PLC2701
+        fill,
+        groups,
+        parse,
+    )
 
     found: dict[str, float] = {}
 
@@ -204,7 +207,7 @@ def speed() -> dict[str, float]:
     def codec(name: str, tensors: list[tuple[np.ndarray, Step]]) -> None:
         def encode() -> list[Any]:
             parts = (part for w, step in tensors for part in trellis_parts(w, step))
-            return [*trellis_blocks(parts)]
+            return [*encode_trellis(parts)]
 
         count = sum(w.size for w, _ in tensors)
         blocks = timed(f"{name} encode", encode, count)
@@ -212,7 +215,7 @@ def speed() -> dict[str, float]:
 
         def decode() -> None:
             parsed = [parse(memoryview(b), v.size) for b, v in blocks]
-            out = [np.empty(v.size, working_type(v.dtype)) for _, v in blocks]
+            out = [np.empty(v.size, compute_type(v.dtype)) for _, v in blocks]
             for group in groups(parsed):
                 filled = fill([parsed[i] for i in group], [out[i] for i in group])
                 for i, _ in zip(group, filled, strict=True):

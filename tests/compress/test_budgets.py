@@ -13,9 +13,10 @@ from hypothesis import given, settings
 
 import frugax as fx
 from frugax import SizeBudget, compress, trees
-from frugax.compress import _encode, _sources
-from frugax.compress._layered import LayeredSource
-from frugax.compress._sources import Source
+from frugax.compress.codecs import _blocks as _encode
+from frugax.compress.search import _source as _sources
+from frugax.compress.search._layered import LayeredSource
+from frugax.compress.search._source import Source
 from frugax.errors import InfeasibleBudgetError
 from tiers import mostly_thorough
 
@@ -224,7 +225,7 @@ def test_the_choice_is_close_to_the_best_of_its_options():
 def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
     for module in (_sources, _encode):
         monkeypatch.setattr(module, "BLOCK", 2048)
-        monkeypatch.setattr(module, "chunk_numbers", lambda codec, shape: 2048)
+        monkeypatch.setattr(module, "numbers_per_chunk", lambda codec, shape: 2048)
     w, seen = np.resize(NORMAL, (64, 320)), []
     compress.plan(
         w,

@@ -9,7 +9,7 @@ import pytest
 from forged_files import rewritten
 from frugax import SizeBudget, compress, trees
 from frugax.compress import CompressedFile
-from frugax.compress._records import CODECS
+from frugax.compress.container._metadata import CODECS
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 import forked
 from frugax import SizeBudget, compress, trees
-from frugax.compress import _draft
-from frugax.compress._quantised import step_below
-from frugax.compress._sources import Source
+from frugax.compress.codecs._uniform import step_below
+from frugax.compress.search import _draft as _draft
+from frugax.compress.search._source import Source
 from frugax.errors import CorruptFileError, OutputError
 from saved_tree import SIX, TREE
 
@@ -57,7 +57,7 @@ def test_tensors_decoded_together_are_what_each_is_alone():
     tree[0][::2] *= 30
     tree[3][5, 5] = 40
     steps = [step_below(0.001 if i == 4 else 0.3) for i in range(len(tree))]
-    draft = _draft.draft_of(
+    draft = _draft.make_draft(
         tuple(Source(f"[{i}]", array) for i, array in enumerate(tree)),
         {"structure": trees.describe(tree)},
         lambda source: steps[int(source.name[1:-1])],
@@ -123,7 +123,7 @@ for read in (
     file.check,
     file.tree,
     lambda: compress.compress(mapped, SizeBudget(max_abs=0)),
-    lambda: compress._mapped.let_go(mapped["b"]),
+    lambda: compress._mapped.release(mapped["b"]),
 ):
     try:
         read()

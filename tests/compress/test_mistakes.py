@@ -13,7 +13,7 @@ def test_arguments_of_another_kind_are_named_where_no_type_checker_runs():
     code = """
 import numpy as np
 from frugax import SizeBudget, compress
-from frugax.compress import SystemConfiguration, SystemIntegrationCoordinator
+from frugax.compat.compression import SystemConfiguration, SystemIntegrationCoordinator
 
 tree, six = {"w": np.ones((20, 20))}, SizeBudget("6x")
 numpy_only = SystemConfiguration(enable_jax=False)

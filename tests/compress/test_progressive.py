@@ -10,10 +10,12 @@ from hypothesis import given, settings, strategies as st
 
 from forged_files import header_of, rewritten
 from frugax import SizeBudget, compress
-from frugax.compress import CompressedFile, _planes, _prefix
-from frugax.compress._coding import Wanted, encode_all
-from frugax.compress._layered import LayeredSource
-from frugax.compress._quantised import Step
+from frugax.compress import CompressedFile
+from frugax.compress.codecs import _planes as _planes
+from frugax.compress.codecs._uniform import Step
+from frugax.compress.container import _prefix as _prefix
+from frugax.compress.search._draft import Wanted, encode_all
+from frugax.compress.search._layered import LayeredSource
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
 
 EXACT = SizeBudget(max_abs=0)
@@ -63,7 +65,7 @@ def error_of(back, tree):
 
 def test_every_prefix_errs_as_the_file_says(tree, data):
     whole = CompressedFile(data, place="x")
-    prefixes = _prefix.prefixes_of(whole.header, len(data))
+    prefixes = _prefix.list_prefixes(whole.header, len(data))
     assert len(prefixes) > 20
     for prefix in prefixes[::4]:
         budget = SizeBudget(bytes=prefix.bytes)
@@ -88,7 +90,7 @@ def test_the_whole_of_an_exact_file_is_the_original(tree, data):
 
 def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
     whole = CompressedFile(data, place="x")
-    prefixes = _prefix.prefixes_of(whole.header, len(data))
+    prefixes = _prefix.list_prefixes(whole.header, len(data))
     for i in (0, 7, len(prefixes) - 2):
         between = (prefixes[i].bytes + prefixes[i + 1].bytes) // 2
         with CompressedFile(data, place="x", budget=SizeBudget(bytes=between)) as file:
@@ -106,10 +108,12 @@ def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
 
 
 def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
-    prefixes = [*_prefix.prefixes_of(CompressedFile(data, place="x").header, len(data))]
+    prefixes = [
+        *_prefix.list_prefixes(CompressedFile(data, place="x").header, len(data))
+    ]
     worse = 2 * prefixes[4].rel_error
     prefixes[5] = dataclasses.replace(prefixes[5], rel_error=worse)
-    monkeypatch.setattr(_prefix, "prefixes_of", lambda *_: tuple(prefixes))
+    monkeypatch.setattr(_prefix, "list_prefixes", lambda *_: tuple(prefixes))
     budget = SizeBudget(bytes=prefixes[5].bytes)
     with CompressedFile(data, place="x", budget=budget) as file:
         assert file.prefix == prefixes[4]
@@ -260,10 +264,10 @@ def test_digits_come_back_one_by_one(levels, planes):
 def test_an_unknown_digit_is_halfway():
     levels = np.array([0, 1, -3])
     step = Step(1024, -10)
-    got = _planes.values_at(levels, 2, step, np.dtype(np.float32))
+    got = _planes.reconstruct(levels, 2, step, np.dtype(np.float32))
     # 1 stands for 4, 5, 6 and 7; -3 for -12 to -15.
     np.testing.assert_array_equal(got, np.array([0, 5.5, -13.5], np.float32))
-    got = _planes.values_at(levels, 0, step, np.dtype(np.float32))
+    got = _planes.reconstruct(levels, 0, step, np.dtype(np.float32))
     np.testing.assert_array_equal(got, np.array([0, 1, -3], np.float32))
 
 
@@ -273,7 +277,7 @@ def test_the_last_layer_has_every_bit(dtype):
     a = rng.normal(size=300).astype(dtype)
     a[:4] = 0.0, -0.0, np.finfo(np.float16).smallest_subnormal, a.max() * 2
     near = (a.astype(np.float64) + rng.normal(size=300) * 0.01).astype(dtype)
-    block = memoryview(_planes.rest_of(a, near))
+    block = memoryview(_planes.encode_residual(a, near))
     assert _planes.whole(near, block).tobytes() == a.tobytes()
 
 
@@ -366,8 +370,8 @@ def test_estimates_of_layers_are_close():
     w = np.random.default_rng(0).normal(size=(200, 180)).astype(ml_dtypes.bfloat16)
     source = LayeredSource("w", w)
     exact = sum(map(len, source.exact.blocks))
-    assert source.exact_cost == pytest.approx(exact, rel=0.01)
+    assert source.exact_cost_bytes == pytest.approx(exact, rel=0.01)
     step = Step(1024, -17)
     (coded,) = encode_all([Wanted(source, step)])
     real = sum(map(len, coded.blocks))
-    assert source.estimated(step).bytes == pytest.approx(real, rel=0.01)
+    assert source.estimate(step).bytes == pytest.approx(real, rel=0.01)

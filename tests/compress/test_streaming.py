@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from frugax import SizeBudget, compress
-from frugax.compress import _draft, _lossless, _mapped, _sources
-from frugax.compress._quantised import LEAST_STEP
-from frugax.compress._records import BLOCK
+from frugax.compress.arrays import _mapped as _mapped
+from frugax.compress.codecs import _lossless as _lossless
+from frugax.compress.codecs._blocks import BLOCK
+from frugax.compress.codecs._uniform import LEAST_STEP
+from frugax.compress.search import _draft as _draft, _source as _sources
 from frugax.errors import CorruptFileError
 
 EXACT = SizeBudget(max_abs=0)
@@ -37,12 +39,12 @@ def test_a_streamed_file_is_the_one_made_in_memory(tmp_path):
 
 def test_a_tensor_is_written_before_the_next_is_read(tmp_path, monkeypatch):
     order = []
-    encode, let_go = _lossless.encode, _draft.let_go
+    encode, release = _lossless.encode, _draft.release
     monkeypatch.setattr(
         _lossless, "encode", lambda part: order.append(part.size) or encode(part)
     )
     monkeypatch.setattr(
-        _draft, "let_go", lambda array: order.append("gone") or let_go(array)
+        _draft, "release", lambda array: order.append("gone") or release(array)
     )
     tree = {"a": np.arange(3), "b": np.arange(4)}
     compress.save(tmp_path / "w.fxz", tree, EXACT)
@@ -53,13 +55,13 @@ def test_a_tensor_of_which_enough_was_seen_is_let_go_of(monkeypatch):
     # A step that is too fine for the first numbers: the search asks for such, and the
     # pages of all tensors would stay in memory.
     gone = []
-    monkeypatch.setattr(_sources, "let_go", lambda part: gone.append(part.size))
+    monkeypatch.setattr(_sources, "release", lambda part: gone.append(part.size))
     source = _sources.Source("w", TREE["w"])
     assert source.quantisable
     gone.clear()
-    assert not source.steppable(LEAST_STEP)
-    assert source.error_at(LEAST_STEP).energy == 0
-    assert source.estimated(LEAST_STEP).energy == 0
+    assert not source.is_quantisable_at(LEAST_STEP)
+    assert source.uniform_distortion(LEAST_STEP).energy == 0
+    assert source.estimate(LEAST_STEP).energy == 0
     assert gone.count(source.array.size) >= 3
 
 
@@ -89,15 +91,15 @@ def test_safetensors_are_read_only_when_they_are_used(tmp_path):
     for name, array in found.items():
         assert not array.flags.writeable
         np.testing.assert_array_equal(array, tensors[name])
-        _mapped.let_go(array)
+        _mapped.release(array)
         np.testing.assert_array_equal(array, tensors[name])
     # Rows of a mapped array, and arrays that no file stands behind.
     for view in (found["a"][3:], found["a"][::-1, ::2]):
         before = view.tobytes()
-        _mapped.let_go(view)
+        _mapped.release(view)
         assert view.tobytes() == before
     own = np.ones(4)
     for array in (own, own[1:], np.frombuffer(b"1234", np.uint8)):
         before = array.tobytes()
-        _mapped.let_go(array)
+        _mapped.release(array)
         assert array.tobytes() == before

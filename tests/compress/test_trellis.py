@@ -7,10 +7,22 @@ import numpy as np
 import pytest
 
 from frugax import tropical
-from frugax.compress import _quantised, _trellis_block, _trellis_decode, gap_to_bound_db
-from frugax.compress._quantised import step_below, values_of
-from frugax.compress._trellis import Wanted, best_levels, residues
-from frugax.compress._trellis_lanes import Lanes, Part, quantise, run_classes
+from frugax.compress import gap_to_bound_db
+from frugax.compress.codecs import _uniform as _quantised
+from frugax.compress.codecs._uniform import step_below, to_values
+from frugax.compress.codecs.trellis import (
+    _decode as _trellis_decode,
+    _encode as _trellis_block,
+)
+from frugax.compress.codecs.trellis._quantise import (
+    Lanes,
+    Part,
+    Wanted,
+    classify_runs,
+    quantise,
+    residues,
+    viterbi,
+)
 from frugax.errors import CorruptFileError
 
 
@@ -18,14 +30,14 @@ def coded(values, size, row=64):
     step = step_below(size)
     assert step is not None
     lanes, flat = Lanes.of_rows(values.size, row), values.reshape(-1)
-    (found,) = quantise([Part(flat, step, lanes, run_classes(flat, lanes))])
+    (found,) = quantise([Part(flat, step, lanes, classify_runs(flat, lanes))])
     assert found is not None
     return found, step
 
 
 def path(scaled, rates=None):
     classes = np.zeros(scaled.shape, np.uint8)
-    return best_levels([Wanted(scaled, rates, classes)])[0]
+    return viterbi([Wanted(scaled, rates, classes)])[0]
 
 
 def encode(found):
@@ -96,7 +108,7 @@ def test_numbers_come_back(shape, size):
     again = _trellis_decode.integers(block, w.dtype, w.size)
     np.testing.assert_array_equal(again, found.flat)
     values = _trellis_decode.decode(block, step, w.dtype, w.size)
-    np.testing.assert_array_equal(values, values_of(found.flat, step, w.dtype))
+    np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     # Beyond a step is never best; half of one is what a uniform grid would make.
     assert np.abs(values - w.reshape(-1)).max() <= 2 * size * (1 + 1e-6) + 1e-6
 
@@ -106,7 +118,7 @@ def test_normal_weights_are_near_the_bound(size):
     w = normal(128, 512)
     found, step = coded(w, size, row=512)
     block = encode(found)
-    gap = values_of(found.flat, step, w.dtype) - w.reshape(-1)
+    gap = to_values(found.flat, step, w.dtype) - w.reshape(-1)
     error = float(np.linalg.norm(gap) / np.linalg.norm(w))
     from_bound = gap_to_bound_db(rel_error=error, stored_bytes=len(block), size=w.size)
     # 0.45 dB is the trellis; the rest, more at one bit, is tables and states.
@@ -152,7 +164,7 @@ def test_what_is_too_large_for_the_trellis_is_said():
     values = np.array([1e10, 0, 0, 1], np.float32)
     step = step_below(1.0)
     assert step is not None
-    assert quantise([Part(values, step, lanes, run_classes(values, lanes))]) == [None]
+    assert quantise([Part(values, step, lanes, classify_runs(values, lanes))]) == [None]
 
 
 def test_damage_never_crashes():
@@ -181,7 +193,7 @@ def test_what_is_far_out_is_listed_up_to_2_to_the_30(dtype):
     found, step = coded(w, 1.0)
     block = memoryview(encode(found))
     values = _trellis_decode.decode(block, step, w.dtype, w.size)
-    np.testing.assert_array_equal(values, values_of(found.flat, step, w.dtype))
+    np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     gap = np.abs(values - w.reshape(-1))
     assert gap.max() <= 2 * step.size + (64 if dtype == "f4" else 0)
     assert gap[np.abs(w.reshape(-1)) < 10].max() <= 2 * step.size
@@ -190,7 +202,7 @@ def test_what_is_far_out_is_listed_up_to_2_to_the_30(dtype):
     back = _trellis_decode.decode(
         memoryview(encode(found_full)), step, full.dtype, full.size
     )
-    np.testing.assert_array_equal(back, values_of(found_full.flat, step, full.dtype))
+    np.testing.assert_array_equal(back, to_values(found_full.flat, step, full.dtype))
     (beyond,) = quantise(
         [Part(4 * w.reshape(-1), step, found.lanes, found.classes)],
     )
@@ -211,7 +223,7 @@ def test_a_uniform_grid_of_the_same_error_is_longer():
     found, _ = coded(w, 0.2, row=512)
     uniform = step_below(0.2 / 0.566)
     assert uniform is not None
-    levels = _quantised.levels_of(w.reshape(-1), uniform)
+    levels = _quantised.to_levels(w.reshape(-1), uniform)
     assert levels is not None
     saved = len(_quantised.encode(levels)) - len(encode(found))
     assert saved * 8 / w.size > 0.12  # of the 0.17 bits that 1 dB is

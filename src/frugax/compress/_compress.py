@@ -8,16 +8,14 @@ from frugax.budget import SizeBudget, check_budget
 from frugax.fileio import atomic_write
 from frugax.trees import PyTree, describe
 
-from ._arrays import arrays_of, check_not_input, unwrapped
-from ._choose import choose
-from ._draft import Draft, Progress, draft_of, limit_of
-from ._layered import LayeredSource
-from ._measure import measured, report_of
-from ._path import check_path
-from ._plan import CompressPlan, plan_of
-from ._progress import check_progress
-from ._report import CompressReport
-from ._sources import Source
+from ._arguments import check_path, check_progress
+from ._report import CompressReport, measured, report_of
+from .arrays._leaves import check_not_input, named_arrays, unwrap_modules
+from .search._choose import choose
+from .search._draft import Draft, Progress, limit_bytes, make_draft
+from .search._layered import LayeredSource
+from .search._plan import CompressPlan, make_plan
+from .search._source import Source
 
 
 def plan(
@@ -73,7 +71,7 @@ def plan(
     told = _rising(progress)
     draft = choose(sources, head, budget, sensitivity=sensitivity, progress=told)
     _ended(told)
-    return plan_of(draft, budget)
+    return make_plan(draft, budget)
 
 
 def compress(
@@ -194,9 +192,9 @@ def _sources(
             raise TypeError(
                 f"metadata must be text by key, got {key!r}: {value!r:.60}."
             )
-    plain = unwrapped(tree)
+    plain = unwrap_modules(tree)
     kind = LayeredSource if progressive else Source
-    found = tuple(kind(name, array) for name, array in arrays_of(plain).items())
+    found = tuple(kind(name, array) for name, array in named_arrays(plain).items())
     head = {"structure": describe(plain)}
     return found, head | ({"metadata": dict(metadata)} if metadata else {})
 
@@ -262,14 +260,14 @@ def _draft(
     # Planes without an error have a last layer that is exact, as no step makes it.
     steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
-    draft = draft_of(
+    draft = make_draft(
         sources,
         head,
         lambda source: steps[source.name],
         codec=lambda source: codecs[source.name],
         progress=progress,
     )
-    limit = limit_of(sources, budget)
+    limit = limit_bytes(sources, budget)
     for name, found, most in (
         ("file bytes", draft.length, limit),
         ("relative error", draft.rel_error, budget.rel_error),

@@ -12,14 +12,12 @@ from frugax.budget import SizeBudget
 from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write
 
-from ._arrays import dtype_named
-from ._draft import Progress
-from ._file import CompressedFile
-from ._open import open_file
-from ._path import check_path
-from ._progress import check_progress
-from ._records import Record
+from ._arguments import check_path, check_progress
 from ._weights import SAFETENSORS
+from .arrays._leaves import dtype_from_name
+from .container._file import CompressedFile, open_file
+from .container._metadata import Record
+from .search._draft import Progress
 
 
 def export_safetensors(
@@ -57,7 +55,7 @@ def export_safetensors(
         # As `safetensors` itself orders them: the widest first, so all are aligned.
         records = sorted(
             compressed.header.tensors,
-            key=lambda r: (-dtype_named(r.dtype).itemsize, r.name),
+            key=lambda r: (-dtype_from_name(r.dtype).itemsize, r.name),
         )
         for record in records:
             if record.name == "__metadata__":
@@ -102,7 +100,9 @@ def export_npz(
     with _opened(file, to, ".npz", budget, progress) as compressed:
         records = compressed.header.tensors
         for record in records:
-            if dtype_named(record.dtype).kind == "V":  # written as bytes of no meaning
+            if (
+                dtype_from_name(record.dtype).kind == "V"
+            ):  # written as bytes of no meaning
                 raise UnsupportedFileError(
                     f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
                     "an .npz file cannot hold: write a .safetensors file."
@@ -115,7 +115,7 @@ def export_npz(
         # Not `np.savez`: it takes no array named "file".
         with atomic_write(to) as out, zipfile.ZipFile(out, "w") as packed:
             for record, pieces in _decoded(compressed, records, progress):
-                dtype = dtype_named(record.dtype)
+                dtype = dtype_from_name(record.dtype)
                 head = {
                     "descr": np.lib.format.dtype_to_descr(dtype),
                     "fortran_order": False,

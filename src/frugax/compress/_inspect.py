@@ -5,10 +5,10 @@ import os
 
 from frugax.budget import format_bytes, table
 
-from ._open import open_file
-from ._prefix import Prefix, prefixes_of
 from ._rate_picture import Dot, rate_picture
-from ._report import TensorReport, below_bound_line, mean_gap_db
+from ._report import TensorReport, average_gap_db, format_below_bound
+from .container._file import open_file
+from .container._prefix import Prefix, list_prefixes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Inspection:
     @property
     def bound_gap_db(self) -> float | None:
         """The tensors' gaps averaged over their weights; None if all are exact."""
-        return mean_gap_db(self.tensors)
+        return average_gap_db(self.tensors)
 
     def svg(self) -> str:
         """Bits against error of every tensor that is not exact, beside the bound."""
@@ -62,14 +62,21 @@ class Inspection:
             ]
             for t in self.tensors
         ]
-        head = ["tensor", "weights", "codec", "bytes", "bits each", "relative error"]
+        head = [
+            "tensor",
+            "weights",
+            "codec",
+            "bytes",
+            "bits each",
+            "relative error",
+        ]
         gap = self.bound_gap_db
         ratio, count = self.original_bytes / self.file_bytes, len(self.tensors)
         said = (
             f"file: {self.file_bytes:,} bytes ({format_bytes(self.file_bytes)}), "
             f"{ratio:.4g}x smaller than the {count} tensor{'s' * (count != 1)}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound on average")
-            + below_bound_line(self.tensors)
+            + format_below_bound(self.tensors)
         )
         shown = f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
         return f"{shown}\n{self._parts()}" if len(self.prefixes) > 1 else shown
@@ -113,5 +120,5 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
                 TensorReport.of(r, rel_error=r.rel_error, max_abs=r.max_abs)
                 for r in file.header.tensors
             ),
-            prefixes=prefixes_of(file.header, file.nbytes),
+            prefixes=list_prefixes(file.header, file.nbytes),
         )

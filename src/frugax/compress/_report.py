@@ -14,9 +14,14 @@ from frugax.budget import (
     table,
     to_plain,
 )
+from frugax.errors import CorruptFileError
 
-from ._records import Record
-from ._unused import unused_line
+from ._table import format_gap, format_unused
+from .arrays._error import Distortion, relative_error
+from .arrays._mapped import release
+from .container._metadata import Record
+from .search._draft import Draft, limit_bytes
+from .search._plan import CompressPlan, make_plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +108,7 @@ class CompressReport:
     @property
     def bound_gap_db(self) -> float | None:
         """The tensors' gaps averaged over quantised weights; None if all are exact."""
-        return mean_gap_db(self.tensors)
+        return average_gap_db(self.tensors)
 
     @property
     def spends(self) -> tuple[Spend, ...]:
@@ -136,7 +141,14 @@ class CompressReport:
             ]
             for t in self.tensors
         ]
-        head = ["tensor", "weights", "codec", "bytes", "relative error", "from bound"]
+        head = [
+            "tensor",
+            "weights",
+            "codec",
+            "bytes",
+            "relative error",
+            "from bound",
+        ]
         gap = self.bound_gap_db
         return "\n".join(
             [
@@ -144,20 +156,20 @@ class CompressReport:
                 f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
                 f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
                 + ("" if gap is None else f", {gap:.2f} dB from the bound")
-                + unused_line(
+                + format_unused(
                     self.budget,
                     [(t.shape, t.codec, t.rel_error) for t in self.tensors],
                     original_bytes=self.original_bytes,
                     file_bytes=self.file_bytes,
                 )
-                + below_bound_line(self.tensors)
-                + gap_line(self.allocation_gap),
+                + format_below_bound(self.tensors)
+                + format_gap(self.allocation_gap),
                 str(self.receipt),
             ]
         )
 
 
-def mean_gap_db(tensors: Sequence[TensorReport]) -> float | None:
+def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
     """The gaps averaged over the weights they are of; None if all are exact."""
     pairs = [
         (t.bound_gap_db, math.prod(t.shape))
@@ -168,19 +180,11 @@ def mean_gap_db(tensors: Sequence[TensorReport]) -> float | None:
     return sum(gap * n for gap, n in pairs) / weights if weights else None
 
 
-def below_bound_line(tensors: Sequence[TensorReport]) -> str:
+def format_below_bound(tensors: Sequence[TensorReport]) -> str:
     """Why some tensors are better than the bound; nothing if none is."""
     if all((t.bound_gap_db or 0) >= 0 for t in tensors):
         return ""
     return "\nbelow 0 dB: the bound is that of Gaussian weights, and these are easier"
-
-
-def gap_line(gap: float | None) -> str:
-    """What is said of an allocation's gap; nothing if there is none."""
-    if gap is None:
-        return ""
-    by = f"more than {100 * gap:.2g}% better" if gap else "better"
-    return f"\nby estimate no other choice of these options is {by}"
 
 
 def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
@@ -211,3 +215,88 @@ def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
         )
     bits = 8 * stored_bytes / size
     return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits
+
+
+def measured(draft: Draft) -> tuple[TensorReport, ...]:
+    """Decode the file and measure it against the originals.
+
+    Raises:
+        CorruptFileError: the file does not hold what was meant: a bug, never seen.
+    """
+    found: list[TensorReport] = []
+    with draft.opened() as file:
+        file.check()
+        sources = {source.name: source for source in draft.sources}
+        meant = dict(zip(sources, draft.errors, strict=True))
+        errors = dict.fromkeys(sources, Distortion())
+        for name, at, part in file.pieces():
+            # Digests are compared while decoding: exact tensors need no second look.
+            original = sources[name].array.reshape(-1)[at : at + part.size]
+            if meant[name].max_abs:
+                errors[name] += Distortion.between(part, original)
+            release(original)
+        for name, error in errors.items():
+            same = math.isclose(error.energy, meant[name].energy, rel_tol=1e-9)
+            if not same or error.max_abs != meant[name].max_abs:
+                raise CorruptFileError(f"tensor {name!r} does not come back.")
+            rel_error = relative_error(error.energy, sources[name].energy)
+            record = file.record(name)
+            found.append(
+                TensorReport.of(record, rel_error=rel_error, max_abs=error.max_abs)
+            )
+    return tuple(found)
+
+
+def report_of(
+    draft: Draft,
+    tensors: tuple[TensorReport, ...],
+    budget: SizeBudget,
+    plan: CompressPlan | None,
+    *,
+    file_bytes: int,
+) -> CompressReport:
+    """The report of a file that was written.
+
+    Args:
+        draft: what was written.
+        tensors: what `measured` has found.
+        budget: what was asked for.
+        plan: that was carried out; None if it was searched for on these weights.
+        file_bytes: the length of the file.
+    """
+    before = "by coding these very weights" if plan is None else "by the plan"
+    plan = plan or make_plan(draft, budget)
+    rows = [
+        (
+            "file",
+            "bytes",
+            limit_bytes(draft.sources, budget),
+            plan.file_bytes,
+            file_bytes,
+        ),
+        ("relative error", "", budget.rel_error, plan.rel_error, draft.rel_error),
+        ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs),
+    ]
+    spends = tuple(
+        Spend(
+            name=name,
+            unit=unit,
+            limit=limit,
+            predicted=predicted,
+            measured=measured,
+            source=("length of the file" if unit else "decoded from the file")
+            + f"; predicted {before}",
+        )
+        for name, unit, limit, predicted, measured in rows
+        if limit is not None
+    )
+    return CompressReport(
+        budget=budget,
+        receipt=Receipt(spends),
+        tensors=tensors,
+        file_bytes=file_bytes,
+        original_bytes=sum(source.array.nbytes for source in draft.sources),
+        rel_error=draft.rel_error,
+        max_abs=draft.max_abs,
+        allocation_gap=plan.allocation_gap,
+    )

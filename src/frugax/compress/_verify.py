@@ -8,14 +8,13 @@ import numpy as np
 from frugax.budget import table
 from frugax.trees import PyTree
 
-from ._arrays import arrays_of, unwrapped
-from ._draft import Progress
-from ._error import Error, relative
-from ._file import CompressedFile
-from ._mapped import let_go
-from ._open import open_file
-from ._progress import check_progress
-from ._sources import Source
+from ._arguments import check_progress
+from .arrays._error import Distortion, relative_error
+from .arrays._leaves import named_arrays, unwrap_modules
+from .arrays._mapped import release
+from .container._file import CompressedFile, open_file
+from .search._draft import Progress
+from .search._source import Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +121,12 @@ def verify(
             weights of this very file.
     """
     check_progress(progress)
-    originals = None if against is None else arrays_of(unwrapped(against))
+    originals = None if against is None else named_arrays(unwrap_modules(against))
     told = progress or (lambda done, what: None)
     with open_file(path) as file:
         told(0.0, "every byte")
         file.check()
-        file.check_claims()
+        file.verify_header()
         if originals is not None:
             have = {n: (a.dtype.name, a.shape) for n, a in originals.items()}
             kept = {r.name: (r.dtype, r.shape) for r in file.header.tensors}
@@ -179,7 +178,7 @@ def _read(
 ) -> tuple[float, float] | tuple[None, None]:
     """Largest and relative error; infinite where a tensor kept exact differs at all."""
     source = None if original is None else Source(name, original)
-    same, error = True, Error()
+    same, error = True, Distortion()
     for at, part in file.parts(name):
         if source is None:
             continue
@@ -187,10 +186,10 @@ def _read(
         if part.tobytes() != was.tobytes():
             same = False
             if source.energy:
-                error += Error.between(part, was)
-        let_go(was)
+                error += Distortion.between(part, was)
+        release(was)
     if source is None:
         return None, None
     if same or not source.energy:
         return (0.0, 0.0) if same else (np.inf, np.inf)
-    return error.largest, relative(error.energy, source.energy)
+    return error.max_abs, relative_error(error.energy, source.energy)

@@ -12,10 +12,10 @@ import safetensors
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from ._arrays import DTYPE_NAMES, dtype_named
-from ._mapped import map_file
-from ._open import open_file
-from ._path import check_path
+from ._arguments import check_path
+from .arrays._leaves import DTYPE_NAMES, dtype_from_name
+from .arrays._mapped import map_file
+from .container._file import open_file
 
 # https://huggingface.co/docs/safetensors: dtype names there, and ours.
 SAFETENSORS = {
@@ -147,7 +147,7 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
                 f"be read: convert it to one of {', '.join(SAFETENSORS)}, or leave it "
                 "out."
             )
-        dtype = dtype_named(SAFETENSORS[entry["dtype"]])
+        dtype = dtype_from_name(SAFETENSORS[entry["dtype"]])
         first, end = entry["data_offsets"]
         count = (end - first) // dtype.itemsize
         flat = np.frombuffer(mapped, dtype, count, start + first if count else 0)

@@ -1,0 +1,303 @@
+"""One tensor in, one file's bytes out, and back: the guide's coordinator."""
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from frugax.budget import SizeBudget
+from frugax.compress import compress
+from frugax.compress.arrays import named_arrays
+from frugax.compress.container import CompressedFile
+from frugax.errors import InfeasibleBudgetError
+from frugax.trees import PyTree, is_array
+
+from ._found import jax_found
+from ._monitor import MetricType, MonitorConfig, PipelineType, UnifiedPerformanceMonitor
+from ._profile import CompressionProfile
+from ._selector import WORTH_A_DEVICE, StrategySelector
+from ._system import OptimizationStrategy, SystemConfiguration
+
+Library = Literal["numpy", "torch", "jax"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompressedData:
+    """A tensor's file in memory.
+
+    Attributes:
+        compressed_bytes: the bytes of an `.fxz` file, which any reader takes.
+        library: whose tensor it was, and will be again.
+        device: where torch had it.
+    """
+
+    compressed_bytes: bytes
+    library: Library
+    device: str = "cpu"
+
+    def get_size_bytes(self) -> int:
+        """The length of the file: nothing else is kept."""
+        return len(self.compressed_bytes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionResult:
+    """What became of a tensor; every number is measured.
+
+    Attributes:
+        request_id: counts the calls of this coordinator.
+        compressed_data: the file in memory.
+        compression_ratio: bytes of the tensor over bytes of the file.
+        compression_time: seconds for searching and coding.
+        decompression_time: seconds for decoding it again, which is always done.
+        processing_mode: what decoded it: "jax" or "numpy".
+        memory_used_mb: bytes of tensor and file, in MB.
+        success: whether the file is at the target ratio.
+        error: why not, and what would help; None if it is.
+        rel_error: ||decoded - original|| / ||original||.
+        metadata: what the caller gave.
+    """
+
+    request_id: int
+    compressed_data: CompressedData
+    compression_ratio: float
+    compression_time: float
+    decompression_time: float
+    processing_mode: str
+    memory_used_mb: float
+    success: bool
+    error: str | None
+    rel_error: float
+    metadata: Mapping[str, Any]
+
+
+class SystemIntegrationCoordinator:
+    """Compresses single tensors at a target ratio, by JAX where it is worth it.
+
+    Attributes:
+        components: the parts by name. The nine that begin with `jax_` are there if
+            JAX is enabled and installed.
+        config: what was asked for.
+
+    Args:
+        config: what may be used; by default `SystemConfiguration()`.
+        monitor: thresholds for alerts.
+    """
+
+    def __init__(
+        self,
+        config: SystemConfiguration | None = None,
+        *,
+        monitor: MonitorConfig | None = None,
+    ) -> None:
+        """Look for JAX and its devices.
+
+        Raises:
+            ConfigError: JAX has no such device, or too few.
+        """
+        self.config = config or SystemConfiguration()
+        self._favour = self.config.optimization_strategy
+        self._requests = itertools.count(1)
+        self.components: dict[str, Any] = {}
+        use_jax = self.config.enable_jax and jax_found(wanted_by="enable_jax")
+        if use_jax:
+            from ._jax_parts import jax_parts
+
+            self.components |= jax_parts(self.config, monitor)
+        self.components["performance_monitor"] = (
+            self.components["jax_performance_monitor"]
+            if use_jax
+            else UnifiedPerformanceMonitor(monitor)
+        )
+        self.components["strategy_selector"] = StrategySelector(
+            CompressionProfile(
+                target_compression_ratio=self.config.target_compression_ratio
+            ),
+            enable_jax=use_jax,
+        )
+
+    def compress(
+        self, tensor: PyTree, metadata: Mapping[str, Any] | None = None
+    ) -> CompressionResult:
+        """Make the file of one tensor, and decode it again.
+
+        A tensor that cannot be made as small as the target comes as small as it can,
+        without `success`; nothing is lost of it then.
+
+        Args:
+            tensor: of torch, JAX or NumPy; it is only read.
+            metadata: kept in the result.
+
+        Raises:
+            CorruptFileError: JAX and NumPy do not decode the same bits.
+            TypeError: it is no tensor, or of a dtype that no file can hold.
+        """
+        if not is_array(tensor):
+            raise TypeError(
+                f"compress needs one tensor of NumPy, JAX or torch, got a "
+                f"{type(tensor).__name__}: trees go to frugax.compress.save."
+            )
+        (array,) = named_arrays([tensor]).values()
+        ratio = self.config.target_compression_ratio
+        if self._favour is OptimizationStrategy.MEMORY:
+            ratio *= 2
+        started, error = time.perf_counter(), None
+        try:
+            data = compress(array, SizeBudget(ratio=ratio))
+        except InfeasibleBudgetError as e:
+            data, error = compress(array, SizeBudget(max_abs=0)), str(e)
+        coded = time.perf_counter()
+        by_jax = self._by_jax(data)
+        decoded = np.asarray(self._decoded(data, by_jax=by_jax))
+        done = time.perf_counter()
+        with CompressedFile(data, place="the file just made") as file:
+            rel_error = file.record("").rel_error
+        result = CompressionResult(
+            request_id=next(self._requests),
+            compressed_data=CompressedData(data, *_origin(tensor)),
+            compression_ratio=array.nbytes / len(data),
+            compression_time=coded - started,
+            decompression_time=done - coded,
+            processing_mode="jax" if by_jax else "numpy",
+            memory_used_mb=(array.nbytes + decoded.nbytes + len(data)) / 1e6,
+            success=error is None,
+            error=error,
+            rel_error=rel_error,
+            metadata=dict(metadata or {}),
+        )
+        self._record(result, array.nbytes)
+        return result
+
+    def decompress(self, compressed_data: CompressedData | bytes) -> Any:
+        """Decode what `compress` gave, in the library that the tensor came from.
+
+        Args:
+            compressed_data: from a result; or the bytes of a file of one tensor,
+                which come back as a NumPy array.
+
+        Raises:
+            CorruptFileError: the bytes are damaged.
+            TypeError: it is neither.
+            UnsupportedFileError: they are no `.fxz` file, or of a newer version.
+        """
+        if isinstance(compressed_data, bytes):
+            compressed_data = CompressedData(compressed_data, "numpy")
+        # Callers are checked at run time, whatever their annotations promise.
+        if not isinstance(compressed_data, CompressedData):
+            raise TypeError(
+                "decompress needs result.compressed_data, or the bytes of a file, got "
+                f"a {type(compressed_data).__name__}."
+            )
+        data = compressed_data.compressed_bytes
+        by_jax = self._by_jax(data)
+        decoded = self._decoded(data, by_jax=by_jax)
+        if compressed_data.library == "numpy":
+            return np.array(decoded)
+        if compressed_data.library == "torch":
+            from ._torch import from_dlpack, to_tensor
+
+            # Nobody else holds what was just decoded: torch may have its memory.
+            tensor = from_dlpack(decoded, copy=False) if by_jax else to_tensor(decoded)
+            return tensor.to(compressed_data.device)
+        import jax
+
+        with jax.enable_x64(True):
+            return jax.numpy.asarray(decoded)
+
+    def optimize_system(self, strategy: OptimizationStrategy) -> None:
+        """Favour something else from now on; see `OptimizationStrategy`.
+
+        Raises:
+            TypeError: it is no such strategy.
+        """
+        if not isinstance(strategy, OptimizationStrategy):
+            raise TypeError(
+                f"strategy must be an OptimizationStrategy, got {strategy!r}."
+            )
+        self._favour = strategy
+
+    def get_system_status(self) -> dict[str, Any]:
+        """What is used, and what was measured so far."""
+        components: dict[str, Any] = {"registered": sorted(self.components)}
+        if "jax_strategy" in self.components:
+            pool = self.components["jax_memory_pool"]
+            devices = self.components["jax_device_manager"]
+            components |= {
+                "jax_backend": devices.backend,
+                "jax_devices": [str(device) for device in devices.devices],
+                "jax_memory_pool": {
+                    "limit_bytes": pool.limit_bytes,
+                    "most_bytes": pool.most_bytes,
+                    "device_bytes": pool.device_bytes,
+                },
+                "jax_programs": len(self.components["jax_compilation_optimizer"]),
+            }
+        monitor = self.components["performance_monitor"]
+        return {
+            "components": components,
+            "optimization_strategy": self._favour.value,
+            "metrics": monitor.get_current_metrics(),
+            "alerts": monitor.get_alerts(),
+        }
+
+    def _by_jax(self, data: bytes) -> bool:
+        """Whether JAX decodes this."""
+        strategy = self.components.get("jax_strategy")
+        if strategy is None:
+            return False
+        with CompressedFile(data, place="these bytes") as file:
+            record = file.header.tensors[0]
+        favour = self._favour
+        if favour is OptimizationStrategy.JAX_ACCELERATED:
+            return True
+        if favour is OptimizationStrategy.LATENCY:
+            return strategy.is_compiled(record)
+        if favour is OptimizationStrategy.ADAPTIVE:
+            monitor = self.components["performance_monitor"]
+            speed = [
+                monitor.mean(MetricType.THROUGHPUT, pipeline)
+                for pipeline in (PipelineType.JAX, PipelineType.NUMPY)
+            ]
+            # Each is tried once before they are compared.
+            if speed[0] is None or speed[1] is None:
+                return speed[0] is None
+            return speed[0] > speed[1]
+        return record.size >= WORTH_A_DEVICE
+
+    def _decoded(self, data: bytes, *, by_jax: bool) -> Any:
+        with CompressedFile(data, place="these bytes") as file:
+            file.check()
+            (name,) = file.names
+            if not by_jax:
+                return file[name]
+            with self.components["jax_performance_monitor"].operation():
+                return self.components["jax_strategy"].decoded(file, name)
+
+    def _record(self, result: CompressionResult, nbytes: int) -> None:
+        monitor = self.components["performance_monitor"]
+        jax = result.processing_mode == "jax"
+        pipeline = PipelineType.JAX if jax else PipelineType.NUMPY
+        seconds = result.compression_time + result.decompression_time
+        for metric, value in (
+            (MetricType.LATENCY, 1e3 * seconds),
+            (MetricType.THROUGHPUT, nbytes / max(result.decompression_time, 1e-9)),
+            (MetricType.COMPRESSION_RATIO, result.compression_ratio),
+            (MetricType.MEMORY_USAGE, result.memory_used_mb),
+            (MetricType.ERROR_RATE, float(not result.success)),
+            (MetricType.ACCURACY, 1 - result.rel_error),
+        ):
+            monitor.record_metric(metric, value, pipeline)
+
+
+def _origin(tensor: Any) -> tuple[Library, str]:
+    """The library of a tensor, and where torch has it."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return "torch", str(tensor.device)
+    if jax is not None and isinstance(tensor, jax.Array):
+        return "jax", "cpu"
+    return "numpy", "cpu"

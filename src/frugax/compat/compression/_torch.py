@@ -1,0 +1,276 @@
+"""torch modules without their weights, and with weights put into them.
+
+The only file of the guide that imports torch; imported when a module is met.
+"""
+
+import copy
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from frugax.compress.arrays import named_arrays
+from frugax.errors import ConfigError
+
+from ._agreement import Agreement
+
+_OTHER = "Give the builder of the model that was compressed."
+
+
+def state_of(model: nn.Module) -> dict[str, np.ndarray]:
+    """The weights of a module by name, each once however many names share it.
+
+    Raises:
+        TypeError: it is no module, or its state holds what no file of weights can.
+    """
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"ModelCompressionAPI compresses torch modules, got a "
+            f"{type(model).__name__}: trees of arrays go to frugax.compress.save, one "
+            "tensor to SystemIntegrationCoordinator."
+        )
+    seen: set[int] = set()
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{name!r} in the module's state is a {type(value).__name__}: a file "
+                "of weights holds tensors only."
+            )
+        if id(value) not in seen:
+            seen.add(id(value))
+            tensors[name] = value
+    return named_arrays(tensors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skeleton:
+    """A module whose weights take no memory.
+
+    Attributes:
+        module: the module, its weights on torch's "meta" device.
+        places: the device that each weight stood on.
+    """
+
+    module: nn.Module
+    places: Mapping[str, str]
+
+
+def skeleton_of(model: nn.Module) -> Skeleton:
+    """A copy of a module without its weights; the module is only read."""
+    stored = _stored(model)
+    bare = {id(value): _empty(value, "meta") for value in stored.values()}
+    places = {name: str(value.device) for name, value in stored.items()}
+    return Skeleton(copy.deepcopy(model, bare), places)
+
+
+def shapes_of(skeleton: Skeleton) -> dict[str, tuple[int, ...]]:
+    """The shape of each weight in the module, before anything narrowed it."""
+    return {n: tuple(value.shape) for n, value in _stored(skeleton.module).items()}
+
+
+def filled(
+    skeleton: Skeleton, weights: Mapping[str, torch.Tensor], device: str | None = None
+) -> nn.Module:
+    """A new module like the skeleton, with these weights in it.
+
+    Args:
+        skeleton: what `skeleton_of` gave; only read.
+        weights: tensors by the names of `state_of`, perhaps for narrower `Linear`s.
+        device: where the weights go; None for where the original's stood.
+
+    Raises:
+        ValueError: names or shapes that are not the module's.
+    """
+    memo: dict[int, object] = {
+        id(value): _empty(value, device or skeleton.places[name])
+        for name, value in _stored(skeleton.module).items()
+    }
+    model = copy.deepcopy(skeleton.module, memo)
+    if device is not None:  # what is in no state dict, such as tables of angles
+        model = model.to(device)
+    _fit_widths(model, weights)
+    own = _stored(model)
+    for name, value in weights.items():
+        have = tuple(own[name].shape) if name in own else "not there"
+        if have != tuple(value.shape):
+            raise ValueError(
+                f"{name!r} has the shape {tuple(value.shape)} in the file; in the "
+                f"model it is {have}. {_OTHER}"
+            )
+    given = {id(own[name]) for name in weights}
+    if lacking := [name for name, value in own.items() if id(value) not in given]:
+        raise ValueError(f"the model has {lacking[0]!r}, the file has not. {_OTHER}")
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value)
+    return model
+
+
+def relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
+    """Names of every two `Linear`s with just a ReLU between them in a `Sequential`.
+
+    Layers that are used in two places are left out: both would be narrowed.
+    """
+    places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
+    weights = Counter(id(v) for v in _stored(model).values())
+    once = lambda layer: (
+        type(layer) is nn.Linear
+        and places[id(layer)] == 1
+        and all(weights[id(p)] == 1 for p in layer.parameters())
+    )
+    found: list[tuple[str, str]] = []
+    for name, block in model.named_modules():
+        if type(block) is not nn.Sequential:
+            continue
+        rows = [(f"{name}.{own}".lstrip("."), m) for own, m in block.named_children()]
+        for (one, a), (_, b), (two, c) in zip(rows, rows[1:], rows[2:], strict=False):
+            if once(a) and type(b) is nn.ReLU and once(c):
+                found.append((one, two))
+    return found
+
+
+def check_device(device: str | None) -> None:
+    """Meet a device that is not here before the work, not when weights go to it.
+
+    Raises:
+        ConfigError: torch has no such device, or one that holds no values.
+    """
+    if device is None:
+        return
+    try:
+        sound = torch.empty(0, device=device).device.type != "meta"
+        why = "it holds no values"
+    except (RuntimeError, AssertionError) as e:  # the latter where CUDA is not built in
+        sound, why = False, str(e).partition("\n")[0].rstrip(".")
+    if not sound:
+        raise ConfigError(
+            f"device is {device!r}, which is of no use to torch here ({why}): name one "
+            'that is, such as "cpu", or leave it out for where the model stands.'
+        )
+
+
+def built(build: Callable[[], object]) -> nn.Module:
+    """What a builder gives.
+
+    Raises:
+        TypeError: it is no function, or gives no module.
+    """
+    # Callers are checked at run time, whatever their annotations promise. A module can
+    # be called too, for answers.
+    if isinstance(build, nn.Module) or not callable(build):
+        raise TypeError(
+            "build must be a function that makes a model, such as its class or "
+            f"`lambda: model`, got a {type(build).__name__}."
+        )
+    model = build()
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the builder gave {type(model).__name__}, no torch module.")
+    return model
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """The same values as a tensor of its own."""
+    name = array.dtype.name
+    if name == "bfloat16" or name.startswith("float8"):
+        bits = array.view(np.int16 if name == "bfloat16" else np.int8)
+        return torch.from_numpy(bits.copy()).view(getattr(torch, name))
+    # A copy: what was decoded may be a read-only view of a file.
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+
+def _stored(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that are in the state dict; other buffers are copied as they are."""
+    state = model.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if torch.is_tensor(value)}
+
+
+def _empty(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    # Not `empty_like`: from "meta" it imports 500 modules first.
+    new = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(new, requires_grad=tensor.requires_grad)
+    return new
+
+
+def _fit_widths(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Make `Linear` layers as narrow as in the file: strategy "tropical" narrows."""
+    for name, layer in list(model.named_modules()):
+        weight = weights.get(f"{name}.weight")
+        if type(layer) is not nn.Linear or weight is None or weight.ndim != 2:
+            continue
+        (n, m), (wide_n, wide_m) = weight.shape, layer.weight.shape
+        if (n < wide_n and m == wide_m) or (n == wide_n and m < wide_m):
+            new = nn.Linear(
+                m,
+                n,
+                bias=layer.bias is not None,
+                device=layer.weight.device,
+                dtype=layer.weight.dtype,
+            )
+            new.train(layer.training)
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, new)
+
+
+def ready_for_dlpack(tensor: torch.Tensor, platform: str) -> torch.Tensor:
+    """The tensor, dense and where JAX on this platform can take it over."""
+    plain = tensor.detach().contiguous()
+    return plain.cpu() if platform == "cpu" or not plain.is_cuda else plain
+
+
+def from_dlpack(array: object, *, copy: bool) -> torch.Tensor:
+    """A JAX array as a tensor."""
+    tensor = torch.from_dlpack(array)
+    return tensor.clone() if copy else tensor
+
+
+def state_bytes(model: nn.Module) -> int:
+    """Bytes of the weights, shared ones once."""
+    own = {id(value): value for value in _stored(model).values()}
+    return sum(value.numel() * value.element_size() for value in own.values())
+
+
+def agreement(
+    model: nn.Module, restored: nn.Module, batches: Iterable[Any]
+) -> Agreement:
+    """Call two models on every batch; both are in `eval` mode meanwhile.
+
+    Args:
+        model: the original.
+        restored: the one with decoded weights.
+        batches: inputs; of a tuple or list the first part is the input.
+
+    Raises:
+        ValueError: there are no batches.
+    """
+    same = rows = 0
+    error = energy = 0.0
+    modes = {m: m.training for m in (*model.modules(), *restored.modules())}
+    model.eval()
+    restored.eval()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                given = batch[0] if isinstance(batch, tuple | list) else batch
+                want, got = model(given).double(), restored(given).double()
+                same += int((want.argmax(-1) == got.argmax(-1)).sum())
+                rows += want[..., 0].numel()
+                error += float(((got - want) ** 2).sum())
+                energy += float((want**2).sum())
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if not rows:
+        raise ValueError("validation_data holds no batches.")
+    return Agreement(same / rows, (error / energy) ** 0.5 if energy else 0.0)
+
+
+def sample() -> torch.Tensor:
+    """A tensor to try things with, of 64 bits, which JAX likes to halve."""
+    return torch.arange(1024, dtype=torch.float64) + 2.0**-40

@@ -1,0 +1,59 @@
+"""How far decoded weights are from the originals."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+# Numbers compared at once; it divides every chunk, so that a sum over chunks and a sum
+# over a whole tensor round alike.
+_PART = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Distortion:
+    """A measured error.
+
+    Attributes:
+        energy: sum of (decoded - original)^2.
+        max_abs: largest |decoded - original|.
+    """
+
+    energy: float = 0.0
+    max_abs: float = 0.0
+
+    @classmethod
+    def between(cls, decoded: np.ndarray, original: np.ndarray) -> "Distortion":
+        """Measure it in float64, one part at a time: a model may be large."""
+        decoded, original = decoded.reshape(-1), original.reshape(-1)
+        total = cls()
+        for start in range(0, decoded.size, _PART):
+            error = decoded[start : start + _PART].astype(np.float64)
+            error -= original[start : start + _PART].astype(np.float64)
+            total += cls(float(error @ error), float(np.abs(error).max()))
+        return total
+
+    def __add__(self, other: "Distortion") -> "Distortion":
+        """The error of both parts together."""
+        return Distortion(self.energy + other.energy, max(self.max_abs, other.max_abs))
+
+
+def relative_error(error_energy: float, energy: float) -> float:
+    """Return ||decoded - original|| / ||original|| from their squares; 0 for 0 / 0."""
+    if not error_energy:
+        return 0.0
+    return math.sqrt(error_energy / energy)
+
+
+def round_up(value: float) -> float:
+    """Round to 4 significant digits, upwards: short in the header and still true.
+
+    >>> round_up(0.123412345), round_up(0.0)
+    (0.1235, 0.0)
+    """
+    if value == 0:
+        return 0.0
+    rounded = float(f"{value:.3e}")
+    if rounded >= value:
+        return rounded
+    return float(f"{value + 10.0 ** (math.floor(math.log10(value)) - 3):.3e}")

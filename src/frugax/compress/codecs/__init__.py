@@ -1,0 +1,1 @@
+"""The codecs: whole-number grids, trellis, bit planes and lossless byte planes."""

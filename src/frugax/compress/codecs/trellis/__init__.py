@@ -1,0 +1,1 @@
+"""Trellis-coded quantisation with an rANS coder for each lane of numbers."""

@@ -1,0 +1,133 @@
+"""The plan: each tensor's codec, bytes and error, known before a file is written."""
+
+import dataclasses
+
+from frugax.budget import (
+    JsonPlan,
+    SizeBudget,
+    format_bytes,
+    table,
+)
+
+from .._table import format_gap, format_unused
+from ..codecs._uniform import Step
+from ._draft import Draft
+from ._layered import LayeredSource
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPlan:
+    """How one tensor will be stored.
+
+    Attributes:
+        name: the leaf's name in the tree.
+        dtype: its dtype.
+        shape: its shape.
+        codec: `"lossless"`, `"stored"` (as it is), `"quantised"`, `"trellis"`
+            or `"planes"` (progressive).
+        step: the distance of two quantised values; None if exact.
+        bytes: its bytes in the file, without its part of the header.
+        rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
+        max_abs: largest |decoded - original|, rounded up to 4 digits.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    step: Step | None
+    bytes: int
+    rel_error: float
+    max_abs: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompressPlan(JsonPlan):
+    """How a tree of weights will be stored within a `SizeBudget`.
+
+    Nothing in it but the gap is an estimate: planning codes every tensor and counts.
+
+    Attributes:
+        budget: what was asked for.
+        tensors: one entry for each leaf, in the tree's order.
+        original_bytes: bytes of the arrays as they are.
+        file_bytes: length of the file that `compress` will make.
+        rel_error: ||decoded - original|| / ||original|| over all float tensors.
+        max_abs: largest |decoded - original| of any number.
+        allocation_gap: by how much of the least possible the tensors' weighted error
+            is above it, at most, over all choices of the same options within the same
+            bytes, by the estimates that steps are chosen by; None if there was nothing
+            to choose.
+        progressive: whether tensors are coded in layers, where they can be.
+    """
+
+    budget: SizeBudget
+    tensors: tuple[TensorPlan, ...]
+    original_bytes: int
+    file_bytes: int
+    rel_error: float
+    max_abs: float
+    allocation_gap: float | None = None
+    progressive: bool = False
+
+    @property
+    def predicted(self) -> float:
+        """File bytes if the budget limits them, otherwise the error it limits."""
+        budget = self.budget
+        sizes = (budget.bytes, budget.ratio, budget.bits_per_weight)
+        if any(size is not None for size in sizes):
+            return self.file_bytes
+        return self.max_abs if budget.rel_error is None else self.rel_error
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                t.name or "(the array)",
+                f"{t.dtype}{list(t.shape)}",
+                t.codec,
+                f"{t.bytes:,}",
+                f"{t.rel_error:.2g}" if t.rel_error else "exact",
+            ]
+            for t in self.tensors
+        ]
+        ratio = self.original_bytes / self.file_bytes
+        return (
+            table(["tensor", "weights", "codec", "bytes", "relative error"], rows)
+            + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
+            f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
+            f"(budget: {self.budget})"
+            + format_unused(
+                self.budget,
+                [(t.shape, t.codec, t.rel_error) for t in self.tensors],
+                original_bytes=self.original_bytes,
+                file_bytes=self.file_bytes,
+            )
+            + format_gap(self.allocation_gap)
+        )
+
+
+def make_plan(draft: Draft, budget: SizeBudget) -> CompressPlan:
+    """The plan that a draft carries out."""
+    tensors = tuple(
+        TensorPlan(
+            name=t.name,
+            dtype=t.dtype,
+            shape=t.shape,
+            codec=t.codec,
+            step=t.step,
+            bytes=t.stored_bytes,
+            rel_error=t.rel_error,
+            max_abs=t.max_abs,
+        )
+        for t in draft.tensors
+    )
+    return CompressPlan(
+        budget=budget,
+        tensors=tensors,
+        original_bytes=sum(s.array.nbytes for s in draft.sources),
+        file_bytes=draft.length,
+        rel_error=draft.rel_error,
+        max_abs=draft.max_abs,
+        allocation_gap=draft.gap,
+        progressive=any(isinstance(s, LayeredSource) for s in draft.sources),
+    )
