@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.machine import made_with
 
 from frugax.budget import table
-from frugax.causal.learned import (
+from frugax.compat.causal_training import (
     AcquisitionPolicy,
     Demonstrations,
     GRPOConfig,

@@ -28,6 +28,7 @@ import frugax.causal.surrogate
 from frugax import causal
 from frugax.budget import table
 from frugax.causal import save_surrogate, train_surrogate
+from frugax.compat import causal_training
 
 _PLACE = Path(frugax.causal.surrogate.__file__).with_name("default.fxz")
 
@@ -39,22 +40,22 @@ _SIZE = {"batch": 3, "rows": 20, "variables": 3, "hidden": 16, "layers": 2}
 
 def cost_of_guide_step(size: dict[str, int], repeats: int) -> dict[str, Any]:
     """The guide's step, compiled and op by op, on the same batch in turns."""
-    config = causal.SurrogateTrainingConfig(
+    config = causal_training.SurrogateTrainingConfig(
         model_hidden_dim=size["hidden"],
         model_n_layers=size["layers"],
         batch_size=size["batch"],
     )
     scm = causal.generate("erdos_renyi", size["variables"], seed=0)
     samples = causal.collect_observational_data(scm, size["rows"], seed=0)
-    batch = causal.create_training_batch(samples, scm, size["batch"])
-    b = causal.convert_to_jax_batch(batch)
-    model = causal.create_parent_set_model(config)
+    batch = causal_training.create_training_batch(samples, scm, size["batch"])
+    b = causal_training.convert_to_jax_batch(batch)
+    model = causal_training.create_parent_set_model(config)
     optimizer = optax.adam(1e-3)
     params = model.init(jax.random.key(0))
     state = optimizer.init(params)
-    loss = causal.kl_divergence_loss
-    compiled = causal.create_jax_surrogate_train_step(model, optimizer, loss)
-    eager = causal.create_surrogate_train_step(model, optimizer, loss)
+    loss = causal_training.kl_divergence_loss
+    compiled = causal_training.create_jax_surrogate_train_step(model, optimizer, loss)
+    eager = causal_training.create_surrogate_train_step(model, optimizer, loss)
 
     def call(step: Any) -> tuple[float, Any]:
         began = time.process_time()
@@ -132,7 +133,7 @@ def cost() -> None:
     print(each, table(head, [row]), sep="\n")
 
 
-def problem_batch(seed: int) -> causal.TrainingBatchJAX:
+def problem_batch(seed: int) -> causal_training.TrainingBatchJAX:
     """Four random models of five variables, each variable a target."""
     examples: list[Any] = []
     for number in range(4):
@@ -143,8 +144,8 @@ def problem_batch(seed: int) -> causal.TrainingBatchJAX:
         for name in scm.variables:
             do = causal.intervene(**{name: float(rng.uniform(-2, 2))})
             samples = samples.concat(causal.sample(scm, 6, seed=seed, intervention=do))
-        examples += causal.create_training_batch(samples, scm, 5).examples
-    return causal.convert_to_jax_batch(causal.TrainingBatch(examples))
+        examples += causal_training.create_training_batch(samples, scm, 5).examples
+    return causal_training.convert_to_jax_batch(causal_training.TrainingBatch(examples))
 
 
 def raw_beside_pairs(cpu_s: float) -> dict[str, Any]:
@@ -152,13 +153,13 @@ def raw_beside_pairs(cpu_s: float) -> dict[str, Any]:
     unseen = [problem_batch(10**6 + i) for i in range(10)]
     found: dict[str, Any] = {"cpu_s": cpu_s}
     for kind in ("pairs", "raw"):
-        config = causal.SurrogateTrainingConfig(
+        config = causal_training.SurrogateTrainingConfig(
             model=kind, model_hidden_dim=16, batch_size=20
         )
-        model = causal.create_parent_set_model(config)
+        model = causal_training.create_parent_set_model(config)
         optimizer = optax.adam(3e-3)
-        loss = causal.kl_divergence_loss
-        step = causal.create_jax_surrogate_train_step(model, optimizer, loss)
+        loss = causal_training.kl_divergence_loss
+        step = causal_training.create_jax_surrogate_train_step(model, optimizer, loss)
         params = model.init(jax.random.key(0))
 
         def surprise(params: Any, model: Any = model) -> float:

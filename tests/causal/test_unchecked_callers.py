@@ -7,6 +7,7 @@ CODE = """
 import numpy as np
 from frugax import ExperimentBudget, causal
 from frugax.causal import SCM, Samples
+from frugax.compat import causal_training as guide
 
 scm = SCM.linear({"x": {}, "y": {"x": 1.0}})
 no = lambda n, d: np.zeros((n, d), bool)
@@ -41,8 +42,8 @@ for case in (
     lambda: causal.default_surrogate().edges(np.zeros((60, 3))),
     lambda: causal.likely_graph(np.zeros(3)),
     lambda: causal.save_surrogate(scm, "s.fxz"),
-    lambda: causal.create_training_batch({"x": [1.0]}, scm, 2),
-    lambda: causal.convert_to_jax_batch(3),
+    lambda: guide.create_training_batch({"x": [1.0]}, scm, 2),
+    lambda: guide.convert_to_jax_batch(3),
     lambda: causal.train_surrogate(seed=0, steps=0),
     lambda: campaign(never=["xz"]),
     lambda: campaign(sets=["xz"]),
@@ -62,12 +63,12 @@ for case in (
     lambda: ExperimentBudget(cost=10**400),
     lambda: campaign().tell(None, 1.0),
     lambda: causal.default_surrogate().with_temperature("1"),
-    lambda: causal.PolicyConfig(hidden_dim=8.5),
-    lambda: causal.GRPOConfig(ppo_epochs="4"),
-    lambda: causal.GRPOConfig(learning_rate="1"),
-    lambda: causal.create_acquisition_policy({"hidden_dim": 8}),
-    lambda: causal.create_grpo_trainer("x"),
-    lambda: causal.clone_expert("p", None),
+    lambda: guide.PolicyConfig(hidden_dim=8.5),
+    lambda: guide.GRPOConfig(ppo_epochs="4"),
+    lambda: guide.GRPOConfig(learning_rate="1"),
+    lambda: guide.create_acquisition_policy({"hidden_dim": 8}),
+    lambda: guide.create_grpo_trainer("x"),
+    lambda: guide.clone_expert("p", None),
 ):
     try:
         case()

@@ -5,7 +5,7 @@ import pytest
 
 from frugax import SizeBudget, causal, compress
 from frugax.causal.surrogate import _shipped, _surrogate
-from frugax.causal.surrogate._network import initial_weights
+from frugax.causal.surrogate.network import initial_weights
 from frugax.errors import CorruptFileError, OutputError
 
 

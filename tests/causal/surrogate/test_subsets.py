@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from frugax.causal.surrogate._subsets import (
+from frugax.causal.surrogate.evidence import (
     NEVER,
     members,
     order_posterior,

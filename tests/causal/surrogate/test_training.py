@@ -9,11 +9,16 @@ import pytest
 
 from frugax import TimeBudget, causal
 from frugax.causal.surrogate._loss import set_index
-from frugax.causal.surrogate._network import apply_network, initial_weights
-from frugax.causal.surrogate._row import opened, packed, unpacked
-from frugax.causal.surrogate._subsets import members, others
 from frugax.causal.surrogate._tasks import FAMILIES, draw_generated, draw_tasks
 from frugax.causal.surrogate._training import training_batch
+from frugax.causal.surrogate.evidence import members, others
+from frugax.causal.surrogate.network import (
+    apply_network,
+    initial_weights,
+    opened,
+    packed,
+    unpacked,
+)
 from frugax.train.distributed import Layout
 
 

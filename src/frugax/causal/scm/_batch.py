@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._numbers import check_whole
+from ..checks import check_whole
 from ._graphs import random_graphs, shuffled
 from ._mechanisms import KINDS, Mechanisms, blank
 from ._noise import NOISES, draw_noise

@@ -7,7 +7,7 @@ set. Both samplers and `expectation` ask here.
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from .._numbers import check_kind
+from ..checks import check_kind
 from ._intervention import Intervention
 from ._scm import SCM
 

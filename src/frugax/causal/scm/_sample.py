@@ -9,7 +9,7 @@ import numpy as np
 
 from frugax.causal.data import Samples
 
-from .._numbers import check_whole
+from ..checks import check_whole
 from ._changed import changes_of
 from ._intervention import Intervention
 from ._mechanisms import Mechanisms

@@ -1,7 +1,6 @@
-"""Who causes whom in a table, answered in milliseconds by a network trained before.
+"""Amortized causal discovery: a trained network estimates edges in milliseconds.
 
-Start at `default_surrogate`. To train another: `train_surrogate`; the older guide's
-names: `create_jax_surrogate_train_step` and those around it. Guide:
+Start at `default_surrogate`; `train_surrogate` trains another one. Guide:
 docs/causal_surrogate.md.
 """
 

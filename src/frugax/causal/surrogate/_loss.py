@@ -5,10 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ._network import apply_network
-from ._row import Weights
-from ._subsets import others
 from ._tasks import Tasks
+from .evidence import others
+from .network import Weights, apply_network
 
 _LEAST = 1e-6
 

@@ -11,9 +11,9 @@ from frugax.budget import SizeBudget
 from frugax.errors import CorruptFileError
 from frugax.fileio import check_ownership
 
-from .._numbers import check_kind
-from ._network import initial_weights
+from ..checks import check_kind
 from ._surrogate import Surrogate
+from .network import initial_weights
 
 _SHIPPED = Path(__file__).with_name("default.fxz")
 # Weights this near answer like the ones that were trained; see the test.

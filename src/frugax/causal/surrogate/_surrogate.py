@@ -10,12 +10,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data import Samples
-from ._moments import moments
-from ._network import Answer, apply_network
-from ._pairs import evidence
 from ._posterior import ParentSetPosterior
-from ._row import Weights
-from ._subsets import members, others
+from .evidence import evidence, members, moments, others
+from .network import Answer, Weights, apply_network
 
 MOST = 12  # variables whose sets of parents are all weighed against each other
 # The most rows that training had. More count as that many, since simple models are

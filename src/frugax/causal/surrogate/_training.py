@@ -13,12 +13,10 @@ from frugax import train
 from frugax.budget import Receipt, TimeBudget
 
 from ._loss import surprise, truth
-from ._moments import moments
-from ._network import apply_network, initial_weights
-from ._pairs import evidence
-from ._row import opened, packed, unpacked
 from ._surrogate import Surrogate
 from ._tasks import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
+from .evidence import evidence, moments
+from .network import apply_network, initial_weights, opened, packed, unpacked
 
 # Rows without and with an intervention; most as in small studies, some larger.
 _ROWS = ((64, 64), (64, 64), (64, 64), (30, 30), (100, 20), (200, 100))

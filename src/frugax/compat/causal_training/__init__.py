@@ -1,6 +1,7 @@
-"""Names of the older guide to causal training, kept working on top of the rooms.
+"""Names of the causal training guide: training helpers, a surrogate's step and GRPO.
 
-Guide: docs/compat/causal_training.md.
+New code trains a surrogate with `frugax.causal.train_surrogate` and leaves the choice
+of experiments to `frugax.causal.Campaign`. Guide: docs/compat/causal_training.md.
 """
 
 import lazy_loader

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ..evidence import NEVER, PAIR_FEATURES, Evidence, parents
+from ._flat_weights import BLOCK, Weights, cut, of_look, of_mix
 from ._layers import (
     HEADS,
     along_last,
@@ -25,9 +27,6 @@ from ._layers import (
     softplus,
     top,
 )
-from ._pairs import PAIR_FEATURES, Evidence
-from ._row import BLOCK, Weights, cut, of_look, of_mix
-from ._subsets import NEVER, parents
 
 
 class Answer(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ._moments import BASIS
-from ._subsets import NEVER, log_sum_exp, members, order_posterior, scores, squared
+from ._parent_sets import NEVER, log_sum_exp, members, order_posterior, scores, squared
 
 _RIDGES = (0.5, 2.0)  # of the linear score and of the one with curves
 _FLOOR = np.float32(-40)  # log-probabilities below are all the same: not believed

@@ -8,15 +8,136 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._moments import moments
-from .._network import initial_weights, set_scores
-from .._pairs import PAIR_FEATURES, evidence
-from .._row import Weights, opened, packed
-from .._subsets import NEVER
-from .._surrogate import MOST
-from ._batch import TrainingBatchJAX
-from ._config import SurrogateTrainingConfig
-from ._raw import initial_raw_weights, raw_scores
+from frugax.causal.surrogate import MOST
+from frugax.causal.surrogate.evidence import NEVER, PAIR_FEATURES, evidence, moments
+from frugax.causal.surrogate.network import (
+    HEADS,
+    Weights,
+    attend,
+    initial_weights,
+    normal,
+    opened,
+    packed,
+    set_scores,
+)
+
+from ._training_batch import TrainingBatchJAX
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SurrogateTrainingConfig:
+    """Sizes of the model, and how it is trained.
+
+    Attributes:
+        model: `"pairs"`, which is told statistics of pairs of variables; or `"raw"`,
+            which attends to rows and variables in turns and learns far more slowly.
+        model_rows: rows that the raw model looks at; of more it takes as many evenly.
+        model_hidden_dim: channels of a pair of variables; a multiple of 4.
+        model_n_layers: blocks of attention, >= 0.
+        learning_rate: what the optimiser was made with; reported beside the losses.
+        batch_size: examples in a batch.
+        max_epochs: steps on each batch in `progressive_learning`.
+        weight_decay: times half the sum of squared weights is added to the loss.
+        max_parent_size: parent sets are listed up to this size; the true set always.
+    """
+
+    model: str = "pairs"
+    model_rows: int = 64
+    model_hidden_dim: int = 32
+    model_n_layers: int = 2
+    learning_rate: float = 1e-3
+    batch_size: int = 32
+    max_epochs: int = 20
+    weight_decay: float = 1e-4
+    max_parent_size: int = 3
+
+    def __post_init__(self) -> None:
+        if self.model not in ("pairs", "raw"):
+            raise ValueError(f"model must be 'pairs' or 'raw', got {self.model!r}.")
+        if self.model_hidden_dim < 4 or self.model_hidden_dim % 4:
+            raise ValueError(
+                "model_hidden_dim must be a multiple of 4, got "
+                f"{self.model_hidden_dim}."
+            )
+        for name, least in (
+            ("model_n_layers", 0),
+            ("batch_size", 1),
+            ("model_rows", 1),
+            ("max_epochs", 1),
+            ("max_parent_size", 0),
+            ("weight_decay", 0),
+        ):
+            if not getattr(self, name) >= least:
+                raise ValueError(
+                    f"{name} must be >= {least}, got {getattr(self, name)!r}."
+                )
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate!r}.")
+
+
+def initial_raw_weights(seed: int, hidden: int, blocks: int) -> Weights:
+    """Weights before training: all parent sets are as likely.
+
+    Args:
+        seed: of the draw.
+        hidden: channels of a value, a multiple of 4.
+        blocks: how often values look at each other.
+    """
+    assert hidden % HEADS == 0  # the config has seen to it
+    rng = np.random.default_rng(seed)
+
+    def dense(*shape: int, gain: float = 1.0) -> np.ndarray:
+        scale = np.float32(gain / shape[-2] ** 0.5)
+        return rng.standard_normal(shape, np.float32) * scale
+
+    return {
+        "embed": dense(4, hidden),
+        "qkv": dense(blocks, 2, hidden, 3 * hidden),
+        "out": dense(blocks, 2, hidden, hidden, gain=0.3),
+        "inner": dense(blocks, 2, hidden, 2 * hidden),
+        "outer": dense(blocks, 2, 2 * hidden, hidden, gain=0.3),
+        "norms": np.ones((blocks, 2, 2, hidden), np.float32),
+        "norm": np.ones(hidden, np.float32),
+        "parent": dense(hidden, hidden),
+        "child": dense(hidden, hidden, gain=0.1),
+        "bias": np.full(1, -1.2, np.float32),
+    }
+
+
+def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any) -> Any:
+    """Scores of listed parent sets of one target in each data set [batch, k].
+
+    Args:
+        weights: of the network.
+        rows: value, whether it was set, whether it is the target's, whether it is there
+            [batch, rows, width, 4].
+        mask: 1 for variables that are there [batch, width].
+        target: 1 for the target, else 0 [batch, width].
+        inside: 1 for the variables in each set [batch, k, width].
+    """
+    seen = rows[..., 3].max(2)  # rows that are there
+    hide = [(1 - of)[:, None, None, :] * -1e9 for of in (mask, seen)]
+    x = rows @ weights["embed"]
+
+    def look(x: Any, w: Weights, axis: int) -> Any:
+        """Values look along their row (0) or their column (1), then each at itself."""
+        y = normal(x, w["norms"][axis, 0], jnp)
+        x = x + attend(y, w["qkv"][axis], hide[axis], jnp) @ w["out"][axis]
+        y = normal(x, w["norms"][axis, 1], jnp) @ w["inner"][axis]
+        x = x + jax.nn.relu(y) @ w["outer"][axis]
+        return jnp.swapaxes(x, 1, 2)
+
+    def block(x: Any, w: Weights) -> tuple[Any, None]:
+        return look(look(x, w, 0), w, 1), None
+
+    blocks = {name: weights[name] for name in ("qkv", "out", "inner", "outer", "norms")}
+    x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, blocks)
+    x = normal(x, weights["norm"], jnp)
+    there = seen[:, :, None, None] > 0
+    x = jnp.where(there, x, 0.0).sum(1) / jnp.maximum(seen.sum(1), 1.0)[:, None, None]
+    child = target[:, None] @ x @ weights["child"]
+    edge = ((x @ weights["parent"]) * child).sum(-1) + weights["bias"][None]
+    return (inside @ edge[:, :, None])[..., 0]
 
 
 class Told(NamedTuple):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._posterior import ParentSetPosterior
+from frugax.causal.surrogate import ParentSetPosterior
 
 
 def kl_divergence_loss_jax(

@@ -20,12 +20,151 @@ import optax
 from jaxtyping import Bool, Float, Int
 
 from frugax import train
+from frugax.causal.checks import check_kind, check_real, check_whole
 
-from .._numbers import check_kind, check_real, check_whole
-from ._experts import Demonstrations
-from ._game import play
-from ._network import Weights, entropy_of, log_policy
-from ._policy import AcquisitionPolicy
+from ._board import Board, board_features, recommend_place, unit
+from ._demonstrations import Demonstrations
+from ._policy import AcquisitionPolicy, PolicyWeights, entropy_of, log_policy
+
+# Worlds may all be wrong: so much of the spread they are off next to a place.
+_DEVIATION = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What happened in games of equal length.
+
+    Attributes:
+        told: what the policy saw before each experiment.
+        playable: what it could choose.
+        action: what it chose, `set * places + place`.
+        log_p: how likely that was, as a logarithm.
+        alive: whether the budget still paid for an experiment.
+        reward: of the whole game; 0 if the best was recommend_place throughout.
+        regret: of the last recommendation, in the target's unit.
+    """
+
+    told: Float[np.ndarray, "n steps v k f"]
+    playable: Bool[np.ndarray, "n steps v k"]
+    action: Int[np.ndarray, "n steps"]
+    log_p: Float[np.ndarray, "n steps"]
+    alive: Bool[np.ndarray, "n steps"]
+    reward: Float[np.ndarray, " n"]
+    regret: Float[np.ndarray, " n"]
+
+
+def play(
+    weights: PolicyWeights,
+    board: Board,
+    truth: Float[np.ndarray, "n v k"],
+    steps: int,
+    rng: np.random.Generator,
+    *,
+    greedy: bool = False,
+) -> Played:
+    """Play from each of some boards until the budget or the steps are over.
+
+    The reward is minus the regret of what is recommend_place, in the unit of the first
+    board: half of it after the last experiment, half the mean over all.
+
+    Args:
+        weights: of the policy.
+        board: several, stacked.
+        truth: the target's true mean at each place, where less is better.
+        steps: experiments at most.
+        rng: of choices and answers.
+        greedy: whether the likeliest experiment is done each time.
+    """
+    n, v, k = truth.shape
+    best = np.where(board.there, truth, np.inf).min((1, 2))
+    size, told, playable, actions, logs, alive, regrets = (
+        unit(board), [], [], [], [], [], [],
+    )  # fmt: skip
+    for _ in range(steps):
+        can = board.playable
+        goes_on = np.asarray(can.any((1, 2)))
+        can = np.where(goes_on[:, None, None], can, True)  # of no consequence
+        seen = board_features(board)
+        log_p = log_policy(weights, seen, can).reshape(n, v * k)
+        luck = 0.0 if greedy else rng.gumbel(size=log_p.shape)
+        action = (log_p + luck).argmax(1)
+        after = apply_answer(board, truth, action, rng)
+        board = _where(goes_on, after, board)
+        told.append(seen)
+        playable.append(can)
+        actions.append(action)
+        logs.append(np.take_along_axis(log_p, action[:, None], 1)[:, 0])
+        alive.append(goes_on)
+        regrets.append(board.at(truth, recommend_place(board)) - best)
+    regret = np.stack(regrets, 1)
+    return Played(
+        told=np.stack(told, 1),
+        playable=np.stack(playable, 1),
+        action=np.stack(actions, 1),
+        log_p=np.stack(logs, 1),
+        alive=np.stack(alive, 1),
+        reward=-(0.5 * regret[:, -1] + 0.5 * regret.mean(1)) / size,
+        regret=regret[:, -1],
+    )
+
+
+def apply_answer(
+    board: Board,
+    truth: Float[np.ndarray, "n v k"],
+    action: Int[np.ndarray, " n"],
+    rng: np.random.Generator,
+) -> Board:
+    """The boards after an experiment each.
+
+    Args:
+        board: several, stacked.
+        truth: the target's true mean at each place.
+        action: where, `set * places + place`.
+        rng: of the answers' noise.
+    """
+    n, worlds, v, k = board.loss.shape
+    flat = board.loss.reshape(n, worlds, v * k)
+    here = np.take_along_axis(flat, action[:, None, None], 2)  # [n, worlds, 1]
+    apart = here - here.mean(1, keepdims=True)
+    near = _near(action, v, k) * (_DEVIATION * unit(board)[:, None]) ** 2
+    variance = (apart**2).mean(1) + board.noise[:, None] ** 2
+    variance += (_DEVIATION * unit(board)[:, None]) ** 2
+    shaken = board.noise[:, None, None] * rng.standard_normal((n, worlds + 1, 1))
+    answer = board.at(truth, action)[:, None, None] + shaken[:, :1]
+    surprise = (answer + shaken[:, 1:] - here) / variance[:, None]
+    moved = flat + surprise * ((apart * (flat - flat.mean(1, keepdims=True))).mean(
+        1, keepdims=True
+    ) + near[:, None])  # fmt: skip
+    causes = board.cause - board.cause.mean(1, keepdims=True)
+    cause = board.cause + surprise * (apart * causes).mean(1, keepdims=True)
+    visits = board.visits.reshape(n, -1).copy()
+    visits[np.arange(n), action] += 1
+    paid = board.price[np.arange(n), action // k]
+    return dataclasses.replace(
+        board,
+        loss=moved.reshape(board.loss.shape).astype(np.float32),
+        cause=np.clip(cause, 0, 1).astype(np.float32),
+        visits=visits.reshape(board.visits.shape),
+        purse=np.maximum(board.purse - paid, 0).astype(np.float32),
+    )
+
+
+def _near(action: np.ndarray, v: int, k: int) -> Float[np.ndarray, "n places"]:
+    """How far deviations go together with those at a place: along its own range."""
+    place = np.arange(v * k)
+    apart = (place % k - action[:, None] % k).astype(np.float32)
+    return np.exp(-(apart**2) / 2) * (place // k == action[:, None] // k)
+
+
+def _where(which: np.ndarray, one: Board, other: Board) -> Board:
+    """The boards of one where it says so, else of the other."""
+    choose = lambda a, b: np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+    return Board(
+        **{
+            f.name: choose(getattr(one, f.name), getattr(other, f.name))
+            for f in dataclasses.fields(Board)
+        }
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,14 +387,16 @@ def create_grpo_trainer(
     return GRPOTrainer(policy, config)
 
 
-def grpo_loss(config: GRPOConfig) -> Callable[[Weights, dict[str, Any]], Any]:
+def grpo_loss(config: GRPOConfig) -> Callable[[PolicyWeights, dict[str, Any]], Any]:
     """What one update makes small.
 
     Args:
         config: how much each part counts.
     """
 
-    def loss(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def loss(
+        weights: PolicyWeights, batch: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         every = log_policy(weights, batch["told"], batch["playable"], xp=jnp)
         log_p = _chosen(every, batch["action"], jnp)
         count = jnp.maximum(batch["alive"].sum(), 1.0)

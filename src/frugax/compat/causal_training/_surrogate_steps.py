@@ -5,6 +5,8 @@ in NumPy; the compiled part has one shape for any number of rows, up to 12 varia
 and any names and parent sets.
 """
 
+import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from math import comb
 from typing import Any, NamedTuple
@@ -15,11 +17,20 @@ import numpy as np
 import optax
 
 from frugax import train
+from frugax.causal.scm import collect_observational_data, generate_scm_for_difficulty
+from frugax.causal.surrogate import MOST
+from frugax.causal.surrogate.network import Weights
 
-from .._row import Weights
-from .._surrogate import MOST
-from ._config import SurrogateTrainingConfig
-from ._model import ParentSetModel, Told, scores_of, tell
+from ._losses import kl_divergence_loss
+from ._parent_set_model import (
+    ParentSetModel,
+    SurrogateTrainingConfig,
+    Told,
+    create_parent_set_model,
+    scores_of,
+    tell,
+)
+from ._training_batch import convert_to_jax_batch, create_training_batch
 
 Loss = Callable[[Any, Any, Any], Any]
 
@@ -242,3 +253,93 @@ def create_adaptive_train_step(
         compiled=use_jax_compilation,
         fallback=True,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """How one difficulty went.
+
+    Attributes:
+        difficulty: its name.
+        first_loss: at its first step.
+        last_loss: at its last.
+        seconds: wall clock.
+        compiles: of the step so far.
+    """
+
+    difficulty: str
+    first_loss: float
+    last_loss: float
+    seconds: float
+    compiles: int
+
+
+def progressive_learning(
+    config: SurrogateTrainingConfig | None = None,
+    difficulties: Sequence[str] = ("easy", "medium", "hard"),
+    *,
+    problems: int = 4,
+    rows: int = 64,
+    seed: int = 0,
+    params: Weights | None = None,
+) -> tuple[Weights, tuple[Stage, ...]]:
+    """Train on easy problems first, then on harder ones.
+
+    Args:
+        config: sizes; `max_epochs` is how many steps each problem's batch is used for.
+        difficulties: for `generate_scm_for_difficulty`, in this order.
+        problems: models drawn for each difficulty.
+        rows: of each data set.
+        seed: of weights, models and data.
+        params: weights to go on from.
+
+    Returns:
+        The weights, and a line for each difficulty.
+    """
+    import jax
+
+    config = config or SurrogateTrainingConfig()
+    model = create_parent_set_model(config)
+    optimizer = optax.adam(config.learning_rate)
+    step = create_jax_surrogate_train_step(model, optimizer, kl_divergence_loss, config)
+    params = model.init(jax.random.key(seed)) if params is None else params
+    state = optimizer.init(params)
+    stages = []
+    for level, difficulty in enumerate(difficulties):
+        start = time.perf_counter()
+        losses: list[Any] = []
+        for problem in range(problems):
+            number = seed + 1000 * level + problem
+            scm = generate_scm_for_difficulty(difficulty, seed=number)
+            samples = collect_observational_data(scm, rows, seed=number)
+            b = convert_to_jax_batch(
+                create_training_batch(
+                    samples,
+                    scm,
+                    config.batch_size,
+                    max_parent_size=config.max_parent_size,
+                    seed=number,
+                )
+            )
+            for _ in range(config.max_epochs):
+                params, state, metrics = step(
+                    params,
+                    state,
+                    b.parent_sets,
+                    b.variable_orders,
+                    b.target_variables,
+                    b.observational_data,
+                    b.expert_probs,
+                    b.expert_accuracies,
+                )
+                losses.append(metrics["total_loss"])
+        stages.append(
+            Stage(
+                difficulty=difficulty,
+                first_loss=float(losses[0]),
+                last_loss=float(losses[-1]),
+                seconds=time.perf_counter() - start,
+                compiles=step.compiles,
+            )
+        )
+    return params, tuple(stages)

@@ -8,11 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._numbers import check_kind, check_whole
-from ...data import Samples
-from ...scm import SCM
-from .._posterior import ParentSetPosterior
-from .._surrogate import MOST, check_samples, neighbours, table_arrays
+from frugax.causal.checks import check_kind, check_whole
+from frugax.causal.data import Samples
+from frugax.causal.scm import SCM
+from frugax.causal.surrogate import (
+    MOST,
+    ParentSetPosterior,
+    check_samples,
+    neighbours,
+    table_arrays,
+)
 
 CHANNELS = ("value", "intervened", "target", "present")
 

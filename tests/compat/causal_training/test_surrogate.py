@@ -11,13 +11,14 @@ import optax
 import pytest
 
 from frugax import causal
+from frugax.compat import causal_training as guide
 
 _SETS = (frozenset(), frozenset("a"), frozenset("b"))
 _PROBS = np.array([0.5, 0.3, 0.2], np.float32)
 
 
 @pytest.mark.parametrize(
-    "loss", [causal.kl_divergence_loss, causal.uncertainty_weighted_loss]
+    "loss", [guide.kl_divergence_loss, guide.uncertainty_weighted_loss]
 )
 def test_losses_take_arrays_and_posteriors(loss):
     logits = jnp.array([0.1, -0.4, 0.7], jnp.float32)
@@ -37,9 +38,9 @@ def test_kl_is_what_the_formula_says():
     logits = np.array([0.1, -0.4, 0.7], np.float32)
     q = np.exp(logits) / np.exp(logits).sum()
     expected = (_PROBS * np.log(_PROBS / q)).sum()
-    found = causal.kl_divergence_loss_jax(jnp.asarray(logits), jnp.asarray(_PROBS))
+    found = guide.kl_divergence_loss_jax(jnp.asarray(logits), jnp.asarray(_PROBS))
     assert float(found) == pytest.approx(expected, rel=1e-4)
-    padded = causal.kl_divergence_loss_jax(
+    padded = guide.kl_divergence_loss_jax(
         jnp.append(jnp.asarray(logits), jnp.float32(-1e9)),
         jnp.append(jnp.asarray(_PROBS), jnp.float32(0)),
     )
@@ -48,14 +49,12 @@ def test_kl_is_what_the_formula_says():
 
 def test_other_losses():
     logits = jnp.zeros(3, jnp.float32)
-    kl = causal.kl_divergence_loss(logits, jnp.asarray(_PROBS), _SETS)
-    found = causal.calibrated_loss(logits, jnp.asarray(_PROBS), _SETS, _SETS[1], 0.5)
+    kl = guide.kl_divergence_loss(logits, jnp.asarray(_PROBS), _SETS)
+    found = guide.calibrated_loss(logits, jnp.asarray(_PROBS), _SETS, _SETS[1], 0.5)
     assert float(found - kl) == pytest.approx(0.5 * np.log(3), rel=1e-4)
     with pytest.raises(ValueError, match="'c'"):
-        causal.calibrated_loss(logits, jnp.asarray(_PROBS), _SETS, frozenset("c"))
-    both = causal.multi_target_loss(
-        [logits] * 2, [jnp.asarray(_PROBS)] * 2, [_SETS] * 2
-    )
+        guide.calibrated_loss(logits, jnp.asarray(_PROBS), _SETS, frozenset("c"))
+    both = guide.multi_target_loss([logits] * 2, [jnp.asarray(_PROBS)] * 2, [_SETS] * 2)
     assert float(both) == pytest.approx(float(kl))
 
 
@@ -66,7 +65,7 @@ def _problem(d=3, batch_size=4):
     }
     scm = causal.SCM.linear(equations, noise_scale=0.5)
     samples = causal.collect_observational_data(scm, 40, seed=0)
-    return causal.create_training_batch(samples, scm, batch_size)
+    return guide.create_training_batch(samples, scm, batch_size)
 
 
 def test_a_batch_lists_the_truth():
@@ -75,7 +74,7 @@ def test_a_batch_lists_the_truth():
     for example in batch.examples:
         truth = {"v0": set(), "v1": {"v0"}, "v2": {"v1"}}[example.target_variable]
         assert example.expert_posterior.best == truth
-    arrays = causal.convert_to_jax_batch(batch)
+    arrays = guide.convert_to_jax_batch(batch)
     assert arrays.observational_data.shape == (4, 40, 3, 4)
     # The fourth is the first variable again, with fewer rows, filled up.
     assert arrays.observational_data[3, :, :, 3].sum() == 30 * 3
@@ -83,7 +82,7 @@ def test_a_batch_lists_the_truth():
 
 def test_batches_of_different_width_are_one():
     examples = [*_problem(3, 3).examples, *_problem(5, 2).examples]
-    arrays = causal.convert_to_jax_batch(causal.TrainingBatch(examples))
+    arrays = guide.convert_to_jax_batch(guide.TrainingBatch(examples))
     assert arrays.observational_data.shape == (5, 40, 5, 4)
     np.testing.assert_allclose(arrays.expert_probs.sum(1), 1, rtol=1e-5)
 
@@ -104,23 +103,23 @@ def test_bad_sizes_are_refused():
     ]
     for bad in wrong:
         with pytest.raises(ValueError, match=next(iter(bad))):
-            causal.SurrogateTrainingConfig(**bad)
+            guide.SurrogateTrainingConfig(**bad)
 
 
 @pytest.mark.slow
 def test_one_program_for_all_sizes_and_data_reach_the_weights():
-    config = causal.SurrogateTrainingConfig(model_hidden_dim=4, model_n_layers=1)
-    model = causal.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 1})
+    config = guide.SurrogateTrainingConfig(model_hidden_dim=4, model_n_layers=1)
+    model = guide.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 1})
     assert model.config == config
     optimizer = optax.sgd(0.1)
-    step = causal.create_jax_surrogate_train_step(
-        model, optimizer, causal.kl_divergence_loss, config
+    step = guide.create_jax_surrogate_train_step(
+        model, optimizer, guide.kl_divergence_loss, config
     )
     params = model.init(jax.random.key(0))
     state = optimizer.init(params)
 
     def call(batch, data=None):
-        b = causal.convert_to_jax_batch(batch)
+        b = guide.convert_to_jax_batch(batch)
         return step(
             params, state, b.parent_sets, b.variable_orders, b.target_variables,
             b.observational_data if data is None else data,
@@ -131,27 +130,27 @@ def test_one_program_for_all_sizes_and_data_reach_the_weights():
     assert float(metrics["mean_expert_accuracy"]) == 1
     call(_problem(6))  # other variables, other lists of sets
     assert step.compiles == 1
-    data = causal.convert_to_jax_batch(_problem()).observational_data
+    data = guide.convert_to_jax_batch(_problem()).observational_data
     broken = data.at[:, :, 1, 0].set(jnp.roll(data[:, :, 1, 0], 7, axis=1))
     other, _, _ = call(_problem(), broken)
     assert max(float(jnp.abs(first[n] - other[n]).max()) for n in first) > 1e-5
-    logits = model.apply(params, causal.convert_to_jax_batch(_problem()))
+    logits = model.apply(params, guide.convert_to_jax_batch(_problem()))
     assert logits["parent_set_logits"].shape == (4, 4)
 
 
 @pytest.mark.slow
 def test_the_raw_model_learns_and_knows_no_order_of_variables_or_rows():
-    config = causal.SurrogateTrainingConfig(
+    config = guide.SurrogateTrainingConfig(
         model="raw", model_rows=40, model_hidden_dim=8, model_n_layers=1
     )
-    model = causal.create_parent_set_model(config)
+    model = guide.create_parent_set_model(config)
     optimizer = optax.adam(0.01)
-    step = causal.create_jax_surrogate_train_step(
-        model, optimizer, causal.kl_divergence_loss
+    step = guide.create_jax_surrogate_train_step(
+        model, optimizer, guide.kl_divergence_loss
     )
     params = model.init(jax.random.key(0))
     state, losses = optimizer.init(params), []
-    b = causal.convert_to_jax_batch(_problem())
+    b = guide.convert_to_jax_batch(_problem())
     for _ in range(12):
         params, state, metrics = step(
             params, state, b.parent_sets, b.variable_orders, b.target_variables,
@@ -174,19 +173,19 @@ def test_the_raw_model_learns_and_knows_no_order_of_variables_or_rows():
 
 @pytest.mark.thorough
 def test_what_cannot_be_compiled_runs_and_says_so_once():
-    model = causal.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 0})
+    model = guide.create_parent_set_model({"model_hidden_dim": 4, "model_n_layers": 0})
     optimizer = optax.sgd(0.1)
 
     def branching(logits, probs, sets):
-        loss = causal.kl_divergence_loss_jax(logits, probs, sets)
+        loss = guide.kl_divergence_loss_jax(logits, probs, sets)
         return loss if loss > 0 else -loss
 
-    make = causal.create_adaptive_train_step
+    make = guide.create_adaptive_train_step
     steps = [
         make(model, optimizer, branching),
-        make(model, optimizer, causal.kl_divergence_loss, use_jax_compilation=False),
+        make(model, optimizer, guide.kl_divergence_loss, use_jax_compilation=False),
     ]
-    b = causal.convert_to_jax_batch(_problem())
+    b = guide.convert_to_jax_batch(_problem())
     losses, metrics = [], {}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -207,14 +206,14 @@ def test_what_cannot_be_compiled_runs_and_says_so_once():
 
 @pytest.mark.slow
 def test_progressive_learning_compiles_once():
-    config = causal.SurrogateTrainingConfig(
+    config = guide.SurrogateTrainingConfig(
         model_hidden_dim=4, model_n_layers=0, batch_size=3, max_epochs=2
     )
-    params, stages = causal.progressive_learning(
+    params, stages = guide.progressive_learning(
         config, ("easy", "medium"), problems=1, rows=30
     )
     assert [s.difficulty for s in stages] == ["easy", "medium"]
     assert stages[-1].compiles == 1
     assert np.isfinite([s.last_loss for s in stages]).all()
-    before = causal.create_parent_set_model(config).init(jax.random.key(0))
+    before = guide.create_parent_set_model(config).init(jax.random.key(0))
     assert float(jnp.abs(params["row"] - before["row"]).max()) > 1e-4

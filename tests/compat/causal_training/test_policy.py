@@ -9,30 +9,38 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, SizeBudget, causal, compress
-from frugax.causal.learned import Demonstrations, play
-from frugax.causal.learned._board import MOST_SETS, PLACES, Board
-from frugax.causal.learned._experts import expert_demonstrations
-from frugax.causal.learned._features import features, recommended
-from frugax.causal.learned._game import answered
-from frugax.causal.learned._network import initial_weights, log_policy
+from frugax.compat import causal_training as guide
+from frugax.compat.causal_training import (
+    MAX_SETS,
+    PLACES,
+    Board,
+    Demonstrations,
+    apply_answer,
+    board_features,
+    expert_demonstrations,
+    initial_policy_weights,
+    log_policy,
+    play,
+    recommend_place,
+)
 from frugax.errors import BudgetExceededError, CorruptFileError, OutputError
 
 
 def _moments(count, seed=0, worlds=8):
     """Boards of four sets; one world is the truth, and the others are near it."""
     rng = np.random.default_rng(seed)
-    shape = (count, MOST_SETS, PLACES)
+    shape = (count, MAX_SETS, PLACES)
     there = np.zeros(shape, bool)
     there[:, :4] = True
     truth = (rng.standard_normal(shape) * there).astype(np.float32)
     loss = truth[:, None] + rng.standard_normal((count, worlds, *shape[1:]))
-    price = rng.uniform(0.5, 2, (count, MOST_SETS)).astype(np.float32)
+    price = rng.uniform(0.5, 2, (count, MAX_SETS)).astype(np.float32)
     board = Board(
         loss=(loss * there[:, None]).astype(np.float32),
         there=there,
         kept=there.astype(np.float32),
         price=price,
-        cause=rng.integers(0, 2, (count, worlds, MOST_SETS)).astype(np.float32),
+        cause=rng.integers(0, 2, (count, worlds, MAX_SETS)).astype(np.float32),
         visits=np.zeros(shape, np.float32),
         purse=np.full(count, 2.5, np.float32),
         noise=np.full(count, 0.1, np.float32),
@@ -46,13 +54,13 @@ def _weights(seed=1):
     rng = np.random.default_rng(seed)
     return {
         name: w + 0.3 * rng.standard_normal(w.shape).astype(np.float32)
-        for name, w in initial_weights(0, 8).items()
+        for name, w in initial_policy_weights(0, 8).items()
     }
 
 
 def test_features_know_no_unit_no_currency_and_no_order_of_names():
     board = _moments(3).board
-    told = features(board)
+    told = board_features(board)
     other = dataclasses.replace(
         board,
         loss=board.loss * 50 + 7 * board.there[:, None],
@@ -60,9 +68,9 @@ def test_features_know_no_unit_no_currency_and_no_order_of_names():
         price=board.price * 3,
         purse=board.purse * 3,
     )
-    np.testing.assert_allclose(features(other), told, atol=2e-3)
+    np.testing.assert_allclose(board_features(other), told, atol=2e-3)
     order = np.random.default_rng(0).permutation(4)
-    turn = np.concatenate([order, np.arange(4, MOST_SETS)])
+    turn = np.concatenate([order, np.arange(4, MAX_SETS)])
     turned = Board(
         **{
             f.name: getattr(board, f.name).take(
@@ -73,16 +81,16 @@ def test_features_know_no_unit_no_currency_and_no_order_of_names():
             for f in dataclasses.fields(Board)
         }
     )
-    np.testing.assert_allclose(features(turned), told[:, turn], atol=1e-4)
+    np.testing.assert_allclose(board_features(turned), told[:, turn], atol=1e-4)
     log_p = log_policy(_weights(), told, board.playable)
-    same = log_policy(_weights(), features(turned), turned.playable)
+    same = log_policy(_weights(), board_features(turned), turned.playable)
     np.testing.assert_allclose(same[:, :4], log_p[:, turn][:, :4], atol=1e-4)
 
 
 def test_numpy_and_jax_agree_and_only_what_can_be_paid_is_likely():
     board = _moments(4).board
     board = dataclasses.replace(board, purse=np.full(4, 1.0, np.float32))
-    told, can = features(board), board.playable
+    told, can = board_features(board), board.playable
     can[2] |= board.there[2]  # nothing could be paid there
     assert not can[:, :4].all()
     here = log_policy(_weights(), told, can)
@@ -92,7 +100,7 @@ def test_numpy_and_jax_agree_and_only_what_can_be_paid_is_likely():
     np.testing.assert_allclose(
         np.where(can, here, 0), np.where(can, there, 0), atol=1e-4
     )
-    even = log_policy(initial_weights(0, 8), told, can)
+    even = log_policy(initial_policy_weights(0, 8), told, can)
     sets = can.any(2).sum(1)
     np.testing.assert_allclose(even.max((1, 2)), -np.log(sets * PLACES), rtol=1e-5)
 
@@ -100,7 +108,7 @@ def test_numpy_and_jax_agree_and_only_what_can_be_paid_is_likely():
 def test_answers_move_worlds_towards_the_truth_and_cost_their_price():
     moments = _moments(64, worlds=32)
     at = np.full(64, PLACES + 3)
-    after = answered(moments.board, moments.truth, at, np.random.default_rng(0))
+    after = apply_answer(moments.board, moments.truth, at, np.random.default_rng(0))
     off = lambda b: np.abs(b.at(b.loss.mean(1), at) - b.at(moments.truth, at)).mean()
     assert off(after) < 0.15
     assert off(after) < 0.7 * off(moments.board)
@@ -114,7 +122,7 @@ def test_answers_move_worlds_towards_the_truth_and_cost_their_price():
 def test_games_stay_within_the_purse():
     moments = _moments(6)
     rng = np.random.default_rng(0)
-    played = play(initial_weights(0, 8), moments.board, moments.truth, 5, rng)
+    played = play(initial_policy_weights(0, 8), moments.board, moments.truth, 5, rng)
     which = played.action // PLACES
     price = np.take_along_axis(moments.board.price, which, 1)
     assert ((price * played.alive).sum(1) <= moments.board.purse + 1e-4).all()
@@ -122,7 +130,7 @@ def test_games_stay_within_the_purse():
     assert played.alive.any(1).all()
     # Two games of one policy from one moment differ by chance only.
     again = play(
-        initial_weights(0, 8),
+        initial_policy_weights(0, 8),
         moments.board,
         moments.truth,
         5,
@@ -131,22 +139,22 @@ def test_games_stay_within_the_purse():
     np.testing.assert_array_equal(again.action, played.action)
     truth = moments.truth.reshape(6, -1)
     best = truth[np.arange(6), moments.choice]
-    now = truth[np.arange(6), recommended(moments.board)] - best
+    now = truth[np.arange(6), recommend_place(moments.board)] - best
     assert played.regret.mean() < now.mean()
 
 
 @pytest.mark.slow
 def test_grpo_learns_within_groups_from_one_program():
-    config = causal.GRPOConfig(
+    config = guide.GRPOConfig(
         group_size=8, interventions_per_state=2, learning_rate=0.02, entropy_coeff=0.0
     )
-    start = causal.create_acquisition_policy(causal.PolicyConfig(hidden_dim=8))
-    trainer = causal.create_grpo_trainer(start, config)
+    start = guide.create_acquisition_policy(guide.PolicyConfig(hidden_dim=8))
+    trainer = guide.create_grpo_trainer(start, config)
     moments = _moments(16)
     rewards: list[float] = []
     update: Any = None
     for index in range(12):
-        batch = causal.collect_grpo_batch(trainer.policy, moments, config, seed=index)
+        batch = guide.collect_grpo_batch(trainer.policy, moments, config, seed=index)
         # Relative to the group, and the group begins at one and the same moment.
         np.testing.assert_allclose(batch.advantage.mean(1), 0, atol=1e-5)
         np.testing.assert_array_equal(batch.told[:, 0, 0], batch.told[:, -1, 0])
@@ -158,7 +166,7 @@ def test_grpo_learns_within_groups_from_one_program():
     assert update.entropy < np.log(4 * PLACES)
     with pytest.raises(BudgetExceededError):
         trainer.update(
-            causal.collect_grpo_batch(
+            guide.collect_grpo_batch(
                 trainer.policy, moments.take(slice(0, 3)), config, seed=0
             )
         )
@@ -166,11 +174,13 @@ def test_grpo_learns_within_groups_from_one_program():
 
 def test_an_expert_is_copied():
     shown = _moments(64)
-    start = causal.create_acquisition_policy(causal.PolicyConfig(hidden_dim=8))
-    cloned, result = causal.clone_expert(start, shown, steps=60, batch_size=32)
+    start = guide.create_acquisition_policy(guide.PolicyConfig(hidden_dim=8))
+    cloned, result = guide.clone_expert(start, shown, steps=60, batch_size=32)
 
     def likely(policy):
-        log_p = log_policy(policy.weights, features(shown.board), shown.board.playable)
+        log_p = log_policy(
+            policy.weights, board_features(shown.board), shown.board.playable
+        )
         return log_p.reshape(64, -1)[np.arange(64), shown.choice].mean()
 
     assert likely(cloned) > likely(start) + 0.5
@@ -178,9 +188,9 @@ def test_an_expert_is_copied():
 
 
 def test_campaigns_take_it_and_files_keep_it(tmp_path):
-    policy = causal.AcquisitionPolicy(_weights())
+    policy = guide.AcquisitionPolicy(_weights())
     policy.save(tmp_path / "policy.fxz")
-    kept = causal.AcquisitionPolicy.load(tmp_path / "policy.fxz")
+    kept = guide.AcquisitionPolicy.load(tmp_path / "policy.fxz")
     seen: list[Any] = []
 
     def watched(outlook, rng):
@@ -200,26 +210,26 @@ def test_campaigns_take_it_and_files_keep_it(tmp_path):
         made.tell(ask, causal.sample(scm, 1, seed=1, intervention=ask.intervention))
     assert 0 < made.spent <= 2.0
     outlook = seen[0]
-    choice = causal.sample_intervention_from_policy(
+    choice = guide.sample_intervention_from_policy(
         policy, outlook, np.random.default_rng(0)
     )
-    log_p = causal.compute_action_log_probability(policy, outlook, choice)
-    entropy = causal.compute_policy_entropy(policy, outlook)
+    log_p = guide.compute_action_log_probability(policy, outlook, choice)
+    entropy = guide.compute_policy_entropy(policy, outlook)
     assert -5 < log_p < 0 < entropy <= np.log(2 * PLACES)
     assert outlook.affordable[choice.point]
-    near = causal.compute_action_log_probability(kept, outlook, choice)
+    near = guide.compute_action_log_probability(kept, outlook, choice)
     assert near == pytest.approx(log_p, abs=0.01)
 
 
 def test_a_file_of_another_kind_is_neither_read_nor_replaced(tmp_path):
-    policy = causal.create_acquisition_policy(causal.PolicyConfig(hidden_dim=8))
+    policy = guide.create_acquisition_policy(guide.PolicyConfig(hidden_dim=8))
     wrong = {**policy.weights, "which": np.ones((2, 2), np.float32)}
     other = tmp_path / "other.fxz"
     compress.save(other, wrong, SizeBudget(max_abs=0))
     mine = tmp_path / "mine.yaml"
     mine.write_text("precious: true")
     with pytest.raises(CorruptFileError, match=r"no policy: weights\['which'\] must"):
-        causal.AcquisitionPolicy.load(other)
+        guide.AcquisitionPolicy.load(other)
     moments = _moments(2)
     for path in (other, mine):
         before = path.read_bytes()
@@ -258,27 +268,27 @@ def test_experts_show_what_they_chose(expert, tmp_path):
     ("make", "said"),
     [
         (
-            lambda: causal.GRPOConfig(group_size=1),
+            lambda: guide.GRPOConfig(group_size=1),
             "group_size must be a whole number >= 2",
         ),
-        (lambda: causal.GRPOConfig(clip_ratio=0), "clip_ratio must be > 0"),
-        (lambda: causal.GRPOConfig(entropy_coeff=-1), "entropy_coeff must be >= 0"),
-        (lambda: causal.PolicyConfig(hidden_dim=0), "hidden_dim must be a whole"),
+        (lambda: guide.GRPOConfig(clip_ratio=0), "clip_ratio must be > 0"),
+        (lambda: guide.GRPOConfig(entropy_coeff=-1), "entropy_coeff must be >= 0"),
+        (lambda: guide.PolicyConfig(hidden_dim=0), "hidden_dim must be a whole"),
         (
-            lambda: causal.AcquisitionPolicy(
+            lambda: guide.AcquisitionPolicy(
                 {n: w * np.nan for n, w in _weights().items()}
             ),
             r"weights\['place'\] has values that are not finite",
         ),
         (
-            lambda: causal.clone_expert(
-                causal.create_acquisition_policy(), _moments(2), learning_rate=np.nan
+            lambda: guide.clone_expert(
+                guide.create_acquisition_policy(), _moments(2), learning_rate=np.nan
             ),
             "learning_rate must be > 0 and finite, got nan",
         ),
         (
-            lambda: causal.clone_expert(
-                causal.create_acquisition_policy(), _moments(2), batch_size=10**9
+            lambda: guide.clone_expert(
+                guide.create_acquisition_policy(), _moments(2), batch_size=10**9
             ),
             "batch_size must be <= 65536",
         ),

@@ -2,19 +2,129 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 
 from frugax import compress
 from frugax.budget import SizeBudget
+from frugax.causal.checks import check_kind, check_whole
 from frugax.causal.policy import Outlook
 from frugax.errors import CorruptFileError
 from frugax.fileio import check_ownership
 
-from .._numbers import check_kind, check_whole
-from ._board import PLACES, board_of, stacked
-from ._features import features
-from ._network import Weights, check_weights, entropy_of, initial_weights, log_policy
+from ._board import FEATURES, PLACES, board_features, board_of, stacked
+
+NEVER = -1e9
+
+# Arrays of NumPy or of JAX, by name.
+PolicyWeights = dict[str, Any]
+
+
+def initial_policy_weights(seed: int, hidden: int) -> PolicyWeights:
+    """PolicyWeights before training: float32, of NumPy. All places are then as likely.
+
+    Args:
+        seed: of the draw.
+        hidden: channels of a place.
+    """
+    rng = np.random.default_rng(seed)
+
+    def dense(rows: int, columns: int) -> np.ndarray:
+        drawn = rng.standard_normal((rows, columns), np.float32)
+        return drawn * np.float32(rows**-0.5)
+
+    zeros = lambda *shape: np.zeros(shape, np.float32)
+    return {
+        "place": dense(FEATURES, hidden),
+        "place_bias": zeros(hidden),
+        "beside": dense(hidden, hidden),
+        "set": dense(2 * hidden, hidden) * np.float32(0.5),
+        "board": dense(2 * hidden, hidden) * np.float32(0.5),
+        "beside_bias": zeros(hidden),
+        "where": zeros(hidden, 1),  # logits of places
+        "which": zeros(2 * hidden, 1),  # logits of sets
+    }
+
+
+def check_weights(weights: PolicyWeights) -> None:
+    """Refuse arrays that are no weights of such a network.
+
+    Raises:
+        ValueError: one is missing or too much, of another shape, or not finite.
+    """
+    place = np.shape(weights.get("place", 0.0)) if isinstance(weights, dict) else ()
+    expected = initial_policy_weights(0, place[1] if len(place) == 2 else 1)
+    if not isinstance(weights, dict) or weights.keys() != expected.keys():
+        raise ValueError(f"weights must be a dict of {', '.join(expected)}.")
+    for name, like in expected.items():
+        shape = np.shape(weights[name])
+        if shape != like.shape:
+            raise ValueError(
+                f"weights[{name!r}] must have shape {like.shape}, got {shape}."
+            )
+        if not np.isfinite(weights[name]).all():
+            raise ValueError(
+                f"weights[{name!r}] has values that are not finite: training went "
+                "astray, perhaps with too large a learning rate."
+            )
+
+
+def log_policy(weights: PolicyWeights, told: Any, playable: Any, xp: Any = np) -> Any:
+    """Log-probability of each place; the sum over a board is 1.
+
+    Args:
+        weights: from `initial_policy_weights`, or trained.
+        told: from `features` [boards, sets, places, features].
+        playable: which places may be chosen [boards, sets, places].
+        xp: `numpy` or `jax.numpy`.
+
+    Returns:
+        [boards, sets, places]: that of the set, plus that of the place given the set.
+    """
+    mask = playable[..., None]
+    x = _gelu(told @ weights["place"] + weights["place_bias"][None, None, None], xp)
+    of_set = _pooled(x, mask, 2, xp)
+    of_board = _pooled(x.reshape(len(x), -1, x.shape[-1]), _flat(mask), 1, xp)
+    x = x @ weights["beside"] + (of_set @ weights["set"])[:, :, None]
+    x = x + (of_board @ weights["board"])[:, None, None]
+    x = _gelu(x + weights["beside_bias"][None, None, None], xp)
+    where = xp.where(playable, (x @ weights["where"])[..., 0], NEVER)
+    which = (_pooled(x, mask, 2, xp) @ weights["which"])[..., 0]
+    which = xp.where(playable.any(2), which, NEVER)
+    return _log_softmax(which, xp)[..., None] + _log_softmax(where, xp)
+
+
+def entropy_of(log_p: Any, xp: Any = np) -> Any:
+    """Entropy of each board's choice in nats [boards].
+
+    Args:
+        log_p: from `log_policy`.
+        xp: `numpy` or `jax.numpy`.
+    """
+    log_p = xp.maximum(log_p, -60.0)
+    return -(xp.exp(log_p) * log_p).sum((1, 2))
+
+
+def _pooled(x: Any, mask: Any, axis: int, xp: Any) -> Any:
+    """Mean and greatest over what is there."""
+    count = xp.maximum(mask.sum(axis), 1).astype(x.dtype)
+    mean = xp.where(mask, x, 0.0).sum(axis) / count
+    most = xp.where(mask.any(axis), xp.where(mask, x, NEVER).max(axis), 0.0)
+    return xp.concatenate([mean, most], axis=-1)
+
+
+def _flat(mask: Any) -> Any:
+    return mask.reshape(len(mask), -1, 1)
+
+
+def _log_softmax(x: Any, xp: Any) -> Any:
+    x = x - x.max(-1)[..., None]
+    return x - xp.log(xp.exp(x).sum(-1))[..., None]
+
+
+def _gelu(x: Any, xp: Any) -> Any:
+    return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +168,7 @@ class AcquisitionPolicy:
         greedy: whether it takes the likeliest experiment; else one by chance.
     """
 
-    weights: Weights
+    weights: PolicyWeights
     greedy: bool = True
 
     def __post_init__(self) -> None:
@@ -79,7 +189,7 @@ class AcquisitionPolicy:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file of `frugax.compress`, whole or not at all.
 
-        Weights are kept to 0.05 % of their size, all of them together.
+        PolicyWeights are kept to 0.05 % of their size, all of them together.
 
         Args:
             path: the file; one that is there must hold a policy.
@@ -120,7 +230,7 @@ def create_acquisition_policy(config: PolicyConfig | None = None) -> Acquisition
     """
     config = PolicyConfig() if config is None else config
     check_kind("config", config, PolicyConfig)
-    return AcquisitionPolicy(initial_weights(config.seed, config.hidden_dim))
+    return AcquisitionPolicy(initial_policy_weights(config.seed, config.hidden_dim))
 
 
 def sample_intervention_from_policy(
@@ -171,5 +281,5 @@ def _asked(
     """Log-probabilities of all places, in one row, and the points they stand for."""
     one = board_of(outlook)
     board = stacked([one])
-    log_p = log_policy(policy.weights, features(board), board.playable)
+    log_p = log_policy(policy.weights, board_features(board), board.playable)
     return log_p.reshape(-1), one.point
