@@ -116,8 +116,8 @@ def planned(name: str, limit_bytes: int) -> Planned:
     try:
         plan = remat.plan(
             net(name).loss,
-            net(name).shapes,
             MemoryBudget(limit_bytes=limit_bytes),
+            example_args=net(name).shapes,
             cache=False,
         )
     except InfeasibleBudgetError as e:

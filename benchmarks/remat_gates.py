@@ -99,7 +99,7 @@ def under_each_gate(name: str, share: float) -> dict[str, Built]:
 def _convolutions_as_they_are() -> contextlib.AbstractContextManager[Any]:
     """Branches without the rewriting that makes convolutions in them fast."""
     as_it_is = lambda graph, **_: graph
-    return mock.patch("frugax.remat._execute.with_fast_convolutions", as_it_is)
+    return mock.patch("frugax.remat.rewrite._backward.use_fast_convolutions", as_it_is)
 
 
 def same_memory(name: str, built: dict[str, Built]) -> dict[str, Any]:

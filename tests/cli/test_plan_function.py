@@ -41,7 +41,7 @@ def step():
 
         return one
 
-    whole = remat.Program(build=build, args=shapes(), donate_argnums=(0,))
+    whole = remat.EnclosingProgram(build=build, args=shapes(), donate_argnums=(0,))
     return {"loss": loss, "example_args": shapes(), "within": whole}
 
 

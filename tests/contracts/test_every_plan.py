@@ -113,7 +113,9 @@ def _distributed(limit):
 _LESS = lambda limit: float(np.nextafter(limit, 0))
 ROOMS = {
     "remat": Room(
-        lambda n: fx.remat.plan(_loss, _EXAMPLES, fx.MemoryBudget(limit_bytes=int(n))),
+        lambda n: fx.remat.plan(
+            _loss, fx.MemoryBudget(limit_bytes=int(n)), example_args=_EXAMPLES
+        ),
         enough=2**20,
         too_little=100,
         # What is needed has been measured; that nothing less would do is not proved.

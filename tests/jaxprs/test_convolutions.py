@@ -19,7 +19,7 @@ def normal(shape, dtype, seed):
 
 
 def fast(fn, *args, everywhere=False):
-    graph = jaxprs.with_fast_convolutions(jaxprs.trace(fn, args), everywhere=everywhere)
+    graph = jaxprs.use_fast_convolutions(jaxprs.trace(fn, args), everywhere=everywhere)
     run = graph.run(graph.eqns, graph.inputs, graph.outputs)
     return lambda *xs: jax.tree.unflatten(graph.out_tree, run(*graph.const_values, *xs))
 
@@ -171,12 +171,12 @@ def test_convolutions_in_loops_and_branches_are_replaced_and_no_others(where):
 
     graph = jaxprs.trace(fn, (X, W))
     before = names(graph.jaxpr)
-    after = names(jaxprs.with_fast_convolutions(graph).jaxpr)
+    after = names(jaxprs.use_fast_convolutions(graph).jaxpr)
     outside = 1 + (where == "checkpoint")
     assert before.count("conv_general_dilated") == outside + 1
     assert after.count("conv_general_dilated") == outside
     assert after.count("fast_convolution") == 1
-    every = names(jaxprs.with_fast_convolutions(graph, everywhere=True).jaxpr)
+    every = names(jaxprs.use_fast_convolutions(graph, everywhere=True).jaxpr)
     assert every.count("fast_convolution") == outside + 1
 
 
@@ -187,8 +187,8 @@ def test_outside_of_loops_only_groups_of_several_channels_are(groups, made, repl
     kernel = jnp.ones((3, 3, 4 // groups, made))
     pull = jax.grad(lambda x, w: conv(x, w, groups).sum(), (0, 1))
     for fn, count in ((lambda x, w: conv(x, w, groups), 1), (pull, 2)):
-        graph = jaxprs.with_fast_convolutions(jaxprs.trace(fn, (X, kernel)))
-        found = names(jaxprs.without_dead_code(graph.jaxpr, [True] * count)[0])
+        graph = jaxprs.use_fast_convolutions(jaxprs.trace(fn, (X, kernel)))
+        found = names(jaxprs.remove_dead_code(graph.jaxpr, [True] * count)[0])
         assert found.count("fast_convolution") == count * replaced
 
 
@@ -197,26 +197,26 @@ def test_outside_of_loops_those_that_make_data_wider_are():
     down = lambda x, w: lax.conv_general_dilated(x, w, (2, 2), "SAME", None, None, NHWC)
     kernel = lambda fn: lambda x, w: jax.grad(lambda w: fn(x, w).sum())(w)
     for fn, count in ((up, 1), (kernel(up), 1), (down, 0), (kernel(down), 0)):
-        graph = jaxprs.with_fast_convolutions(jaxprs.trace(fn, (X, W)))
-        live, _ = jaxprs.without_dead_code(graph.jaxpr, [True])
+        graph = jaxprs.use_fast_convolutions(jaxprs.trace(fn, (X, W)))
+        live, _ = jaxprs.remove_dead_code(graph.jaxpr, [True])
         assert names(live).count("fast_convolution") == count
 
 
 def test_a_program_without_convolutions_in_loops_stays_as_it_is():
     loop = lambda x: lax.scan(lambda c, _: (jnp.tanh(c), None), x, length=3)[0]
     graph = jaxprs.trace(lambda x, w: loop(conv(x, w)), (X, W))
-    after = jaxprs.with_fast_convolutions(graph)
+    after = jaxprs.use_fast_convolutions(graph)
     assert all(a is b for a, b in zip(graph.eqns, after.eqns, strict=True))
 
 
 def test_what_is_replaced_counts_as_before():
     graph = jaxprs.trace(lambda x, w: conv(x, w, 2), (X, jnp.ones((3, 3, 2, 6))))
-    (before,), (after,) = graph.eqns, jaxprs.with_fast_convolutions(graph).eqns
+    (before,), (after,) = graph.eqns, jaxprs.use_fast_convolutions(graph).eqns
     assert after.primitive.name == "fast_convolution"
     assert jaxprs.flops_of(after) == jaxprs.flops_of(before) > 0
     assert jaxprs.is_heavy(after)
     assert jaxprs.has_convolution(after)
-    assert jaxprs.count_heavy(jaxprs.with_fast_convolutions(graph).jaxpr) == 1
+    assert jaxprs.count_heavy(jaxprs.use_fast_convolutions(graph).jaxpr) == 1
 
 
 def layouts(compiled):

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax import measure
-from frugax.remat import Inside, Piece, Segment
-from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._body import Body, read_body
-from frugax.remat._rewrite import with_insides
+from frugax.remat import BodyPlan, Chunk, Segment
+from frugax.remat.rewrite import (
+    RematGraph,
+    build_value_and_grad,
+    rewrite_loops,
+    trace_loss,
+)
 
 
 def assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
@@ -36,22 +39,22 @@ def plain_bytes(loss: Callable[..., Any], args: Sequence[Any]) -> int:
 
 
 def only_inside(
-    loss: Callable[..., Any], args: Sequence[Any], insides: Sequence[Inside]
+    loss: Callable[..., Any], args: Sequence[Any], insides: Sequence[BodyPlan]
 ) -> Callable[..., Any]:
     """The loss and its gradients, where all that is done again is inside operations."""
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     keep = Segment(
         start=0,
-        stop=len(with_insides(body, insides).eqns),
+        stop=len(rewrite_loops(body, insides).eqns),
         gate=None,
         saved_bytes=0,
         recomputed_flops=0,
     )
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
-    return planned_value_and_grad(loss, (keep,), tuple(insides), mark, **how)
+    return build_value_and_grad(loss, (keep,), tuple(insides), mark, **how)
 
 
-def again(body: Body, *kept: int) -> tuple[Piece, ...]:
+def again(body: RematGraph, *kept: int) -> tuple[Chunk, ...]:
     """Everything in the body of a loop or in a branch again, but for these."""
-    return (Piece(0, len(body.eqns), kept),)
+    return (Chunk(0, len(body.eqns), kept),)

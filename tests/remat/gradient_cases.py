@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._body import read_body
-from frugax.remat._fit import segments_of
-from frugax.remat._ladder import ladder
+from frugax.remat.rewrite import build_value_and_grad, trace_loss
+from frugax.remat.solver import build_segments, list_candidates
 
 KEY = jax.random.key(0)
 
@@ -177,11 +175,11 @@ def regated(segment, gate):
 
 def tightest(loss, args, *, argnums=0, has_aux=False, gate=None):
     """The draft that recomputes most, as a function, and its segments."""
-    body = read_body(loss, args, argnums, has_aux=has_aux)
-    rung = ladder(body)[-1]
-    segments = segments_of(rung, jax.default_backend())
+    body = trace_loss(loss, args, argnums, has_aux=has_aux)
+    rung = list_candidates(body)[-1]
+    segments = build_segments(rung, jax.default_backend())
     if gate:
         segments = tuple(regated(s, gate) for s in segments)
     mark = body.graph.fingerprint
     how = {"argnums": argnums, "has_aux": has_aux}
-    return planned_value_and_grad(loss, segments, rung.insides, mark, **how), segments
+    return build_value_and_grad(loss, segments, rung.insides, mark, **how), segments

@@ -20,11 +20,9 @@ from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from frugax.jaxprs import bytes_of, flops_of, is_heavy
-from frugax.remat._body import Body, read_body
-from frugax.remat._fit import segments_of
-from frugax.remat._ladder import ladder
-from frugax.remat._needs import backward_needs
-from frugax.remat._plan import Segment
+from frugax.remat import Segment
+from frugax.remat.rewrite import RematGraph, trace_loss
+from frugax.remat.solver import build_segments, find_residuals, list_candidates
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,12 +80,12 @@ class Machine:
         return tuple(found)
 
 
-def machine_of(body: Body) -> Machine:
+def machine_of(body: RematGraph) -> Machine:
     """The machine that runs this loss; every operation of it must make one value."""
     needs = dict(
         zip(
             map(id, body.graph.eqns),
-            backward_needs(body.graph, body.active),
+            find_residuals(body.graph, body.active),
             strict=True,
         )
     )
@@ -115,9 +113,9 @@ def planned(
     loss: Callable[..., Any], args: Sequence[Any]
 ) -> tuple[Machine, list[tuple[int, int]]]:
     """The machine for a loss, and (peak bytes, flops done again) of our plans on it."""
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     machine = machine_of(body)
-    plans = [segments_of(rung, "cpu") for rung in ladder(body)]
+    plans = [build_segments(rung, "cpu") for rung in list_candidates(body)]
     return machine, [cost_of(machine, schedule_of(machine, p)) for p in plans]
 
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from frugax.remat._body import read_body
-from frugax.remat._rewrite import bodies_of
+from frugax.remat.rewrite import loop_bodies, trace_loss
 
 KEY = jax.random.key(0)
 
@@ -150,7 +149,7 @@ every_model = pytest.mark.parametrize(
 
 def body_of(model):
     loss, args = model()
-    return read_body(loss, args, 0, has_aux=False)
+    return trace_loss(loss, args, 0, has_aux=False)
 
 
 def scans_of(body):
@@ -158,5 +157,5 @@ def scans_of(body):
 
 
 def rounds_of(body, place):
-    (inner,) = bodies_of(body.graph.eqns[place], body)
+    (inner,) = loop_bodies(body.graph.eqns[place], body)
     return inner

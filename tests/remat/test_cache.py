@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from frugax import MemoryBudget, remat
-from frugax.remat import _cache
-from frugax.remat._cache import load_plan, plan_key, recall, store_plan
+from frugax.remat import _plan_cache
+from frugax.remat._plan_cache import load_plan, plan_key, recall, store_plan
 
 BUDGET = MemoryBudget("800KiB")
 PROGRAM = """
@@ -53,7 +53,7 @@ def same():
 def test_the_key_is_the_same_in_every_process():
     code = PROGRAM + (
         "from frugax import MemoryBudget\n"
-        "from frugax.remat._cache import plan_key\n"
+        "from frugax.remat._plan_cache import plan_key\n"
         "print(plan_key(loss, args, MemoryBudget('1MiB')))\n"
     )
     keys = {
@@ -108,7 +108,7 @@ def test_what_was_asked_for_is_in_the_key(change):
 def test_the_program_around_it_is_in_the_key():
     def whole(rate, *donated):
         step = lambda grad: lambda w, x: w - rate * grad(w, x)[1]
-        return remat.Program(build=step, args=ARGS, donate_argnums=donated)
+        return remat.EnclosingProgram(build=step, args=ARGS, donate_argnums=donated)
 
     programs = [None, whole(0.1), whole(0.2), whole(0.1, 0)]
     keys = {plan_key(sums(), ARGS, BUDGET, within=p) for p in programs}
@@ -132,7 +132,7 @@ def test_what_steers_the_compiler_is_in_the_key(same, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert plan_key(sums(), ARGS, BUDGET) != same
     monkeypatch.undo()
-    monkeypatch.setattr(_cache, "_planner", lambda: "another planner")
+    monkeypatch.setattr(_plan_cache, "_planner", lambda: "another planner")
     assert plan_key(sums(), ARGS, BUDGET) != same
 
 
@@ -150,7 +150,7 @@ def test_what_is_known_only_inside_a_jit_has_no_key():
 
 @pytest.fixture(scope="module")
 def plan():
-    return remat.plan(sums(), ARGS, MemoryBudget("1MiB"))
+    return remat.plan(sums(), MemoryBudget("1MiB"), example_args=ARGS)
 
 
 def test_a_kept_plan_comes_back_the_same(plan, tmp_path):
@@ -197,7 +197,7 @@ def test_plans_not_used_for_longest_are_dropped(plan, tmp_path, monkeypatch):
         os.utime(tmp_path / f"{key}.json", (i, i))
     load_plan("a", tmp_path)  # used now, so b is the oldest
     size = (tmp_path / "a.json").stat().st_size
-    monkeypatch.setattr(_cache, "_MOST_BYTES", 3 * size)
+    monkeypatch.setattr(_plan_cache, "_MOST_BYTES", 3 * size)
     store_plan("d", plan, tmp_path)
     assert sorted(f.stem for f in tmp_path.iterdir()) == ["a", "c", "d"]
 

@@ -8,11 +8,10 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
-from frugax.remat import Inside, Piece, Redo
-from frugax.remat._body import read_body
-from frugax.remat._insides import levels
-from frugax.remat._ladder import ladder
-from frugax.remat._rewrite import bodies_of
+from frugax.compat import memory_planning
+from frugax.remat import BodyPlan, Chunk, Recompute
+from frugax.remat.rewrite import loop_bodies, trace_loss
+from frugax.remat.solver import list_candidates, list_loop_choices
 
 from .checks import again, assert_same, only_inside, plain_bytes, temp_bytes
 
@@ -85,22 +84,22 @@ def place_of(body, name):
 
 def outer_place(model, name="cond"):
     loss, args = model()
-    return place_of(read_body(loss, args, 0, has_aux=False), name)
+    return place_of(trace_loss(loss, args, 0, has_aux=False), name)
 
 
 def inner_place(model, outer, name, branch=0):
     """Where in the body of the first `outer` the first operation of this name is."""
     loss, args = model()
-    body = read_body(loss, args, 0, has_aux=False)
-    inner = bodies_of(body.graph.eqns[place_of(body, outer)], body)
+    body = trace_loss(loss, args, 0, has_aux=False)
+    inner = loop_bodies(body.graph.eqns[place_of(body, outer)], body)
     return place_of(inner[branch], name)
 
 
 def branches_of(model):
     loss, args = model()
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     place = place_of(body, "cond")
-    return place, bodies_of(body.graph.eqns[place], body)
+    return place, loop_bodies(body.graph.eqns[place], body)
 
 
 @pytest.mark.parametrize("kind", ["all again", "in part", "one of them", "in pieces"])
@@ -109,16 +108,20 @@ def test_gradients_are_those_of_jax_in_each_branch(kind):
     place, (deep, gate, rest) = branches_of(one_of_three)
     half, end = len(deep.eqns) // 2, len(deep.eqns)
     bodies = {
-        "all again": (Redo(again(deep)), Redo(again(gate)), Redo(again(rest))),
-        "in part": (Redo(again(deep, 0)), Redo(), Redo(again(rest))),
-        "one of them": (Redo(), Redo(again(gate, 0, 1)), Redo()),
+        "all again": (
+            Recompute(again(deep)),
+            Recompute(again(gate)),
+            Recompute(again(rest)),
+        ),
+        "in part": (Recompute(again(deep, 0)), Recompute(), Recompute(again(rest))),
+        "one of them": (Recompute(), Recompute(again(gate, 0, 1)), Recompute()),
         "in pieces": (
-            Redo((Piece(0, half, ()), Piece(half, end, (half, end - 1)))),
-            Redo(),
-            Redo(),
+            Recompute((Chunk(0, half, ()), Chunk(half, end, (half, end - 1)))),
+            Recompute(),
+            Recompute(),
         ),
     }[kind]
-    inside = Inside(place, bodies, "cond")
+    inside = BodyPlan(place, bodies, "cond")
     step = jax.jit(only_inside(loss, (ws, x, jnp.int32(0)), (inside,)))
     # -1 and 7 are no branches: JAX takes the nearest.
     for which in (-1, 0, 1, 2, 7):
@@ -130,8 +133,8 @@ def test_a_loop_in_a_branch_is_chunked():
     loss, (w, xs, _) = around_a_scan()
     cond = outer_place(around_a_scan)
     scan = inner_place(around_a_scan, "cond", "scan", branch=1)
-    chunks = Inside(scan, (Redo(rounds=6, together=True),))
-    inside = Inside(cond, (Redo(), Redo(inner=(chunks,))), "cond")
+    chunks = BodyPlan(scan, (Recompute(rounds=6, together=True),))
+    inside = BodyPlan(cond, (Recompute(), Recompute(inner=(chunks,))), "cond")
     step = only_inside(loss, (w, xs, jnp.bool_(True)), (inside,))
     for yes in (True, False):
         args = w, xs, jnp.bool_(yes)
@@ -143,19 +146,19 @@ def test_a_loop_in_a_branch_is_chunked():
 
 def test_a_branch_in_a_loop_keeps_some_of_its_results():
     loss, args = in_a_scan()
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     scan = place_of(body, "scan")
-    (rounds,) = bodies_of(body.graph.eqns[scan], body)
+    (rounds,) = loop_bodies(body.graph.eqns[scan], body)
     cond = place_of(rounds, "cond")
-    deep, _ = bodies_of(rounds.graph.eqns[cond], rounds)
+    deep, _ = loop_bodies(rounds.graph.eqns[cond], rounds)
     names = [e.primitive.name for e in deep.eqns]
     assert names[0] == "dot_general"
     products = [i for i, name in enumerate(names) if name == "dot_general"]
-    some = Inside(cond, (Redo(again(deep, *products)), Redo()), "cond")
+    some = BodyPlan(cond, (Recompute(again(deep, *products)), Recompute()), "cond")
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     plain = jax.value_and_grad(loss)
-    part = only_inside(loss, args, (Inside(scan, (Redo(inner=(some,)),)),))
-    whole = only_inside(loss, args, (Inside(scan, (Redo(again(rounds)),)),))
+    part = only_inside(loss, args, (BodyPlan(scan, (Recompute(inner=(some,)),)),))
+    whole = only_inside(loss, args, (BodyPlan(scan, (Recompute(again(rounds)),)),))
     assert_same(jax.jit(part)(*args), plain(*args))
     needed = [temp_bytes(fn, *args) for fn in (plain, part, whole)]
     assert needed == sorted(set(needed), reverse=True)
@@ -171,11 +174,13 @@ def test_a_cond_that_tells_the_outside_is_left_alone():
         x = lax.switch(which, [loud, lambda x: gated(ws[1], x)], x)
         return jnp.mean(residual(ws[2], x) ** 2)
 
-    body = read_body(loss, one_of_three()[1], 0, has_aux=False)
+    body = trace_loss(loss, one_of_three()[1], 0, has_aux=False)
     cond = place_of(body, "cond")
     assert body.graph.eqns[cond].effects
-    assert all(i.place != cond for level in levels(body) for i in level.insides)
-    for rung in ladder(body):
+    assert all(
+        i.place != cond for level in list_loop_choices(body) for i in level.insides
+    )
+    for rung in list_candidates(body):
         for step, cost in (
             (s, rung.costs.of[s.start, s.stop, s.mode]) for s in rung.draft.steps
         ):
@@ -189,7 +194,7 @@ def test_a_cond_that_tells_the_outside_is_left_alone():
 @pytest.mark.slow
 def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
     loss, args = model()
-    gradient = remat.height_compressed_grad(loss)
+    gradient = memory_planning.height_compressed_grad(loss)
     assert_same(gradient(*args), jax.grad(loss)(*args))
     executor = gradient.last_executor
     assert executor is not None
@@ -217,7 +222,7 @@ def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
 def test_a_budget_is_met_as_xla_measures_it(model, share, extra):
     loss, args = model()
     limit = int(share * plain_bytes(loss, args))
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert 0 < plan.extra_share < extra
@@ -226,7 +231,7 @@ def test_a_budget_is_met_as_xla_measures_it(model, share, extra):
 
 def test_branches_of_a_cond_in_a_loop_are_planned():
     loss, args = in_a_scan()
-    found = levels(read_body(loss, args, 0, has_aux=False))
+    found = list_loop_choices(trace_loss(loss, args, 0, has_aux=False))
     inner = [
         piece.kept
         for level in found
@@ -240,20 +245,26 @@ def test_branches_of_a_cond_in_a_loop_are_planned():
 
 
 @pytest.mark.parametrize(
-    "bodies", [(), (Redo(),) * 2, (Redo(),) * 4, (Redo((Piece(0, 99, ()),)),) * 3]
+    "bodies",
+    [(), (Recompute(),) * 2, (Recompute(),) * 4, (Recompute((Chunk(0, 99, ()),)),) * 3],
 )
 def test_a_damaged_choice_is_refused(bodies):
     loss, args = one_of_three()
     place = outer_place(one_of_three)
     with pytest.raises(ValueError, match=r"a damaged plan: .* remat\.plan"):
-        only_inside(loss, args, (Inside(place, bodies, "cond"),))(*args)
+        only_inside(loss, args, (BodyPlan(place, bodies, "cond"),))(*args)
 
 
 def test_a_plan_with_branches_goes_through_json():
     loss, args = in_a_row()
-    plan = remat.plan(loss, args, MemoryBudget("1GiB"))
-    branches = Inside(
-        3, (Redo((Piece(0, 2, (1,)),)), Redo(inner=(Inside(2, (Redo(),)),))), "cond"
+    plan = remat.plan(loss, MemoryBudget("1GiB"), example_args=args)
+    branches = BodyPlan(
+        3,
+        (
+            Recompute((Chunk(0, 2, (1,)),)),
+            Recompute(inner=(BodyPlan(2, (Recompute(),)),)),
+        ),
+        "cond",
     )
     plan = dataclasses.replace(plan, insides=(branches,))
     again = remat.RematPlan.from_json(plan.to_json())

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from frugax import MemoryBudget, remat
-from frugax.remat._body import read_body
 from frugax.remat._explain import describe
+from frugax.remat.rewrite import trace_loss
 
 
 def f32(*shape):
@@ -46,11 +46,11 @@ def plan():
 
 
 def test_the_costly_operations_come_first():
-    eqns = read_body(loss, ARGS, 0, has_aux=False).eqns
+    eqns = trace_loss(loss, ARGS, 0, has_aux=False).eqns
     assert describe(eqns[:4]) == "dot_general x2, tanh x2"
     assert describe(eqns[:1]) == "dot_general"
     many = lambda x: jnp.sum(jnp.exp(jnp.sin(jnp.cos(jnp.tan(x @ x)) ** 2)) / 2 + x)
-    eqns = read_body(many, (f32(2, 2),), 0, has_aux=False).eqns
+    eqns = trace_loss(many, (f32(2, 2),), 0, has_aux=False).eqns
     assert describe(eqns).startswith("dot_general, ")
     assert describe(eqns).endswith(f"{len(eqns) - 2} more")
     assert describe([]) == ""
@@ -103,7 +103,7 @@ def test_the_segment_where_the_peak_is_is_named(plan):
 
 
 def test_a_plan_that_keeps_everything_says_so():
-    plan = remat.plan(loss, ARGS, MemoryBudget("1GiB"))
+    plan = remat.plan(loss, MemoryBudget("1GiB"), example_args=ARGS)
     assert "everything is kept" in plan.explain()
 
 
@@ -113,6 +113,6 @@ def test_scans_are_told():
         return jnp.sum(jax.lax.scan(one, jnp.zeros(xs.shape[1:]), xs)[0])
 
     args = (f32(32, 32), f32(64, 16, 32))
-    plan = remat.plan(rounds, args, MemoryBudget("100KiB"))
+    plan = remat.plan(rounds, MemoryBudget("100KiB"), example_args=args)
     assert plan.insides
     assert "scan at 1: " in plan.explain()

@@ -7,7 +7,8 @@ import pytest
 from jax import lax
 
 from frugax import jaxprs, remat
-from frugax.remat._needs import active_variables, backward_needs
+from frugax.remat.rewrite import active_variables
+from frugax.remat.solver import find_residuals
 from tiers import mostly_thorough
 
 KEY = jax.random.key(0)
@@ -176,7 +177,7 @@ def test_a_rule_of_the_users_is_kept():
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_the_way_back_needs_data_and_kernel_and_nothing_hidden(everywhere):
     graph = jaxprs.trace(lambda x, w: conv(x, w), (X, W[0]))
-    graph = jaxprs.with_fast_convolutions(graph, everywhere=everywhere)
-    (needs,) = backward_needs(graph, active_variables(graph, graph.args, graph.outputs))
+    graph = jaxprs.use_fast_convolutions(graph, everywhere=everywhere)
+    (needs,) = find_residuals(graph, active_variables(graph, graph.args, graph.outputs))
     assert needs.variables == frozenset(graph.args)
     assert needs.hidden_bytes == 0

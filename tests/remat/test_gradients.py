@@ -13,11 +13,8 @@ from jax.experimental import io_callback
 from frugax import MemoryBudget, remat
 from frugax.jaxprs import flops, shape_of
 from frugax.remat import Segment
-from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._body import read_body
-from frugax.remat._fit import segments_of
-from frugax.remat._gates import Gate
-from frugax.remat._ladder import ladder
+from frugax.remat.rewrite import Gate, build_value_and_grad, trace_loss
+from frugax.remat.solver import build_segments, list_candidates
 from tiers import mostly_thorough
 
 from .checks import assert_same, plain_bytes, temp_bytes
@@ -89,7 +86,7 @@ GATES: tuple[Gate, ...] = ("cond", "select", "barrier")
 
 def whole_again(loss, args, *, gate: Gate = "cond", kept=()):
     """Everything done again as one segment, but for `kept`; and its body."""
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     segment = Segment(
         start=0,
         stop=len(body.eqns),
@@ -100,7 +97,7 @@ def whole_again(loss, args, *, gate: Gate = "cond", kept=()):
     )
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
-    return planned_value_and_grad(loss, (segment,), (), mark, **how), body
+    return build_value_and_grad(loss, (segment,), (), mark, **how), body
 
 
 def chain(depth=6, dtype=jnp.float32, rows=256):
@@ -116,7 +113,7 @@ def chain(depth=6, dtype=jnp.float32, rows=256):
 
 def half_of(loss, args):
     limit = plain_bytes(loss, args) // 2
-    return remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    return remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
 
 
 # Few bits: as many roundings by half a unit in the last place as there are operations
@@ -142,7 +139,7 @@ def test_other_precisions_are_planned_too(dtype, tolerance):
         loss, args = chain(dtype=jnp.dtype(dtype))
         # XLA on CPU computes with few bits in f32, in buffers of its own.
         limit = int(0.75 * plain_bytes(loss, args))
-        plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+        plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
         step = remat.apply(loss, plan)
         assert plan.extra_flops > 0
         assert temp_bytes(step, *args) == plan.predicted <= limit
@@ -244,7 +241,7 @@ def test_vmap_inside_the_loss_is_planned():
     one, (ws, x) = chain()
     loss = lambda ws, x: jax.vmap(lambda x: one(ws, x))(x.reshape(4, 64, 32)).mean()
     limit = int(0.6 * plain_bytes(loss, (ws, x)))
-    plan = remat.plan(loss, (ws, x), MemoryBudget(limit_bytes=limit))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=(ws, x))
     step = remat.apply(loss, plan)
     assert temp_bytes(step, ws, x) == plan.predicted <= limit
     assert_same(step(ws, x), jax.value_and_grad(loss)(ws, x))
@@ -302,19 +299,19 @@ def test_ordered_effects_happen_once(kind):
         return jnp.mean(x**2)
 
     _, args = chain()
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     (loud,) = [i for i, e in enumerate(body.eqns) if e.effects]
-    rungs = ladder(body)
+    rungs = list_candidates(body)
     assert len(rungs) > 2
     want = jax.jit(jax.value_and_grad(loss))(*args)
     for rung in (rungs[1], rungs[-1]):
-        segments = segments_of(rung, jax.default_backend())
+        segments = build_segments(rung, jax.default_backend())
         assert any(s.gate for s in segments)
         assert not any(s.gate and s.start <= loud < s.stop for s in segments)
         again = [(c, k) for k, c in rung.costs.of.items() if k[2]]
         assert all(c.possible != (k[0] <= loud < k[1]) for c, k in again)
         mark, how = body.graph.fingerprint, {"argnums": 0, "has_aux": False}
-        step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
+        step = build_value_and_grad(loss, segments, rung.insides, mark, **how)
         jax.effects_barrier()
         told.clear()
         got = jax.jit(step)(*args)
@@ -332,9 +329,9 @@ def test_random_bits_are_made_again_from_their_keys():
 
     _, (ws, x) = chain()
     args = (ws, x, jax.random.key(3))
-    body = read_body(loss, args, 0, has_aux=False)
-    rung = ladder(body)[-1]
-    segments = segments_of(rung, "cpu")
+    body = trace_loss(loss, args, 0, has_aux=False)
+    rung = list_candidates(body)[-1]
+    segments = build_segments(rung, "cpu")
     names = [e.primitive.name for e in body.eqns]
     assert names.count("random_bits") == 6
     masks = {v for e in body.eqns for v in e.outvars if shape_of(v).dtype == jnp.bool_}
@@ -345,7 +342,7 @@ def test_random_bits_are_made_again_from_their_keys():
     assert not kept & masks
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
-    step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
+    step = build_value_and_grad(loss, segments, rung.insides, mark, **how)
     assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
 
 
@@ -359,7 +356,7 @@ def test_constants_are_given_again_and_not_kept():
         return jnp.mean(x**2)
 
     _, args = chain()
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     iota = [v for v, e in body.free.items() if e.primitive.name == "iota"]
     assert iota  # index grids are free to do again: no plan can keep them
     assert not {*iota, *body.graph.consts} & set(body.defined_at)
@@ -405,13 +402,13 @@ def test_a_kept_result_that_its_own_rule_reads_is_not_made_again():
 def test_what_the_model_does_again_is_what_is_traced(model):
     loss, args = model()[:2]
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
-    body = read_body(loss, args, 0, has_aux=False)
+    body = trace_loss(loss, args, 0, has_aux=False)
     plain = count(jax.value_and_grad(loss))
-    rungs = ladder(body)[1:]
+    rungs = list_candidates(body)[1:]
     for rung in rungs[:: max(len(rungs) // 6, 1)]:
-        segments, mark = segments_of(rung, "cpu"), body.graph.fingerprint
+        segments, mark = build_segments(rung, "cpu"), body.graph.fingerprint
         how = {"argnums": 0, "has_aux": False}
-        step = planned_value_and_grad(loss, segments, rung.insides, mark, **how)
+        step = build_value_and_grad(loss, segments, rung.insides, mark, **how)
         # Gates, and what elementwise rules make again on the way: two hundredths.
         off = count(step) - plain - rung.flops
         assert abs(off) < 0.02 * plain, (rung.flops, segments)

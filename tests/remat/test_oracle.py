@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 import pytest
 
-from frugax.remat._plan import Segment
+from frugax.remat import Segment
 
 from .oracle import (
     Machine,

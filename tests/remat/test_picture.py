@@ -11,7 +11,7 @@ import pytest
 
 from frugax import MemoryBudget, measure, remat
 from frugax.errors import OutputError
-from frugax.remat._draw_blocks import draw_blocks, stretch
+from frugax.remat._block_chart import draw_blocks, stretch
 
 
 def f32(*shape):
@@ -30,12 +30,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def plan():
-    return remat.plan(loss, ARGS, MemoryBudget("800KiB"))
+    return remat.plan(loss, MemoryBudget("800KiB"), example_args=ARGS)
 
 
 @pytest.fixture(scope="module")
 def drawn(plan):
-    return remat.picture(loss, plan, ARGS)
+    return remat.draw_memory(loss, plan, ARGS)
 
 
 def test_both_curves_end_where_xla_does(plan, drawn):
@@ -49,7 +49,7 @@ def test_both_curves_end_where_xla_does(plan, drawn):
 
 def test_total_memory_has_arguments_and_results_below_it(plan, drawn):
     total = dataclasses.replace(plan, budget=MemoryBudget("2MiB", kind="total"))
-    here = remat.picture(loss, total, ARGS).planned
+    here = remat.draw_memory(loss, total, ARGS).planned
     always = 8 * 64 * 64 * 4 * 2 + 512 * 64 * 4 + 4  # weights twice, data, the loss
     assert here.peak_bytes - drawn.planned.peak_bytes == pytest.approx(always, abs=256)
     assert (
@@ -65,9 +65,9 @@ def test_a_whole_step_is_drawn_as_planned():
 
         return step
 
-    whole = remat.Program(build=build, args=ARGS, donate_argnums=(0,))
-    planned = remat.plan(loss, ARGS, MemoryBudget("1MiB"), within=whole)
-    there = remat.picture(loss, planned, ARGS, within=whole)
+    whole = remat.EnclosingProgram(build=build, args=ARGS, donate_argnums=(0,))
+    planned = remat.plan(loss, MemoryBudget("1MiB"), example_args=ARGS, within=whole)
+    there = remat.draw_memory(loss, planned, ARGS, within=whole)
     assert there.planned.measured == planned.predicted
 
 
@@ -76,7 +76,7 @@ def test_a_backend_that_does_not_tell_gets_a_picture_that_says_so(plan, monkeypa
         raise ValueError("this backend does not say")
 
     monkeypatch.setattr(measure, "timeline", refuse)
-    there = remat.picture(loss, plan, ARGS)
+    there = remat.draw_memory(loss, plan, ARGS)
     assert there.planned.counted_on == there.unplanned.counted_on == "traced"
     assert there.planned.measured == plan.predicted  # never scaled to fit the curve
     assert "only XLA's totals are measured" in unescape(there.svg())

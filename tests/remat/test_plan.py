@@ -15,11 +15,12 @@ from frugax import InfeasibleBudgetError, MemoryBudget, measure, remat
 from frugax.budget import Plan, Verdict
 from frugax.errors import RematUndoneError
 from frugax.jaxprs import count_heavy, count_heavy_in_hlo, flops
-from frugax.remat import _execute, _ladder
-from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._body import read_body
-from frugax.remat._fit import segments_of
-from frugax.remat._ladder import ladder
+from frugax.remat import solver
+from frugax.remat.rewrite import build_value_and_grad, trace_loss
+from frugax.remat.solver import (
+    build_segments,
+    list_candidates,
+)
 
 from .checks import assert_same, temp_bytes
 
@@ -48,7 +49,9 @@ def mlp():
 @pytest.fixture(scope="module")
 def half(mlp):
     loss, params, x, plain = mlp
-    return remat.plan(loss, (params, x), MemoryBudget(limit_bytes=plain // 2))
+    return remat.plan(
+        loss, MemoryBudget(limit_bytes=plain // 2), example_args=(params, x)
+    )
 
 
 def test_a_budget_is_met_as_xla_measures_it(mlp, half):
@@ -66,12 +69,12 @@ def test_planning_needs_only_shapes(mlp, half):
     loss, params, x, plain = mlp
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, x))
     budget = MemoryBudget(limit_bytes=plain // 2)
-    assert remat.plan(loss, shapes, budget) == half
+    assert remat.plan(loss, budget, example_args=shapes) == half
 
 
 def test_a_budget_with_room_for_all_recomputes_nothing(mlp):
     loss, params, x, plain = mlp
-    plan = remat.plan(loss, (params, x), MemoryBudget(limit_bytes=plain))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=plain), example_args=(params, x))
     assert plan.segments == ()
     assert plan.extra_flops == 0
     # A quick compilation of the plain program, and one as it will be run.
@@ -91,7 +94,9 @@ def test_recomputed_flops_are_those_of_the_traced_program(mlp, half):
 def test_recomputation_survives_the_compiler(mlp):
     """The canary: it dies when XLA learns to see through a gate."""
     loss, params, x, plain = mlp
-    tight = remat.plan(loss, (params, x), MemoryBudget(limit_bytes=int(0.46 * plain)))
+    tight = remat.plan(
+        loss, MemoryBudget(limit_bytes=int(0.46 * plain)), example_args=(params, x)
+    )
     written, left = [], []
     for fn in (jax.jit(jax.value_and_grad(loss)), remat.apply(loss, tight)):
         written.append(count_heavy(jax.make_jaxpr(fn)(params, x).jaxpr))
@@ -112,8 +117,8 @@ def test_a_plan_holds_inside_a_jit_of_the_users_own(mlp):
 
     plain = temp_bytes(jax.jit(sgd(jax.value_and_grad(loss))), params, x)
     budget = MemoryBudget(limit_bytes=int(0.6 * plain))
-    whole = remat.Program(build=sgd, args=(params, x))
-    plan = remat.plan(loss, (params, x), budget, within=whole)
+    whole = remat.EnclosingProgram(build=sgd, args=(params, x))
+    plan = remat.plan(loss, budget, example_args=(params, x), within=whole)
     planned = jax.jit(sgd(remat.apply(loss, plan)))
     assert temp_bytes(planned, params, x) == plan.predicted <= budget.limit_bytes
     np.testing.assert_allclose(
@@ -148,12 +153,12 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
         return step
 
     state = jax.eval_shape(lambda p: (p, adam.init(p)), params)
-    whole = remat.Program(build=build, args=(state, x), donate_argnums=(0,))
+    whole = remat.EnclosingProgram(build=build, args=(state, x), donate_argnums=(0,))
     jitted = jax.jit(build(jax.value_and_grad(loss)), donate_argnums=0)
     plain = measure.program(jitted.lower(state, x).compile())
     limit = plain.bytes_of(kind) - plain.temp_bytes // 2
     budget = MemoryBudget(limit_bytes=limit, kind=kind)
-    plan = remat.plan(loss, (params, x), budget, within=whole)
+    plan = remat.plan(loss, budget, example_args=(params, x), within=whole)
     assert plan.predicted <= limit
     report = remat.apply(loss, plan).report(params, x, within=whole)
     assert report.spends[0].measured == plan.predicted
@@ -165,10 +170,10 @@ def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind)
     loss, params, x = residual_mlp(depth=3, width=32, batch=128)
     budget = MemoryBudget(limit_bytes=1000, headroom_frac=0.07, kind=kind)
     with pytest.raises(InfeasibleBudgetError) as caught:
-        remat.plan(loss, (params, x), budget)
+        remat.plan(loss, budget, example_args=(params, x))
     needed = int(caught.value.needed)
     enough = dataclasses.replace(budget, limit_bytes=needed)
-    plan = remat.plan(loss, (params, x), enough)
+    plan = remat.plan(loss, enough, example_args=(params, x))
     assert plan.predicted <= enough.usable_bytes
     best = caught.value.best
     assert isinstance(best, remat.RematPlan)
@@ -178,7 +183,7 @@ def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind)
     # For the total there is a limit below which inputs and results alone are more.
     short = dataclasses.replace(budget, limit_bytes=needed // 2)
     with pytest.raises(InfeasibleBudgetError) as again:
-        remat.plan(loss, (params, x), short)
+        remat.plan(loss, short, example_args=(params, x))
     assert again.value.needed == needed
 
 
@@ -199,24 +204,24 @@ def levels_of(segments):
 @pytest.fixture(scope="module")
 def nested():
     loss, args = deep_chain()
-    body = read_body(loss, args, 0, has_aux=False)
-    rungs = ladder(body)
-    of_depth = [levels_of(segments_of(r, "cpu")) for r in rungs]
+    body = trace_loss(loss, args, 0, has_aux=False)
+    rungs = list_candidates(body)
+    of_depth = [levels_of(build_segments(r, "cpu")) for r in rungs]
     flat = rungs[max(i for i, depth in enumerate(of_depth) if depth == 1)]
     return loss, args, body, flat, rungs[-1]
 
 
 def step_of(loss, body, rung):
     mark = body.graph.fingerprint
-    segments = segments_of(rung, jax.default_backend())
+    segments = build_segments(rung, jax.default_backend())
     how = {"argnums": 0, "has_aux": False}
-    return jax.jit(planned_value_and_grad(loss, segments, rung.insides, mark, **how))
+    return jax.jit(build_value_and_grad(loss, segments, rung.insides, mark, **how))
 
 
 @pytest.mark.thorough
 def test_nested_plans_are_truly_smaller_and_still_the_same(nested):
     loss, args, body, flat, tight = nested
-    assert levels_of(segments_of(tight, "cpu")) > 1
+    assert levels_of(build_segments(tight, "cpu")) > 1
     assert tight.draft.peak_bytes < flat.draft.peak_bytes
     needed = [temp_bytes(step_of(loss, body, r), *args) for r in (flat, tight)]
     plain = temp_bytes(jax.jit(jax.value_and_grad(loss)), *args)
@@ -239,8 +244,8 @@ def test_a_nested_plan_does_again_what_it_says(nested):
 
 def test_a_nested_plan_goes_through_json(nested, half):
     _, _, _, _, tight = nested
-    segments = segments_of(tight, "cpu")
-    inside = remat.Inside(3, (remat.Redo((remat.Piece(0, 4, (1, 2)),), 2),))
+    segments = build_segments(tight, "cpu")
+    inside = remat.BodyPlan(3, (remat.Recompute((remat.Chunk(0, 4, (1, 2)),), 2),))
     plan = dataclasses.replace(half, segments=segments, insides=(inside,))
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
@@ -272,7 +277,7 @@ def test_a_transformer_keeps_its_products():
     # Three blocks: what the last one holds while it is turned is much of the whole.
     # Twelve reach half for as little: benchmarks/remat.py.
     limit = int(0.6 * temp_bytes(jax.jit(jax.value_and_grad(loss)), *args))
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert 0 < plan.extra_share < 0.02
@@ -283,18 +288,20 @@ def test_a_transformer_keeps_its_products():
 def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
     loss, params, x, _ = mlp
     open_gate = lambda gate, pull, inputs, cotangents, tied: pull(inputs, cotangents)
-    monkeypatch.setattr(_execute, "through_gate", open_gate)
+    monkeypatch.setattr("frugax.remat.rewrite._backward.through_gate", open_gate)
     # Drafts that redo no product leave nothing to undo.
     product = 2 * x.shape[0] * x.shape[1] ** 2
-    every = _ladder.drafts
+    every = solver.draft_plans
 
     def heavy(body, block_size):
         costs, made = every(body, block_size)
         return costs, [d for d in made if d.flops == 0 or d.flops > product]
 
-    monkeypatch.setattr(_ladder, "drafts", heavy)
+    monkeypatch.setattr("frugax.remat.solver._candidates.draft_plans", heavy)
     with pytest.raises(RematUndoneError, match="merged away"):
-        remat.plan(loss, (params, x), MemoryBudget(limit_bytes=1000), cache=False)
+        remat.plan(
+            loss, MemoryBudget(limit_bytes=1000), example_args=(params, x), cache=False
+        )
 
 
 def test_a_plan_is_hashable_and_goes_through_json(mlp, half):
@@ -334,7 +341,7 @@ BIG = MemoryBudget("1GiB")
 def test_what_cannot_be_traced_cannot_be_planned():
     branches = lambda x: jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
     with pytest.raises(TypeError, match="cannot be planned"):
-        remat.plan(branches, (jnp.ones(3),), BIG)
+        remat.plan(branches, BIG, example_args=(jnp.ones(3),))
 
 
 @pytest.mark.parametrize(
@@ -348,23 +355,25 @@ def test_what_cannot_be_traced_cannot_be_planned():
 )
 def test_what_is_no_loss_is_refused(loss, has_aux, said):
     with pytest.raises(TypeError, match=said):
-        remat.plan(loss, (jnp.ones(3),), BIG, has_aux=has_aux)
+        remat.plan(loss, BIG, example_args=(jnp.ones(3),), has_aux=has_aux)
 
 
 def test_whole_numbers_have_no_gradient():
     with pytest.raises(TypeError, match="int32"):
-        remat.plan(lambda n: n.astype(jnp.float32), (jnp.int32(3),), BIG)
+        remat.plan(lambda n: n.astype(jnp.float32), BIG, example_args=(jnp.int32(3),))
 
 
 def test_a_loss_without_operations_is_planned_too():
-    plan = remat.plan(lambda x: x, (jnp.float32(2),), BIG)
+    plan = remat.plan(lambda x: x, BIG, example_args=(jnp.float32(2),))
     value, grad = remat.apply(lambda x: x, plan)(jnp.float32(2))
     assert (value, grad) == (2, 1)
 
 
 def test_callers_that_check_no_types_are_checked_all_the_same():
     # A process of its own: in this one every call is type-checked before it is made.
-    code = "from frugax import remat\nremat.plan(lambda x: x, (1.0,), '1MiB')"
+    code = (
+        "from frugax import remat\nremat.plan(lambda x: x, '1MiB', example_args=(1.0,))"
+    )
     ran = forked.python(code)
     assert ran.stderr.endswith(
         "TypeError: budget must be a MemoryBudget, such as "
@@ -391,7 +400,7 @@ def test_what_the_loss_only_reports_does_not_stand_in_the_way():
         plain = jax.jit(jax.value_and_grad(loss, has_aux=True))
         limit = int(0.65 * temp_bytes(plain, params, x))
         budget = MemoryBudget(limit_bytes=limit)
-        plan = remat.plan(loss, (params, x), budget, has_aux=True)
+        plan = remat.plan(loss, budget, example_args=(params, x), has_aux=True)
         assert plan.predicted <= limit
         (value, told), grads = remat.apply(loss, plan)(params, x)
         assert_same(((value, told), grads), plain(params, x))
@@ -401,30 +410,34 @@ def test_what_the_loss_only_reports_does_not_stand_in_the_way():
 def test_argnums_that_name_no_argument_are_refused(mlp, argnums):
     loss, params, x, _ = mlp
     with pytest.raises(ValueError, match="argnums must name some of the 2 arguments"):
-        remat.plan(loss, (params, x), MemoryBudget("1GiB"), argnums=argnums)
+        remat.plan(
+            loss, MemoryBudget("1GiB"), example_args=(params, x), argnums=argnums
+        )
 
 
 def test_a_program_around_another_gradient_is_refused(mlp):
     loss, params, x, _ = mlp
     step = lambda grad: lambda params, x: grad(params, x)
-    other = remat.Program(build=step, args=(params, x[:7]))
+    other = remat.EnclosingProgram(build=step, args=(params, x[:7]))
     with pytest.raises(ValueError, match="another loss or other shapes"):
-        remat.plan(loss, (params, x), MemoryBudget("1GiB"), within=other)
+        remat.plan(loss, MemoryBudget("1GiB"), example_args=(params, x), within=other)
     own = lambda grad: jax.value_and_grad(loss)
-    unused = remat.Program(build=own, args=(params, x))
+    unused = remat.EnclosingProgram(build=own, args=(params, x))
     with pytest.raises(ValueError, match="does not call the gradient function"):
-        remat.plan(loss, (params, x), MemoryBudget("1GiB"), within=unused)
+        remat.plan(loss, MemoryBudget("1GiB"), example_args=(params, x), within=unused)
 
 
 def test_a_loss_that_returns_nothing_is_refused():
     with pytest.raises(TypeError, match="must return one real number, got"):
-        remat.plan(lambda x: None, (jnp.ones(3),), MemoryBudget("1GiB"))
+        remat.plan(lambda x: None, MemoryBudget("1GiB"), example_args=(jnp.ones(3),))
 
 
 @pytest.mark.parametrize("change", [{"stop": 99999}, {"start": 3}, {"kept": (4096,)}])
 def test_a_plan_with_a_damaged_segment_is_refused(mlp, change):
     loss, params, x, plain = mlp
-    plan = remat.plan(loss, (params, x), MemoryBudget(limit_bytes=int(0.6 * plain)))
+    plan = remat.plan(
+        loss, MemoryBudget(limit_bytes=int(0.6 * plain)), example_args=(params, x)
+    )
     *rest, last = plan.segments
     segments = (*rest, dataclasses.replace(last, **change))
     damaged = dataclasses.replace(plan, segments=segments)

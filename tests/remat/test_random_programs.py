@@ -13,13 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frugax.jaxprs import scan_split, variables
-from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._body import Body, read_body
-from frugax.remat._fit import segments_of
-from frugax.remat._gates import Gate
-from frugax.remat._ladder import ladder
-from frugax.remat._plan import Segment
+from frugax.jaxprs import split_scan, variables
+from frugax.remat import Segment
+from frugax.remat.rewrite import Gate, RematGraph, build_value_and_grad, trace_loss
+from frugax.remat.solver import build_segments, list_candidates
 
 from .random_programs import Case, random_case
 
@@ -62,7 +59,7 @@ def evaluate(jaxpr: Any, consts: Any, args: Any) -> list[Any]:
 
 def _loop(eqn: Any, values: list[Any]) -> list[Any]:
     body, length = eqn.params["jaxpr"], eqn.params["length"]
-    held, carried = scan_split(eqn)
+    held, carried = split_scan(eqn)
     consts, carry = values[:held], values[held : held + carried]
     rows = range(length)
     made: dict[int, list[Any]] = {}
@@ -81,7 +78,7 @@ def run(step: Any, args: Any) -> Any:
 
 
 def random_segments(
-    body: Body, rng: np.random.Generator, start: int, stop: int, depth: int
+    body: RematGraph, rng: np.random.Generator, start: int, stop: int, depth: int
 ) -> tuple[Segment, ...]:
     """Any plan: kept, done again, done again but for some results, or nested."""
     inner = [c for c in body.cuts if start < c < stop]
@@ -114,8 +111,8 @@ def regated(segment: Segment, gate: Gate) -> Segment:
 
 
 def planned(case: Case, seed: int) -> tuple[Any, tuple[Segment, ...]]:
-    """The case by a plan: every third from the ladder, the others drawn at random."""
-    body = read_body(
+    """The case by a plan: every third from the candidates, the rest drawn at random."""
+    body = trace_loss(
         case.loss, case.args, case.how["argnums"], has_aux=case.how["has_aux"]
     )
     rng = np.random.default_rng(seed)
@@ -123,13 +120,13 @@ def planned(case: Case, seed: int) -> tuple[Any, tuple[Segment, ...]]:
     if seed % 3:
         segments = random_segments(body, rng, 0, len(body.eqns), depth=2)
     else:
-        rungs = ladder(body)
+        rungs = list_candidates(body)
         rung = rungs[-1 - int(rng.integers(0, max(len(rungs) - 1, 1)))]
-        segments, insides = segments_of(rung, "cpu"), rung.insides
+        segments, insides = build_segments(rung, "cpu"), rung.insides
         if rng.random() < 0.5:
             segments = tuple(regated(s, "barrier") for s in segments)
     mark = body.graph.fingerprint
-    return planned_value_and_grad(
+    return build_value_and_grad(
         case.loss, segments, insides, mark, **case.how
     ), segments
 

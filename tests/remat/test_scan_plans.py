@@ -9,10 +9,9 @@ import pytest
 from jax import lax
 
 from frugax import InfeasibleBudgetError, MemoryBudget, jaxprs, remat
-from frugax.remat import Inside, Piece, Redo
-from frugax.remat._body import read_body
-from frugax.remat._insides import levels
-from frugax.remat._ladder import ladder
+from frugax.remat import BodyPlan, Chunk, Recompute
+from frugax.remat.rewrite import trace_loss
+from frugax.remat.solver import list_candidates, list_loop_choices
 
 from .checks import plain_bytes, temp_bytes
 from .scan_cases import (
@@ -31,7 +30,11 @@ from .scan_cases import (
 def planned():
     loss, args = rnn()
     limit = plain_bytes(loss, args) // 4
-    return loss, args, remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    return (
+        loss,
+        args,
+        remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args),
+    )
 
 
 def test_chunks_divide_the_rounds_and_are_near_the_square_root(planned):
@@ -79,13 +82,15 @@ def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
     assert f"scan at {inside.place}: of every {inside.chunk} rounds" in str(plan)
 
 
-_INNER = Inside(4, (Redo((Piece(0, 2, None),), 2, together=True), Redo(rounds=5)))
+_INNER = BodyPlan(
+    4, (Recompute((Chunk(0, 2, None),), 2, together=True), Recompute(rounds=5))
+)
 
 
-_CUT = (Piece(0, 3, (0, 2)), Piece(3, 7, None))
+_CUT = (Chunk(0, 3, (0, 2)), Chunk(3, 7, None))
 
 
-NESTED = Inside(1, (Redo(_CUT, 3, inner=(_INNER,)), Redo()))
+NESTED = BodyPlan(1, (Recompute(_CUT, 3, inner=(_INNER,)), Recompute()))
 
 
 def test_loops_in_loops_go_through_json_and_are_told(planned):
@@ -113,17 +118,21 @@ def test_a_plan_for_scans_fits_no_other_loss(planned):
 
 def test_a_scan_that_fits_stays_as_it_is():
     loss, args = rnn()
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=plain_bytes(loss, args)))
+    plan = remat.plan(
+        loss, MemoryBudget(limit_bytes=plain_bytes(loss, args)), example_args=args
+    )
     assert (plan.insides, plan.segments, plan.extra_flops) == ((), (), 0)
 
 
 def test_a_prime_number_of_rounds_is_never_cut():
-    chunks = [i.chunk for level in levels(body_of(prime)) for i in level.insides]
+    chunks = [
+        i.chunk for level in list_loop_choices(body_of(prime)) for i in level.insides
+    ]
     assert set(chunks) == {1}
 
 
 def test_scans_are_taken_up_one_after_the_other():
-    found = levels(body_of(among_other_operations))
+    found = list_loop_choices(body_of(among_other_operations))
     counts = [len(level.insides) for level in found]
     assert counts == sorted(counts)
     assert set(counts) == {0, 1, 2}
@@ -133,7 +142,7 @@ def test_scans_are_taken_up_one_after_the_other():
 
 @every_model
 def test_each_rung_needs_less_than_the_last_and_costs_more(model):
-    plain, *rungs = ladder(body_of(model))
+    plain, *rungs = list_candidates(body_of(model))
     assert (plain.insides, plain.flops) == ((), 0)
     peaks = [r.draft.peak_bytes for r in rungs]
     again = [r.flops for r in rungs]
@@ -145,21 +154,21 @@ def test_each_rung_needs_less_than_the_last_and_costs_more(model):
 @pytest.mark.parametrize(
     ("place", "redo", "said"),
     [
-        (0, Redo(rounds=4), "operation 0 is .* 4 rounds"),
-        (99, Redo(rounds=4), "operation 99 is missing"),
-        (1, Redo(rounds=7), "operation 1 is scan, .* 7 rounds"),
-        (1, Redo(rounds=0), "operation 1 is scan, .* 0 rounds"),
-        (1, Redo((Piece(0, 2, ()),)), "pieces.* 3 operations"),
-        (1, Redo((Piece(0, 1, ()), Piece(2, 3, ()))), "pieces.* 3 operations"),
-        (1, Redo((Piece(0, 3, (12,)),)), "12"),
-        (1, Redo((Piece(0, 3, (-1,)),)), "-1"),
-        (1, Redo(inner=(Inside(0, (Redo(),)),)), "operation 0 is dot_gen"),
+        (0, Recompute(rounds=4), "operation 0 is .* 4 rounds"),
+        (99, Recompute(rounds=4), "operation 99 is missing"),
+        (1, Recompute(rounds=7), "operation 1 is scan, .* 7 rounds"),
+        (1, Recompute(rounds=0), "operation 1 is scan, .* 0 rounds"),
+        (1, Recompute((Chunk(0, 2, ()),)), "pieces.* 3 operations"),
+        (1, Recompute((Chunk(0, 1, ()), Chunk(2, 3, ()))), "pieces.* 3 operations"),
+        (1, Recompute((Chunk(0, 3, (12,)),)), "12"),
+        (1, Recompute((Chunk(0, 3, (-1,)),)), "-1"),
+        (1, Recompute(inner=(BodyPlan(0, (Recompute(),)),)), "operation 0 is dot_gen"),
     ],
 )
 def test_a_damaged_choice_is_refused(planned, place, redo, said):
     loss, args, plan = planned
     assert plan.insides[0].place == 1
-    wrong = dataclasses.replace(plan, insides=(Inside(place, (redo,)),))
+    wrong = dataclasses.replace(plan, insides=(BodyPlan(place, (redo,)),))
     with pytest.raises(ValueError, match=f"damaged plan: .*{said}.* remat.plan"):
         remat.apply(loss, wrong)(*args)
 
@@ -176,9 +185,9 @@ def test_a_damaged_choice_in_a_file_names_its_place(planned):
 def test_needed_is_exact_with_scans_too():
     loss, args = stacked_layers()
     with pytest.raises(InfeasibleBudgetError, match="batch smaller") as caught:
-        remat.plan(loss, args, MemoryBudget(limit_bytes=1000))
+        remat.plan(loss, MemoryBudget(limit_bytes=1000), example_args=args)
     needed = int(caught.value.needed)
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=needed))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=needed), example_args=args)
     assert plan.predicted <= needed
 
 
@@ -189,7 +198,9 @@ def test_needed_does_not_depend_on_the_limit_with_scans_either():
     needed = set()
     for share in (0.05, 0.25):
         with pytest.raises(InfeasibleBudgetError) as caught:
-            remat.plan(loss, args, MemoryBudget(limit_bytes=int(share * plain)))
+            remat.plan(
+                loss, MemoryBudget(limit_bytes=int(share * plain)), example_args=args
+            )
         needed.add(caught.value.needed)
     assert len(needed) == 1
 
@@ -204,5 +215,5 @@ def test_rounds_that_write_to_the_outside_are_not_done_again():
 
         return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
 
-    body = read_body(loss, rnn()[1], 0, has_aux=False)
-    assert [level.insides for level in levels(body)] == [()]
+    body = trace_loss(loss, rnn()[1], 0, has_aux=False)
+    assert [level.insides for level in list_loop_choices(body)] == [()]

@@ -6,12 +6,10 @@ import pytest
 from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
-from frugax.remat import Inside, Piece, Redo
-from frugax.remat._apply import planned_value_and_grad
-from frugax.remat._fit import segments_of
-from frugax.remat._insides import levels
-from frugax.remat._ladder import ladder
-from frugax.remat._rewrite import with_insides
+from frugax.compat import memory_planning
+from frugax.remat import BodyPlan, Chunk, Recompute
+from frugax.remat.rewrite import build_value_and_grad, rewrite_loops
+from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
 
 from .checks import again, assert_same, only_inside, plain_bytes, temp_bytes
 from .scan_cases import (
@@ -34,17 +32,17 @@ from .scan_cases import (
 def ways_of(body):
     """The kinds of rounds there are, alone and together, in chunks of one or four."""
     every, part, half = again(body), again(body, 0), len(body.eqns) // 2
-    cut = (Piece(0, half, ()), Piece(half, len(body.eqns), None))
+    cut = (Chunk(0, half, ()), Chunk(half, len(body.eqns), None))
     return [
-        (Redo(every),),
-        (Redo(part),),
-        (Redo(cut),),
-        (Redo(rounds=4, together=True),),
-        (Redo(every, 4, together=True),),
-        (Redo(part, 4, together=True),),
-        (Redo(every, 3), Redo()),
-        (Redo(together=True), Redo(part, 2), Redo()),
-        (Redo(), Redo(cut, 2, together=True), Redo(part)),
+        (Recompute(every),),
+        (Recompute(part),),
+        (Recompute(cut),),
+        (Recompute(rounds=4, together=True),),
+        (Recompute(every, 4, together=True),),
+        (Recompute(part, 4, together=True),),
+        (Recompute(every, 3), Recompute()),
+        (Recompute(together=True), Recompute(part, 2), Recompute()),
+        (Recompute(), Recompute(cut, 2, together=True), Recompute(part)),
     ]
 
 
@@ -63,7 +61,7 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
     body = body_of(model)
     (place,) = scans_of(body)
     ways = ways_of(rounds_of(body, place))
-    steps = [only_inside(loss, args, (Inside(place, redos),)) for redos in ways]
+    steps = [only_inside(loss, args, (BodyPlan(place, redos),)) for redos in ways]
     want = jax.value_and_grad(loss)(*args)
     # All in one program: to compile costs most of the time.
     at_once = jax.jit(lambda *args: [step(*args) for step in steps])
@@ -82,14 +80,14 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
     rounds = rounds_of(body, place)
     (inner,) = scans_of(rounds)
     every = again(rounds_of(rounds, inner))
-    chunks = Inside(inner, (Redo(every, 2, together=True), Redo(rounds=3)))
-    every = again(with_insides(rounds, (chunks,)))
+    chunks = BodyPlan(inner, (Recompute(every, 2, together=True), Recompute(rounds=3)))
+    every = again(rewrite_loops(rounds, (chunks,)))
     ways = [
-        Redo(inner=(chunks,)),
-        Redo(every, inner=(chunks,)),
-        Redo(every, 3, together=True, inner=(chunks,)),
+        Recompute(inner=(chunks,)),
+        Recompute(every, inner=(chunks,)),
+        Recompute(every, 3, together=True, inner=(chunks,)),
     ]
-    steps = [only_inside(loss, args, (Inside(place, (way,)),)) for way in ways]
+    steps = [only_inside(loss, args, (BodyPlan(place, (way,)),)) for way in ways]
     want = jax.value_and_grad(loss)(*args)
     for got in jax.jit(lambda *args: [step(*args) for step in steps])(*args):
         assert_same(got, want)
@@ -99,16 +97,16 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
 @pytest.mark.slow
 def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
     loss, args = model()
-    rungs = ladder(body_of(model))[1:]
+    rungs = list_candidates(body_of(model))[1:]
     chosen = {round(i * (len(rungs) - 1) / 2) for i in range(3)}
     assert any(rungs[i].insides for i in chosen)
     mark = body_of(model).graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
     want = jax.value_and_grad(loss)(*args)
     for i in chosen:
-        segments = segments_of(rungs[i], jax.default_backend())
+        segments = build_segments(rungs[i], jax.default_backend())
         insides = rungs[i].insides
-        step = planned_value_and_grad(loss, segments, insides, mark, **how)
+        step = build_value_and_grad(loss, segments, insides, mark, **how)
         assert_same(jax.jit(step)(*args), want)
 
 
@@ -133,7 +131,7 @@ def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
 def test_a_budget_is_met_as_xla_measures_it(model, share):
     loss, args = model()
     limit = int(share * plain_bytes(loss, args))
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     # With JAX 0.12.0.1 segments alone do for this one.
     assert plan.insides or model is among_other_operations
@@ -147,17 +145,17 @@ def inner_flops(loss, args, insides):
     return jaxprs.flops(jax.make_jaxpr(step)(*args).jaxpr)
 
 
-EVERY = (Piece(0, 3, ()),)  # a product, a sum and tanh
+EVERY = (Chunk(0, 3, ()),)  # a product, a sum and tanh
 
 
 @pytest.mark.parametrize(
     ("redos", "rounds"),
     [
-        ((Redo(EVERY),), 60),
-        ((Redo(rounds=5, together=True),), 60),
-        ((Redo(EVERY, 5, together=True),), 120),
-        ((Redo(EVERY, 2), Redo(rounds=3)), 24),
-        ((Redo(together=True), Redo(rounds=4)), 12),
+        ((Recompute(EVERY),), 60),
+        ((Recompute(rounds=5, together=True),), 60),
+        ((Recompute(EVERY, 5, together=True),), 120),
+        ((Recompute(EVERY, 2), Recompute(rounds=3)), 24),
+        ((Recompute(together=True), Recompute(rounds=4)), 12),
     ],
 )
 def test_each_kind_of_round_is_counted(redos, rounds):
@@ -165,7 +163,7 @@ def test_each_kind_of_round_is_counted(redos, rounds):
     cell = lambda h, x: jnp.tanh(h @ w + x)
     once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
     (place,) = scans_of(body_of(rnn))
-    inside = Inside(place, redos)
+    inside = BodyPlan(place, redos)
     more = inner_flops(loss, (w, xs), (inside,)) - inner_flops(loss, (w, xs), ())
     # Besides, each loop's gradient of the weights is added to that of the others.
     loops = 60 // inside.chunk * len(redos)
@@ -180,8 +178,10 @@ def test_results_that_are_kept_lie_between_all_and_nothing():
     names = [e.primitive.name for e in rounds.eqns]
     first = names.index("dot_general")
     # The last product is only added to what the round was given: nobody reads it back.
-    some = only_inside(loss, args, (Inside(place, (Redo(again(rounds, first)),)),))
-    none = only_inside(loss, args, (Inside(place, (Redo(again(rounds)),)),))
+    some = only_inside(
+        loss, args, (BodyPlan(place, (Recompute(again(rounds, first)),)),)
+    )
+    none = only_inside(loss, args, (BodyPlan(place, (Recompute(again(rounds)),)),))
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     steps = [jax.value_and_grad(loss), some, none]
     flops, needed = map(count, steps), [temp_bytes(step, *args) for step in steps]
@@ -199,7 +199,7 @@ def test_what_a_plan_says_it_does_again_is_what_is_traced():
     for model in (rnn, stacked_layers, dropout_from_keys, rnn_inside_layers):
         loss, args = model()
         plain = inner_flops(loss, args, ())
-        for level in levels(body_of(model))[1:]:
+        for level in list_loop_choices(body_of(model))[1:]:
             traced = inner_flops(loss, args, level.insides) - plain
             # Off by elementwise operations, and by what JAX adds for loops in loops.
             off = abs(traced - level.flops)
@@ -212,7 +212,7 @@ def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
     # benchmarks/remat.py measures 0.7 %.
     loss, args = transformer()
     limit = plain_bytes(loss, args) // 2
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     assert plan.predicted <= limit
     assert 0 < plan.extra_share < 0.025
     (inside,) = plan.insides
@@ -236,7 +236,7 @@ def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
     # A twentieth with JAX 0.10.2. With 0.12.0.1 they need two thirds of what they did
     # there to begin with, and as much as there with the plan.
     limit = plain // 14
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=limit))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     assert plan.predicted <= limit
     assert plan.extra_share <= 0.4
 
@@ -244,7 +244,7 @@ def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
 @pytest.mark.thorough
 def test_a_budget_between_two_chunks_is_used(long_rnn):
     loss, args, plain = long_rnn
-    plan = remat.plan(loss, args, MemoryBudget(limit_bytes=plain // 2))
+    plan = remat.plan(loss, MemoryBudget(limit_bytes=plain // 2), example_args=args)
     assert 0.85 * plain / 2 <= plan.predicted <= plain / 2
     # A part of each chunk is done again, the rest is kept.
     ((redone, kept),) = [i.bodies for i in plan.insides]
@@ -255,7 +255,7 @@ def test_a_budget_between_two_chunks_is_used(long_rnn):
 
 def test_a_compressed_gradient_chunks_its_scans():
     loss, args = rnn()
-    gradient = remat.height_compressed_grad(loss)
+    gradient = memory_planning.height_compressed_grad(loss)
     assert_same(gradient(*args), jax.grad(loss)(*args))
     executor = gradient.last_executor
     assert executor is not None

@@ -62,10 +62,10 @@ def plan_function(
     train.use_compile_cache()
     loss, args = asked.pop("loss"), tuple(asked.pop("example_args"))
     with _busy("compiling and measuring plans", progress):
-        plan = remat.plan(loss, args, budget, **asked)
+        plan = remat.plan(loss, budget, example_args=args, **asked)
     console.print(plan.explain(), highlight=False, markup=False, soft_wrap=True)
     with _busy("drawing what is held over time", progress):
-        drawn = remat.picture(loss, plan, args, within=asked.get("within"))
+        drawn = remat.draw_memory(loss, plan, args, within=asked.get("within"))
     width = min(max(console.width, 40), 110)
     console.print()
     console.print(

@@ -29,7 +29,7 @@ _OPENED = _LOOPS_AND_BRANCHES | {
 _Done = dict[tuple[int, bool], tuple[Any, Any]]
 
 
-def with_fast_convolutions(graph: Graph, *, everywhere: bool = False) -> Graph:
+def use_fast_convolutions(graph: Graph, *, everywhere: bool = False) -> Graph:
     """The same program, with convolutions that XLA:CPU runs fast where they stand.
 
     In loops and branches all are replaced. Outside of them XLA:CPU does the same by
@@ -50,9 +50,9 @@ def with_fast_convolutions(graph: Graph, *, everywhere: bool = False) -> Graph:
         >>> from frugax.jaxprs import trace
         >>> conv = lambda x, w: lax.conv(x, w, (1, 1), "SAME")
         >>> graph = trace(conv, (jnp.ones((1, 2, 8, 8)), jnp.ones((2, 2, 3, 3))))
-        >>> [str(e.primitive) for e in with_fast_convolutions(graph).eqns]
+        >>> [str(e.primitive) for e in use_fast_convolutions(graph).eqns]
         ['conv_general_dilated']
-        >>> fast = with_fast_convolutions(graph, everywhere=True)
+        >>> fast = use_fast_convolutions(graph, everywhere=True)
         >>> [str(e.primitive) for e in fast.eqns]
         ['fast_convolution']
     """

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ._graph import shape_of
-from ._jax_internals import Jaxpr, JaxprEqn, jaxprs_in_params, without_dead_code
+from ._jax_internals import Jaxpr, JaxprEqn, jaxprs_in_params, remove_dead_code
 
 # Operations that move or make numbers without computing on them.
 _FREE = frozenset(
@@ -65,7 +65,7 @@ def flops(jaxpr: Jaxpr) -> int:
         >>> flops(jax.make_jaxpr(jnp.dot)(a, b).jaxpr)
         60
     """
-    live, _ = without_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+    live, _ = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
     return sum(flops_of(eqn) for eqn in live.eqns)
 
 
@@ -96,7 +96,7 @@ def count_heavy(jaxpr: Jaxpr) -> int:
     All that is written counts once, in loops and in every branch of a `cond` too: it
     is the number to compare with `count_heavy_in_hlo`.
     """
-    live, _ = without_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+    live, _ = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
     return sum(
         (e.primitive.name in _HEAVY) + sum(count_heavy(j) for j in _bodies(e))
         for e in live.eqns
@@ -117,7 +117,7 @@ def has_convolution(eqn: JaxprEqn) -> bool:
     )
 
 
-def scan_split(eqn: JaxprEqn) -> tuple[int, int]:
+def split_scan(eqn: JaxprEqn) -> tuple[int, int]:
     """How many of a scan's first inputs are constants, and how many after are carried.
 
     Told by the shapes: what is scanned over has one axis more outside than inside. JAX

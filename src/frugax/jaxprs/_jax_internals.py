@@ -24,19 +24,19 @@ __all__ = [
     "Literal",
     "Primitive",
     "Var",
-    "closed",
+    "close",
     "debug_effect",
     "fresh_var",
     "is_tracing",
     "jaxpr_as_fun",
     "jaxprs_in_params",
+    "remove_dead_code",
     "static_names",
     "varying_axes",
-    "without_dead_code",
 ]
 
 
-def closed(jaxpr: Any) -> ClosedJaxpr:
+def close(jaxpr: Any) -> ClosedJaxpr:
     """A program that may be open as one with its constants; JAX 0.12 has one class."""
     if isinstance(jaxpr, ClosedJaxpr):
         return jaxpr
@@ -74,7 +74,7 @@ def varying_axes(value: Any) -> frozenset[str]:
     return frozenset(axes or ())
 
 
-def without_dead_code(
+def remove_dead_code(
     jaxpr: Jaxpr, used_outputs: Sequence[bool]
 ) -> tuple[Jaxpr, list[bool]]:
     """The program without what `used_outputs` do not need, and which inputs remain."""

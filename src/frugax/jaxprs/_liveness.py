@@ -3,7 +3,7 @@
 from ._graph import Graph, bytes_of, variables
 
 
-def alive_bytes(graph: Graph) -> tuple[int, ...]:
+def live_bytes(graph: Graph) -> tuple[int, ...]:
     """Bytes of intermediate results alive while each operation runs.
 
     What it reads and what it makes count; inputs of the program do not.
@@ -11,7 +11,7 @@ def alive_bytes(graph: Graph) -> tuple[int, ...]:
     Example:
         >>> import jax.numpy as jnp
         >>> from frugax.jaxprs import trace
-        >>> alive_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
+        >>> live_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
         (16, 32)
     """
     dies_at: dict[int, list[int]] = {}
@@ -39,4 +39,4 @@ def peak_bytes(graph: Graph) -> int:
         >>> peak_bytes(trace(lambda x: jnp.sin(jnp.cos(x)), (jnp.ones(4),)))
         32
     """
-    return max(alive_bytes(graph), default=0)
+    return max(live_bytes(graph), default=0)

@@ -1,6 +1,6 @@
 """What a compiled program holds and computes, as the compiler itself accounts for it.
 
-Reads: what `jax.jit(f).lower(...).compile()` gives. Gives: one frozen `Program`.
+Reads: what `jax.jit(f).lower(...).compile()` gives. Gives: one frozen `ProgramCosts`.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Compiled(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ProgramCosts:
     """Bytes and flops of one compiled program, on one device.
 
     Attributes:
@@ -72,7 +72,7 @@ class Program:
         return table(["memory", "bytes"], rows)
 
 
-def program(compiled: Compiled) -> Program:
+def program(compiled: Compiled) -> ProgramCosts:
     """Read what a compiled program costs.
 
     `memory_analysis().peak_memory_in_bytes` is left alone on purpose: on CPU it is
@@ -100,7 +100,7 @@ def program(compiled: Compiled) -> Program:
     # Some backends give one dictionary for each computation, some none at all.
     costs: Any = compiled.cost_analysis() or {}
     first: dict[str, float] = costs[0] if isinstance(costs, list) else costs
-    return Program(
+    return ProgramCosts(
         argument_bytes=int(memory.argument_size_in_bytes),
         output_bytes=int(memory.output_size_in_bytes),
         temp_bytes=int(memory.temp_size_in_bytes),

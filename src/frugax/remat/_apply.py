@@ -9,50 +9,9 @@ from jax.core import Tracer
 from frugax.budget import Receipt, Spend
 from frugax.measure import program
 
-from ._body import read_body
-from ._check import check_ranges
-from ._execute import value_and_gradients
-from ._plan import Inside, RematPlan, Segment
-from ._program import Program, compile_program
-from ._rewrite import with_insides
-
-
-def planned_value_and_grad(
-    loss: Callable[..., Any],
-    segments: tuple[Segment, ...],
-    insides: tuple[Inside, ...],
-    fingerprint: str,
-    *,
-    argnums: int | tuple[int, ...],
-    has_aux: bool,
-) -> Callable[..., Any]:
-    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments.
-
-    Raises:
-        ValueError: when called, if the loss or the shapes are not those of the plan.
-    """
-
-    def step(*args: Any) -> tuple[Any, Any]:
-        body = read_body(loss, args, argnums, has_aux=has_aux)
-        if body.graph.fingerprint != fingerprint:
-            raise ValueError(
-                "this plan was made for another loss or other shapes: it is for "
-                f"{fingerprint:.8}, this is {body.graph.fingerprint:.8}. Plan again "
-                "with remat.plan, with these shapes in example_args and in `within`."
-            )
-        if not segments:
-            return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
-        body = with_insides(body, insides)
-        check_ranges(segments, 0, len(body.eqns))
-        outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
-        value = jax.tree.unflatten(body.graph.out_tree, outputs)
-        rest = iter(flat)
-        gradient = lambda n: jax.tree.map(lambda _: next(rest), args[n])
-        if isinstance(argnums, int):
-            return value, gradient(argnums)
-        return value, tuple(gradient(n) for n in argnums)
-
-    return step
+from ._enclosing_program import EnclosingProgram, compile_program
+from ._plan import RematPlan
+from .rewrite import build_value_and_grad
 
 
 class PlannedGrad:
@@ -69,7 +28,7 @@ class PlannedGrad:
     def __init__(self, loss: Callable[..., Any], plan: RematPlan) -> None:
         self.plan = plan
         self._loss = loss
-        self._step = planned_value_and_grad(
+        self._step = build_value_and_grad(
             loss,
             plan.segments,
             plan.insides,
@@ -93,14 +52,14 @@ class PlannedGrad:
         """The program for these arguments, or shapes, ready to be compiled."""
         return self._jitted.lower(*args)
 
-    def report(self, *args: Any, within: Program | None = None) -> Receipt:
+    def report(self, *args: Any, within: EnclosingProgram | None = None) -> Receipt:
         """Compile, measure, and hold the result against the plan.
 
         Args:
             args: arguments of the loss, or their shapes.
             within: the program that the plan was made for, if it was given to `plan`.
         """
-        whole = within or Program(build=lambda grad: grad, args=args)
+        whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
         compiled = compile_program(whole, self).compiled
         budget = self.plan.budget
         spend = Spend(

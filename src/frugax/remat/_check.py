@@ -4,29 +4,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._plan import Piece, Segment
-from ._program import Program
-
-
-def check_block_size(block_size: int | None) -> None:
-    """Refuse a block that holds nothing.
-
-    Raises:
-        TypeError: it is no whole number.
-        ValueError: it is less than 1.
-    """
-    if block_size is None:
-        return
-    if not isinstance(block_size, int):
-        raise TypeError(
-            f"block_size must be a whole number of operations, got {block_size!r}; "
-            "None allows any number."
-        )
-    if block_size < 1:
-        raise ValueError(
-            f"block_size must be at least 1 operation, got {block_size}; None allows "
-            "any number."
-        )
+from ._enclosing_program import EnclosingProgram
+from ._plan import Chunk, Segment
 
 
 def check_arguments(
@@ -34,7 +13,7 @@ def check_arguments(
     example_args: Sequence[Any],
     argnums: int | tuple[int, ...],
     *,
-    within: Program | None,
+    within: EnclosingProgram | None,
     cache: bool | str | os.PathLike[str],
 ) -> None:
     """Refuse what `plan` cannot work with.
@@ -63,10 +42,10 @@ def check_arguments(
         raise ValueError(
             f"argnums must name some of the {many} arguments, each once, got {argnums}."
         )
-    if within is not None and not isinstance(within, Program):
+    if within is not None and not isinstance(within, EnclosingProgram):
         raise TypeError(
-            "within must be a remat.Program, which says how the program is built "
-            f"around the gradient, got {type(within).__name__}."
+            "within must be a remat.EnclosingProgram, which builds the program around "
+            f"the gradient, got {type(within).__name__}."
         )
     if not isinstance(cache, bool | str | os.PathLike):
         raise TypeError(
@@ -74,7 +53,7 @@ def check_arguments(
         )
 
 
-def check_ranges(parts: Sequence[Segment | Piece], start: int, stop: int) -> None:
+def check_ranges(parts: Sequence[Segment | Chunk], start: int, stop: int) -> None:
     """Refuse segments, or pieces, that are not those of these operations.
 
     Raises:

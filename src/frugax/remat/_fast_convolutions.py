@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from frugax.jaxprs import trace, with_fast_convolutions
+from frugax.jaxprs import trace, use_fast_convolutions
 
 
 def fast_convolutions(
@@ -23,7 +23,7 @@ def fast_convolutions(
     Convolutions outside of loops and branches stay as they are but for two kinds whose
     kernels' gradients are as slow there: grouped ones with more than one channel in
     each group, and those that make their data wider, such as `lax.conv_transpose`.
-    Inside a `custom_vjp` or `custom_jvp` of your own, its rules stay as they are.
+    BodyPlan a `custom_vjp` or `custom_jvp` of your own, its rules stay as they are.
 
     Args:
         fn: a function of arrays and pytrees of arrays: a loss, its gradient, or a
@@ -49,7 +49,7 @@ def fast_convolutions(
     def fast(*args: Any, **kwargs: Any) -> Any:
         both = (args, kwargs)
         graph = trace(lambda args, kwargs: fn(*args, **kwargs), both)
-        graph = with_fast_convolutions(graph, everywhere=everywhere)
+        graph = use_fast_convolutions(graph, everywhere=everywhere)
         run = graph.run(graph.eqns, graph.inputs, graph.outputs)
         outs = run(*graph.const_values, *jax.tree.leaves(both))
         return jax.tree.unflatten(graph.out_tree, outs)

@@ -45,7 +45,7 @@ class Segment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """A range of the operations in a loop's body or a branch.
 
     Attributes:
@@ -61,7 +61,7 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Redo:
+class Recompute:
     """How the body of a `lax.scan`, or one branch of a `lax.cond`, is done again.
 
     Attributes:
@@ -72,10 +72,10 @@ class Redo:
         inner: how the scans and conds in the body are treated.
     """
 
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[Chunk, ...] = ()
     rounds: int = 1
     together: bool = False
-    inner: tuple["Inside", ...] = ()
+    inner: tuple["BodyPlan", ...] = ()
 
     def __str__(self) -> str:
         if self.together:
@@ -89,7 +89,7 @@ class Redo:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Inside:
+class BodyPlan:
     """How a `lax.scan` or `lax.cond` of a loss is done again.
 
     Attributes:
@@ -99,7 +99,7 @@ class Inside:
     """
 
     place: int
-    bodies: tuple[Redo, ...]
+    bodies: tuple[Recompute, ...]
     kind: Literal["scan", "cond"] = "scan"
 
     @property
@@ -144,7 +144,7 @@ class RematPlan(JsonPlan):
     unplanned_bytes: int
     extra_flops: int
     unplanned_flops: int
-    insides: tuple[Inside, ...]
+    insides: tuple[BodyPlan, ...]
     segments: tuple[Segment, ...]
     fingerprint: str
     argnums: int | tuple[int, ...]

@@ -88,11 +88,13 @@ class Builder:
         if self.memory is None:
             return jit(build(jax.value_and_grad(objective, has_aux=True))), None
         part = jax.eval_shape(lambda b: micro_batch(b, self.recipe.accum), batch)
-        whole = remat.Program(build=build, args=(state, batch), donate_argnums=donate)
+        whole = remat.EnclosingProgram(
+            build=build, args=(state, batch), donate_argnums=donate
+        )
         plan_for = lambda memory: remat.plan(
             objective,
-            (state.params, _inputs(state, part)),
             memory,
+            example_args=(state.params, _inputs(state, part)),
             has_aux=True,
             within=whole,
         )

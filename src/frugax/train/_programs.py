@@ -47,7 +47,7 @@ class Variant:
     run: _Run
     jitted: jax.stages.Wrapped | None = None
     plan: remat.RematPlan | None = None
-    program: measure.Program | None = None
+    program: measure.ProgramCosts | None = None
 
 
 class Programs:
@@ -124,7 +124,7 @@ class Programs:
         return Variant(signature, mode, run, jitted, plan, program)
 
     def _refuse_larger_than_planned(
-        self, program: measure.Program, memory: MemoryBudget
+        self, program: measure.ProgramCosts, memory: MemoryBudget
     ) -> None:
         """A step is measured once it is compiled, and not run if it is too large.
 

@@ -273,7 +273,7 @@ class TrainStep:
         return math.ceil(self.plan.unplanned_bytes / self._spread)
 
     @property
-    def program(self) -> measure.Program:
+    def program(self) -> measure.ProgramCosts:
         """Bytes and flops of the compiled step that runs now.
 
         Raises:

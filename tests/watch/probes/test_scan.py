@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from frugax.jaxprs import without_dead_code
+from frugax.jaxprs import remove_dead_code
 from frugax.watch import probes
 from frugax.watch.probes import Last, Partly, collect, frame, record
 
@@ -74,7 +74,7 @@ def test_a_scan_without_frames_is_one_scan_with_one_more_result():
 
 def test_frames_are_in_the_last_step_of_a_block_alone():
     traced = jax.make_jaxpr(lambda h: probes.scan(step, h, XS, every=5)[1])(START)
-    live, _ = without_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    live, _ = remove_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     (outer,) = [e for e in live.eqns if e.primitive.name == "scan"]
     (inner,) = [e for e in outer.params["jaxpr"].eqns if e.primitive.name == "scan"]
     assert inner.params["length"] == 4
@@ -90,7 +90,7 @@ def test_frames_add_no_operation_to_the_other_steps():
 
     def round_of(fn, depth, **given):
         jaxpr = jax.make_jaxpr(lambda h: probes.scan(fn, h, XS, **given))(START).jaxpr
-        jaxpr, _ = without_dead_code(jaxpr, [True] * len(jaxpr.outvars))
+        jaxpr, _ = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
         for _ in range(depth):
             (loop,) = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
             jaxpr = loop.params["jaxpr"].jaxpr
@@ -118,7 +118,7 @@ def test_a_frame_that_is_not_due_is_not_worked_out():
     assert out.present.tolist() == [True, False, False] * 2
     assert out.values[3].tolist() == [3.0] * 4
     traced = jax.make_jaxpr(run)(START, jnp.uint32(1))
-    live, _ = without_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    live, _ = remove_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     (outer,) = [e for e in live.eqns if e.primitive.name == "scan"]
     body = outer.params["jaxpr"].eqns
     (gate,) = [e for e in body if e.primitive.name == "cond"]

@@ -193,7 +193,7 @@ class MemoryUse:
     """
 
     result: Any
-    program: measure.Program
+    program: measure.ProgramCosts
 
     @property
     def argument_bytes(self) -> int:

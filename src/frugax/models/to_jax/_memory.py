@@ -67,11 +67,11 @@ class Candidate:
         Raises:
             InfeasibleBudgetError: nothing that was tried fits.
         """
-        whole = remat.Program(build=self.build, args=self.args)
+        whole = remat.EnclosingProgram(build=self.build, args=self.args)
         return remat.plan(
             self.objective,
-            self.example_args,
             budget,
+            example_args=self.example_args,
             has_aux=self.has_aux,
             within=whole,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from frugax.jaxprs import ClosedJaxpr, closed, jaxpr_as_fun
+from frugax.jaxprs import ClosedJaxpr, close, jaxpr_as_fun
 
 from ._expected import expecting
 from ._made import Made, by_name, value_of
@@ -150,7 +150,7 @@ def trace_watched(fn: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
 
     with expecting() as called:
         program, shapes = jax.make_jaxpr(call, return_shape=True)(*arrays)
-    traced = Traced(closed(program), arrays, jax.tree.structure(shapes))
+    traced = Traced(close(program), arrays, jax.tree.structure(shapes))
     for expected in called:
         expected.arrived(traced.probes)
     return traced

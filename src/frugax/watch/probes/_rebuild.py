@@ -18,9 +18,9 @@ from frugax.jaxprs import (
     JaxprEqn,
     Literal,
     Var,
-    closed,
+    close,
     jaxpr_as_fun,
-    scan_split,
+    split_scan,
     shape_of,
     variables,
     varying_axes,
@@ -69,7 +69,7 @@ class Rebuild:
 
     def run(self, jaxpr: Any, args: Sequence[Any]) -> _Outs:
         """The program's outputs, and what fills its slots."""
-        whole = closed(jaxpr)
+        whole = close(jaxpr)
         program = opened(whole)
         env: dict[Var, Any] = dict(zip(program.constvars, whole.consts, strict=True))
         env |= zip(program.invars, args, strict=True)
@@ -194,7 +194,7 @@ class Rebuild:
 
     def _scan(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         params = eqn.params
-        held, carried = scan_split(eqn)
+        held, carried = split_scan(eqn)
         bundle = Bundle()
 
         def one(carry: list[Any], x: list[Any]) -> Any:

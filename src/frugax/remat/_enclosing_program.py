@@ -10,7 +10,7 @@ from frugax.jaxprs import count_heavy, count_heavy_in_hlo
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class EnclosingProgram:
     """What will be compiled around the gradient.
 
     Attributes:
@@ -41,7 +41,7 @@ class Build:
 
 
 def compile_program(
-    whole: Program,
+    whole: EnclosingProgram,
     grad: Callable[..., Any],
     options: tuple[tuple[str, str], ...] = (),
 ) -> Build:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from frugax.jaxprs import trace, variables
 
 
-def from_results(
+def reuse_results(
     run: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
     moving: Sequence[Any],
     rest: Sequence[Any],

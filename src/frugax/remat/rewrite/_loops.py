@@ -1,6 +1,6 @@
 """The loss with its scans and conds done again as a plan says.
 
-Reads: a `Body` and the plan's `Inside`s. Gives: the `Body` in which they are made.
+Reads: a `RematGraph` and the plan's `BodyPlan`s. Gives: the `RematGraph` in which they are made.
 """
 
 import dataclasses
@@ -17,21 +17,22 @@ from frugax.jaxprs import (
     Graph,
     JaxprEqn,
     Var,
-    scan_split,
     shape_of,
+    split_scan,
     trace,
     variables,
 )
 
-from ._bodies import read_inner, run_body
-from ._body import Body, sort_operations
-from ._needs import is_inexact
-from ._plan import Inside, Redo
+from .._plan import BodyPlan, Recompute
+from ._bodies import prepare_body, run_body
+from ._graph import RematGraph, is_inexact, prepare_graph
 
 
-def with_insides(
-    body: Body, insides: Sequence[Inside], scratch: Mapping[int, int] | None = None
-) -> Body:
+def rewrite_loops(
+    body: RematGraph,
+    insides: Sequence[BodyPlan],
+    scratch: Mapping[int, int] | None = None,
+) -> RematGraph:
     """The same loss, with these scans and conds done again.
 
     Args:
@@ -78,23 +79,23 @@ def with_insides(
         const_values=tuple(values),
         outputs=tuple(now(graph.outputs)),
     )
-    return sort_operations(rewritten, body.wanted, body.ends, held, body.known)
+    return prepare_graph(rewritten, body.wanted, body.ends, held, body.known)
 
 
-def bodies_of(eqn: JaxprEqn, body: Body) -> list[Body]:
+def loop_bodies(eqn: JaxprEqn, body: RematGraph) -> list[RematGraph]:
     """The body of this scan, or the branches of this cond."""
     moving = [bool(variables([v])) and v in body.active for v in eqn.invars]
     if eqn.primitive.name == "cond":
-        return [read_inner(b, moving[1:]) for b in eqn.params["branches"]]
-    held, carried = scan_split(eqn)
+        return [prepare_body(b, moving[1:]) for b in eqn.params["branches"]]
+    held, carried = split_scan(eqn)
     inner = eqn.params["jaxpr"]
     for i in range(held, held + carried):
         # A gradient may come to a carry from any round, whatever it starts from.
         moving[i] = is_inexact(inner.jaxpr.invars[i])
-    return [read_inner(inner, moving)]
+    return [prepare_body(inner, moving)]
 
 
-def _check(graph: Graph, place: int, inside: Inside) -> None:
+def _check(graph: Graph, place: int, inside: BodyPlan) -> None:
     eqn = graph.eqns[place] if 0 <= place < len(graph.eqns) else None
     name = eqn.primitive.name if eqn else "missing"
     fits = False
@@ -109,10 +110,10 @@ def _check(graph: Graph, place: int, inside: Inside) -> None:
         )
 
 
-def _again(eqn: JaxprEqn, inside: Inside, body: Body) -> Graph:
+def _again(eqn: JaxprEqn, inside: BodyPlan, body: RematGraph) -> Graph:
     """The operations that do what this one does, and are done again as told."""
-    inner = bodies_of(eqn, body)
-    run = lambda b, redo: run_body(with_insides(b, redo.inner), redo)
+    inner = loop_bodies(eqn, body)
+    run = lambda b, redo: run_body(rewrite_loops(b, redo.inner), redo)
     if eqn.primitive.name == "cond":
         branches = [run(b, r) for b, r in zip(inner, inside.bodies, strict=True)]
         fn = lambda index, *args: lax.switch(index, branches, *args)
@@ -122,13 +123,15 @@ def _again(eqn: JaxprEqn, inside: Inside, body: Body) -> Graph:
     return trace(fn, list(map(shape_of, eqn.invars)))
 
 
-def _scan(eqn: JaxprEqn, rounds: Sequence[tuple[Any, Redo]], *args: Any) -> list[Any]:
+def _scan(
+    eqn: JaxprEqn, rounds: Sequence[tuple[Any, Recompute]], *args: Any
+) -> list[Any]:
     """A scan in chunks, of each of which the first rounds are treated so, the next so.
 
     A single kind of round that is not to be done again together needs no chunks.
     """
     length, backwards = eqn.params["length"], eqn.params["reverse"]
-    n_held, n_carried = scan_split(eqn)
+    n_held, n_carried = split_scan(eqn)
     held = args[:n_held]
     start, xs = (
         list(args[n_held : n_held + n_carried]),
@@ -148,7 +151,7 @@ def _scan(eqn: JaxprEqn, rounds: Sequence[tuple[Any, Redo]], *args: Any) -> list
         carry, ys = loop(first_run, length, start, xs)
         return [*carry, *ys]
 
-    def part(run: Any, redo: Redo, at: int) -> Any:
+    def part(run: Any, redo: Recompute, at: int) -> Any:
         rows = slice(at, at + redo.rounds)
 
         def go(carry: list[Any], x: list[Any]) -> Any:

@@ -26,8 +26,8 @@ from frugax.errors import OutputError
 from frugax.fileio import cache_folder, write_whole
 from frugax.jaxprs import constants, program_text
 
+from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
-from ._program import Program
 
 # Past this, plans that were not used for longest are dropped. A plan has a few kB.
 _MOST_BYTES = 16 * 2**20
@@ -47,7 +47,7 @@ def plan_key(
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
-    within: Program | None = None,
+    within: EnclosingProgram | None = None,
     block_size: int | None = None,
 ) -> str | None:
     """The name under which the plan for all this is kept: the arguments of `plan`.
@@ -60,7 +60,7 @@ def plan_key(
         known inside a `jit` around it, so that nobody can tell what it computes.
     """
     args = tuple(example_args)
-    whole = within or Program(build=lambda grad: grad, args=args)
+    whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
     plain = jax.value_and_grad(loss, argnums, has_aux=has_aux)
     said: list[object] = [
         to_plain(budget),
@@ -221,6 +221,6 @@ def _planner() -> str:
     said = hashlib.sha256()
     rooms = Path(__file__).parent.parent
     for room in ("budget", "jaxprs", "measure", "remat"):
-        for file in sorted((rooms / room).glob("*.py")):
+        for file in sorted((rooms / room).rglob("*.py")):
             said.update(file.read_bytes())
     return said.hexdigest()

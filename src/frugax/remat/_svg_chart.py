@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from frugax.budget import format_bytes
 from frugax.report import escape, ticks
 
-from ._draw_blocks import stretch
+from ._block_chart import stretch
 
 _WIDTH, _HEIGHT = 900, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 104, 112, 58

@@ -14,9 +14,9 @@ from jaxtyping import Float
 
 from frugax.jaxprs import Var, bytes_of
 
-from ._body import Body
-from ._costs import Cost, Costs, Mode, segment_costs
-from ._plan import Segment
+from .._plan import Segment
+from ..rewrite import RematGraph
+from ._segment_costs import Mode, SegmentCost, SegmentCosts, segment_costs
 
 # Bytes are counted in this many steps of what the plain program holds.
 _SLOTS = 384
@@ -25,7 +25,7 @@ _STEP = 0.95
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class SegmentChoice:
     """A segment of a plan on paper.
 
     Attributes:
@@ -38,11 +38,11 @@ class Step:
     start: int
     stop: int
     mode: Mode
-    inside: tuple["Step", ...] = ()
+    inside: tuple["SegmentChoice", ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Draft:
+class DraftPlan:
     """A plan on paper: its segments, and what the model thinks of it.
 
     Attributes:
@@ -51,18 +51,20 @@ class Draft:
         flops: done a second time, by the model.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[SegmentChoice, ...]
     peak_bytes: int
     flops: int
 
 
-def drafts(body: Body, block_size: int | None = None) -> tuple[Costs, list[Draft]]:
+def draft_plans(
+    body: RematGraph, block_size: int | None = None
+) -> tuple[SegmentCosts, list[DraftPlan]]:
     """Plans for ever smaller limits, the plain one first, by falling peak.
 
     No recomputed segment holds more than `block_size` operations, if that is given.
     """
     costs = segment_costs(body)
-    plain = _draft(costs, (Step(0, len(body.eqns), 0),) if body.eqns else ())
+    plain = _draft(costs, (SegmentChoice(0, len(body.eqns), 0),) if body.eqns else ())
     if not body.eqns:
         return costs, [plain]
     tables = _Tables(body, costs, plain.peak_bytes, block_size)
@@ -78,25 +80,25 @@ def drafts(body: Body, block_size: int | None = None) -> tuple[Costs, list[Draft
     return costs, found
 
 
-def model_peak(body: Body, segments: Sequence[Segment]) -> int:
+def model_peak(body: RematGraph, segments: Sequence[Segment]) -> int:
     """Most bytes held during the backward pass with these segments; () keeps all."""
     if not body.eqns:
         return 0
     costs = segment_costs(body)
 
-    def step(s: Segment) -> Step:
+    def step(s: Segment) -> SegmentChoice:
         if s.gate is None:
-            return Step(s.start, s.stop, 0)
+            return SegmentChoice(s.start, s.stop, 0)
         modes = range(1, costs.modes)
         mode = next(m for m in modes if costs.of[s.start, s.stop, m].kept == s.kept)
-        return Step(s.start, s.stop, mode, tuple(map(step, s.inside)))
+        return SegmentChoice(s.start, s.stop, mode, tuple(map(step, s.inside)))
 
-    steps = tuple(map(step, segments)) or (Step(0, len(body.eqns), 0),)
+    steps = tuple(map(step, segments)) or (SegmentChoice(0, len(body.eqns), 0),)
     return _draft(costs, steps).peak_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Option:
+class _SegmentOption:
     """A way to treat the operations from one cut to another.
 
     Attributes:
@@ -125,7 +127,7 @@ class _Tables:
     """
 
     def __init__(
-        self, body: Body, costs: Costs, most: int, block_size: int | None
+        self, body: RematGraph, costs: SegmentCosts, most: int, block_size: int | None
     ) -> None:
         self.unit = max(most / _SLOTS, 1.0)
         self._cuts, self._last = body.cuts, costs.modes - 1
@@ -136,13 +138,15 @@ class _Tables:
             "whole": np.full(shape, -1, np.int16),
             "inner": np.full(shape, -1, np.int16),
         }
-        self.options: list[list[_Option]] = [[] for _ in range(n)]
+        self.options: list[list[_SegmentOption]] = [[] for _ in range(n)]
         self.whole[range(n), range(n)] = 0.0
         for s in reversed(range(n - 1)):
             for t in range(s + 1, n):
                 self._first(s, t, costs, block_size)
 
-    def _first(self, s: int, t: int, costs: Costs, block_size: int | None) -> None:
+    def _first(
+        self, s: int, t: int, costs: SegmentCosts, block_size: int | None
+    ) -> None:
         """Take up all plans from s whose first segment ends at t."""
         start, stop = self._cuts[s], self._cuts[t]
         small = block_size is None or stop - start <= block_size
@@ -159,7 +163,9 @@ class _Tables:
                 )
             else:
                 here = self.inner[s, t] + cost.flops
-            self.options[s].append(_Option(t, mode, stored, own, held, cost.flops))
+            self.options[s].append(
+                _SegmentOption(t, mode, stored, own, held, cost.flops)
+            )
             self._improve("whole", self.whole, s, t, stored, here)
             # Done again as a whole inside itself it would never end.
             self._improve("inner", self.inner, s, t + (mode == self._last), own, here)
@@ -184,45 +190,47 @@ class _Tables:
         np.copyto(best, reached, where=better)
         np.copyto(choice, len(self.options[s]) - 1, where=better)
 
-    def cheapest(self, limit: float) -> tuple[Step, ...] | None:
+    def cheapest(self, limit: float) -> tuple[SegmentChoice, ...] | None:
         """The plan with fewest flops within this many bytes, or None."""
         slots, end = min(int(limit / self.unit), _SLOTS), len(self._cuts) - 1
         if not np.isfinite(self.whole[0, end, slots]):
             return None
         return _joined(list(self._read("whole", 0, end, slots)))
 
-    def _read(self, name: str, s: int, t: int, slots: int) -> Iterator[Step]:
+    def _read(self, name: str, s: int, t: int, slots: int) -> Iterator[SegmentChoice]:
         while s < t:
             option = self.options[s][self.choice[name][s, t, slots]]
             slots -= option.stored if name == "whole" else option.own
-            inside: tuple[Step, ...] = ()
+            inside: tuple[SegmentChoice, ...] = ()
             if option.mode == self._last:
                 inside = _joined(list(self._read("inner", s, option.stop, slots)))
                 inside = () if [i.mode for i in inside] == [0] else inside
-            yield Step(self._cuts[s], self._cuts[option.stop], option.mode, inside)
+            yield SegmentChoice(
+                self._cuts[s], self._cuts[option.stop], option.mode, inside
+            )
             s, name = option.stop, "whole"
 
 
-def _joined(steps: list[Step]) -> tuple[Step, ...]:
+def _joined(steps: list[SegmentChoice]) -> tuple[SegmentChoice, ...]:
     """Neighbours that both keep everything are one segment."""
-    found: list[Step] = []
+    found: list[SegmentChoice] = []
     for step in steps:
         if found and step.mode == found[-1].mode == 0:
-            found[-1] = Step(found[-1].start, step.stop, 0)
+            found[-1] = SegmentChoice(found[-1].start, step.stop, 0)
         else:
             found.append(step)
     return tuple(found)
 
 
-def _draft(costs: Costs, steps: tuple[Step, ...]) -> Draft:
+def _draft(costs: SegmentCosts, steps: tuple[SegmentChoice, ...]) -> DraftPlan:
     """The draft of these segments, with what several of them store counted once."""
-    found = weigh(costs, steps)
+    found = evaluate_segments(costs, steps)
     peak = max((w.peak_bytes for w in found), default=0)
-    return Draft(steps, peak, sum(w.flops for w in found))
+    return DraftPlan(steps, peak, sum(w.flops for w in found))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Weight:
+class SegmentUsage:
     """What a segment comes to within a plan.
 
     Attributes:
@@ -233,15 +241,15 @@ class Weight:
 
     peak_bytes: int
     flops: int
-    inside: tuple["Weight", ...] = ()
+    inside: tuple["SegmentUsage", ...] = ()
 
 
-def weigh(
-    costs: Costs,
-    steps: Sequence[Step],
+def evaluate_segments(
+    costs: SegmentCosts,
+    steps: Sequence[SegmentChoice],
     held: frozenset[Var] = frozenset(),
     hidden: int = 0,
-) -> list[Weight]:
+) -> list[SegmentUsage]:
     """Peak bytes and flops of each of these segments.
 
     Args:
@@ -252,7 +260,7 @@ def weigh(
     """
     stored = set(held)
     total = sum(map(bytes_of, held)) + hidden
-    found: list[Weight] = []
+    found: list[SegmentUsage] = []
     for step in steps:
         cost = costs.of[step.start, step.stop, step.mode]
         new = cost.stored - stored
@@ -260,16 +268,18 @@ def weigh(
         total += sum(map(bytes_of, new)) + cost.hidden_bytes
         hidden += cost.hidden_bytes
         if step.inside:
-            inner = weigh(costs, step.inside, frozenset(stored), hidden)
+            inner = evaluate_segments(costs, step.inside, frozenset(stored), hidden)
             flops = cost.flops + sum(w.flops for w in inner)
             peak = max(w.peak_bytes for w in inner)
-            found.append(Weight(peak, flops, tuple(inner)))
+            found.append(SegmentUsage(peak, flops, tuple(inner)))
         else:
-            found.append(Weight(total + cost.transient_bytes, cost.flops))
+            found.append(SegmentUsage(total + cost.transient_bytes, cost.flops))
     return found
 
 
-def _cheaper(costs: Costs, steps: tuple[Step, ...], limit: float) -> tuple[Step, ...]:
+def _cheaper(
+    costs: SegmentCosts, steps: tuple[SegmentChoice, ...], limit: float
+) -> tuple[SegmentChoice, ...]:
     """The same plan where segments that need not do so much again do less.
 
     The tables count twice what two segments store; here it is counted once.
@@ -277,7 +287,7 @@ def _cheaper(costs: Costs, steps: tuple[Step, ...], limit: float) -> tuple[Step,
     order = sorted(range(len(steps)), key=lambda i: -_cost(costs, steps[i]).flops)
     for i in order:
         s = steps[i]
-        ways = [Step(s.start, s.stop, mode) for mode in range(s.mode)]
+        ways = [SegmentChoice(s.start, s.stop, mode) for mode in range(s.mode)]
         ways.sort(key=lambda w: _cost(costs, w).flops)
         for way in ways:
             if not _cost(costs, way).possible:
@@ -289,5 +299,5 @@ def _cheaper(costs: Costs, steps: tuple[Step, ...], limit: float) -> tuple[Step,
     return _joined(list(steps))
 
 
-def _cost(costs: Costs, step: Step) -> Cost:
+def _cost(costs: SegmentCosts, step: SegmentChoice) -> SegmentCost:
     return costs.of[step.start, step.stop, step.mode]

@@ -8,7 +8,7 @@ import jax
 from frugax.budget import MemoryBudget, check_budget
 
 from ._apply import PlannedGrad, apply
-from ._fit import plan
+from ._planner import plan
 
 
 class BudgetedGrad:

@@ -7,7 +7,7 @@ Each gate therefore also holds inside a jit of the user's own.
 
 `cond`     a branch that is always taken. It runs as a whole, when its turn comes: the
            best for memory. XLA on CPU is slow at convolutions in branches; those are
-           rewritten (`jaxprs.with_fast_convolutions`), where that can be done.
+           rewritten (`jaxprs.use_fast_convolutions`), where that can be done.
 `select`   the saved inputs pass through a `where` on that truth; where it cannot.
 `barrier`  an optimisation barrier; for GPU and TPU, which keep it.
 """
@@ -32,7 +32,7 @@ def choose_gate(eqns: Sequence[JaxprEqn], platform: str) -> Gate:
 
 
 def _slow_in_branches(eqn: JaxprEqn) -> bool:
-    # Convolutions are rewritten, see `jaxprs.with_fast_convolutions`, but for those in
+    # Convolutions are rewritten, see `jaxprs.use_fast_convolutions`, but for those in
     # rules of the user's own.
     return eqn.primitive.name.startswith("custom_") and has_convolution(eqn)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from frugax.budget import amount, table
-from frugax.jaxprs import Graph, alive_bytes, bytes_of, flops_of, trace, variables
+from frugax.jaxprs import Graph, bytes_of, flops_of, live_bytes, trace, variables
 
 # A summary shows the program in at most so many stretches.
 _STRETCHES = 12
@@ -200,5 +200,5 @@ def summarize_frontier(graph: CapturedGraph) -> FrontierSummary:
         graph: what `capture_graph_jaxpr` gave.
     """
     return FrontierSummary(
-        widths=alive_bytes(graph.graph), names=tuple(n.name for n in graph.nodes)
+        widths=live_bytes(graph.graph), names=tuple(n.name for n in graph.nodes)
     )

@@ -8,15 +8,15 @@ import jax
 
 from frugax.jaxprs import JaxprEqn, Var, variables
 
-from ._body import Body
-from ._results import from_results
+from ._graph import RematGraph
+from ._reuse_results import reuse_results
 
 # From the cotangents of a part's outputs to those of its inputs.
 Pull = Callable[[list[Any]], list[Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class Subgraph:
     """Some operations in a row, ready to run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Part:
             if results is None:
                 outs = self.outputs_at(moved, rest)
             else:
-                outs = from_results(self.outputs_at, moved, rest, results)
+                outs = reuse_results(self.outputs_at, moved, rest, results)
             made = dict(zip(self.outputs, outs, strict=True))
             others = [made[v] for v in self.outputs if v not in self.turned]
             return [made[v] for v in self.turned], others
@@ -72,7 +72,9 @@ class Part:
         return outs, lambda cotangents: pull(cotangents)[0]
 
 
-def part_of(body: Body, start: int, stop: int, also: Sequence[Var] = ()) -> Part:
+def extract_subgraph(
+    body: RematGraph, start: int, stop: int, also: Sequence[Var] = ()
+) -> Subgraph:
     """The operations from `start` to `stop`, with `also` among the outputs."""
     own = body.eqns[start:stop]
     eqns = body.with_free(own)
@@ -82,7 +84,7 @@ def part_of(body: Body, start: int, stop: int, also: Sequence[Var] = ()) -> Part
     later = lambda v: body.last_use.get(v, -1) >= stop
     passed = [v for e in own for v in e.outvars if later(v)]
     outputs = [*passed, *(v for v in also if not later(v))]
-    return Part(
+    return Subgraph(
         eqns=eqns,
         inputs=inputs,
         outputs=outputs,

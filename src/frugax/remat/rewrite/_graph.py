@@ -1,6 +1,6 @@
 """A loss as the planner sees it: operations worth placing, and cuts between them.
 
-Reads: a `Graph` and the inputs to differentiate. Gives: a `Body`, whose segments can
+Reads: a `Graph` and the inputs to differentiate. Gives: a `RematGraph`, whose segments can
 be costed (`_costs.py`) and run (`_execute.py`).
 """
 
@@ -24,8 +24,6 @@ from frugax.jaxprs import (
     trace,
     variables,
 )
-
-from ._needs import active_variables, is_inexact
 
 # Done again wherever the result is wanted, if all they read is arguments: slices and
 # casts of weights, masks, index grids. To keep them would cost bytes and save nothing.
@@ -52,7 +50,7 @@ _RUN = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Body:
+class RematGraph:
     """A loss split into what is free to do again and what is not.
 
     Attributes:
@@ -164,13 +162,13 @@ class Body:
         return found
 
 
-def read_body(
+def trace_loss(
     loss: Callable[..., Any],
     args: Sequence[Any],
     argnums: int | tuple[int, ...],
     *,
     has_aux: bool,
-) -> Body:
+) -> RematGraph:
     """Trace a loss and sort its operations.
 
     Raises:
@@ -197,16 +195,16 @@ def read_body(
                 f"argument {argnums} holds {v.aval.str_short()}, which has no "
                 "gradient; choose other `argnums`, or make it floating-point."
             )
-    return sort_operations(graph, wanted, 1, {})
+    return prepare_graph(graph, wanted, 1, {})
 
 
-def sort_operations(
+def prepare_graph(
     graph: Graph,
     wanted: tuple[Var, ...],
     ends: int,
     scratch: dict[Var, int],
     known: dict[Any, Any] | None = None,
-) -> Body:
+) -> RematGraph:
     """The body of this program: what is free to do again, and what is not."""
     active = active_variables(graph, wanted, graph.outputs[:ends])
     free: dict[Var, JaxprEqn] = {}
@@ -220,7 +218,7 @@ def sort_operations(
         else:
             rest.append(e)
     known = {} if known is None else known
-    return Body(graph, wanted, ends, active, free, tuple(rest), scratch, known)
+    return RematGraph(graph, wanted, ends, active, free, tuple(rest), scratch, known)
 
 
 def _check_outputs(graph: Graph, *, has_aux: bool) -> None:
@@ -245,3 +243,28 @@ def _check_outputs(graph: Graph, *, has_aux: bool) -> None:
 
 def _loops(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in ("scan", "while")
+
+
+def active_variables(
+    graph: Graph, inputs: Sequence[Var], ends: Sequence[Any]
+) -> frozenset[Var]:
+    """The variables through which gradients of `ends` reach `inputs`.
+
+    Whole numbers, booleans and random keys stop a gradient. What leads to other results
+    only, such as sums for a log, has none.
+    """
+    moving = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
+    active = {v for v in inputs if is_inexact(v)}
+    for eqn in moving:
+        if any(v in active for v in variables(eqn.invars)):
+            active |= {v for v in eqn.outvars if is_inexact(v)}
+    turned = set(variables(ends))
+    for eqn in reversed(moving):
+        if turned & set(eqn.outvars):
+            turned |= set(variables(eqn.invars))
+    return frozenset(active & turned)
+
+
+def is_inexact(var: Any) -> bool:
+    """Whether gradients can flow through this variable."""
+    return jnp.issubdtype(var.aval.dtype, jnp.inexact)

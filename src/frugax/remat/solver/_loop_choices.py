@@ -9,14 +9,15 @@ keep some of their results, and chunks of which only a part is done again.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from frugax.jaxprs import JaxprEqn, bytes_of, flops_of, scan_split
+from frugax.jaxprs import JaxprEqn, Var, bytes_of, flops_of, split_scan
 
-from ._bodies import Way, thinned, ways
-from ._body import Body
-from ._plan import Inside, Redo
-from ._rewrite import bodies_of, with_insides
+from .._plan import BodyPlan, Chunk, Recompute
+from ..rewrite import RematGraph, loop_bodies, rewrite_loops
+from ._chain_dp import SegmentChoice, draft_plans
+from ._segment_costs import SegmentCosts, costs_of_all
 
 # More choices than this for a whole loss make planning slow and plans no better.
 _MOST_LEVELS = 32
@@ -24,10 +25,29 @@ _MOST_LEVELS = 32
 _PARTS = range(4, 26)
 # Of the choices for loops inside a body, so many are tried, evenly from all.
 _INNER = 6
+# Of the plans that cut a body into pieces, so many are tried, evenly from all.
+_MOST_CUT = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Level:
+class BodyStrategy:
+    """One way to do a body again.
+
+    Attributes:
+        pieces: as in `Recompute`.
+        saved: bytes kept each time it runs, its inputs left out.
+        held: bytes there while its backward pass runs.
+        flops: done again each time.
+    """
+
+    pieces: tuple[Chunk, ...]
+    saved: int
+    held: int
+    flops: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoopChoices:
     """Choices for all scans and conds of a loss together.
 
     Attributes:
@@ -36,7 +56,7 @@ class Level:
         scratch: bytes that each holds while its backward pass runs, by place.
     """
 
-    insides: tuple[Inside, ...] = ()
+    insides: tuple[BodyPlan, ...] = ()
     flops: int = 0
     scratch: tuple[tuple[int, int], ...] = ()
 
@@ -52,7 +72,7 @@ class _Choice:
         flops: done again.
     """
 
-    inside: Inside | None
+    inside: BodyPlan | None
     saved: int
     scratch: int
     flops: int
@@ -63,7 +83,7 @@ class _Choice:
         return self.saved + self.scratch
 
 
-def levels(body: Body) -> list[Level]:
+def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
     """Choices for everything together, from none on, by rising flops.
 
     Each step takes up the next choice for the scan or cond where that costs least for
@@ -72,7 +92,7 @@ def levels(body: Body) -> list[Level]:
     menus = [_menu(i, e, body) for i, e in enumerate(body.graph.eqns)]
     menus = [m for m in menus if len(m) > 1]
     at = [0] * len(menus)
-    found = [Level()]
+    found = [LoopChoices()]
 
     def price(k: int) -> float:
         now, new = menus[k][at[k]], menus[k][at[k] + 1]
@@ -83,7 +103,7 @@ def levels(body: Body) -> list[Level]:
         taken = [m[n] for m, n in zip(menus, at, strict=True) if n]
         insides = [c.inside for c in taken if c.inside]
         found.append(
-            Level(
+            LoopChoices(
                 tuple(insides),
                 sum(c.flops for c in taken),
                 tuple(
@@ -91,10 +111,10 @@ def levels(body: Body) -> list[Level]:
                 ),
             )
         )
-    return list(thinned(found, _MOST_LEVELS))
+    return list(thin_evenly(found, _MOST_LEVELS))
 
 
-def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
+def _menu(place: int, eqn: JaxprEqn, body: RematGraph) -> list[_Choice]:
     """Choices for one operation by falling bytes and rising flops, plain first."""
     name = eqn.primitive.name
     if eqn.effects or not any(v in body.active for v in eqn.outvars):
@@ -113,12 +133,12 @@ def _menu(place: int, eqn: JaxprEqn, body: Body) -> list[_Choice]:
         if c.bytes < least or (name == "cond" and c.saved < least_saved):
             least, least_saved = min(least, c.bytes), min(least_saved, c.saved)
             found.append(c)
-    return [plain, *thinned(found, _MOST_LEVELS)]
+    return [plain, *thin_evenly(found, _MOST_LEVELS)]
 
 
-def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
-    branches = bodies_of(eqn, body)
-    inner = [levels(b) for b in branches]
+def _cond_choices(place: int, eqn: JaxprEqn, body: RematGraph) -> Iterator[_Choice]:
+    branches = loop_bodies(eqn, body)
+    inner = [list_loop_choices(b) for b in branches]
     for deep in (False, True):
         chosen = [(found[-1] if deep else found[0]) for found in inner]
         made = [_ways(b, level) for b, level in zip(branches, chosen, strict=True)]
@@ -128,29 +148,31 @@ def _cond_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
         for n in range(most):
             taken = [w[min(n, len(w) - 1)] for w in made]
             pairs = zip(taken, chosen, strict=True)
-            bodies = tuple(Redo(w.pieces, inner=lv.insides) for w, lv in pairs)
+            bodies = tuple(Recompute(w.pieces, inner=lv.insides) for w, lv in pairs)
             plain = n == 0 and not deep
             yield _Choice(
-                None if plain else Inside(place, bodies, "cond"),
+                None if plain else BodyPlan(place, bodies, "cond"),
                 max(w.saved for w in taken),
                 max(w.held for w in taken),
                 max(w.flops + lv.flops for w, lv in zip(taken, chosen, strict=True)),
             )
 
 
-def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
-    (inner,) = bodies_of(eqn, body)
+def _scan_choices(place: int, eqn: JaxprEqn, body: RematGraph) -> Iterator[_Choice]:
+    (inner,) = loop_bodies(eqn, body)
     length = eqn.params["length"]
-    held, carried = scan_split(eqn)
+    held, carried = split_scan(eqn)
     carry = sum(map(bytes_of, eqn.invars[held : held + carried]))
     scanned = sum(map(bytes_of, eqn.invars[held + carried :])) // length
     divisors = [c for c in range(2, length + 1) if length % c == 0]
-    for level in thinned(levels(inner), _INNER):
+    for level in thin_evenly(list_loop_choices(inner), _INNER):
         made = _ways(inner, level)
         forward = sum(map(flops_of, inner.eqns))
 
         def choice(
-            *parts: tuple[Way, int, bool], level: Level = level, forward: int = forward
+            *parts: tuple[BodyStrategy, int, bool],
+            level: LoopChoices = level,
+            forward: int = forward,
         ) -> _Choice:
             chunk = sum(rounds for _, rounds, _ in parts)
             stored = flops = scratch = 0
@@ -162,9 +184,9 @@ def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
                 flops += rounds * (way.flops + level.flops + together * forward)
                 here = way.held + (stack if together or chunk > 1 else 0)
                 scratch = max(scratch, here)
-            redos = tuple(Redo(w.pieces, n, t, level.insides) for w, n, t in parts)
+            redos = tuple(Recompute(w.pieces, n, t, level.insides) for w, n, t in parts)
             many = length // chunk
-            inside = Inside(place, redos)
+            inside = BodyPlan(place, redos)
             return _Choice(inside, many * stored, scratch, many * flops)
 
         for n, way in enumerate(made):
@@ -181,5 +203,39 @@ def _scan_choices(place: int, eqn: JaxprEqn, body: Body) -> Iterator[_Choice]:
                 yield choice((made[0], a, True), (less, c - a, False))
 
 
-def _ways(body: Body, level: Level) -> list[Way]:
-    return ways(with_insides(body, level.insides, dict(level.scratch)))
+def _ways(body: RematGraph, level: LoopChoices) -> list[BodyStrategy]:
+    return list_strategies(rewrite_loops(body, level.insides, dict(level.scratch)))
+
+
+def list_strategies(body: RematGraph) -> list[BodyStrategy]:
+    """Ways to do this body again, the first of which does nothing again."""
+    if not body.eqns:
+        return [BodyStrategy((), 0, 0, 0)]
+    found: list[BodyStrategy] = []
+    for mode, cost in enumerate(costs_of_all(body)):
+        pieces = (Chunk(0, len(body.eqns), cost.kept),) if mode else ()
+        if cost.possible:
+            sizes = cost.stored_bytes, cost.transient_bytes, cost.flops
+            found.append(BodyStrategy(pieces, *sizes))
+    costs, made = draft_plans(body)
+    cut = [d.steps for d in made if len(d.steps) > 1]
+    return found + [_in_pieces(costs, steps) for steps in thin_evenly(cut, _MOST_CUT)]
+
+
+def thin_evenly(found: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many of these, evenly, the first and the last among them."""
+    if len(found) <= most:
+        return found
+    return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
+
+
+def _in_pieces(costs: SegmentCosts, steps: Sequence[SegmentChoice]) -> BodyStrategy:
+    chosen = [costs.of[s.start, s.stop, s.mode] for s in steps]
+    stored = frozenset[Var]().union(*(c.stored for c in chosen))
+    pairs = zip(steps, chosen, strict=True)
+    return BodyStrategy(
+        tuple(Chunk(s.start, s.stop, c.kept if s.mode else None) for s, c in pairs),
+        sum(map(bytes_of, stored)) + sum(c.hidden_bytes for c in chosen),
+        max(c.transient_bytes for c in chosen),
+        sum(c.flops for c in chosen),
+    )

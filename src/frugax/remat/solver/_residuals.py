@@ -6,11 +6,9 @@ knows about residuals comes from here; XLA's measurement has the last word.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from frugax.jaxprs import (
     Graph,
@@ -25,7 +23,7 @@ from frugax.jaxprs import (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Needs:
+class Residuals:
     """What the backward rule of one operation reads.
 
     Attributes:
@@ -38,43 +36,18 @@ class Needs:
     hidden_bytes: int
 
 
-def active_variables(
-    graph: Graph, inputs: Sequence[Var], ends: Sequence[Any]
-) -> frozenset[Var]:
-    """The variables through which gradients of `ends` reach `inputs`.
-
-    Whole numbers, booleans and random keys stop a gradient. What leads to other results
-    only, such as sums for a log, has none.
-    """
-    moving = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
-    active = {v for v in inputs if is_inexact(v)}
-    for eqn in moving:
-        if any(v in active for v in variables(eqn.invars)):
-            active |= {v for v in eqn.outvars if is_inexact(v)}
-    turned = set(variables(ends))
-    for eqn in reversed(moving):
-        if turned & set(eqn.outvars):
-            turned |= set(variables(eqn.invars))
-    return frozenset(active & turned)
-
-
-def is_inexact(var: Any) -> bool:
-    """Whether gradients can flow through this variable."""
-    return jnp.issubdtype(var.aval.dtype, jnp.inexact)
-
-
-def backward_needs(
+def find_residuals(
     graph: Graph, active: frozenset[Var], known: dict[Any, Any] | None = None
-) -> list[Needs]:
+) -> list[Residuals]:
     """What the backward rule of each operation reads; nothing for inactive ones.
 
     What is asked is kept in `known`, and asked but once.
     """
     known = {} if known is None else known
-    found: list[Needs] = []
+    found: list[Residuals] = []
     for eqn in graph.eqns:
         if not any(v in active for v in eqn.outvars):
-            found.append(Needs(frozenset(), 0))
+            found.append(Residuals(frozenset(), 0))
             continue
         key = _key(eqn, active)
         if key not in known:
@@ -82,7 +55,7 @@ def backward_needs(
             known[key] = _ask(graph, eqn, active), eqn.params
         (places, hidden), _ = known[key]
         atoms = [*eqn.invars, *eqn.outvars]
-        found.append(Needs(frozenset(variables(atoms[p] for p in places)), hidden))
+        found.append(Residuals(frozenset(variables(atoms[p] for p in places)), hidden))
     return found
 
 

@@ -12,16 +12,14 @@ import jax
 
 from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import FrugaxError
-
-from ._apply import apply, planned_value_and_grad
-from ._body import read_body
-from ._check import check_block_size
-from ._fit import plan, segments_of
-from ._ladder import ladder
-from ._on_call import shapes_key, shapes_of
-from ._plan import Inside, Segment
-from ._rewrite import with_insides
-from ._solve import model_peak
+from frugax.remat import BodyPlan, Segment, apply, plan
+from frugax.remat.rewrite import build_value_and_grad, rewrite_loops, trace_loss
+from frugax.remat.solver import (
+    build_segments,
+    check_block_size,
+    list_candidates,
+    model_peak,
+)
 
 # Why a loss cannot be planned; anything else is a mistake and is raised.
 _CANNOT = (
@@ -50,7 +48,7 @@ class CheckpointPlan:
     """
 
     segments: tuple[Segment, ...]
-    insides: tuple[Inside, ...]
+    insides: tuple[BodyPlan, ...]
     meta: Mapping[str, int]
 
 
@@ -95,8 +93,8 @@ class HeightCompressedGrad:
         Warns:
             UserWarning: once for each set of shapes that cannot be planned; says why.
         """
-        shapes = shapes_of(args)
-        key = shapes_key(shapes)
+        shapes = jax.eval_shape(lambda *given: given, *args)
+        key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
         if key not in self._executors:
             self._executors[key] = self._prepare(shapes)
         self.last_executor = self._executors[key]
@@ -161,15 +159,15 @@ def _executor(
     block_size: int | None,
     budget: MemoryBudget | None,
 ) -> Executor:
-    body = read_body(loss, shapes, 0, has_aux=False)
+    body = trace_loss(loss, shapes, 0, has_aux=False)
     measured: dict[str, int] = {}
     if budget is None:
-        least = ladder(body, block_size)[-1]
-        segments, insides = segments_of(least, jax.default_backend()), least.insides
+        least = list_candidates(body, block_size)[-1]
+        segments, insides = build_segments(least, jax.default_backend()), least.insides
         again = least.flops
         mark = body.graph.fingerprint
         step: Callable[..., Any] = jax.jit(
-            planned_value_and_grad(
+            build_value_and_grad(
                 loss, segments, insides, mark, argnums=0, has_aux=False
             )
         )
@@ -183,7 +181,7 @@ def _executor(
         "block_size": block_size or max(blocks, default=0),
         "blocks": len(blocks),
         "scans": len(insides),
-        "peak_frontier": model_peak(with_insides(body, insides), segments),
+        "peak_frontier": model_peak(rewrite_loops(body, insides), segments),
         "unplanned_peak_frontier": model_peak(body, ()),
         "recomputed_flops": again,
         **measured,

@@ -4,7 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from frugax.remat import analyze_graph, capture_graph_jaxpr, summarize_frontier
+from frugax.compat.memory_planning import (
+    analyze_graph,
+    capture_graph_jaxpr,
+    summarize_frontier,
+)
 
 
 def branches(x):  # four arrays of 40 bytes at the most, three results for one sum

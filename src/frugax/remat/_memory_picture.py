@@ -1,6 +1,6 @@
 """A picture of live bytes over time: the planned program beside the un-planned one.
 
-Reads: both programs, compiled and not run. Gives: a `Picture`, drawn as SVG
+Reads: both programs, compiled and not run. Gives: a `MemoryPicture`, drawn as SVG
 (`_draw_svg.py`) or with the blocks of a terminal's font (`_draw_blocks.py`).
 """
 
@@ -15,17 +15,17 @@ import jax
 from frugax import measure
 from frugax.budget import MemoryBudget, format_bytes, format_share
 from frugax.fileio import write_whole
-from frugax.jaxprs import alive_bytes, trace
+from frugax.jaxprs import live_bytes, trace
 
 from ._apply import apply
-from ._draw_blocks import draw_blocks
-from ._draw_svg import draw_svg
+from ._block_chart import draw_blocks
+from ._enclosing_program import EnclosingProgram, compile_program
 from ._plan import RematPlan
-from ._program import Program, compile_program
+from ._svg_chart import draw_svg
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class MemoryCurve:
     """What one program holds as it runs.
 
     Attributes:
@@ -54,7 +54,7 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class MemoryPicture:
     """Bytes held over time, with a plan and without.
 
     Attributes:
@@ -66,8 +66,8 @@ class Picture:
 
     budget: MemoryBudget
     extra_share: float
-    unplanned: Curve
-    planned: Curve
+    unplanned: MemoryCurve
+    planned: MemoryCurve
 
     @property
     def title(self) -> str:
@@ -150,13 +150,13 @@ class Picture:
         return target
 
 
-def picture(
+def draw_memory(
     loss: Callable[..., Any],
     plan: RematPlan,
     example_args: Sequence[Any],
     *,
-    within: Program | None = None,
-) -> Picture:
+    within: EnclosingProgram | None = None,
+) -> MemoryPicture:
     """Compile a loss's gradient with and without its plan; see what each holds when.
 
     Nothing is run.
@@ -178,16 +178,16 @@ def picture(
         ...         x = jnp.tanh(x @ w)
         ...     return jnp.mean(x**2)
         >>> w, x = jnp.ones((64, 64)), jnp.ones((512, 64))
-        >>> plan = remat.plan(loss, (w, x), MemoryBudget("800KiB"))
-        >>> drawn = remat.picture(loss, plan, (w, x))
+        >>> plan = remat.plan(loss, MemoryBudget("800KiB"), example_args=(w, x))
+        >>> drawn = remat.draw_memory(loss, plan, (w, x))
         >>> drawn.planned.peak_bytes <= 800 * 1024 < drawn.unplanned.peak_bytes
         True
     """
     args = tuple(example_args)
-    whole = within or Program(build=lambda grad: grad, args=args)
+    whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
     plain = jax.value_and_grad(loss, plan.argnums, has_aux=plan.has_aux)
     kind = plan.budget.kind
-    return Picture(
+    return MemoryPicture(
         budget=plan.budget,
         extra_share=plan.extra_share,
         unplanned=_curve(whole, plain, kind),
@@ -196,10 +196,10 @@ def picture(
 
 
 def _curve(
-    whole: Program,
+    whole: EnclosingProgram,
     grad: Callable[..., Any],
     kind: Literal["temp", "total"],
-) -> Curve:
+) -> MemoryCurve:
     compiled = compile_program(whole, grad).compiled
     costs = measure.program(compiled)
     measured = costs.bytes_of(kind)
@@ -208,14 +208,14 @@ def _curve(
     except ValueError:  # this backend does not tell: the curve says "traced"
         graph = trace(whole.build(grad), whole.args)
         always = costs.argument_bytes if kind == "total" else 0
-        return Curve(
-            held=tuple(always + b for b in alive_bytes(graph)),
+        return MemoryCurve(
+            held=tuple(always + b for b in live_bytes(graph)),
             names=tuple(e.primitive.name for e in graph.eqns),
             measured=measured,
             counted_on="traced",
         )
     always = measured - costs.temp_bytes
-    return Curve(
+    return MemoryCurve(
         held=tuple(always + b for b in seen.bytes),
         names=seen.names,
         measured=measured,

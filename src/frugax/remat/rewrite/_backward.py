@@ -6,9 +6,10 @@ piece starts: compilers like to put them off, and keep alive what they are made 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from frugax.jaxprs import (
@@ -16,21 +17,23 @@ from frugax.jaxprs import (
     Var,
     is_heavy,
     jaxpr_as_fun,
+    remove_dead_code,
     shape_of,
     trace,
+    use_fast_convolutions,
     variables,
-    with_fast_convolutions,
-    without_dead_code,
 )
 
-from ._body import Body
+from .._check import check_ranges
+from .._plan import BodyPlan, Segment
 from ._gates import Gate, after, opaque_true, through_gate
-from ._part import Part, Pull, part_of
-from ._plan import Segment
+from ._graph import RematGraph, trace_loss
+from ._loops import rewrite_loops
+from ._subgraph import Pull, Subgraph, extract_subgraph
 
 
 def value_and_gradients(
-    body: Body, segments: Sequence[Segment], values: Sequence[Any]
+    body: RematGraph, segments: Sequence[Segment], values: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """What the loss returns, flattened, and the gradients of its first output.
 
@@ -55,16 +58,16 @@ def value_and_gradients(
 
 
 def _there(
-    body: Body, segments: Sequence[Segment], env: dict[Var, Any]
-) -> list[tuple[Part, Pull]]:
+    body: RematGraph, segments: Sequence[Segment], env: dict[Var, Any]
+) -> list[tuple[Subgraph, Pull]]:
     """Run forward, adding to `env`; the parts, each with its way back."""
-    back: list[tuple[Part, Pull]] = []
+    back: list[tuple[Subgraph, Pull]] = []
     for segment in segments:
         if segment.gate is None:
             back += _keep(body, segment.start, segment.stop, env, {})
             continue
         kept = [v for i in segment.kept for v in body.eqns[i].outvars]
-        part = part_of(body, segment.start, segment.stop, also=kept)
+        part = extract_subgraph(body, segment.start, segment.stop, also=kept)
         reads = [env[v] for v in part.inputs]
         env |= zip(part.outputs, part.run(*reads), strict=True)
         back.append((part, _recompute(body, segment, segment.gate, part, kept, env)))
@@ -72,8 +75,8 @@ def _there(
 
 
 def _keep(
-    body: Body, start: int, stop: int, env: dict[Var, Any], kept: dict[Var, Any]
-) -> list[tuple[Part, Pull]]:
+    body: RematGraph, start: int, stop: int, env: dict[Var, Any], kept: dict[Var, Any]
+) -> list[tuple[Subgraph, Pull]]:
     """Run forward in small parts, adding to `env`; keep what the way back needs.
 
     Results in `kept` are there already: they are taken, and not made again.
@@ -81,10 +84,10 @@ def _keep(
     alone = {body.defined_at[v] for v in kept}
     edges = {*body.cuts, *alone, *(i + 1 for i in alone)}
     inner = sorted(c for c in edges if start < c < stop)
-    back: list[tuple[Part, Pull]] = []
+    back: list[tuple[Subgraph, Pull]] = []
     for a, b in itertools.pairwise([start, *inner, stop]):
         taken = [v for v in body.eqns[a].outvars if v in kept] if a in alone else []
-        part = part_of(body, a, b, also=taken)
+        part = extract_subgraph(body, a, b, also=taken)
         results = [kept[v] for v in part.outputs] if taken else None
         outs, pull = part.pull_at([env[v] for v in part.inputs], results)
         env |= zip(part.outputs, outs, strict=True)
@@ -93,8 +96,8 @@ def _keep(
 
 
 def _turn(
-    body: Body,
-    back: list[tuple[Part, Pull]],
+    body: RematGraph,
+    back: list[tuple[Subgraph, Pull]],
     grads: dict[Var, Any],
     *,
     in_order: bool,
@@ -126,10 +129,10 @@ def _gradient(grads: dict[Var, Any], v: Var) -> Any:
 
 
 def _recompute(
-    body: Body,
+    body: RematGraph,
     segment: Segment,
     gate: Gate,
-    part: Part,
+    part: Subgraph,
     kept: Sequence[Var],
     env: dict[Var, Any],
 ) -> Pull:
@@ -153,8 +156,8 @@ def _recompute(
         # nor done again, inside a branch as little as outside.
         again = trace(there_and_back, (values, cotangents))
         if gate == "cond":
-            again = with_fast_convolutions(again, everywhere=True)
-        live, used = without_dead_code(again.jaxpr, [True] * len(again.outputs))
+            again = use_fast_convolutions(again, everywhere=True)
+        live, used = remove_dead_code(again.jaxpr, [True] * len(again.outputs))
         run = jaxpr_as_fun(ClosedJaxpr(live, ()))
         reads = [*again.const_values, *values, *cotangents]
         tied = [False] * len(again.consts) + _tied(body, part, saved)
@@ -168,7 +171,7 @@ def _recompute(
     return pull
 
 
-def _tied(body: Body, part: Part, saved: Sequence[Var]) -> list[bool]:
+def _tied(body: RematGraph, part: Subgraph, saved: Sequence[Var]) -> list[bool]:
     """Which inputs the gate must tie to the cotangents, for nothing to be merged.
 
     Each that is tied may be copied, so: what earlier segments made; if some heavy
@@ -186,3 +189,41 @@ def _tied(body: Body, part: Part, saved: Sequence[Var]) -> list[bool]:
         if choice and all(set(e.outvars) <= reached for e in heavy):
             break
     return [v in choice for v in saved]
+
+
+def build_value_and_grad(
+    loss: Callable[..., Any],
+    segments: tuple[Segment, ...],
+    insides: tuple[BodyPlan, ...],
+    fingerprint: str,
+    *,
+    argnums: int | tuple[int, ...],
+    has_aux: bool,
+) -> Callable[..., Any]:
+    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments.
+
+    Raises:
+        ValueError: when called, if the loss or the shapes are not those of the plan.
+    """
+
+    def step(*args: Any) -> tuple[Any, Any]:
+        body = trace_loss(loss, args, argnums, has_aux=has_aux)
+        if body.graph.fingerprint != fingerprint:
+            raise ValueError(
+                "this plan was made for another loss or other shapes: it is for "
+                f"{fingerprint:.8}, this is {body.graph.fingerprint:.8}. Plan again "
+                "with remat.plan, with these shapes in example_args and in `within`."
+            )
+        if not segments:
+            return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
+        body = rewrite_loops(body, insides)
+        check_ranges(segments, 0, len(body.eqns))
+        outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
+        value = jax.tree.unflatten(body.graph.out_tree, outputs)
+        rest = iter(flat)
+        gradient = lambda n: jax.tree.map(lambda _: next(rest), args[n])
+        if isinstance(argnums, int):
+            return value, gradient(argnums)
+        return value, tuple(gradient(n) for n in argnums)
+
+    return step

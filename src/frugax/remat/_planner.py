@@ -11,27 +11,29 @@ from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops
 
-from ._apply import planned_value_and_grad
-from ._body import Body, read_body
-from ._cache import plan_key, recall
-from ._check import check_arguments, check_block_size
-from ._explain import describe
-from ._gates import choose_gate
-from ._ladder import Rung, ladder
+from ._check import check_arguments
+from ._compile_search import (
+    CompileBench,
+    Measurement,
+    confirm,
+    initial_candidates,
+    search,
+)
+from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan, Segment
-from ._program import Program
-from ._search import Bench, Try, confirmed, openings, search
-from ._solve import Step, Weight, weigh
+from ._plan_cache import plan_key, recall
+from .rewrite import RematGraph, build_value_and_grad, trace_loss
+from .solver import Candidate, build_segments, check_block_size, list_candidates
 
 
 def plan(
     loss: Callable[..., Any],
-    example_args: Sequence[Any],
     budget: MemoryBudget,
+    example_args: Sequence[Any],
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
-    within: Program | None = None,
+    within: EnclosingProgram | None = None,
     block_size: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> RematPlan:
@@ -73,21 +75,23 @@ def plan(
         ...         x = jnp.tanh(x @ w)
         ...     return jnp.mean(x**2)
         >>> w, x = jnp.ones((64, 64)), jnp.ones((512, 64))
-        >>> plan = remat.plan(loss, (w, x), MemoryBudget("800KiB"))
+        >>> plan = remat.plan(loss, MemoryBudget("800KiB"), example_args=(w, x))
         >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
+    if isinstance(budget, tuple | list) and isinstance(example_args, MemoryBudget):
+        budget, example_args = example_args, budget
     check_budget(budget, MemoryBudget)
     check_block_size(block_size)
     check_arguments(loss, example_args, argnums, within=within, cache=cache)
     args = tuple(example_args)
-    body = read_body(loss, args, argnums, has_aux=has_aux)
+    body = trace_loss(loss, args, argnums, has_aux=has_aux)
     how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
     key = None
     if cache is not False:
         given = how | {"within": within, "block_size": block_size}
         key = plan_key(loss, args, budget, **given)
-    whole = within or Program(build=lambda grad: grad, args=args)
+    whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
     maker = _Maker(loss, args, budget, body, whole, block_size, how)
     return recall(key, maker.make, cache=cache)
 
@@ -99,11 +103,11 @@ class _Maker:
     loss: Callable[..., Any]
     args: tuple[Any, ...]
     budget: MemoryBudget
-    body: Body
-    whole: Program
+    body: RematGraph
+    whole: EnclosingProgram
     block_size: int | None
     how: dict[str, Any]
-    rungs: list[Rung] = dataclasses.field(default_factory=list)
+    rungs: list[Candidate] = dataclasses.field(default_factory=list)
     called: bool = False
     platform: str = dataclasses.field(default_factory=jax.default_backend)
 
@@ -122,12 +126,12 @@ class _Maker:
             found = self._find(bench)
         return self._plan(bench, found) if found else self._give_up(bench)
 
-    def _bench(self, *, quick: bool) -> Bench:
+    def _bench(self, *, quick: bool) -> CompileBench:
         budget = self.budget
         limit = budget.usable_bytes
-        return Bench(self.whole, budget.kind, limit, self._grad_of, quick)
+        return CompileBench(self.whole, budget.kind, limit, self._grad_of, quick)
 
-    def _find(self, bench: Bench) -> Try | None:
+    def _find(self, bench: CompileBench) -> Measurement | None:
         plain = bench.measure(0)
         if not self.called:
             raise ValueError(
@@ -135,15 +139,15 @@ class _Maker:
                 "nothing there can be planned; call it instead of jax.value_and_grad."
             )
         if bench.fits(plain):
-            return confirmed(bench, plain)
-        self.rungs = self.rungs or ladder(self.body, self.block_size)
+            return confirm(bench, plain)
+        self.rungs = self.rungs or list_candidates(self.body, self.block_size)
         return search(bench, [r.draft.peak_bytes for r in self.rungs])
 
     def _segments(self, rung: int) -> tuple[Segment, ...]:
-        return segments_of(self.rungs[rung], self.platform) if rung else ()
+        return build_segments(self.rungs[rung], self.platform) if rung else ()
 
     def _grad_of(self, rung: int) -> Callable[..., Any]:
-        step = planned_value_and_grad(
+        step = build_value_and_grad(
             self.loss,
             self._segments(rung),
             self.rungs[rung].insides if rung else (),
@@ -157,7 +161,7 @@ class _Maker:
 
         return grad
 
-    def _plan(self, bench: Bench, found: Try) -> RematPlan:
+    def _plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
         plain_flops, flops_now = (
             flops(jax.make_jaxpr(self._grad_of(rung))(*self.args).jaxpr)
             for rung in (0, found.rung)
@@ -175,7 +179,7 @@ class _Maker:
             **self.how,
         )
 
-    def _give_up(self, bench: Bench) -> NoReturn:
+    def _give_up(self, bench: CompileBench) -> NoReturn:
         tries, budget = bench.tries, self.budget
         sound = [t for t in tries if not t.undone]
         if len(sound) == 1 < len(tries):
@@ -185,7 +189,7 @@ class _Maker:
                 f" to {sound[0].bytes:,} bytes, use lax.scan, or, if the loss computes "
                 "something twice, let it do so once."
             )
-        sure = {0, *openings(len(self.rungs))}
+        sure = {0, *initial_candidates(len(self.rungs))}
         again = [t for t in sound if t.rung in sure]
         least = min(again, key=lambda t: t.bytes)
         needed = int(least.bytes / (1 - budget.headroom_frac))
@@ -204,7 +208,7 @@ class _Maker:
         )
 
 
-def _how(tries: Sequence[Try]) -> str:
+def _how(tries: Sequence[Measurement]) -> str:
     if len(tries) == 1:
         return "in which recomputing would save nothing"
     return f"by the best of {len(tries)} compiled programs"
@@ -219,25 +223,3 @@ def _hint(best: RematPlan) -> str:
         f"make the batch smaller: most is held at operations {highest.start}-"
         f"{highest.stop - 1} ({highest.what})."
     )
-
-
-def segments_of(rung: Rung, platform: str) -> tuple[Segment, ...]:
-    """A draft's segments, each with the gate for what is in it."""
-
-    def segment(step: Step, weight: Weight) -> Segment:
-        cost = rung.costs.of[step.start, step.stop, step.mode]
-        eqns = rung.body.eqns[step.start : step.stop]
-        return Segment(
-            start=step.start,
-            stop=step.stop,
-            gate=choose_gate(eqns, platform) if step.mode else None,
-            saved_bytes=cost.stored_bytes,
-            recomputed_flops=cost.flops,
-            kept=cost.kept,
-            inside=tuple(map(segment, step.inside, weight.inside)),
-            what=describe(eqns),
-            peak_bytes=weight.peak_bytes,
-        )
-
-    steps = rung.draft.steps
-    return tuple(map(segment, steps, weigh(rung.costs, steps)))

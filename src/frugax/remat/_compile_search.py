@@ -12,7 +12,7 @@ import numpy as np
 
 from frugax.measure import program
 
-from ._program import Build, Program, compile_program
+from ._enclosing_program import Build, EnclosingProgram, compile_program
 
 # Each costs about as much as compiling the program once. (Where nothing fits, it can
 # be one more.)
@@ -32,7 +32,7 @@ _QUICK: Options = (("xla_backend_optimization_level", "0"),)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Try:
+class Measurement:
     """One compiled candidate: which draft, how compiled, and what XLA said.
 
     Attributes:
@@ -47,7 +47,7 @@ class Try:
 
 
 @dataclasses.dataclass(eq=False)
-class Bench:
+class CompileBench:
     """Compiles candidates and keeps what was measured.
 
     Attributes:
@@ -61,40 +61,40 @@ class Bench:
         misled: whether a draft that fitted did not, compiled as it will be run.
     """
 
-    whole: Program
+    whole: EnclosingProgram
     kind: Literal["temp", "total"]
     limit: int
     grad_of: Callable[[int], Callable[..., Any]]
     quick: bool
     compiles: int = 0
-    tries: list[Try] = dataclasses.field(default_factory=list)
+    tries: list[Measurement] = dataclasses.field(default_factory=list)
     misled: bool = False
     _plain: Build | None = None
 
-    def measure(self, rung: int, *, final: bool = False) -> Try:
+    def measure(self, rung: int, *, final: bool = False) -> Measurement:
         """Compile this draft and ask what it needs."""
         options = _QUICK if self.quick and not final else ()
         build = compile_program(self.whole, self.grad_of(rung), options)
         self.compiles += 1
         self._plain = self._plain or build
         needs = program(build.compiled).bytes_of(self.kind)
-        found = Try(rung, needs, _undone(self._plain, build))
+        found = Measurement(rung, needs, _undone(self._plain, build))
         self.tries.append(found)
         return found
 
-    def fits(self, found: Try) -> bool:
+    def fits(self, found: Measurement) -> bool:
         """Whether it is within the limit, and does again what it should."""
         return found.bytes <= self.limit and not found.undone
 
 
-def search(bench: Bench, peaks: list[int]) -> Try | None:
+def search(bench: CompileBench, peaks: list[int]) -> Measurement | None:
     """The cheapest draft that fits, as it will be run; None if none does.
 
     Args:
         bench: with the plain program measured, which does not fit.
         peaks: what the model says each draft needs, the plain one first, falling.
     """
-    best: Try | None = None
+    best: Measurement | None = None
     for rung in _pointed_at(bench, peaks):
         if rung not in {t.rung for t in bench.tries}:
             found = bench.measure(rung)
@@ -107,10 +107,10 @@ def search(bench: Bench, peaks: list[int]) -> Try | None:
             break
         found = bench.measure(_aim(bench, peaks, range(above + 1, best.rung)))
         best = found if bench.fits(found) else best
-    return best and confirmed(bench, best)
+    return best and confirm(bench, best)
 
 
-def confirmed(bench: Bench, best: Try) -> Try | None:
+def confirm(bench: CompileBench, best: Measurement) -> Measurement | None:
     """The same draft, compiled as it will be run; None if it does not fit then."""
     if not bench.quick:
         return best
@@ -119,7 +119,7 @@ def confirmed(bench: Bench, best: Try) -> Try | None:
     return None if bench.misled else found
 
 
-def _pointed_at(bench: Bench, peaks: list[int]) -> Iterator[int]:
+def _pointed_at(bench: CompileBench, peaks: list[int]) -> Iterator[int]:
     """Drafts to try until one fits: those the model points to, then the openings."""
     if len(peaks) == 1:
         return
@@ -127,10 +127,10 @@ def _pointed_at(bench: Bench, peaks: list[int]) -> Iterator[int]:
     yield _aim(bench, peaks, rungs)
     if bench.tries[-1].bytes <= _NEAR * bench.limit:
         yield _aim(bench, peaks, rungs)
-    yield from openings(len(peaks))
+    yield from initial_candidates(len(peaks))
 
 
-def openings(rungs: int) -> list[int]:
+def initial_candidates(rungs: int) -> list[int]:
     """What is tried when what the model points to does not fit.
 
     Nothing here depends on the limit: what these need is what is needed.
@@ -140,7 +140,7 @@ def openings(rungs: int) -> list[int]:
     return [last, last * 4 // 5 or last, last // 2 or last] if last else []
 
 
-def _aim(bench: Bench, peaks: list[int], rungs: range) -> int:
+def _aim(bench: CompileBench, peaks: list[int], rungs: range) -> int:
     """The first of `rungs` that should fit, by the model and what was measured.
 
     Between two tries, what the model says is taken to be off by a factor that changes

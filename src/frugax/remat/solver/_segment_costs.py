@@ -10,8 +10,8 @@ import numpy as np
 
 from frugax.jaxprs import Var, bytes_of, flops_of, is_heavy
 
-from ._body import Body
-from ._needs import Needs, backward_needs
+from ..rewrite import RematGraph
+from ._residuals import Residuals, find_residuals
 
 # How a segment is treated: 0 keeps all that its backward pass needs; mode n does the
 # operations again whose results are cheap for their size, up to the n-th price of
@@ -26,7 +26,7 @@ _MOST_PRICES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cost:
+class SegmentCost:
     """One segment in one mode.
 
     Attributes:
@@ -51,7 +51,7 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Costs:
+class SegmentCosts:
     """The cost of every segment between two cuts, in every mode.
 
     Attributes:
@@ -59,32 +59,32 @@ class Costs:
         modes: how many modes there are; the last does everything again.
     """
 
-    of: dict[tuple[int, int, Mode], Cost]
+    of: dict[tuple[int, int, Mode], SegmentCost]
     modes: int
 
 
-def segment_costs(body: Body) -> Costs:
+def segment_costs(body: RematGraph) -> SegmentCosts:
     """The cost of every segment between two cuts, kept and recomputed."""
-    found: dict[tuple[int, int, Mode], Cost] = {}
-    walk = _Walk(body, found)
+    found: dict[tuple[int, int, Mode], SegmentCost] = {}
+    walk = _BackwardWalk(body, found)
     for stop in body.cuts[1:]:
         for mode in range(walk.modes):
             walk.back(stop, mode)
-    return Costs(found, walk.modes)
+    return SegmentCosts(found, walk.modes)
 
 
-def costs_of_all(body: Body) -> list[Cost]:
+def costs_of_all(body: RematGraph) -> list[SegmentCost]:
     """The cost of all operations as one segment, mode by mode."""
     if not body.eqns:
         return []
-    found: dict[tuple[int, int, Mode], Cost] = {}
-    walk, stop = _Walk(body, found), len(body.eqns)
+    found: dict[tuple[int, int, Mode], SegmentCost] = {}
+    walk, stop = _BackwardWalk(body, found), len(body.eqns)
     for mode in range(walk.modes):
         walk.back(stop, mode)
     return [found[0, stop, mode] for mode in range(walk.modes)]
 
 
-def _prices(body: Body, price: list[float]) -> list[float]:
+def _prices(body: RematGraph, price: list[float]) -> list[float]:
     """Prices, rising, between which operations worth telling apart lie."""
     heavy = sorted(
         {round(price[i], 3) for i, e in enumerate(body.eqns) if is_heavy(e)} - {0.0}
@@ -94,10 +94,12 @@ def _prices(body: Body, price: list[float]) -> list[float]:
     return [_CHEAP, *(1.001 * p for p in steps[every - 1 :: every])]
 
 
-class _Walk:
+class _BackwardWalk:
     """Walks back over the operations, adding the costs of segments to `found`."""
 
-    def __init__(self, body: Body, found: dict[tuple[int, int, Mode], Cost]) -> None:
+    def __init__(
+        self, body: RematGraph, found: dict[tuple[int, int, Mode], SegmentCost]
+    ) -> None:
         self._body, self._found = body, found
         self._stand_ins: dict[tuple[int, float], bool] = {}
         self._needs = _needs_of_kept(body)
@@ -173,7 +175,7 @@ class _Walk:
                 continue
             stored = frozenset(outside | kept_vars)
             hidden_kept = 0 if mode else hidden
-            self._found[i, stop, mode] = Cost(
+            self._found[i, stop, mode] = SegmentCost(
                 stored=stored,
                 stored_bytes=sum(map(bytes_of, stored)) + hidden_kept,
                 own_bytes=inside_stored + hidden_kept,
@@ -187,14 +189,14 @@ class _Walk:
             )
 
 
-def _needs_of_kept(body: Body) -> list[Needs]:
+def _needs_of_kept(body: RematGraph) -> list[Residuals]:
     """What each backward rule reads of that which costs bytes to keep."""
     of_graph = dict(
         zip(
             map(id, body.graph.eqns),
-            backward_needs(body.graph, body.active, body.known),
+            find_residuals(body.graph, body.active, body.known),
             strict=True,
         )
     )
     asked = [of_graph[id(e)] for e in body.eqns]
-    return [Needs(frozenset(body.kept(n.variables)), n.hidden_bytes) for n in asked]
+    return [Residuals(frozenset(body.kept(n.variables)), n.hidden_bytes) for n in asked]

@@ -1,0 +1,30 @@
+"""Run a loss and its gradients by a plan: segments kept or recomputed, loops rewritten.
+
+Start at `trace_loss`, which prepares a loss, and `build_value_and_grad`, which carries
+a plan out. `rewrite_loops` changes what the bodies of `lax.scan` and `lax.cond` save.
+"""
+
+from ._backward import build_value_and_grad, value_and_gradients
+from ._gates import Gate, choose_gate
+from ._graph import (
+    RematGraph,
+    active_variables,
+    is_inexact,
+    prepare_graph,
+    trace_loss,
+)
+from ._loops import loop_bodies, rewrite_loops
+
+__all__ = [
+    "Gate",
+    "RematGraph",
+    "active_variables",
+    "build_value_and_grad",
+    "choose_gate",
+    "is_inexact",
+    "loop_bodies",
+    "prepare_graph",
+    "rewrite_loops",
+    "trace_loss",
+    "value_and_gradients",
+]

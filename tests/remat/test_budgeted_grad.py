@@ -1,0 +1,56 @@
+"""Gradients that are planned when first called."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax import InfeasibleBudgetError, MemoryBudget, remat
+
+from .checks import assert_same, temp_bytes
+
+KEY = jax.random.key(0)
+WS = list(jax.random.normal(KEY, (4, 2, 64, 64)) / 8)
+X = jax.random.normal(KEY, (256, 64))
+
+
+def loss(ws, x):
+    for w in ws:
+        x = x + jax.nn.gelu(x @ w[0]) @ w[1]
+    return jnp.mean(x**2)
+
+
+PLAIN = temp_bytes(jax.value_and_grad(loss), WS, X)
+TINY = MemoryBudget(limit_bytes=1, kind="total")
+HALF = MemoryBudget(limit_bytes=PLAIN // 2)
+
+
+def test_value_and_grad_is_planned_at_the_first_call_for_each_shape():
+    both = remat.value_and_grad(loss, HALF)
+    assert_same(both(WS, X), jax.value_and_grad(loss)(WS, X))
+    planned = both.planned_for(WS, X)
+    assert planned.plan.predicted <= HALF.limit_bytes
+    assert both.planned_for(WS, X) is planned
+    assert_same(both(WS, X[:8]), jax.value_and_grad(loss)(WS, X[:8]))
+    assert both.planned_for(WS, X[:8]).plan.segments == ()
+
+
+def test_it_plans_inside_a_jit_of_the_users_own():
+    both = remat.value_and_grad(loss, HALF)
+    assert temp_bytes(lambda ws, x: both(ws, x), WS, X) <= HALF.limit_bytes
+
+
+def test_grad_gives_what_jax_grad_gives():
+    with_aux = lambda x, n: (jnp.sum(x**2) * n, {"n": n})
+    got = remat.grad(with_aux, HALF, argnums=(0, 1), has_aux=True)(X, 2.0)
+    assert_same(got, jax.grad(with_aux, argnums=(0, 1), has_aux=True)(X, 2.0))
+    assert_same(remat.grad(loss, HALF)(WS, X), jax.grad(loss)(WS, X))
+
+
+def test_what_does_not_fit_is_not_run_anyway():
+    with pytest.raises(InfeasibleBudgetError):
+        remat.grad(loss, TINY)(WS, X)
+
+
+def test_a_block_holds_something():
+    with pytest.raises(ValueError, match="got -1"):
+        remat.plan(loss, HALF, example_args=(WS, X), block_size=-1)
