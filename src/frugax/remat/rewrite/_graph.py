@@ -1,7 +1,7 @@
 """A loss as the planner sees it: operations worth placing, and cuts between them.
 
-Reads: a `Graph` and the inputs to differentiate. Gives: a `RematGraph`, whose segments can
-be costed (`_costs.py`) and run (`_execute.py`).
+Reads: a `Graph` and the inputs to differentiate. Gives: a `RematGraph`, whose segments
+can be costed and run.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """The loss with its scans and conds done again as a plan says.
 
-Reads: a `RematGraph` and the plan's `BodyPlan`s. Gives: the `RematGraph` in which they are made.
+Reads: a `RematGraph` and `BodyPlan`s. Gives: the `RematGraph` rewritten by them.
 """
 
 import dataclasses

@@ -20,8 +20,8 @@ from frugax.jaxprs import (
     Var,
     close,
     jaxpr_as_fun,
-    split_scan,
     shape_of,
+    split_scan,
     variables,
     varying_axes,
 )
