@@ -15,7 +15,7 @@ from frugax import MemoryBudget, SizeBudget, models
 from frugax.budget import Verdict
 from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
-from frugax.models.to_jax import Compiled, MemoryPlan
+from frugax.models.to_jax import JaxModel, MemoryPlan
 from frugax.models.to_jax._pieces import find_pieces
 
 
@@ -134,7 +134,7 @@ def test_what_fits_anyway_is_left_as_it_is():
 
 
 def test_without_a_budget_nothing_is_there_that_could_cost():
-    assert type(MLP.compile()) is Compiled
+    assert type(MLP.compile()) is JaxModel
 
 
 @pytest.mark.slow

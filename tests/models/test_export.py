@@ -12,7 +12,7 @@ import pytest
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
 from frugax.models import JaxBackend, compile, load_exported
 from frugax.models.layers import MLP, Dropout, Linear, Sequential
-from frugax.models.stored._safetensors import read, write
+from frugax.models.serialization import read_safetensors, write_safetensors
 
 pytest.importorskip("flatbuffers")
 BACKEND = JaxBackend()
@@ -132,14 +132,14 @@ def test_damage_is_found(tmp_path):
     path = tmp_path / "program"
     compiled, params = small()
     compiled.export(path, params=params)
-    held = read(path)
+    held = read_safetensors(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(CorruptFileError, match="damaged or cut off"):
         load_exported(path)
     flipped = np.array(held.arrays["stablehlo"])
     flipped[flipped.size // 2] ^= 1
-    write(path, {"stablehlo": flipped}, held.metadata)
+    write_safetensors(path, {"stablehlo": flipped}, held.metadata)
     with pytest.raises(CorruptFileError, match="its checksum differs"):
         load_exported(path)
     text = held.metadata["frugax-exported"]
@@ -152,7 +152,7 @@ def test_damage_is_found(tmp_path):
             "version 2",
         ),
     ):
-        write(path, held.arrays, {"frugax-exported": wrong})
+        write_safetensors(path, held.arrays, {"frugax-exported": wrong})
         with pytest.raises(error, match=said):
             load_exported(path)
     compiled.save(path, params)

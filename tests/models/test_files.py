@@ -14,7 +14,7 @@ from frugax.errors import (
     ShapeError,
     UnsupportedFileError,
 )
-from frugax.models import IOKey, JaxBackend, Model, compile, load, op, to_plain
+from frugax.models import IOKey, JaxBackend, Model, compile, layer_to_dict, load, op
 from frugax.models.layers import (
     MLP,
     BatchNorm,
@@ -24,7 +24,7 @@ from frugax.models.layers import (
     TransformerBlock,
     TransformerLM,
 )
-from frugax.models.stored._safetensors import read, write
+from frugax.models.serialization import read_safetensors, write_safetensors
 
 BACKEND = JaxBackend()
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12)
@@ -50,11 +50,11 @@ def assert_equal(one, other):
 
 def edited(path, arrays=None, **changes):
     """The file with other arrays, or with entries of its description changed."""
-    held = read(path)
+    held = read_safetensors(path)
     about = json.loads(held.metadata["frugax"]) | changes
     kept = {k: np.array(a) for k, a in held.arrays.items()} | (arrays or {})
     kept = {k: a for k, a in kept.items() if a is not None}
-    write(path, kept, {"frugax": json.dumps(about)})
+    write_safetensors(path, kept, {"frugax": json.dumps(about)})
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_dtypes_stay(tmp_path, dtype, library):
     compiled = compile(Linear(3), backend, shapes={"input": (2, 4)})
     params = compiled.randomize_params()
     compiled.save(path, params)
-    assert read(path).arrays["weight"].dtype == np.dtype(dtype)
+    assert read_safetensors(path).arrays["weight"].dtype == np.dtype(dtype)
     _, back, _ = load(path, backend)
     assert back["weight"].dtype == params["weight"].dtype
     assert (back["weight"] == params["weight"]).all()
@@ -242,7 +242,7 @@ def test_garbage_and_strangers(tmp_path, file):
     safetensors.numpy.save_file({"w": np.ones(3)}, stranger)
     with pytest.raises(UnsupportedFileError, match=r"no model; .* load_state_dict"):
         load(stranger, BACKEND)
-    write(stranger, {}, {"frugax": "[" * 100_000})
+    write_safetensors(stranger, {}, {"frugax": "[" * 100_000})
     with pytest.raises(CorruptFileError, match="its description is damaged"):
         load(stranger, BACKEND)
     edited(file, version=2)
@@ -250,7 +250,7 @@ def test_garbage_and_strangers(tmp_path, file):
         UnsupportedFileError, match=r"version 2; this frugax reads up to 1"
     ):
         load(file, BACKEND)
-    edited(file, version=1, model=to_plain(Linear(2)) | {"version": 9})
+    edited(file, version=1, model=layer_to_dict(Linear(2)) | {"version": 9})
     with pytest.raises(UnsupportedFileError, match="version 9"):
         load(file, BACKEND)
     edited(file, model={"format": "frugax-model", "version": 1, "layer": {"kind": "X"}})
@@ -309,15 +309,15 @@ def test_large_and_odd_arrays(tmp_path):
         "fp8": np.ones(5, ml_dtypes.float8_e4m3fn),
         "bool": np.array([True, False]),
     }
-    write(path, arrays, {"note": "é"})
-    back = read(path)
+    write_safetensors(path, arrays, {"note": "é"})
+    back = read_safetensors(path)
     assert back.metadata == {"note": "é"}
     for key, array in arrays.items():
         assert back.arrays[key].dtype == array.dtype.newbyteorder("=")
         assert back.arrays[key].shape == array.shape
         np.testing.assert_array_equal(back.arrays[key], array)
     with pytest.raises(TypeError, match="'c' is complex128, which no such file"):
-        write(path, {"c": np.ones(2, complex)}, {})
+        write_safetensors(path, {"c": np.ones(2, complex)}, {})
 
 
 def test_nothing_is_pickled_or_imported(file, monkeypatch):

@@ -24,8 +24,8 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import Graph, Node, exact, flatten, infer, run
-from frugax.models.ops import own_op
+from frugax.models.graph import ModelGraph, OpNode, flatten, hash_key, infer, run
+from frugax.models.ops import custom_op
 from frugax.models.to_jax import rules_of
 
 BACKEND = ml.JaxBackend()
@@ -97,7 +97,7 @@ def test_run_forgets_what_nobody_reads_any_more():
         y = op("negative")(y)
     graph = flatten(Model.create(y=y))
 
-    negative = own_op("negative", lambda value: Value(value.number + 1))
+    negative = custom_op("negative", lambda value: Value(value.number + 1))
     made = run(graph, {"x": Value(0)}, None, lambda name: negative)
     assert made["y"].number == 20
     assert most <= 4
@@ -105,13 +105,13 @@ def test_run_forgets_what_nobody_reads_any_more():
 
 def test_exact_tells_numbers_apart():
     values = [1, 1.0, True, 0.0, -0.0, "1", (1,), (1.0,), None, float("nan")]
-    marks = [exact(v) for v in values]
+    marks = [hash_key(v) for v in values]
     assert len(set(marks)) == len(values)
-    assert exact(float("nan")) == exact(float("nan"))
-    assert exact(np.arange(3)) == exact(np.arange(3)) != exact(np.arange(3.0))
-    assert exact((Linear(3, name="a"),)) != exact((Linear(3, name="b"),))
-    assert Linear(3, name="a").recipe() == Linear(3, name="b").recipe()
-    assert exact({}) != exact({})
+    assert hash_key(float("nan")) == hash_key(float("nan"))
+    assert hash_key(np.arange(3)) == hash_key(np.arange(3)) != hash_key(np.arange(3.0))
+    assert hash_key((Linear(3, name="a"),)) != hash_key((Linear(3, name="b"),))
+    assert Linear(3, name="a").structural_key() == Linear(3, name="b").structural_key()
+    assert hash_key({}) != hash_key({})
 
 
 # --- errors -------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_an_error_in_an_own_operation_names_it():
 
     with pytest.raises(ShapeError, match=r"\(op broken\) cannot take .*: no luck \["):
         compiled(Model.create(y=op("broken")(IOKey("x", (2,)))))
-    del BACKEND.own["broken"]
+    del BACKEND.custom_ops["broken"]
 
 
 def test_a_bug_in_an_op_of_ones_own_is_shown_as_it_is():
@@ -208,7 +208,7 @@ def test_own_operations_take_their_tensors_by_place():
     np.testing.assert_allclose(outputs["two"], [3, 10])
     np.testing.assert_allclose(outputs["three"], [4, 12])
     np.testing.assert_allclose(outputs["turned"], [3, 10])
-    del BACKEND.own["weighted"]
+    del BACKEND.custom_ops["weighted"]
 
 
 # --- the summary --------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_summary_knows_what_it_does_not_know():
     found = rows(made.summary())
     assert found["mine_0"].split()[-1] == "?"
     assert found["total"].split()[-1] == "?"
-    del BACKEND.own["mine"]
+    del BACKEND.custom_ops["mine"]
 
 
 def test_summary_is_the_same_on_torch():
@@ -283,5 +283,5 @@ def test_summary_is_the_same_on_torch():
     other = ml.compile(model, ml.TorchBackend(jit=False), shapes=shapes).summary()
     ours, theirs = rows(one), rows(other)
     assert ours["total"].split()[1:] == theirs["total"].split()[1:]
-    assert isinstance(Graph({}, {}, (), {}), Graph)
-    assert all(isinstance(n, Node) for n in flatten(model).nodes)
+    assert isinstance(ModelGraph({}, {}, (), {}), ModelGraph)
+    assert all(isinstance(n, OpNode) for n in flatten(model).nodes)

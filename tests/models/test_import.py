@@ -23,7 +23,7 @@ from frugax.models.layers import (
     TransformerBlock,
     TransformerEncoder,
 )
-from frugax.models.stored._per_block import per_block
+from frugax.models.serialization import weights_by_block
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import minilm  # pyright: ignore[reportMissingImports]
@@ -117,7 +117,7 @@ def test_one_array_is_taken_apart():
     encoder = TransformerEncoder(block, depth=3)
     shapes = {"input": ("batch", 5, 4)}
     compiled = compile(encoder, BACKEND, shapes=shapes, scan_from=2)
-    flat = compiled.flat(compiled.randomize_params(0))
+    flat = compiled.unstack_params(compiled.randomize_params(0))
     parts = ("query", "key", "value")
     at = {i: [f"block_{i}.attention.{p}.weight" for p in parts] for i in range(3)}
     fused = {f"h.{i}.qkv": np.concatenate([flat[n] for n in at[i]]) for i in at}
@@ -130,7 +130,7 @@ def test_one_array_is_taken_apart():
     ]
     names = {"h.{i}.qkv": third} | {k: k for k in rest}
     params, _ = load_state_dict(compiled, fused | rest, names)
-    for key, value in compiled.stacked(flat).items():
+    for key, value in compiled.stack_params(flat).items():
         np.testing.assert_array_equal(params[key], value)
 
 
@@ -256,7 +256,7 @@ def random_bert():
     compiled = compile(encoder, BACKEND)
     weights: dict[str, np.ndarray] = {}
     for pattern, target in minilm.NAMES.items():
-        for key, owned in per_block(compiled.graph).items():
+        for key, owned in weights_by_block(compiled.graph).items():
             values = {w: key for w in ("weight", "bias") if key.endswith(f".{w}")}
             for i in range(3):
                 for part in ("query", "key", "value"):

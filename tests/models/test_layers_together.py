@@ -9,7 +9,7 @@ import pytest
 
 from frugax.errors import ShapeError
 from frugax.models import IOKey, JaxBackend, Layer, Model, compile, weight_of
-from frugax.models.graph import Repeat
+from frugax.models.graph import LoopNode
 from frugax.models.layers import (
     L1,
     L2,
@@ -121,7 +121,7 @@ def test_eight_blocks_are_one_loop_and_seven_are_not(layer: Any):
     for depth, loops in ((7, 0), (8, 1)):
         deep = dataclasses.replace(layer, depth=depth)
         graph = compile(deep, JaxBackend(), shapes=shapes).graph
-        assert sum(isinstance(node, Repeat) for node in graph.nodes) == loops
+        assert sum(isinstance(node, LoopNode) for node in graph.nodes) == loops
 
 
 # An encoder's loop is that of a decoder without the memory.

@@ -17,7 +17,7 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import LAYERS, Constant, Normal, Result
+from frugax.models.graph import LAYERS, Constant, LayerOutput, Normal
 
 from .model_cases import X, compiled, evaluate, x
 
@@ -87,7 +87,7 @@ def test_keys_name_shape_dtype_and_expose():
     assert made.shapes["tokens"] == (made.shapes["y"][0], 4)
     assert set(made.output_keys) == {"vectors", "y"}
     hidden = model["vectors"]
-    assert isinstance(hidden, Result)
+    assert isinstance(hidden, LayerOutput)
     assert isinstance(model["tokens"], IOKey)
     named = Model.create(y=(x() + 1).named("between") * 2)
     assert set(evaluate(named)) == {"y", "between"}

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from frugax.models.ops import OPS
-from frugax.models.to_jax._namespace import JaxNamespace
+from frugax.models.to_jax import JaxNamespace
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-from frugax.models.to_torch._namespace import TorchNamespace  # noqa: E402
+from frugax.models.to_torch import TorchNamespace  # noqa: E402
 
 from .nn_op_cases import CASES, Case  # noqa: E402
 

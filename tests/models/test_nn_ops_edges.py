@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from frugax.models.ops import OPS
-from frugax.models.to_jax._namespace import JaxNamespace
+from frugax.models.to_jax import JaxNamespace
 
 pytest.importorskip("torch")
 
-from frugax.models.to_torch._namespace import TorchNamespace
+from frugax.models.to_torch import TorchNamespace
 
 NAMESPACES = [JaxNamespace(), TorchNamespace()]
 

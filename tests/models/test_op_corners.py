@@ -36,11 +36,11 @@ import numpy as np
 import pytest
 
 from frugax.models.ops import OPS
-from frugax.models.to_jax._namespace import JaxNamespace
+from frugax.models.to_jax import JaxNamespace
 
 torch = pytest.importorskip("torch")
 
-from frugax.models.to_torch._namespace import TorchNamespace  # noqa: E402
+from frugax.models.to_torch import TorchNamespace  # noqa: E402
 
 NAN, INF = math.nan, math.inf
 SELU = 1.0507009873554805 * 1.6732632423543772

@@ -19,11 +19,11 @@ import pytest
 
 from frugax.models import ops
 from frugax.models.ops import OPS, as_dtype
-from frugax.models.to_jax._namespace import JaxNamespace
+from frugax.models.to_jax import JaxNamespace
 
 torch = pytest.importorskip("torch")
 
-from frugax.models.to_torch._namespace import TorchNamespace  # noqa: E402
+from frugax.models.to_torch import TorchNamespace  # noqa: E402
 
 from .op_samples import SAMPLES, Sample, numbers  # noqa: E402
 

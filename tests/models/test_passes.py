@@ -18,7 +18,7 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import Graph, Node, Repeat, Spec
+from frugax.models.graph import LoopNode, ModelGraph, OpNode, Spec
 
 BACKENDS = ["jax", "torch"]
 X = np.arange(6, dtype="float32").reshape(2, 3)
@@ -37,7 +37,7 @@ def backend_of(name):
 
 def steps(compiled):
     """The ops that are left, in the order of running."""
-    return [node.op for node in compiled.graph.walk() if isinstance(node, Node)]
+    return [node.op for node in compiled.graph.walk() if isinstance(node, OpNode)]
 
 
 def run(compiled, **data):
@@ -169,8 +169,8 @@ def test_loops_are_worked_on_inside():
         y = inner(y)
     compiled = ml.compile(Model.create(y=y), ml.JaxBackend(), scan_from=4)
     (loop,) = compiled.graph.nodes
-    assert isinstance(loop, Repeat)
-    assert [n.op for n in loop.body.nodes if isinstance(n, Node)] == [
+    assert isinstance(loop, LoopNode)
+    assert [n.op for n in loop.body.nodes if isinstance(n, OpNode)] == [
         "exp",
         "add",
         "multiply",
@@ -223,9 +223,9 @@ def test_prune_keeps_what_outputs_need():
 
     def node(i, left, right):
         wires = {"left": left, "right": right}
-        return Node(f"n{i}", op("add"), "add", wires, (f"{i}",), ())
+        return OpNode(f"n{i}", op("add"), "add", wires, (f"{i}",), ())
 
-    graph = Graph(
+    graph = ModelGraph(
         {"x": key, "unread": key},
         {"/c": 1.0, "/d": 2.0},
         (node(0, "x", "/c"), node(1, "x", "/d"), node(2, "0", "0")),

@@ -12,7 +12,15 @@ from hypothesis import given, reject, settings, strategies as st
 
 from frugax.errors import UnsupportedFileError
 from frugax.models import graph, layers
-from frugax.models.graph import Composite, IOKey, Model, Repeat, flatten, op, weight_of
+from frugax.models.graph import (
+    Composite,
+    IOKey,
+    LoopNode,
+    Model,
+    flatten,
+    op,
+    weight_of,
+)
 from frugax.models.layers import (
     Embedding,
     LayerNorm,
@@ -23,15 +31,16 @@ from frugax.models.layers import (
     Sequential,
     TransformerBlock,
 )
-from frugax.models.stored._from_plain import from_plain
-from frugax.models.stored._plain import to_plain
+from frugax.models.serialization import layer_from_dict, layer_to_dict
 
 
 def through_json(model: graph.Layer) -> Any:
-    return from_plain(json.loads(json.dumps(to_plain(model), allow_nan=False)))
+    return layer_from_dict(
+        json.loads(json.dumps(layer_to_dict(model), allow_nan=False))
+    )
 
 
-def content(flat: graph.Graph) -> Any:
+def content(flat: graph.ModelGraph) -> Any:
     """All that a flat program holds, to compare with `==`."""
 
     def value(v):
@@ -39,7 +48,7 @@ def content(flat: graph.Graph) -> Any:
 
     def step(n):
         common = (type(n).__name__, n.path, dict(n.inputs), n.outputs)
-        if isinstance(n, Repeat):
+        if isinstance(n, LoopNode):
             return (*common, n.names, n.carry, content(n.body))
         return (*common, repr(n.layer), n.op, repr(n.attrs))
 
@@ -59,7 +68,7 @@ def assert_same(model):
             for m in (model, again)
         )
         assert content(other) == content(flat)
-    assert to_plain(again) == to_plain(model)
+    assert layer_to_dict(again) == layer_to_dict(model)
 
 
 BLOCK = TransformerBlock(4, heads=2)
@@ -113,7 +122,7 @@ class Twice(Composite):
         x = input
         for part in (self.part, self.part, *self.parts):
             made = part(x)
-            x = made if isinstance(made, graph.Result) else made[0]
+            x = made if isinstance(made, graph.LayerOutput) else made[0]
         return x * (1.0 if self.factor is None else self.factor)
 
 
@@ -163,7 +172,7 @@ def any_model(data, depth):
                 model |= layer(**{port: "input", layer.outputs[0]: f"y{i}"})
             case 2:
                 made = layer(source)
-                results.append(made if isinstance(made, graph.Result) else made[0])
+                results.append(made if isinstance(made, graph.LayerOutput) else made[0])
                 model |= results[-1]
             case 3:
                 dtype = data.draw(st.sampled_from(["f4", "i8", "f2"]))
@@ -210,25 +219,25 @@ def test_keys_of_a_derived_model_stay():
     assert_same(model)
     assert through_json(model).calls[1][0] == "named_0"
     with pytest.raises(TypeError, match=r"^layers\[0\]: give this Named a name"):
-        to_plain(Sequential([Named(Linear(2))]))
+        layer_to_dict(Sequential([Named(Linear(2))]))
 
 
 def test_a_model_used_twice_stays_one_model():
     block = Model(Linear(4), Relu())
     model = Model(*[block] * 12)
-    assert len(to_plain(model)["layer"]["calls"][5]["layer"]) == 2
+    assert len(layer_to_dict(model)["layer"]["calls"][5]["layer"]) == 2
     assert_same(model)
     again = through_json(model)
     assert again.calls[0][1].layer is again.calls[11][1].layer
     (loop,) = flatten(again, scan_from=8).nodes
-    assert isinstance(loop, Repeat)
-    plain = to_plain(model)
+    assert isinstance(loop, LoopNode)
+    plain = layer_to_dict(model)
     for number in (0, 2, -1, "1"):  # 0 is the outer one, which is not complete
         at(plain, 5)["layer"]["model"] = number
         with pytest.raises(
             ValueError, match=rf"^calls\[5\].layer.model: no model {number!r}"
         ):
-            from_plain(plain)
+            layer_from_dict(plain)
 
 
 def test_a_model_read_again_can_be_extended():
@@ -346,11 +355,11 @@ WIRED |= Linear(3)(input="y", output="z")
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(change, error, text):
-    plain = copy.deepcopy(to_plain(WIRED))
-    from_plain(plain)
+    plain = copy.deepcopy(layer_to_dict(WIRED))
+    layer_from_dict(plain)
     change(plain)
     with pytest.raises(error, match=text):
-        from_plain(plain)
+        layer_from_dict(plain)
 
 
 def at(plain, i):
@@ -367,10 +376,10 @@ def at(plain, i):
     ],
 )
 def test_attributes_of_ops_are_checked(attributes, text):
-    plain = to_plain(Model(op("softmax", axis=-1)))
+    plain = layer_to_dict(Model(op("softmax", axis=-1)))
     at(plain, 0)["layer"]["attributes"] = attributes
     with pytest.raises((TypeError, ValueError), match=text):
-        from_plain(plain)
+        layer_from_dict(plain)
 
 
 def test_names_are_looked_up_and_never_imported(monkeypatch):
@@ -379,11 +388,11 @@ def test_names_are_looked_up_and_never_imported(monkeypatch):
     def refuse(name, *_args, **_kwargs):
         raise AssertionError(f"import of {name}")
 
-    plain = to_plain(Model(Linear(2)))
+    plain = layer_to_dict(Model(Linear(2)))
     at(plain, 0)["layer"]["kind"] = "antigravity"
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ValueError, match="there is no layer 'antigravity'"):
-        from_plain(plain)
+        layer_from_dict(plain)
 
 
 def test_depth_and_size_are_bounded():
@@ -394,17 +403,17 @@ def test_depth_and_size_are_bounded():
     for _ in range(20):
         model = Model(model)
     with pytest.raises(ValueError, match="more than 32 layers in each other"):
-        to_plain(model)
+        layer_to_dict(model)
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    plain = to_plain(Linear(2))
+    plain = layer_to_dict(Linear(2))
     plain["layer"]["dimension"] = deep
     with pytest.raises(ValueError, match="nested more than 128 deep"):
-        from_plain(plain)
+        layer_from_dict(plain)
     plain["layer"]["dimension"] = [0] * 5_000_001
     with pytest.raises(ValueError, match="more than 5,000,000 entries"):
-        from_plain(plain)
+        layer_from_dict(plain)
 
 
 def test_what_would_be_lost_is_refused():
@@ -419,14 +428,14 @@ def test_what_would_be_lost_is_refused():
             object.__setattr__(self, "slope", slope)
 
     with pytest.raises(TypeError, match=r"^value: only numbers, texts"):
-        to_plain(Holds(np.ones))
-    with pytest.raises(TypeError, match=r"^Bare.slope is no dataclass field"):
-        to_plain(Bare(0.1))
+        layer_to_dict(Holds(np.ones))
+    with pytest.raises(TypeError, match=r"^Bare.slope is not a dataclass field"):
+        layer_to_dict(Bare(0.1))
     cls = type("Linear", (Linear,), {"__module__": "elsewhere"})
     with pytest.raises(TypeError, match="cannot be found by its name"):
-        to_plain(cls(3))
+        layer_to_dict(cls(3))
     elsewhere = Linear(3)(IOKey("x"))
     model = Model()
     model |= Linear(3)(input="x", weight=weight_of(elsewhere))
     with pytest.raises(ValueError, match="not part of the same model"):
-        to_plain(model)
+        layer_to_dict(model)

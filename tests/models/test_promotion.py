@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from frugax.models.ops import OPS, as_dtype, is_floating, result_dtype, sum_dtype
-from frugax.models.to_jax._namespace import JaxNamespace
+from frugax.models.to_jax import JaxNamespace
 
 torch = pytest.importorskip("torch")
 
-from frugax.models.to_torch._namespace import TorchNamespace  # noqa: E402
+from frugax.models.to_torch import TorchNamespace  # noqa: E402
 
 NARROW = ("bool", "uint8", "int8", "int32", "float16", "bfloat16", "float32")
 WIDE = (*NARROW, "int64", "float64")

@@ -22,7 +22,7 @@ from frugax.models import (
     op,
     weight_of,
 )
-from frugax.models.graph import LAYERS, Node, Repeat
+from frugax.models.graph import LAYERS, LoopNode, OpNode
 
 BACKEND = ml.JaxBackend()
 X = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
@@ -55,14 +55,14 @@ def compiled(model, scan_from: int | None = 3, **how):
 
 
 def loops(model):
-    return [node for node in model.graph.nodes if isinstance(node, Repeat)]
+    return [node for node in model.graph.nodes if isinstance(node, LoopNode)]
 
 
 def both(model, **how):
     """Looped and not, with the same parameters."""
     looped, plain = compiled(model, **how), compiled(model, None, **how)
     params = looped.randomize_params(0)
-    return looped, plain, params, looped.flat(params)
+    return looped, plain, params, looped.unstack_params(params)
 
 
 def close(a, b):
@@ -80,7 +80,7 @@ def test_values_and_gradients_are_those_of_the_blocks_one_by_one():
     outputs, grads = looped.evaluate(params, data, seed)
     want, want_grads = plain.evaluate(flat, data, seed)
     close(outputs, want)
-    close(looped.flat(grads), want_grads)
+    close(looped.unstack_params(grads), want_grads)
 
 
 def test_weights_are_stacked_and_each_block_has_its_own_numbers():
@@ -101,16 +101,16 @@ def test_weights_are_stacked_and_each_block_has_its_own_numbers():
 def test_flat_and_stacked_are_inverse(to):
     looped, _, params, _ = both(chain(3))
     params = {k: to(v) for k, v in params.items()}
-    flat = looped.flat(params)
+    flat = looped.unstack_params(params)
     assert all(type(v) is type(to(X)) for v in flat.values())
-    back = looped.stacked(flat)
+    back = looped.stack_params(flat)
     assert set(back) == set(params)
     for key, value in params.items():
         assert type(back[key]) is type(value)
         np.testing.assert_array_equal(back[key], value)
     del flat["block_1.up.bias"]
     with pytest.raises(ValueError, match=r"'block_1.up.bias' is missing; .* of 3 arr"):
-        looped.stacked(flat)
+        looped.stack_params(flat)
 
 
 def test_weights_of_single_blocks_are_told_how_they_are_put_together():
@@ -132,7 +132,7 @@ def test_loops_in_loops():
     looped, plain, params, flat = both(chain(4, Outer))
     assert params["block_*.inner_*.up.bias"].shape == (4, 3, 4)
     assert set(flat) == set(plain.param_keys)
-    close(looped.stacked(flat), params)
+    close(looped.stack_params(flat), params)
     np.testing.assert_array_equal(
         flat["block_2.inner_1.up.weight"], params["block_*.inner_*.up.weight"][2, 1]
     )
@@ -305,7 +305,7 @@ def test_a_looped_program_does_not_grow_with_its_blocks():
         made = compiled(chain(blocks))
         params = made.randomize_params(0)
         return len(jax.make_jaxpr(made.pure)(params, {"x": X}).jaxpr.eqns), len(
-            [n for n in made.graph.walk() if isinstance(n, Node)]
+            [n for n in made.graph.walk() if isinstance(n, OpNode)]
         )
 
     assert size(4) == size(40)

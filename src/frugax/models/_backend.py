@@ -10,7 +10,7 @@ import numpy as np
 
 from .dtypes import as_dtype, as_float
 from .graph import OpLayer, op as op_layer
-from .ops import OPS, Op, find, own_op
+from .ops import OPS, Op, custom_op, find
 
 
 class Backend:
@@ -21,7 +21,7 @@ class Backend:
         jit: whether models are compiled unless `compile` says otherwise.
         debug: whether models look for NaN and infinity.
         xp: the namespace that ops run in.
-        own: ops that were registered here, by name.
+        custom_ops: ops that were registered here, by name.
     """
 
     name: ClassVar[str]
@@ -34,7 +34,7 @@ class Backend:
         """
         self.dtype = as_float(dtype)
         self.jit, self.debug = jit, debug
-        self.own: dict[str, Op] = {}
+        self.custom_ops: dict[str, Op] = {}
         self.set_seed(seed)
 
     xp: Any
@@ -61,7 +61,7 @@ class Backend:
     def _as_array(self, value: Any) -> Any:
         raise NotImplementedError
 
-    def _placed(
+    def _place(
         self,
         made: Any,
         device_mesh: Sequence[int] | None = None,
@@ -77,21 +77,21 @@ class Backend:
         Raises:
             KeyError: there is none.
         """
-        return find(name, self.own)
+        return find(name, self.custom_ops)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or "own" not in self.__dict__:
+        if name.startswith("_") or "custom_ops" not in self.__dict__:
             raise AttributeError(name)
         try:
             op = self.find(name)
         except KeyError as e:
             raise AttributeError(f"{type(self).__name__}: {e.args[0]}") from None
-        return functools.partial(self._at_once, op)
+        return functools.partial(self._run_op, op)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *OPS, *self.own})
+        return sorted({*super().__dir__(), *OPS, *self.custom_ops})
 
-    def _at_once(self, op: Op, *tensors: Any, **attributes: Any) -> Any:
+    def _run_op(self, op: Op, *tensors: Any, **attributes: Any) -> Any:
         if op.variadic and len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
             tensors = tuple(tensors[0])
         positional = len(op.inputs)
@@ -131,7 +131,7 @@ class Backend:
             )
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.own[name] = own_op(name, function)
+            self.custom_ops[name] = custom_op(name, function)
             return function
 
         return register
@@ -145,7 +145,7 @@ class Backend:
 
     def zeros(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
         """Zeros of this shape; keywords as in `ones`."""
-        return self.full(shape_of(shape), 0, dtype=dtype, **placed)
+        return self.full(parse_shape(shape), 0, dtype=dtype, **placed)
 
     def ones(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
         """Ones of this shape.
@@ -160,44 +160,44 @@ class Backend:
         Raises:
             ValueError: a length cannot be split so, or there are too few devices.
         """
-        return self.full(shape_of(shape), 1, dtype=dtype, **placed)
+        return self.full(parse_shape(shape), 1, dtype=dtype, **placed)
 
     def full(
         self, shape: Any, value: float, *, dtype: Any = None, **placed: Any
     ) -> Any:
         """One value everywhere; keywords as in `ones`."""
         with self.scope():
-            made = self.xp.full(shape_of((shape,)), value, self._dtype(dtype))
-            return self._placed(made, **placed)
+            made = self.xp.full(parse_shape((shape,)), value, self._dtype(dtype))
+            return self._place(made, **placed)
 
     def arange(self, *bounds: Any, dtype: Any = None, **placed: Any) -> Any:
         """Numbers from `start` to `stop` in steps, as `numpy.arange`."""
         with self.scope():
             dtype = None if dtype is None else as_dtype(dtype)
-            return self._placed(self.xp.arange(*bounds, dtype=dtype), **placed)
+            return self._place(self.xp.arange(*bounds, dtype=dtype), **placed)
 
     def randn(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
         """Normal random numbers of mean 0 and deviation 1; keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
-            made = self.xp.random_normal(key, shape_of(shape), self._dtype(dtype))
-            return self._placed(made, **placed)
+            made = self.xp.random_normal(key, parse_shape(shape), self._dtype(dtype))
+            return self._place(made, **placed)
 
     def rand(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
         """Uniform random numbers in [0, 1); keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
             dtype = self._dtype(dtype)
-            made = self.xp.random_uniform(key, shape_of(shape), 0, 1, dtype)
-            return self._placed(made, **placed)
+            made = self.xp.random_uniform(key, parse_shape(shape), 0, 1, dtype)
+            return self._place(made, **placed)
 
     def randint(self, low: int, high: int, *shape: Any, **placed: Any) -> Any:
         """Random integers in [low, high), int32; keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
             dtype = np.dtype(np.int32)
-            made = self.xp.random_integers(key, shape_of(shape), low, high, dtype)
-            return self._placed(made, **placed)
+            made = self.xp.random_integers(key, parse_shape(shape), low, high, dtype)
+            return self._place(made, **placed)
 
     def _dtype(self, dtype: Any) -> np.dtype:
         return self.dtype if dtype is None else as_dtype(dtype)
@@ -212,7 +212,7 @@ class OpLayers:
         return op_layer(name)
 
 
-def shape_of(given: tuple[Any, ...]) -> tuple[int, ...]:
+def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
     """A shape from lengths, or from one sequence of them.
 
     Raises:
@@ -226,7 +226,7 @@ def shape_of(given: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(map(int, given))
 
 
-def check_inputs_named(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+def check_shape_keys(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
     """See that shapes are said of inputs only.
 
     Raises:

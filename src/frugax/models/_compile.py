@@ -4,14 +4,14 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._budgets import check_memory_budget
+from ._compiled_model import CompiledModel
 from ._passes import bind, check_bound, fold_constants, merge_equal, prune
-from ._program import Program
-from .graph import Graph, Layer, LoopShapeError, Wired, flatten, infer
+from ._plan import check_memory_budget
+from .graph import Layer, LoopShapeError, ModelGraph, WiredLayer, flatten, infer
 from .ops import is_floating
 
 if TYPE_CHECKING:
-    from .to_jax import Compiled, JaxBackend
+    from .to_jax import JaxBackend, JaxModel
     from .to_torch import TorchBackend
 
 
@@ -29,7 +29,7 @@ def compile(
     trainable_keys: Iterable[str] = (),
     scan_from: int | None = 8,
     budget: Any = None,
-) -> "Compiled":
+) -> "JaxModel":
     """Turn a description into functions of a backend's library.
 
     Args:
@@ -68,7 +68,7 @@ def compile(
         >>> compiled.evaluate(params, inputs)["output"].shape
         (2, 3)
     """
-    if isinstance(model, Wired):
+    if isinstance(model, WiredLayer):
         raise TypeError(
             "compile takes a model or a layer; this one is wired already: add it to a "
             "model with `model |= ...`."
@@ -108,7 +108,7 @@ def compile(
     with backend.scope():
         rules = library.rules_of(backend)
 
-        def shaped(unlooped: frozenset[str]) -> Graph:
+        def shaped(unlooped: frozenset[str]) -> ModelGraph:
             flat = flatten(
                 model, inference=inference, scan_from=scan_from, unlooped=unlooped
             )
@@ -120,13 +120,13 @@ def compile(
         graph = merge_equal(graph)
         graph = prune(fold_constants(graph, backend.xp, backend.find))
     params, data = _roles(graph, set(data_keys), set(trainable_keys))
-    program = Program(
+    program = CompiledModel(
         layer=model,
         backend=backend,
         graph=graph,
         param_keys=params,
         data_keys=data,
-        how={
+        compile_options={
             "inference": inference,
             "constant_keys": fixed,
             "data_keys": data_keys,
@@ -136,16 +136,17 @@ def compile(
     )
     jit = backend.jit if jit is None else jit
     if budget is None:
-        compiled = library.Compiled(program, jit=jit)
+        model_class = {"jax": "JaxModel", "torch": "TorchModel"}[home]
+        compiled = getattr(library, model_class)(program, jit=jit)
     else:
         check_memory_budget(budget, graph, backend, jit=jit)
-        compiled = library.CompiledWithin(program, budget=budget)
+        compiled = library.BudgetedJaxModel(program, budget=budget)
     if verbose:
         print(compiled.summary())  # noqa: T201 - asked for
     return compiled
 
 
-def _with_loops(shaped: Callable[[frozenset[str]], Graph]) -> Graph:
+def _with_loops(shaped: Callable[[frozenset[str]], ModelGraph]) -> ModelGraph:
     """The program with as many loops as shapes allow.
 
     Equal layers are not equal blocks where one turns its input into another shape: the
@@ -163,7 +164,7 @@ def _with_loops(shaped: Callable[[frozenset[str]], Graph]) -> Graph:
 
 
 def _roles(
-    graph: Graph, data_keys: set[str], trainable_keys: set[str]
+    graph: ModelGraph, data_keys: set[str], trainable_keys: set[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Which keys are trained and which go in with the data.
 

@@ -15,19 +15,19 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._compile import compile
 from .graph import Spec
-from .stored import (
-    CONSTANT,
+from .serialization import (
+    CONSTANT_PREFIX,
     DTYPES,
-    ENTRY,
-    KEYS,
-    MAX_TEXT,
+    KEY_OPTIONS,
+    MAX_JSON_BYTES,
+    METADATA_KEY,
     VERSION,
-    check_fits,
-    fields_of,
-    fill,
-    from_plain,
-    read,
-    read_constant,
+    assign_weights,
+    check_type,
+    constant_from_json,
+    layer_from_dict,
+    read_safetensors,
+    require_fields,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load(
 ) -> Loaded:
     """Read a model and its weights, and compile it for a backend of either library.
 
-    The model is only made of layers that are imported already; see `from_plain`.
+    The model is only made of layers that are imported already; see `layer_from_dict`.
 
     Args:
         path: a file that `compiled.save` wrote.
@@ -93,16 +93,18 @@ def load(
         >>> params["weight"].shape
         (3, 4)
     """
-    tensors = read(path)
+    tensors = read_safetensors(path)
     about = _about(tensors.metadata, path)
     try:
-        model = from_plain(about["model"])
+        model = layer_from_dict(about["model"])
         how = _options(about, tensors.arrays) | options
     except (TypeError, ValueError) as e:
         raise UnsupportedFileError(f"{os.fspath(path)}: {e}") from e
     compiled = compile(model, backend, **how)
-    arrays = {k: a for k, a in tensors.arrays.items() if not k.startswith(CONSTANT)}
-    params, state = fill(
+    arrays = {
+        k: a for k, a in tensors.arrays.items() if not k.startswith(CONSTANT_PREFIX)
+    }
+    params, state = assign_weights(
         compiled,
         arrays,
         os.fspath(path),
@@ -115,15 +117,15 @@ def load(
 
 def _about(metadata: Mapping[str, str], path: str | os.PathLike[str]) -> dict[str, Any]:
     where = Path(path)
-    if ENTRY not in metadata:
+    if METADATA_KEY not in metadata:
         raise UnsupportedFileError(
             f"{where}: there are arrays in it but no model; describe and compile the "
             "model yourself and use load_state_dict."
         )
-    text = metadata[ENTRY]
+    text = metadata[METADATA_KEY]
     try:
-        about = fields_of(_parsed(text), "", {"version"}, others=True)
-        check_fits(about["version"], int, "version")
+        about = require_fields(_parsed(text), "", {"version"}, others=True)
+        check_type(about["version"], int, "version")
     except (TypeError, ValueError, RecursionError) as e:
         raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
     if about["version"] > VERSION:
@@ -132,46 +134,48 @@ def _about(metadata: Mapping[str, str], path: str | os.PathLike[str]) -> dict[st
             f"{VERSION}: update frugax."
         )
     try:
-        fields_of(about, "", {"version", "model", "dtype", "compile", "constants"})
+        require_fields(about, "", {"version", "model", "dtype", "compile", "constants"})
     except (TypeError, ValueError) as e:
         raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
     return about
 
 
 def _parsed(text: str) -> Any:
-    if len(text) > MAX_TEXT:
-        raise ValueError(f"it is longer than {MAX_TEXT:,} bytes.")
+    if len(text) > MAX_JSON_BYTES:
+        raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes.")
     return json.loads(text)
 
 
 def _options(about: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    how = fields_of(about["compile"], "compile", {"shapes", "inference", *KEYS})
-    check_fits(how["inference"], bool, "compile.inference")
+    how = require_fields(
+        about["compile"], "compile", {"shapes", "inference", *KEY_OPTIONS}
+    )
+    check_type(how["inference"], bool, "compile.inference")
     options: dict[str, Any] = {"inference": how["inference"]}
-    for name in KEYS:
+    for name in KEY_OPTIONS:
         value = how[name]
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise TypeError(f"compile.{name}: a list of texts is needed.")
         options[name] = tuple(value)
     shapes: dict[str, Any] = {}
-    given = fields_of(how["shapes"], "compile.shapes", set(), others=True)
+    given = require_fields(how["shapes"], "compile.shapes", set(), others=True)
     for key, said in given.items():
         at = f"compile.shapes.{key}"
-        fields_of(said, at, {"shape", "dtype"})
+        require_fields(said, at, {"shape", "dtype"})
         if not isinstance(said["shape"], list):
             raise TypeError(f"{at}: this is no shape: {said!r:.60}.")
         shape, dtype = tuple(said["shape"]), said["dtype"]
-        check_fits(shape, tuple[int | str | None, ...], f"{at}.shape")
-        check_fits(dtype, Literal[None, *DTYPES], f"{at}.dtype")
+        check_type(shape, tuple[int | str | None, ...], f"{at}.shape")
+        check_type(dtype, Literal[None, *DTYPES], f"{at}.dtype")
         shapes[key] = shape if dtype is None else Spec(shape, DTYPES[dtype])
     constants: dict[str, Any] = {}
-    for key, value in fields_of(
+    for key, value in require_fields(
         about["constants"], "constants", set(), others=True
     ).items():
         if value is None:
-            if CONSTANT + key not in arrays:
+            if CONSTANT_PREFIX + key not in arrays:
                 raise ValueError(f"constants.{key}: its array is not in the file.")
-            constants[key] = np.array(arrays[CONSTANT + key])
+            constants[key] = np.array(arrays[CONSTANT_PREFIX + key])
         else:
-            constants[key] = read_constant(value, f"constants.{key}").value
+            constants[key] = constant_from_json(value, f"constants.{key}").value
     return {**options, "shapes": shapes, "constant_keys": constants}

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .graph import Graph, run
+from .graph import ModelGraph, run
 
 
-def blame(
+def raise_first_non_finite(
     compiled: Any,
     made: Any,
     params: Mapping[str, Any],
@@ -35,7 +35,7 @@ def blame(
     backend = compiled.backend
     values = {**params, **read}
     for i, node in enumerate(graph.nodes):
-        part = Graph(
+        part = ModelGraph(
             graph.inputs,
             graph.constants,
             graph.nodes[: i + 1],

@@ -1,4 +1,4 @@
-"""Passes over a flat program: each takes a `Graph` and gives one that does the same.
+"""Passes over a flat program: each maps a `ModelGraph` to an equivalent one.
 
 XLA finds equal operations and constants by itself. Finding them here makes what is
 traced shorter, and is all that eager torch gets.
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .graph import Graph, Node, Repeat, Spec, Step, exact, run
+from .graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, hash_key, run
 from .ops import Op
 
 # Larger results are computed every time: written into a program they would make it
@@ -17,7 +17,7 @@ from .ops import Op
 FOLDED_BYTES = 2**20
 
 
-def prune(graph: Graph, discard: Iterable[str] = ()) -> Graph:
+def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
     """Leave out unwanted outputs and every step that only they need.
 
     Args:
@@ -40,14 +40,16 @@ def prune(graph: Graph, discard: Iterable[str] = ()) -> Graph:
             f"discard_keys leaves no output; there are: {', '.join(graph.outputs)}."
         )
     needed = set(outputs.values())
-    nodes: list[Step] = []
+    nodes: list[GraphNode] = []
     for node in reversed(graph.nodes):
         # A state that is renewed is an output too, though its key is not known yet.
         renews = any("/new_" in key for key in node.outputs)
         if renews or needed & set(node.outputs):
             nodes.append(node)
             needed |= set(node.inputs.values())
-            needed |= set(node.stacked.values()) if isinstance(node, Repeat) else set()
+            needed |= (
+                set(node.stacked.values()) if isinstance(node, LoopNode) else set()
+            )
     return dataclasses.replace(
         graph,
         inputs={k: v for k, v in graph.inputs.items() if k in needed},
@@ -58,7 +60,9 @@ def prune(graph: Graph, discard: Iterable[str] = ()) -> Graph:
     )
 
 
-def bind(graph: Graph, values: Mapping[str, Any], array: Callable[..., Any]) -> Graph:
+def bind(
+    graph: ModelGraph, values: Mapping[str, Any], array: Callable[..., Any]
+) -> ModelGraph:
     """Fix inputs or weights to values; constant arrays become the backend's own.
 
     Args:
@@ -91,7 +95,7 @@ def bind(graph: Graph, values: Mapping[str, Any], array: Callable[..., Any]) -> 
     )
 
 
-def check_bound(graph: Graph, keys: Iterable[str]) -> None:
+def check_bound(graph: ModelGraph, keys: Iterable[str]) -> None:
     """See that fixed values are read by something.
 
     Args:
@@ -103,7 +107,7 @@ def check_bound(graph: Graph, keys: Iterable[str]) -> None:
     """
     read = {key for node in graph.nodes for key in node.inputs.values()}
     for node in graph.nodes:
-        read |= set(node.stacked.values()) if isinstance(node, Repeat) else set()
+        read |= set(node.stacked.values()) if isinstance(node, LoopNode) else set()
     for key in keys:
         if key not in read and key not in graph.outputs.values():
             known = sorted({*graph.inputs, *graph.weights})
@@ -113,7 +117,7 @@ def check_bound(graph: Graph, keys: Iterable[str]) -> None:
             )
 
 
-def merge_equal(graph: Graph) -> Graph:
+def merge_equal(graph: ModelGraph) -> ModelGraph:
     """Compute once what is computed twice: the same op of the same values.
 
     Layers with weights of their own differ by these, and random draws by their keys.
@@ -122,14 +126,14 @@ def merge_equal(graph: Graph) -> Graph:
         graph: a program after `infer`.
     """
     instead: dict[str, str] = {}
-    first: dict[Any, Step] = {}
-    nodes: list[Step] = []
+    first: dict[Any, GraphNode] = {}
+    nodes: list[GraphNode] = []
     for node in _in_loops(graph.nodes, merge_equal):
         inputs = {p: instead.get(k, k) for p, k in node.inputs.items()}
         node = dataclasses.replace(node, inputs=inputs)
-        if isinstance(node, Node):
+        if isinstance(node, OpNode):
             given = tuple(inputs.items())
-            mark = (node.op, exact(node.attrs), given, len(node.outputs))
+            mark = (node.op, hash_key(node.attrs), given, len(node.outputs))
             before = first.setdefault(mark, node)
             if before is not node:
                 instead.update(zip(node.outputs, before.outputs, strict=True))
@@ -139,7 +143,7 @@ def merge_equal(graph: Graph) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
-def fold_constants(graph: Graph, xp: Any, find: Callable[[str], Op]) -> Graph:
+def fold_constants(graph: ModelGraph, xp: Any, find: Callable[[str], Op]) -> ModelGraph:
     """Compute now what depends on constants only, unless it is large.
 
     Args:
@@ -148,26 +152,26 @@ def fold_constants(graph: Graph, xp: Any, find: Callable[[str], Op]) -> Graph:
         find: the op of a name.
     """
     constants = dict(graph.constants)
-    nodes: list[Step] = []
+    nodes: list[GraphNode] = []
     for node in _in_loops(graph.nodes, lambda body: fold_constants(body, xp, find)):
-        is_fixed = isinstance(node, Node) and all(
+        is_fixed = isinstance(node, OpNode) and all(
             key in constants for key in node.inputs.values()
         )
         if is_fixed and all(_is_small(graph.specs[key]) for key in node.outputs):
             wanted = {key: key for key in node.outputs}
-            constants |= run(Graph({}, constants, (node,), wanted), {}, xp, find)
+            constants |= run(ModelGraph({}, constants, (node,), wanted), {}, xp, find)
         else:
             nodes.append(node)
     return dataclasses.replace(graph, nodes=tuple(nodes), constants=constants)
 
 
 def _in_loops(
-    nodes: Iterable[Step], change: Callable[[Graph], Graph]
-) -> tuple[Step, ...]:
+    nodes: Iterable[GraphNode], change: Callable[[ModelGraph], ModelGraph]
+) -> tuple[GraphNode, ...]:
     """The steps, with the bodies of loops changed."""
     return tuple(
         dataclasses.replace(node, body=change(node.body))
-        if isinstance(node, Repeat)
+        if isinstance(node, LoopNode)
         else node
         for node in nodes
     )

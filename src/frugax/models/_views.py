@@ -10,23 +10,23 @@ import numpy as np
 from frugax.errors import ShapeError
 
 from .graph import (
-    Graph,
-    Node,
+    ModelGraph,
+    OpNode,
     Spec,
     array_constants,
     infer,
-    put_together,
     source,
+    stack_weights,
     summary,
-    taken_apart,
+    unstack_weights,
 )
 
 
 class Views:
-    """Base of `Program`."""
+    """Base of `CompiledModel`."""
 
     backend: Any
-    graph: Graph
+    graph: ModelGraph
     param_keys: frozenset[str]
 
     def summary(self) -> str:
@@ -38,13 +38,13 @@ class Views:
         """
         count = importlib.import_module("frugax.models.to_jax").flops_of
 
-        def flops(node: Node, known: Mapping[str, Any]) -> int | None:
+        def flops(node: OpNode, known: Mapping[str, Any]) -> int | None:
             return count(node, known, self.backend.dtype)
 
         with self.backend.scope():
             return summary(self.graph, self._without_free(), flops)
 
-    def _without_free(self) -> Graph | None:
+    def _without_free(self) -> ModelGraph | None:
         """The program with every free dimension 1; None if it cannot take that."""
         home = importlib.import_module(f"frugax.models.to_{self.backend.name}")
         specs = {
@@ -79,7 +79,7 @@ class Views:
         """The arrays that are written into the model, by their names in `source`."""
         return array_constants(self.graph)
 
-    def flat(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def unstack_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters with those of looped blocks under each block's own name.
 
         `"block_*.weight"` of shape (12, 8, 8) becomes `"block_0.weight"` to
@@ -88,10 +88,10 @@ class Views:
         Args:
             params: arrays by key, of NumPy or of the backend's library.
         """
-        return taken_apart(self.graph, params)
+        return unstack_weights(self.graph, params)
 
-    def stacked(self, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """The inverse of `flat`: what `evaluate` takes.
+    def stack_params(self, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """The inverse of `unstack_params`: what `evaluate` takes.
 
         Args:
             flat: arrays by each block's own names.
@@ -105,4 +105,4 @@ class Views:
                 return np.stack(parts)
             return self.backend.xp.stack(parts)
 
-        return put_together(self.graph, flat, stack)
+        return stack_weights(self.graph, flat, stack)

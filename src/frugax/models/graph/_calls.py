@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ._connection import Connection, IOKey
-from ._layer import Call, Layer, Result, WeightOf
+from ._layer import Layer, LayerCall, LayerOutput, WeightRef
 
 T = TypeVar("T")
 
@@ -14,10 +14,10 @@ class Calls(Layer):
 
     def __init__(self, *, name: str | None) -> None:
         super().__init__(name=name)
-        self._calls: list[Call] = []
-        self._named: dict[str, Result] = {}
+        self._calls: list[LayerCall] = []
+        self._named: dict[str, LayerOutput] = {}
         self._exposed: dict[str, None] = {}
-        self._last: Result | None = None
+        self._last: LayerOutput | None = None
         self._found: dict[Any, Any] = {}  # what was worked out since the last change
 
     # A model grows, unlike other layers; and each is equal to itself only.
@@ -27,7 +27,7 @@ class Calls(Layer):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def recipe(self) -> Any:
+    def structural_key(self) -> Any:
         return self
 
     def __getitem__(self, key: str) -> Connection:
@@ -40,14 +40,14 @@ class Calls(Layer):
         return self._found[what]
 
     @property
-    def calls(self) -> tuple[tuple[str, Call], ...]:
+    def calls(self) -> tuple[tuple[str, LayerCall], ...]:
         """Each use of a layer with its name, in the order of adding."""
         return self._once("calls", self._find_names)
 
-    def _find_names(self) -> tuple[tuple[str, Call], ...]:
+    def _find_names(self) -> tuple[tuple[str, LayerCall], ...]:
         given = {call.layer.name for call in self._calls}
         counts: dict[str, int] = {}
-        named: list[tuple[str, Call]] = []
+        named: list[tuple[str, LayerCall]] = []
         for call in self._calls:
             name, kind = call.layer.name, call.layer.kind
             while name is None:
@@ -57,7 +57,7 @@ class Calls(Layer):
             named.append((name, call))
         return tuple(named)
 
-    def wires(self, call: Call) -> Mapping[str, Connection]:
+    def wires(self, call: LayerCall) -> Mapping[str, Connection]:
         """What goes in at each port of one of the calls, once names are looked up.
 
         Where a layer was added by `|=` or `+=`, a key may name a result of another.
@@ -90,7 +90,7 @@ class Calls(Layer):
                 f"{wire.name!r} means the weight {weight!r} of a layer {place!r}, but "
                 f"there are only the layers {', '.join(n for n, _ in self.calls)}."
             )
-        return WeightOf(call, weight)
+        return WeightRef(call, weight)
 
     @property
     def keys(self) -> Mapping[str, IOKey]:
@@ -111,7 +111,7 @@ class Calls(Layer):
         return tuple(self.keys)
 
     @property
-    def results(self) -> Mapping[str, Result]:
+    def results(self) -> Mapping[str, LayerOutput]:
         """The model's outputs by name.
 
         Those that were exposed, or are named and read by nobody; and what the last
@@ -122,7 +122,7 @@ class Calls(Layer):
         """
         return self._once("results", self._find_results)
 
-    def _find_results(self) -> dict[str, Result]:
+    def _find_results(self) -> dict[str, LayerOutput]:
         """See `results`.
 
         Raises:
@@ -131,8 +131,8 @@ class Calls(Layer):
         if self._last is None:
             raise ValueError("the model has no layers; add one with `model += ...`.")
         wires = [wire for call in self._calls for wire in self.wires(call).values()]
-        used = {wire.place for wire in wires if isinstance(wire, Result)}
-        shown: dict[str, Result] = {}
+        used = {wire.place for wire in wires if isinstance(wire, LayerOutput)}
+        shown: dict[str, LayerOutput] = {}
         for key, result in self._named.items():
             name = result.call.names.get(result.port)
             asked = key in self._exposed or (name is not None and name.expose)
@@ -144,7 +144,7 @@ class Calls(Layer):
         if not self._exposed and (unread or not shown):
             shown[last.port] = last
             used.add(last.place)
-        shared = {id(wire.call) for wire in wires if isinstance(wire, WeightOf)}
+        shared = {id(wire.call) for wire in wires if isinstance(wire, WeightRef)}
         for name, call in self.calls:
             places = {(id(call), port) for port in call.layer.outputs}
             if not (places & used or id(call) in shared or self._exposed):

@@ -40,7 +40,7 @@ class Composite(Layer):
 
     def inside(self, open_ports: frozenset[str] = frozenset()) -> Model:
         """The model inside, with some optional ports left open; built once each."""
-        return _inside(_Built(self.recipe(), self), open_ports)
+        return _inside(_Built(self.structural_key(), self), open_ports)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -65,9 +65,9 @@ def _parameters(cls: type[Composite]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Built:
-    """A layer, to look up by its recipe what was built of an equal one."""
+    """A layer, to look up by its structural_key what was built of an equal one."""
 
-    recipe: Any
+    structural_key: Any
     layer: Composite = dataclasses.field(compare=False)
 
 

@@ -117,7 +117,7 @@ class Connection:
         return self._op("logical_not", self)
 
     def __getitem__(self, index: Any) -> "Connection":
-        return self._op("getitem", self, index=plain_index(index))
+        return self._op("getitem", self, index=normalize_index(index))
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -252,7 +252,7 @@ def as_connection(value: Any) -> Connection:
     return Constant(value)
 
 
-def plain_index(index: Any) -> Any:
+def normalize_index(index: Any) -> Any:
     """An index of `x[...]` as plain values, as the op `getitem` takes it.
 
     A slice is ("slice", start, stop, step), `...` is "...", a new axis is None.

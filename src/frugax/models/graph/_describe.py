@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ._connection import Connection, Constant, IOKey
-from ._layer import Call, Layer, Result, WeightOf
+from ._layer import Layer, LayerCall, LayerOutput, WeightRef
 
 
 def tree(model: Any, indent: str = "") -> str:
@@ -64,22 +64,22 @@ def _outputs(model: Any) -> tuple[str, ...]:
         return ("?",)
 
 
-def _likeness(name: str, call: Call, model: Any, names: dict[int, str]) -> Any:
+def _likeness(name: str, call: LayerCall, model: Any, names: dict[int, str]) -> Any:
     """Equal for layers in a row that are the same and only feed each other."""
     if hasattr(call.layer, "calls") or call.names:
         return name
     wires = model.wires(call).values()
-    fed = ["" if isinstance(w, Result) else _said(w, names) for w in wires]
+    fed = ["" if isinstance(w, LayerOutput) else _said(w, names) for w in wires]
     stem = re.sub(r"\d+$", "", name)
-    return (stem, call.layer.recipe(), tuple(call.wires), tuple(fed))
+    return (stem, call.layer.structural_key(), tuple(call.wires), tuple(fed))
 
 
 def _said(wire: Connection, names: dict[int, str]) -> str:
     match wire:
-        case Result(call, port):
+        case LayerOutput(call, port):
             port = "" if port == call.layer.outputs[0] else f".{port}"
             return f"{names.get(id(call), 'another model')}{port}"
-        case WeightOf(call, weight):
+        case WeightRef(call, weight):
             return f"{names.get(id(call), 'another model')}.{weight}"
         case IOKey(name):
             return name

@@ -6,7 +6,7 @@ from typing import Any
 Fits = Callable[..., str]
 
 
-def what_fits(op: str, given: tuple[Any, ...], attrs: dict[str, Any]) -> str:
+def suggest_fix(op: str, given: tuple[Any, ...], attrs: dict[str, Any]) -> str:
     """A sentence on what would fit, or nothing where the library's own words do.
 
     Args:

@@ -1,6 +1,6 @@
 """From nested layers to one flat program.
 
-Places become dotted paths. Equal blocks in a row become one `Repeat` if asked for.
+Places become dotted paths. Equal blocks in a row become one `LoopNode` if asked for.
 """
 
 import re
@@ -12,10 +12,10 @@ from frugax.models.ops import OPS
 from ._calls import merged
 from ._composite import Composite
 from ._connection import Connection, Constant, Dim, IOKey
-from ._graph import Graph, Node, Repeat, Step, join
-from ._layer import Call, Layer, Result, WeightOf, exact
+from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, join
+from ._layer import Layer, LayerCall, LayerOutput, WeightRef, hash_key
 from ._model import Model
-from ._order import in_order
+from ._order import topological_order
 from ._primitive import Primitive
 from ._repeats import Run, runs
 
@@ -26,7 +26,7 @@ def flatten(
     inference: bool = False,
     scan_from: int | None = None,
     unlooped: frozenset[str] = frozenset(),
-) -> Graph:
+) -> ModelGraph:
     """Lay a model flat.
 
     Args:
@@ -43,7 +43,7 @@ def flatten(
     flat = _Flattener(inference=inference, scan_from=scan_from, unlooped=unlooped)
     made = flat.lay(layer, "", None)
     lost = flat.lost_ties()
-    if lost and any(isinstance(node, Repeat) for node in flat.nodes):
+    if lost and any(isinstance(node, LoopNode) for node in flat.nodes):
         # A weight that is shared has to stay one of its own.
         places = {key.rpartition(".")[0] for key in lost}
         wider = {p[: i or None] for p in places for i in _dots(p)} | unlooped
@@ -56,7 +56,7 @@ def flatten(
             )
     flat.refuse(lost)
     results = {k: v for k, v in made.items() if not k.startswith("new_")}
-    return Graph(flat.inputs, flat.constants, tuple(flat.nodes), results)
+    return ModelGraph(flat.inputs, flat.constants, tuple(flat.nodes), results)
 
 
 class _Flattener:
@@ -65,7 +65,7 @@ class _Flattener:
     ) -> None:
         self.inference, self.scan_from = inference, scan_from
         self.unlooped = unlooped
-        self.nodes: list[Step] = []
+        self.nodes: list[GraphNode] = []
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
         self.marks: dict[Any, str] = {}
@@ -102,7 +102,7 @@ class _Flattener:
         self, model: Model, path: str, env: Mapping[str, str] | None
     ) -> dict[str, str]:
         """Lay a model flat, a layer at a time."""
-        named = in_order(model, path)
+        named = topological_order(model, path)
         wiring = _Wiring(self, model, path, env)
         if env is None:  # the inputs in their own order, each fully described
             for key in model.keys.values():
@@ -126,7 +126,7 @@ class _Flattener:
     def primitive(self, layer: Primitive, path: str, env: Mapping[str, str]) -> Any:
         """One op, after a random key for it if it draws."""
         if self.inference:
-            instead = layer.at_inference()
+            instead = layer.inference_layer()
             if instead is None:
                 return {layer.outputs[0]: env[layer.inputs[0]]}
             assert isinstance(instead, Primitive)
@@ -136,14 +136,14 @@ class _Flattener:
             if port in env:
                 self.learn(env[port], None, dtype)
         op = OPS.get(layer.op_name)
-        if op is not None and op.draws:
+        if op is not None and op.is_random:
             if "key" in env:
                 self.learn(env["key"], None, "key")
             else:
                 env["key"] = self.own_key(path, layer)
         outputs = tuple(f"{path}/{port}" for port in layer.outputs)
         attrs = tuple(layer.attrs().items())
-        self.nodes.append(Node(path, layer, layer.op_name, env, outputs, attrs))
+        self.nodes.append(OpNode(path, layer, layer.op_name, env, outputs, attrs))
         return dict(zip(layer.outputs, outputs, strict=True))
 
     # --- values that come from outside ------------------------------------------
@@ -163,7 +163,7 @@ class _Flattener:
 
     def constant(self, value: Any) -> str:
         """The key of a constant, one for equal ones."""
-        key = self.marks.setdefault(exact(value), f"/constant_{len(self.marks)}")
+        key = self.marks.setdefault(hash_key(value), f"/constant_{len(self.marks)}")
         self.constants[key] = value
         return key
 
@@ -184,7 +184,7 @@ class _Flattener:
         index = (("index", self.random),)
         self.random += 1
         wires = {"key": source}
-        self.nodes.append(Node(path, layer, "fold_in", wires, (made,), index))
+        self.nodes.append(OpNode(path, layer, "fold_in", wires, (made,), index))
         return made
 
     # --- loops and shared weights -----------------------------------------------
@@ -222,11 +222,11 @@ class _Flattener:
             else:
                 wires[key] = self.outer(about)
         port = run.layer.outputs[0]
-        graph = Graph(
+        graph = ModelGraph(
             body.inputs, body.constants, tuple(body.nodes), {"output": made[port]}
         )
         out = f"{common}/output"
-        node = Repeat(
+        node = LoopNode(
             common, run.layer, places, graph, run.port, wires, (out,), draws=draws
         )
         self.nodes.append(node)
@@ -237,7 +237,7 @@ class _Flattener:
         owned = {
             join(node.path, name)
             for node in self.nodes
-            if isinstance(node, Node) and isinstance(node.layer, Primitive)
+            if isinstance(node, OpNode) and isinstance(node.layer, Primitive)
             for name in node.layer.weight_names
         }
         return {k: reader for k, reader in self.ties.items() if k not in owned}
@@ -266,18 +266,18 @@ class _Wiring:
         self.names = {id(call): name for name, call in model.calls}
         self.values: dict[tuple[int, str], str] = {}
 
-    def add(self, call: Call, made: Mapping[str, str]) -> None:
+    def add(self, call: LayerCall, made: Mapping[str, str]) -> None:
         for port, key in made.items():
             self.values[id(call), port] = key
 
-    def keys_of(self, name: str, call: Call) -> dict[str, str]:
+    def keys_of(self, name: str, call: LayerCall) -> dict[str, str]:
         """The key of what goes in at each port of a call."""
         reader = join(self.path, name)
         wires = self.model.wires(call)
         return {port: self.key_of(wire, reader) for port, wire in wires.items()}
 
     def key_of(self, wire: Connection, reader: str) -> str:
-        if isinstance(wire, Result):
+        if isinstance(wire, LayerOutput):
             found = self.values.get(wire.place)
             if found is None:
                 raise ValueError(
@@ -285,7 +285,7 @@ class _Wiring:
                     "is not part of the same model."
                 )
             return found
-        if isinstance(wire, WeightOf):
+        if isinstance(wire, WeightRef):
             owner = self.names.get(id(wire.call))
             if owner is None:
                 raise ValueError(

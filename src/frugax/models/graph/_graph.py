@@ -26,7 +26,7 @@ class Spec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class OpNode:
     """One op at one place.
 
     Attributes:
@@ -54,7 +54,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Repeat:
+class LoopNode:
     """The same block many times in a row, run as one loop.
 
     Attributes:
@@ -73,7 +73,7 @@ class Repeat:
     path: str
     layer: Layer
     names: tuple[str, ...]
-    body: "Graph"
+    body: "ModelGraph"
     carry: str
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
@@ -91,11 +91,11 @@ class Repeat:
         return f"blocks {self.path!r}"
 
 
-Step = Node | Repeat
+GraphNode = OpNode | LoopNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Graph:
+class ModelGraph:
     """A model laid flat.
 
     Attributes:
@@ -109,16 +109,16 @@ class Graph:
 
     inputs: Mapping[str, IOKey]
     constants: Mapping[str, Any]
-    nodes: tuple[Step, ...]
+    nodes: tuple[GraphNode, ...]
     outputs: Mapping[str, str]
     weights: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
     specs: Mapping[str, Spec] = dataclasses.field(default_factory=dict)
 
-    def walk(self) -> Iterator[Step]:
+    def walk(self) -> Iterator[GraphNode]:
         """Every step, those inside loops after the loop."""
         for node in self.nodes:
             yield node
-            if isinstance(node, Repeat):
+            if isinstance(node, LoopNode):
                 yield from node.body.walk()
 
 

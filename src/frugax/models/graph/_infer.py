@@ -14,8 +14,8 @@ import numpy as np
 from frugax.errors import ShapeError
 from frugax.models.ops import OPS, Op
 
-from ._fits import what_fits
-from ._graph import Graph, Node, Repeat, Spec, Step, join
+from ._fits import suggest_fix
+from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, join
 from ._primitive import Primitive
 from ._weights import Weight
 
@@ -28,7 +28,7 @@ Abstract = Callable[[Op, tuple[Any, ...], Attributes], tuple[Spec, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rules:
+class BackendRules:
     """What a backend knows that shapes depend on.
 
     Attributes:
@@ -56,7 +56,9 @@ class LoopShapeError(ShapeError):
         self.places = places
 
 
-def infer(graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> Graph:
+def infer(
+    graph: ModelGraph, inputs: Mapping[str, Spec], rules: BackendRules
+) -> ModelGraph:
     """Find the shape of every value and of every weight.
 
     Args:
@@ -74,7 +76,7 @@ def infer(graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> Graph:
     """
     walk = _Walk(graph, inputs, rules)
     nodes = tuple(
-        walk.repeat(node) if isinstance(node, Repeat) else walk.node(node)
+        walk.repeat(node) if isinstance(node, LoopNode) else walk.node(node)
         for node in graph.nodes
     )
     return dataclasses.replace(
@@ -90,7 +92,7 @@ def infer(graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> Graph:
 _MAY_BE_SHAPES = (TypeError, ValueError, RuntimeError)
 
 
-def tensors_of(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
+def op_arguments(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
     """The key of each tensor an op takes, in the order it takes them."""
     known = OPS.get(op.name)
     if op.variadic or known is None:  # any number, or a user's own: by place
@@ -105,13 +107,15 @@ def tensors_of(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
 class _Walk:
     """What is known so far, on the way through a program."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Spec], rules: Rules) -> None:
+    def __init__(
+        self, graph: ModelGraph, inputs: Mapping[str, Spec], rules: BackendRules
+    ) -> None:
         self.graph, self.rules = graph, rules
         self.specs = {key: inputs[key] for key in graph.inputs if key in inputs}
         self.weights: dict[str, Weight] = {}
         self.outputs = dict(graph.outputs)
 
-    def node(self, node: Node) -> Node:
+    def node(self, node: OpNode) -> OpNode:
         """One op: the weights it owns, then the shapes of what it gives.
 
         Raises:
@@ -125,7 +129,7 @@ class _Walk:
         wired = self.with_weights(node)
         for key in wired.values():
             self.check_known(key, node)
-        tensors = tensors_of(op, wired)
+        tensors = op_arguments(op, wired)
         given = tuple(None if key is None else self.value(key) for key in tensors)
         try:
             results = self.rules.abstract(op, given, node.attrs)
@@ -133,7 +137,7 @@ class _Walk:
             if node.op not in OPS and not isinstance(e, _MAY_BE_SHAPES):
                 e.add_note(f"in {node.title}, given {self.said(node, wired)}")
                 raise  # a bug in an op of one's own: no matter of shapes
-            reason = what_fits(node.op, given, dict(node.attrs)) or _first_line(e)
+            reason = suggest_fix(node.op, given, dict(node.attrs)) or _first_line(e)
             raise ShapeError(
                 f"{node.title} cannot take {self.said(node, wired)}: {reason}"
             ) from e
@@ -145,7 +149,7 @@ class _Walk:
         self.specs.update(zip(node.outputs, results, strict=False))
         return dataclasses.replace(node, inputs=wired)
 
-    def with_weights(self, node: Node) -> dict[str, str]:
+    def with_weights(self, node: OpNode) -> dict[str, str]:
         """Its inputs, with the weights that the layer owns or is lent.
 
         Raises:
@@ -175,7 +179,9 @@ class _Walk:
                 self.outputs[key] = node.outputs[layer.outputs.index(new)]
         return wired | lent
 
-    def add_weight(self, key: str, weight: Weight, node: Step, *, is_own: bool) -> None:
+    def add_weight(
+        self, key: str, weight: Weight, node: GraphNode, *, is_own: bool
+    ) -> None:
         """Note a weight; the layer that owns it says how it starts.
 
         Raises:
@@ -201,7 +207,7 @@ class _Walk:
         if is_own and key in self.weights:
             self.weights[key] = weight
 
-    def repeat(self, node: Repeat) -> Repeat:
+    def repeat(self, node: LoopNode) -> LoopNode:
         """Blocks in a loop: the shapes in one of them, and all their weights stacked.
 
         Raises:
@@ -250,7 +256,7 @@ class _Walk:
         value = self.value(key)
         return tuple(getattr(value, "shape", ()))
 
-    def check_known(self, key: str, node: Step) -> None:
+    def check_known(self, key: str, node: GraphNode) -> None:
         """See that something is known of a value.
 
         Raises:
@@ -267,7 +273,7 @@ class _Walk:
             f"{node.title} shares the weight {key!r}, which no layer before it has."
         )
 
-    def said(self, node: Node, wired: Mapping[str, str]) -> str:
+    def said(self, node: OpNode, wired: Mapping[str, str]) -> str:
         """What a node is given, for an error."""
         given: list[str] = []
         for port, key in wired.items():

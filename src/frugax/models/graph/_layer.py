@@ -89,19 +89,21 @@ class Layer:
         open_ports = [p for p in self.needed if p not in ins]
         by_name = any(isinstance(v, str) for v in given.values())
         if by_name or names or (open_ports and not given):
-            return Wired(Call(self, ins, names))
-        call = Call(self, ins | {p: IOKey(p) for p in open_ports}, {})
+            return WiredLayer(LayerCall(self, ins, names))
+        call = LayerCall(self, ins | {p: IOKey(p) for p in open_ports}, {})
         # A renewed state is among the model's outputs by itself.
-        made = [Result(call, port) for port in results if not port.startswith("new_")]
+        made = [
+            LayerOutput(call, port) for port in results if not port.startswith("new_")
+        ]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def recipe(self) -> Any:
+    def structural_key(self) -> Any:
         """Something equal for layers that do the same, whatever their own names are.
 
         Names of layers inside count: they are in the keys of the weights.
         """
         settings = vars(self).items()
-        return (type(self), *((k, exact(v)) for k, v in settings if k != "name"))
+        return (type(self), *((k, hash_key(v)) for k, v in settings if k != "name"))
 
     def connect(self, *inputs: Any, **wires: Any) -> Any:
         """The same as calling the layer."""
@@ -144,7 +146,7 @@ class Layer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class LayerCall:
     """One use of a layer: what goes in at each port, and what its results are called.
 
     Attributes:
@@ -162,17 +164,17 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wired:
+class WiredLayer:
     """A layer with its ports named, ready for `model |= ...`."""
 
-    call: Call
+    call: LayerCall
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Result(Connection):
+class LayerOutput(Connection):
     """What one use of a layer gives at one of its output ports."""
 
-    call: Call
+    call: LayerCall
     port: str
 
     @property
@@ -182,14 +184,14 @@ class Result(Connection):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class WeightOf(Connection):
+class WeightRef(Connection):
     """A weight that another use of a layer owns, to be read here too."""
 
-    call: Call
+    call: LayerCall
     name: str
 
 
-def weight_of(result: Connection, name: str = "weight") -> WeightOf:
+def weight_of(result: Connection, name: str = "weight") -> WeightRef:
     """A weight of the layer that made `result`, to be shared with another layer.
 
     Args:
@@ -207,21 +209,21 @@ def weight_of(result: Connection, name: str = "weight") -> WeightOf:
         >>> tied = Linear(100, bias=False)(vectors, weight=weight_of(vectors))
         >>> model = Model.create(output=tied)
     """
-    if not isinstance(result, Result):
+    if not isinstance(result, LayerOutput):
         raise TypeError(
             f"weight_of takes what a layer gave, got {type(result).__name__}."
         )
-    return WeightOf(result.call, name)
+    return WeightRef(result.call, name)
 
 
-def exact(value: Any) -> Any:
+def hash_key(value: Any) -> Any:
     """Something to compare and look up by: 1, 1.0 and True are three values."""
     if isinstance(value, tuple):
-        return (tuple, *map(exact, value))
+        return (tuple, *map(hash_key, value))
     if isinstance(value, float):
         return (float, value.hex())  # tells 0.0 from -0.0, and knows one NaN
     if isinstance(value, Layer):
-        return (value.name, value.recipe())
+        return (value.name, value.structural_key())
     if isinstance(value, np.ndarray):
         return (value.dtype, value.shape, value.tobytes())
     try:

@@ -6,7 +6,7 @@ from typing import Any
 from ._calls import Calls
 from ._connection import Connection, IOKey
 from ._describe import tree
-from ._layer import Call, Layer, Result, Wired
+from ._layer import Layer, LayerCall, LayerOutput, WiredLayer
 
 
 class Model(Calls):
@@ -97,13 +97,13 @@ class Model(Calls):
                 f"{self.title} is part of another model already, so it cannot be "
                 "extended. Finish it first."
             )
-        if isinstance(added, Result):
+        if isinstance(added, LayerOutput):
             self._collect(added)
             self._last = added
             return
         if isinstance(added, Layer):
-            added = Wired(Call(added, {}, {}))
-        if not isinstance(added, Wired):
+            added = WiredLayer(LayerCall(added, {}, {}))
+        if not isinstance(added, WiredLayer):
             raise TypeError(
                 "a model takes layers and wired layers such as "
                 f'Linear(8)(input="x", output="y"), got {added!r:.60}.'
@@ -117,9 +117,9 @@ class Model(Calls):
         wires |= {port: IOKey(port) for port in open_ports}
         for wire in wires.values():
             self._collect(wire)
-        self._append(Call(layer, wires, added.call.names, self))
+        self._append(LayerCall(layer, wires, added.call.names, self))
 
-    def _append(self, call: Call) -> None:
+    def _append(self, call: LayerCall) -> None:
         """Add one call, whose inputs are there.
 
         Raises:
@@ -133,11 +133,11 @@ class Model(Calls):
         if isinstance(call.layer, Model):
             call.layer._final = True
         for port, key in call.names.items():
-            self._name(key.name, Result(call, port))
+            self._name(key.name, LayerOutput(call, port))
         self._calls.append(call)
         self._members.add(id(call))
         self._found.clear()
-        self._last = Result(call, call.layer.outputs[0])
+        self._last = LayerOutput(call, call.layer.outputs[0])
 
     def _check_layer_name(self, name: str) -> None:
         """See that a layer can be called so.
@@ -154,7 +154,7 @@ class Model(Calls):
                 f"two layers are called {name!r}; give one of them another name."
             )
 
-    def _name(self, key: str, result: Result) -> None:
+    def _name(self, key: str, result: LayerOutput) -> None:
         """Give a result a name.
 
         Raises:
@@ -178,7 +178,7 @@ class Model(Calls):
         waiting: list[Connection] = [wire]
         while waiting:
             top = waiting[-1]
-            if not isinstance(top, Result) or id(top.call) in self._members:
+            if not isinstance(top, LayerOutput) or id(top.call) in self._members:
                 waiting.pop()
                 continue
             if top.call.owner is not None:
@@ -189,7 +189,7 @@ class Model(Calls):
             needs = [
                 w
                 for w in top.call.wires.values()
-                if isinstance(w, Result) and id(w.call) not in self._members
+                if isinstance(w, LayerOutput) and id(w.call) not in self._members
             ]
             if needs:
                 waiting += reversed(needs)
@@ -198,9 +198,9 @@ class Model(Calls):
             waiting.pop()
 
     def _expose(self, key: str, value: Connection) -> None:
-        if not isinstance(value, Result):  # an input as an output: an op in between
+        if not isinstance(value, LayerOutput):  # an input: an op in between
             made = value._op("identity", value)
-            assert isinstance(made, Result)
+            assert isinstance(made, LayerOutput)
             value = made
         self._collect(value)
         if key not in self._named or self._named[key].place != value.place:

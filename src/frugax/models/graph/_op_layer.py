@@ -8,7 +8,7 @@ import numpy as np
 from frugax.models.ops import OPS, REQUIRED
 
 from ._connection import Connection, IOKey, as_connection
-from ._layer import Call, Result
+from ._layer import LayerCall, LayerOutput
 from ._primitive import Primitive
 
 # How many inputs an op that takes any number of them can be wired to.
@@ -42,7 +42,7 @@ class OpLayer(Primitive):
         found = OPS.get(self.wanted)
         if found is None:  # a user's own; its ports are known when it is compiled
             return ("input", *_MANY[1:8])
-        ports = found.inputs[1:] if found.draws else found.inputs
+        ports = found.inputs[1:] if found.is_random else found.inputs
         return (*ports, *_MANY) if found.variadic else ports
 
     @property
@@ -53,7 +53,7 @@ class OpLayer(Primitive):
         if found.variadic:
             return frozenset(_MANY[1:])
         # A random key is made by the model where none is given.
-        return found.optional | {"key"} if found.draws else found.optional
+        return found.optional | {"key"} if found.is_random else found.optional
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -98,11 +98,11 @@ def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLaye
         for key, default in found.attributes.items():
             if default is REQUIRED and key not in attributes:
                 raise TypeError(f"op {op_name!r} needs the attribute {key!r}.")
-    plain = tuple((k, plain_value(op_name, k, v)) for k, v in attributes.items())
+    plain = tuple((k, to_literal(op_name, k, v)) for k, v in attributes.items())
     return OpLayer(op_name, plain, name=name)
 
 
-def plain_value(op_name: str, key: str, value: Any) -> Any:
+def to_literal(op_name: str, key: str, value: Any) -> Any:
     """An attribute as a plain value: sequences as tuples, NumPy's numbers as Python's.
 
     Raises:
@@ -111,9 +111,9 @@ def plain_value(op_name: str, key: str, value: Any) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(plain_value(op_name, key, v) for v in value)
+        return tuple(to_literal(op_name, key, v) for v in value)
     if isinstance(value, np.generic):
-        return plain_value(op_name, key, value.item())
+        return to_literal(op_name, key, value.item())
     if isinstance(value, (np.dtype, type)):
         return np.dtype(value).name
     raise TypeError(
@@ -124,12 +124,12 @@ def plain_value(op_name: str, key: str, value: Any) -> Any:
 
 def _apply(
     op_name: str, *tensors: Any, output: IOKey | None = None, **attributes: Any
-) -> Result:
+) -> LayerOutput:
     """What an op makes of connections, with a name for it if given."""
     layer = op(op_name, **attributes)
     wires = dict(zip(layer.inputs, map(as_connection, tensors), strict=False))
     names = {} if output is None else {"output": output}
-    return Result(Call(layer, wires, names), "output")
+    return LayerOutput(LayerCall(layer, wires, names), "output")
 
 
 Connection._op = staticmethod(_apply)

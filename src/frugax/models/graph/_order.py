@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from ._graph import join
-from ._layer import Call, Result, WeightOf
+from ._layer import LayerCall, LayerOutput, WeightRef
 from ._model import Model
 
 
-def in_order(model: Model, path: str) -> list[tuple[str, Call]]:
+def topological_order(model: Model, path: str) -> list[tuple[str, LayerCall]]:
     """The calls, each after those it reads; as they were added where that will do.
 
     Args:
@@ -23,7 +23,7 @@ def in_order(model: Model, path: str) -> list[tuple[str, Call]]:
         return _ordered(model, path, ties=False)
 
 
-def _ordered(model: Model, path: str, *, ties: bool) -> list[tuple[str, Call]]:
+def _ordered(model: Model, path: str, *, ties: bool) -> list[tuple[str, LayerCall]]:
     """The calls; with `ties` also each after the owners of weights that it shares.
 
     Raises:
@@ -31,12 +31,12 @@ def _ordered(model: Model, path: str, *, ties: bool) -> list[tuple[str, Call]]:
     """
     names = {id(call): name for name, call in model.calls}
     done: set[int] = set()
-    order: list[tuple[str, Call]] = []
+    order: list[tuple[str, LayerCall]] = []
     for _, start in model.calls:
         # A stack and not a recursion: models may be deeper than Python's stack. Its
         # open calls are those whose own inputs are being looked at.
-        stack: list[Call] = [start]
-        opened: dict[int, Call] = {}
+        stack: list[LayerCall] = [start]
+        opened: dict[int, LayerCall] = {}
         while stack:
             call = stack[-1]
             if id(call) in done:
@@ -57,14 +57,14 @@ def _ordered(model: Model, path: str, *, ties: bool) -> list[tuple[str, Call]]:
     return order
 
 
-def _read(model: Model, call: Call, *, ties: bool) -> list[Call]:
-    kinds = (Result, WeightOf) if ties else Result
+def _read(model: Model, call: LayerCall, *, ties: bool) -> list[LayerCall]:
+    kinds = (LayerOutput, WeightRef) if ties else LayerOutput
     wires = model.wires(call).values()
     return [wire.call for wire in wires if isinstance(wire, kinds)]
 
 
 def _circle(
-    opened: Iterable[Call], back: Call, names: Mapping[int, str], path: str
+    opened: Iterable[LayerCall], back: LayerCall, names: Mapping[int, str], path: str
 ) -> str:
     calls = list(opened)
     circle = [join(path, names[id(c)]) for c in calls[calls.index(back) :]]

@@ -51,6 +51,6 @@ class Primitive(Layer):
         """
         return {}
 
-    def at_inference(self) -> "Layer | None":
+    def inference_layer(self) -> "Layer | None":
         """What takes its place when the model only infers; None: its first input."""
         return self

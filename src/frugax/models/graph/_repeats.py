@@ -9,11 +9,11 @@ from typing import Any
 from ._composite import Composite
 from ._connection import Connection, Constant, IOKey
 from ._graph import join
-from ._layer import Call, Layer, Result, exact
+from ._layer import Layer, LayerCall, LayerOutput, hash_key
 from ._model import Model
 from ._primitive import Primitive
 
-Calls = Sequence[tuple[str, Call]]
+Calls = Sequence[tuple[str, LayerCall]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def runs(
         wire.place
         for _, call in named
         for wire in model.wires(call).values()
-        if isinstance(wire, Result)
+        if isinstance(wire, LayerOutput)
     )
     readers.update(result.place for result in model.results.values())
     found: dict[int, Run] = {}
@@ -97,7 +97,7 @@ def _extend(
             break
         wires = model.wires(call)
         place = (id(before), outputs[0])
-        results = {p: w for p, w in wires.items() if isinstance(w, Result)}
+        results = {p: w for p, w in wires.items() if isinstance(w, LayerOutput)}
         fed = [p for p, w in results.items() if w.place == place]
         if len(fed) != 1 or (port is not None and fed[0] != port):
             break
@@ -130,11 +130,11 @@ def _has_state(layer: Layer) -> bool:
 def signature(layer: Layer) -> Any:
     """Something equal for layers that compute the same from equal weights."""
     if not isinstance(layer, Model):
-        return layer.recipe()
+        return layer.structural_key()
     numbers = {id(call): i for i, (_, call) in enumerate(layer.calls)}
 
     def of(wire: Connection) -> Any:
-        if isinstance(wire, Result):
+        if isinstance(wire, LayerOutput):
             return ("result", numbers.get(id(wire.call)), wire.port)
         return _meaning(wire)
 
@@ -151,10 +151,10 @@ def signature(layer: Layer) -> Any:
 def _meaning(wire: Connection) -> Any:
     """Something equal for wires that carry the same value."""
     match wire:
-        case Result():
+        case LayerOutput():
             return ("result", *wire.place)
         case IOKey(name, shape, dtype):
             return ("key", name, shape, dtype)
         case Constant(value):
-            return ("constant", exact(value))
+            return ("constant", hash_key(value))
     return ("one of a kind", id(wire))

@@ -6,14 +6,14 @@ from typing import Any
 
 from frugax.models.ops import Op
 
-from ._graph import Graph, Node, Repeat
-from ._infer import tensors_of
+from ._graph import LoopNode, ModelGraph, OpNode
+from ._infer import op_arguments
 
 Scope = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
 def run(
-    graph: Graph,
+    graph: ModelGraph,
     values: Mapping[str, Any],
     xp: Any,
     find: Callable[[str], Op],
@@ -35,7 +35,7 @@ def run(
     last = _last_reads(graph)
     for i, node in enumerate(graph.nodes):
         with scope(node.path or "model"):
-            if isinstance(node, Repeat):
+            if isinstance(node, LoopNode):
                 env[node.outputs[0]] = _loop(node, env, xp, find, scope)
             else:
                 env.update(zip(node.outputs, _one(node, env, xp, find), strict=True))
@@ -45,17 +45,17 @@ def run(
 
 
 def _one(
-    node: Node, env: Mapping[str, Any], xp: Any, find: Callable[[str], Op]
+    node: OpNode, env: Mapping[str, Any], xp: Any, find: Callable[[str], Op]
 ) -> tuple[Any, ...]:
     op = find(node.op)
-    tensors = [None if k is None else env[k] for k in tensors_of(op, node.inputs)]
+    tensors = [None if k is None else env[k] for k in op_arguments(op, node.inputs)]
     made = op(xp, *tensors, **dict(node.attrs))
     several = isinstance(made, (tuple, list))
     return tuple(made)[: len(node.outputs)] if several else (made,)
 
 
 def _loop(
-    node: Repeat,
+    node: LoopNode,
     env: Mapping[str, Any],
     xp: Any,
     find: Callable[[str], Op],
@@ -81,7 +81,7 @@ def _loop(
     return out
 
 
-def _last_reads(graph: Graph) -> dict[int, list[str]]:
+def _last_reads(graph: ModelGraph) -> dict[int, list[str]]:
     kept = {*graph.outputs.values()}
     made = {key for node in graph.nodes for key in node.outputs}
     last: dict[str, int] = {}

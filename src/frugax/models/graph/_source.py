@@ -14,14 +14,14 @@ from typing import Any
 
 from frugax.models.ops import Op
 
-from ._graph import Graph, Node, Repeat, Spec
-from ._infer import tensors_of
+from ._graph import LoopNode, ModelGraph, OpNode, Spec
+from ._infer import op_arguments
 
 _TAKEN = frozenset({*dir(builtins), *keyword.kwlist, *keyword.softkwlist})
 
 
 def source(
-    graph: Graph,
+    graph: ModelGraph,
     *,
     params: frozenset[str],
     find: Callable[[str], Op],
@@ -89,7 +89,7 @@ class _Writer:
         self.used.add(name)
         return name
 
-    def lines(self, graph: Graph, names: dict[str, str]) -> Iterator[str]:
+    def lines(self, graph: ModelGraph, names: dict[str, str]) -> Iterator[str]:
         """The steps; `names` says what is known and learns what they give."""
         for key, value in graph.constants.items():
             if key not in names:
@@ -100,15 +100,17 @@ class _Writer:
             if inside != place and inside:
                 yield f"# {inside}"
             place = inside
-            if isinstance(node, Repeat):
+            if isinstance(node, LoopNode):
                 yield from self.loop(node, graph, names)
             else:
                 yield self.step(node, graph, names)
 
-    def step(self, node: Node, graph: Graph, names: dict[str, str]) -> str:
+    def step(self, node: OpNode, graph: ModelGraph, names: dict[str, str]) -> str:
         """One line: the op with what it reads, and the shapes it gives."""
         op = self.find(node.op)
-        read = ["None" if k is None else names[k] for k in tensors_of(op, node.inputs)]
+        read = [
+            "None" if k is None else names[k] for k in op_arguments(op, node.inputs)
+        ]
         while read and read[-1] == "None":
             read.pop()
         read += [f"{k}={_number(v)}" for k, v in node.attrs]
@@ -126,7 +128,9 @@ class _Writer:
             _comment(*specs)
         )
 
-    def loop(self, node: Repeat, graph: Graph, names: dict[str, str]) -> Iterator[str]:
+    def loop(
+        self, node: LoopNode, graph: ModelGraph, names: dict[str, str]
+    ) -> Iterator[str]:
         """A function for one block, and the scan over all."""
         outer = {p: names[k] for p, k in node.inputs.items() if p != node.carry}
         step, carry = self.name(f"{node.path}_step"), self.name(node.carry)
@@ -144,7 +148,7 @@ class _Writer:
             yield f"    {inner[node.draws]} = backend.fold_in({before}, index={number})"
         for key, value in node.body.constants.items():
             if hasattr(value, "shape"):
-                inner[key] = f"constants[{_quoted(constant_name(node.path, key))}]"
+                inner[key] = f"constants[{_quoted(constant_label(node.path, key))}]"
         for line in self.lines(node.body, inner):
             yield f"    {line}"
         yield f"    return {inner[node.body.outputs['output']]}, ()"
@@ -161,25 +165,25 @@ class _Writer:
         yield f"){_comment(graph.specs[node.outputs[0]])}"
 
 
-def array_constants(graph: Graph, path: str = "") -> dict[str, Any]:
+def array_constants(graph: ModelGraph, path: str = "") -> dict[str, Any]:
     """The arrays that are written into a program, by their names in its text."""
     found = {
-        constant_name(path, k): v
+        constant_label(path, k): v
         for k, v in graph.constants.items()
         if hasattr(v, "shape")
     }
     for node in graph.nodes:
-        if isinstance(node, Repeat):
+        if isinstance(node, LoopNode):
             found |= array_constants(node.body, node.path)
     return found
 
 
-def constant_name(path: str, key: str) -> str:
+def constant_label(path: str, key: str) -> str:
     """What the text calls an array: its key, in a loop behind the loop's path."""
     return f"{path}{key}" if key.startswith("/") or not path else f"{path}/{key}"
 
 
-def _count(graph: Graph) -> int:
+def _count(graph: ModelGraph) -> int:
     return sum(1 for _ in graph.walk())
 
 

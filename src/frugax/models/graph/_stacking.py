@@ -4,21 +4,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._graph import Graph, Repeat, join
+from ._graph import LoopNode, ModelGraph, join
 
 Index = tuple[int, ...]
 
 
-def places(graph: Graph) -> dict[str, list[tuple[Index, str]]]:
+def block_slices(graph: ModelGraph) -> dict[str, list[tuple[Index, str]]]:
     """For each stacked weight where in it each block's own is, and that one's name.
 
     Loops in loops give an index of several numbers.
     """
     found: dict[str, list[tuple[Index, str]]] = {}
     for node in graph.nodes:
-        if not isinstance(node, Repeat):
+        if not isinstance(node, LoopNode):
             continue
-        within = places(node.body)
+        within = block_slices(node.body)
         for name, key in node.stacked.items():
             found[key] = [
                 ((i, *index), join(block, own))
@@ -28,9 +28,9 @@ def places(graph: Graph) -> dict[str, list[tuple[Index, str]]]:
     return found
 
 
-def taken_apart(graph: Graph, values: Mapping[str, Any]) -> dict[str, Any]:
+def unstack_weights(graph: ModelGraph, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by key, those of looped blocks under each block's own name."""
-    where = places(graph)
+    where = block_slices(graph)
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if key in where:
@@ -40,12 +40,12 @@ def taken_apart(graph: Graph, values: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def put_together(
-    graph: Graph,
+def stack_weights(
+    graph: ModelGraph,
     values: Mapping[str, Any],
     stack: Callable[[Sequence[Any]], Any],
 ) -> dict[str, Any]:
-    """The inverse of `taken_apart`.
+    """The inverse of `unstack_weights`.
 
     Args:
         graph: the program.
@@ -57,7 +57,7 @@ def put_together(
     """
     rest = dict(values)
     made: dict[str, Any] = {}
-    for key, blocks in places(graph).items():
+    for key, blocks in block_slices(graph).items():
         missing = [name for _, name in blocks if name not in rest]
         if len(missing) == len(blocks):
             continue

@@ -7,13 +7,13 @@ from typing import Any
 
 from frugax.budget import format_bytes, table
 
-from ._graph import Graph, Node, Repeat, Step
+from ._graph import GraphNode, LoopNode, ModelGraph, OpNode
 from ._layer import Layer
 from ._op_layer import OpLayer
 from ._weights import Weight
 
 # The floating-point operations of one node, for these specs; None if nobody knows.
-Flops = Callable[[Node, Mapping[str, Any]], int | None]
+Flops = Callable[[OpNode, Mapping[str, Any]], int | None]
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Row:
         ]
 
 
-def summary(graph: Graph, plain: Graph | None, flops: Flops) -> str:
+def summary(graph: ModelGraph, plain: ModelGraph | None, flops: Flops) -> str:
     """The table; equal blocks that run as one loop take one line.
 
     Args:
@@ -74,7 +74,11 @@ def summary(graph: Graph, plain: Graph | None, flops: Flops) -> str:
 
 
 def _row(
-    node: Step, other: Step | None, graph: Graph, plain: Graph | None, flops: Flops
+    node: GraphNode,
+    other: GraphNode | None,
+    graph: ModelGraph,
+    plain: ModelGraph | None,
+    flops: Flops,
 ) -> _Row:
     keys = [k for k in node.inputs.values() if k in graph.weights]
     own = [k for k in keys if k.rpartition(".")[0] == node.path]
@@ -85,7 +89,7 @@ def _row(
         for k in keys
     ]
     label, kind = node.path or "-", _kind(node.layer)
-    if isinstance(node, Repeat):
+    if isinstance(node, LoopNode):
         own = [k for k in node.stacked.values() if k in graph.weights]
         names += [f"{len(own)} arrays"] if own else []
         label = f"{node.path} x{len(node.names)}"
@@ -101,10 +105,10 @@ def _row(
     )
 
 
-def _cost(node: Step | None, plain: Graph | None, flops: Flops) -> int | None:
+def _cost(node: GraphNode | None, plain: ModelGraph | None, flops: Flops) -> int | None:
     if node is None or plain is None:
         return None
-    if isinstance(node, Node):
+    if isinstance(node, OpNode):
         known: dict[str, Any] = {**plain.specs, **plain.constants}
         return flops(node, known)
     inside = _sum([_cost(n, node.body, flops) for n in node.body.nodes])

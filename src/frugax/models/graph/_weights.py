@@ -45,7 +45,7 @@ class Weight:
     kind: Literal["param", "state"] = "param"
 
 
-def known(length: Any) -> int:
+def require_static(length: Any) -> int:
     """A dimension that must be a number, because a weight's shape depends on it.
 
     Raises:

@@ -5,9 +5,9 @@ All are elementwise but Softmax, LogSoftmax and Glu; shapes stay, but for Glu's.
 
 import dataclasses
 
-from frugax.models.graph import Fill, Primitive, Shape, Weight, known
+from frugax.models.graph import Fill, Primitive, Shape, Weight, require_static
 
-from . import _settings as must_be
+from ._settings import check_positive
 from ._weightless import Weightless
 
 
@@ -52,7 +52,7 @@ class PRelu(Primitive):
     weight_names = frozenset({"weight"})
 
     def weights(self, input: Shape) -> dict[str, Weight]:
-        features = 1 if self.shared else known(input[-1])
+        features = 1 if self.shared else require_static(input[-1])
         return {"weight": Weight((features,), Fill(self.slope))}
 
 
@@ -75,7 +75,7 @@ class Celu(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "alpha")
+        check_positive(self, "alpha")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,9 @@ import dataclasses
 
 from frugax.models.graph import Composite, Connection, op
 
-from . import _settings as must_be
 from ._embeddings import RotaryPositions
 from ._linear import Linear
+from ._settings import check_divides, check_integer, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +49,10 @@ class MultiHeadAttention(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "dimension", "heads", "kv_heads")
-        must_be.divides(self, "heads", of="dimension")
-        must_be.divides(self, "kv_heads", of="heads")
-        must_be.above_zero(self, "rotary_base")
+        check_integer(self, "dimension", "heads", "kv_heads")
+        check_divides(self, "heads", of="dimension")
+        check_divides(self, "kv_heads", of="heads")
+        check_positive(self, "rotary_base")
         if self.rotary and self.dimension // self.heads % 2:
             raise ValueError(
                 f"{self.title}: rotary positions need an even number of features in a "

@@ -9,9 +9,15 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, known
+from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, require_static
 
-from . import _settings as must_be
+from ._settings import (
+    check_choice,
+    check_divides,
+    check_integer,
+    check_padding,
+    check_sizes,
+)
 
 Sizes = int | Sequence[int]
 Padding = str | int | Sequence[int | Sequence[int]]
@@ -32,11 +38,11 @@ class _Convolution(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "channels", "groups")
-        must_be.sizes(self, "kernel", "stride", "dilation", axes=self.axes)
-        must_be.padding(self, self.axes)
-        must_be.one_of(self, "init", ("he", "glorot"))
-        must_be.divides(self, "groups", of="channels")
+        check_integer(self, "channels", "groups")
+        check_sizes(self, "kernel", "stride", "dilation", axes=self.axes)
+        check_padding(self, self.axes)
+        check_choice(self, "init", ("he", "glorot"))
+        check_divides(self, "groups", of="channels")
 
     def attrs(self) -> dict[str, Any]:
         names = ("stride", "padding", "dilation", "groups")
@@ -48,7 +54,7 @@ class _Convolution(Primitive):
             raise ValueError(
                 f"it needs (batch, {axes}, channels), which is {self.axes + 2} axes"
             )
-        before = known(input[-1])
+        before = require_static(input[-1])
         if before % self.groups:
             raise ValueError(f"groups={self.groups} must divide its {before} channels")
         shape = self.weight_shape(before)
@@ -127,7 +133,7 @@ class _Transposed(_Convolution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.sizes(self, "output_padding", axes=self.axes, least=0)
+        check_sizes(self, "output_padding", axes=self.axes, least=0)
 
     def attrs(self) -> dict[str, Any]:
         return {**super().attrs(), "output_padding": self.output_padding}

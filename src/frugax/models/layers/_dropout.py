@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from . import _settings as must_be
+from ._settings import check_fraction
 from ._weightless import Weightless
 
 
@@ -33,7 +33,7 @@ class Dropout(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.share(self, "rate")
+        check_fraction(self, "rate")
 
-    def at_inference(self) -> None:
+    def inference_layer(self) -> None:
         return None

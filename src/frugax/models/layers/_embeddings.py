@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from frugax.models.graph import Normal, Primitive, Shape, Weight, known
+from frugax.models.graph import Normal, Primitive, Shape, Weight, require_static
 
-from . import _settings as must_be
+from ._settings import check_integer, check_positive
 from ._weightless import Weightless
 
 
@@ -34,8 +34,8 @@ class Embedding(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "vocabulary", "dimension")
-        must_be.above_zero(self, "std")
+        check_integer(self, "vocabulary", "dimension")
+        check_positive(self, "std")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         shape = (self.vocabulary, self.dimension)
@@ -63,9 +63,9 @@ class LearnedPositions(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "length")
-        must_be.whole(self, "offset", least=0)
-        must_be.above_zero(self, "std")
+        check_integer(self, "length")
+        check_integer(self, "offset", least=0)
+        check_positive(self, "std")
 
     def attrs(self) -> dict[str, int]:
         return {"offset": self.offset}
@@ -73,7 +73,7 @@ class LearnedPositions(Primitive):
     def weights(self, input: Shape) -> dict[str, Weight]:
         if len(input) < 2:
             raise ValueError("it needs (..., time, features), at least 2 axes")
-        shape = (self.length, known(input[-1]))
+        shape = (self.length, require_static(input[-1]))
         return {"weight": Weight(shape, Normal(self.std))}
 
 
@@ -95,8 +95,8 @@ class SinusoidalPositions(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "base")
-        must_be.whole(self, "offset", least=0)
+        check_positive(self, "base")
+        check_integer(self, "offset", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,5 +124,5 @@ class RotaryPositions(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "base")
-        must_be.whole(self, "offset", least=0)
+        check_positive(self, "base")
+        check_integer(self, "offset", least=0)

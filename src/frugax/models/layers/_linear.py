@@ -14,11 +14,11 @@ from frugax.models.graph import (
     Primitive,
     Shape,
     Weight,
-    known,
     op,
+    require_static,
 )
 
-from . import _settings as must_be
+from ._settings import check_choice, check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Linear(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "dimension", "input_size")
-        must_be.one_of(self, "init", ("he", "glorot"))
+        check_integer(self, "dimension", "input_size")
+        check_choice(self, "init", ("he", "glorot"))
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         if not input:
             raise ValueError("it needs at least one axis")
-        fan_in = known(input[-1])
+        fan_in = require_static(input[-1])
         if self.input_size not in (None, fan_in):
             raise ValueError(f"the last axis must have length {self.input_size}")
         total = fan_in if self.init == "he" else fan_in + self.dimension
@@ -78,7 +78,7 @@ class MLP(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "input_size", "output_size")
+        check_integer(self, "input_size", "output_size")
         for size in self.hidden_sizes:
             Linear(size)  # which checks it
 
@@ -116,7 +116,7 @@ class FeedForward(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "dimension", "hidden")
+        check_integer(self, "dimension", "hidden")
 
     def build(self, input: Connection) -> Connection:
         hidden = 4 * self.dimension if self.hidden is None else self.hidden

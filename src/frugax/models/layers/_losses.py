@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from frugax.models.graph import Composite, Connection, op
 
-from . import _settings as must_be
+from ._settings import check_choice, check_fraction, check_positive
 from ._weightless import Weightless
 
 Reduction = Literal["mean", "sum", "none"]
@@ -23,7 +23,7 @@ class _Loss(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.one_of(self, "reduction", ("mean", "sum", "none"))
+        check_choice(self, "reduction", ("mean", "sum", "none"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Huber(_Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "delta")
+        check_positive(self, "delta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CrossEntropy(_Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.share(self, "label_smoothing")
+        check_fraction(self, "label_smoothing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ class CosineDistance(_Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "epsilon")
+        check_positive(self, "epsilon")
 
 
 @dataclasses.dataclass(frozen=True)

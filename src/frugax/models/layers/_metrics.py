@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from . import _settings as must_be
+from ._settings import check_integer
 from ._weightless import Weightless
 
 
@@ -44,7 +44,7 @@ class TopKAccuracy(_OfClasses):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "k")
+        check_integer(self, "k")
 
 
 @dataclasses.dataclass(frozen=True)

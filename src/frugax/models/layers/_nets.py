@@ -7,12 +7,12 @@ from typing import Literal
 
 from frugax.models.graph import Composite, Connection, Layer, op
 
-from . import _settings as must_be
 from ._activations import Gelu, Relu
 from ._convolutions import Conv2D, ConvTranspose2D
 from ._linear import Linear
 from ._norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 from ._pooling import GlobalAvgPool, MaxPool2D
+from ._settings import check_choice, check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ResidualBlock(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "width", "hidden")
+        check_integer(self, "width", "hidden")
 
     def build(self, input: Connection) -> Connection:
         hidden = self.width if self.hidden is None else self.hidden
@@ -64,8 +64,8 @@ class ResidualMLP(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "width", "classes", "hidden")
-        must_be.whole(self, "depth", least=0)
+        check_integer(self, "width", "classes", "hidden")
+        check_integer(self, "depth", least=0)
 
     def build(self, input: Connection) -> Connection:
         x = Linear(self.width, init="he", name="first")(input)
@@ -92,7 +92,7 @@ class ConvNet(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "classes", "kernel")
+        check_integer(self, "classes", "kernel")
         _check_channels(self, self.channels)
 
     def build(self, input: Connection) -> Connection:
@@ -122,8 +122,8 @@ class ConvBlock(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "channels", "kernel")
-        must_be.one_of(self, "norm", ("none", "batch", "group", "instance"))
+        check_integer(self, "channels", "kernel")
+        check_choice(self, "norm", ("none", "batch", "group", "instance"))
 
     def build(self, input: Connection) -> Connection:
         norms = {
@@ -202,7 +202,7 @@ class UNet(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "classes")
+        check_integer(self, "classes")
         _check_channels(self, self.channels)
         ConvBlock(self.channels[0], self.kernel, self.norm)  # which checks the rest
 

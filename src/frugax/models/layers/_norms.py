@@ -6,9 +6,9 @@ A weight starts at 1 and a bias at 0, so a fresh layer only normalises.
 import dataclasses
 from typing import Any
 
-from frugax.models.graph import Fill, Primitive, Shape, Weight, known
+from frugax.models.graph import Fill, Primitive, Shape, Weight, require_static
 
-from . import _settings as must_be
+from ._settings import check_fraction, check_integer, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class _Norm(Primitive):
 def _affine(input: Shape, *, weight: bool, bias: bool) -> dict[str, Weight]:
     if not input:
         raise ValueError("it needs at least one axis")
-    features = known(input[-1])
+    features = require_static(input[-1])
     found: dict[str, Weight] = {}
     if weight:
         found["weight"] = Weight((features,), Fill(1))
@@ -51,7 +51,7 @@ class LayerNorm(_Norm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "epsilon")
+        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         return _affine(input, weight=self.affine, bias=self.bias)
@@ -76,7 +76,7 @@ class RMSNorm(_Norm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "epsilon")
+        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         return _affine(input, weight=self.affine, bias=False)
@@ -102,11 +102,11 @@ class GroupNorm(_Norm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "groups")
-        must_be.above_zero(self, "epsilon")
+        check_integer(self, "groups")
+        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
-        if input and known(input[-1]) % self.groups:
+        if input and require_static(input[-1]) % self.groups:
             raise ValueError(
                 f"groups={self.groups} must divide its {input[-1]} channels"
             )
@@ -131,7 +131,7 @@ class InstanceNorm(_Norm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.above_zero(self, "epsilon")
+        check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         if len(input) < 3:
@@ -179,8 +179,8 @@ class BatchNorm(_Norm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.share(self, "momentum")
-        must_be.above_zero(self, "epsilon")
+        check_fraction(self, "momentum")
+        check_positive(self, "epsilon")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -188,12 +188,12 @@ class BatchNorm(_Norm):
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         affine = _affine(input, weight=self.affine, bias=True)
-        channels = (known(input[-1]),)
+        channels = (require_static(input[-1]),)
         return {
             "running_mean": Weight(channels, Fill(0), kind="state"),
             "running_var": Weight(channels, Fill(1), kind="state"),
             **affine,
         }
 
-    def at_inference(self) -> "BatchNorm":
+    def inference_layer(self) -> "BatchNorm":
         return dataclasses.replace(self, inference=True)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from . import _settings as must_be
+from ._settings import check_padding, check_sizes
 from ._weightless import Weightless
 
 Sizes = int | Sequence[int]
@@ -21,8 +21,8 @@ class _Pool(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.sizes(self, "window", "stride", axes=self.axes)
-        must_be.padding(self, self.axes)
+        check_sizes(self, "window", "stride", axes=self.axes)
+        check_padding(self, self.axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Upsample(Weightless):
     def __post_init__(self) -> None:
         super().__post_init__()
         axes = len(self.scale) if isinstance(self.scale, tuple) else 1
-        must_be.sizes(self, "scale", axes=axes)
+        check_sizes(self, "scale", axes=axes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,11 +15,11 @@ from frugax.models.graph import (
     Shape,
     Uniform,
     Weight,
-    known,
     op,
+    require_static,
 )
 
-from . import _settings as must_be
+from ._settings import check_choice, check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _Recurrent(Primitive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "hidden")
+        check_integer(self, "hidden")
 
     def attrs(self) -> dict[str, Any]:
         own = {"name", "hidden", "bias"}
@@ -49,7 +49,7 @@ class _Recurrent(Primitive):
                 raise ValueError(f"its state must be (batch, {self.hidden})")
         rows, bound = self.gates * self.hidden, 1 / math.sqrt(self.hidden)
         shapes = {
-            "weight": (rows, known(input[-1])),
+            "weight": (rows, require_static(input[-1])),
             "hidden_weight": (rows, self.hidden),
         }
         shapes |= dict.fromkeys(self.biases(), (rows,))
@@ -83,7 +83,7 @@ class RNN(_Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.one_of(self, "activation", ("tanh", "relu"))
+        check_choice(self, "activation", ("tanh", "relu"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +158,7 @@ class RNNCell(_Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.one_of(self, "activation", ("tanh", "relu"))
+        check_choice(self, "activation", ("tanh", "relu"))
 
 
 @dataclasses.dataclass(frozen=True)

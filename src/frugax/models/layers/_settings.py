@@ -11,7 +11,7 @@ import numpy as np
 from frugax.models.graph import Layer
 
 
-def whole(layer: Layer, *names: str, least: int = 1) -> None:
+def check_integer(layer: Layer, *names: str, least: int = 1) -> None:
     """That settings are whole numbers, or None.
 
     Args:
@@ -37,7 +37,7 @@ def whole(layer: Layer, *names: str, least: int = 1) -> None:
             raise ValueError(f"{_of(layer, name)} must be >= {least}, got {value}.")
 
 
-def sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
+def check_sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
     """That settings are one whole number, or one for each axis of space; or None.
 
     Args:
@@ -63,7 +63,7 @@ def sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
             )
 
 
-def padding(layer: Layer, axes: int) -> None:
+def check_padding(layer: Layer, axes: int) -> None:
     """That the setting `padding` is one that the ops know; lists in it become tuples.
 
     Args:
@@ -92,7 +92,7 @@ def padding(layer: Layer, axes: int) -> None:
         )
 
 
-def share(layer: Layer, *names: str) -> None:
+def check_fraction(layer: Layer, *names: str) -> None:
     """That settings are in [0, 1].
 
     Args:
@@ -108,7 +108,7 @@ def share(layer: Layer, *names: str) -> None:
             raise ValueError(f"{_of(layer, name)} must be in [0, 1], got {value!r}.")
 
 
-def above_zero(layer: Layer, *names: str) -> None:
+def check_positive(layer: Layer, *names: str) -> None:
     """That settings are > 0.
 
     Args:
@@ -124,7 +124,7 @@ def above_zero(layer: Layer, *names: str) -> None:
             raise ValueError(f"{_of(layer, name)} must be > 0, got {value!r}.")
 
 
-def one_of(layer: Layer, name: str, allowed: Sequence[str]) -> None:
+def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:
     """That a setting is one of a few words.
 
     Args:
@@ -141,7 +141,7 @@ def one_of(layer: Layer, name: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{_of(layer, name)} must be one of {words}, got {value!r}.")
 
 
-def divides(layer: Layer, name: str, of: str) -> None:
+def check_divides(layer: Layer, name: str, of: str) -> None:
     """That one setting divides another.
 
     Args:

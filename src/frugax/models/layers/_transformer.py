@@ -8,12 +8,12 @@ from typing import Literal
 
 from frugax.models.graph import Composite, Connection, IOKey, Layer, weight_of
 
-from . import _settings as must_be
 from ._attention import MultiHeadAttention
 from ._dropout import Dropout
 from ._embeddings import Embedding, LearnedPositions, SinusoidalPositions
 from ._linear import FeedForward, Linear
 from ._norms import LayerNorm, RMSNorm
+from ._settings import check_choice, check_fraction, check_integer, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +58,10 @@ class TransformerBlock(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "hidden")
-        must_be.above_zero(self, "epsilon")
-        must_be.one_of(self, "norm", ("layer", "rms"))
-        must_be.share(self, "dropout")
+        check_integer(self, "hidden")
+        check_positive(self, "epsilon")
+        check_choice(self, "norm", ("layer", "rms"))
+        check_fraction(self, "dropout")
         self.attention("attention")  # which checks the heads
 
     def attention(self, name: str, *, memory: bool = False) -> MultiHeadAttention:
@@ -136,7 +136,7 @@ class TransformerEncoder(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "depth", least=0)
+        check_integer(self, "depth", least=0)
 
     def build(self, input: Connection, mask: Connection | None = None) -> Connection:
         return _in_a_row(self.block, self.depth, input, mask=mask)
@@ -156,7 +156,7 @@ class TransformerDecoder(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "depth", least=0)
+        check_integer(self, "depth", least=0)
 
     def build(
         self,
@@ -196,10 +196,10 @@ class TransformerLM(Composite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be.whole(self, "vocabulary", "length")
-        must_be.whole(self, "depth", least=0)
-        must_be.one_of(self, "positions", ("learned", "sinusoidal", "rotary"))
-        must_be.share(self, "dropout")
+        check_integer(self, "vocabulary", "length")
+        check_integer(self, "depth", least=0)
+        check_choice(self, "positions", ("learned", "sinusoidal", "rotary"))
+        check_fraction(self, "dropout")
         if self.positions == "learned" and self.length is None:
             raise ValueError(
                 "TransformerLM.length must be given for learned positions: the longest "

@@ -29,7 +29,7 @@ from ._promote import (
     result_dtype,
     sum_dtype,
 )
-from ._table import OPS, REQUIRED, Op, describe, find, op, own_op
+from ._table import OPS, REQUIRED, Op, custom_op, find, op, op_from_function
 
 __all__ = [
     "FLOAT_DTYPE",
@@ -53,11 +53,11 @@ __all__ = [
     "_reductions",
     "_shapes",
     "as_dtype",
-    "describe",
+    "custom_op",
     "find",
     "is_floating",
     "op",
-    "own_op",
+    "op_from_function",
     "result_dtype",
     "sum_dtype",
 ]

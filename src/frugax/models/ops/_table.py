@@ -39,7 +39,7 @@ class Op:
     promote: Promotion
 
     @property
-    def draws(self) -> bool:
+    def is_random(self) -> bool:
         """Whether it draws random numbers: its first tensor is a `key` to draw from."""
         return self.inputs[:1] == ("key",)
 
@@ -60,7 +60,7 @@ REQUIRED: Any = inspect.Parameter.empty
 OPS: dict[str, Op] = {}
 
 
-def describe(
+def op_from_function(
     name: str,
     body: Callable[..., Any],
     *,
@@ -131,7 +131,9 @@ def op(
     """
 
     def add(body: Callable[..., Any]) -> Op:
-        made = describe(name or body.__name__, body, promote=promote, outputs=outputs)
+        made = op_from_function(
+            name or body.__name__, body, promote=promote, outputs=outputs
+        )
         if made.name in OPS:
             raise ValueError(f"there is an op {made.name!r} already.")
         OPS[made.name] = made
@@ -162,7 +164,7 @@ def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
     )
 
 
-def own_op(name: str, function: Callable[..., Any]) -> Op:
+def custom_op(name: str, function: Callable[..., Any]) -> Op:
     """An op whose body is a user's function of arrays, for one backend.
 
     Args:
@@ -190,4 +192,4 @@ def own_op(name: str, function: Callable[..., Any]) -> Op:
         for p in signature.parameters.values()
     ]
     body.__signature__ = inspect.Signature([xp, *rest])
-    return describe(name, body)
+    return op_from_function(name, body)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.models._backend import check_inputs_named
-from frugax.models.graph import Graph, Rules, Spec
+from frugax.models._backend import check_shape_keys
+from frugax.models.graph import BackendRules, ModelGraph, Spec
 from frugax.models.ops import Op
 
 from ._backend import JaxBackend
@@ -23,7 +23,7 @@ def spec_of(value: Any) -> Spec:
     return Spec(shape, dtype)
 
 
-def rules_of(backend: JaxBackend) -> Rules:
+def rules_of(backend: JaxBackend) -> BackendRules:
     """What `infer` needs to know of a backend."""
 
     def abstract(
@@ -34,7 +34,7 @@ def rules_of(backend: JaxBackend) -> Rules:
         written = repr([g for g in fixed if not isinstance(g, Spec)]) + repr(attrs)
         return _shapes(op, fixed, attrs, written, backend.xp)
 
-    return Rules(abstract, backend.find, backend.dtype, spec_of)
+    return BackendRules(abstract, backend.find, backend.dtype, spec_of)
 
 
 def _is_plain(given: Any) -> bool:
@@ -64,7 +64,7 @@ def _shapes(
 
 
 def input_specs(
-    flat: Graph, shapes: Mapping[str, Any], backend: JaxBackend
+    flat: ModelGraph, shapes: Mapping[str, Any], backend: JaxBackend
 ) -> dict[str, Spec]:
     """Shape and dtype of each input, from what the caller and the model say.
 
@@ -76,7 +76,7 @@ def input_specs(
     Raises:
         ValueError: a shape names no input, or is no shape.
     """
-    check_inputs_named(shapes, flat.inputs)
+    check_shape_keys(shapes, flat.inputs)
     free = _Free()
     specs: dict[str, Spec] = {}
     for key, about in flat.inputs.items():

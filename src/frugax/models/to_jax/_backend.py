@@ -129,9 +129,9 @@ class JaxBackend(Backend):
             # NumPy's memory may change under a jnp.asarray of it, so it is copied.
             make = jnp.asarray if isinstance(data, jax.Array) else jnp.array
             made = make(data, dtype)
-            return self._placed(made, device_mesh, tensor_split)
+            return self._place(made, device_mesh, tensor_split)
 
-    def _placed(
+    def _place(
         self,
         made: Array,
         device_mesh: Sequence[int] | None = None,

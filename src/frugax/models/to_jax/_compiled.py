@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from frugax.models._not_finite import blame
-from frugax.models._program import Program
-from frugax.models.graph import Graph, infer, run
+from frugax.models._compiled_model import CompiledModel
+from frugax.models._not_finite import raise_first_non_finite
+from frugax.models.graph import ModelGraph, infer, run
 
 from ._abstract import rules_of, spec_of
 from ._backend import JaxBackend
@@ -19,7 +19,7 @@ from ._initial import draw
 Arrays = dict[str, Shaped[Array, "..."]]
 
 
-class Compiled(Program):
+class JaxModel(CompiledModel):
     """A model for JAX; made by `frugax.models.compile`.
 
     Shapes are checked while JAX traces, never when a compiled program runs: a call
@@ -28,8 +28,8 @@ class Compiled(Program):
 
     backend: JaxBackend
 
-    def __init__(self, program: Program, *, jit: bool) -> None:
-        super().__init__(**program.parts())
+    def __init__(self, program: CompiledModel, *, jit: bool) -> None:
+        super().__init__(**program.fields())
         self.jit = jit
         wrap: Callable[..., Any] = jax.jit if jit else (lambda f: f)
         self._forward = wrap(self._outputs)
@@ -59,7 +59,7 @@ class Compiled(Program):
         typed = {k: jnp.asarray(v, made[k].dtype) for k, v in cotangents.items()}
         return outputs, pull(typed)[0]
 
-    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Graph:
+    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
         """The program for arrays of these shapes, after checking names and shapes.
 
         Raises:
@@ -173,7 +173,7 @@ class Compiled(Program):
             ValueError: the loss names no output.
             TypeError: it takes neither one nor two arguments.
         """
-        of = self.loss_of(loss)
+        of = self.resolve_loss(loss)
 
         def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
             read = {k: v for k, v in inputs.items() if k in self.data_keys}
@@ -189,7 +189,7 @@ class Compiled(Program):
         with self.backend.scope():
             made = function(*args)
             if self.backend.debug:
-                blame(self, made, args[0], args[1], _finite)
+                raise_first_non_finite(self, made, args[0], args[1], _finite)
             return made
 
     # --- where training starts --------------------------------------------------

@@ -15,7 +15,7 @@ from frugax.budget import (
 )
 from frugax.models.dtypes import as_dtype
 
-from ._compiled import Compiled
+from ._compiled import JaxModel
 from ._output_error import errors_of
 
 Arrays = Mapping[str, Any]
@@ -107,7 +107,7 @@ class DtypePlan(JsonPlan):
         return made
 
     def report(
-        self, compiled: Compiled, params: Arrays, batches: Sequence[Arrays]
+        self, compiled: JaxModel, params: Arrays, batches: Sequence[Arrays]
     ) -> Receipt:
         """Measure on these batches and hold the result against the budget.
 

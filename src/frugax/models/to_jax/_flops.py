@@ -8,13 +8,15 @@ import jax
 import numpy as np
 
 from frugax.jaxprs import flops
-from frugax.models.graph import Node, Spec, exact, tensors_of
+from frugax.models.graph import OpNode, Spec, hash_key, op_arguments
 from frugax.models.ops import OPS
 
 from ._namespace import JaxNamespace
 
 
-def flops_of(node: Node, known: Mapping[str, Any], float_dtype: np.dtype) -> int | None:
+def flops_of(
+    node: OpNode, known: Mapping[str, Any], float_dtype: np.dtype
+) -> int | None:
     """Floating-point operations of a node, forwards, whatever library will run it.
 
     Args:
@@ -29,16 +31,16 @@ def flops_of(node: Node, known: Mapping[str, Any], float_dtype: np.dtype) -> int
     if op is None:
         return None
     given: list[Any] = []
-    for i, key in enumerate(tensors_of(op, node.inputs)):
+    for i, key in enumerate(op_arguments(op, node.inputs)):
         value = None if key is None else known[key]
-        if op.draws and i == 0:
+        if op.is_random and i == 0:
             value = "key"
         elif not isinstance(value, (Spec, bool, int, float, type(None))):
             value = Spec(tuple(value.shape), np.dtype(str(value.dtype).split(".")[-1]))
         given.append(value)
     tensors = tuple(given)
     return _count(
-        node.op, tensors, node.attrs, exact((tensors, node.attrs)), float_dtype
+        node.op, tensors, node.attrs, hash_key((tensors, node.attrs)), float_dtype
     )
 
 

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._compiled import Compiled
+from ._compiled import JaxModel
 
 Arrays = Mapping[str, Any]
 
 
 def exact_outputs(
-    compiled: Compiled, params: Arrays, batches: Sequence[Arrays]
+    compiled: JaxModel, params: Arrays, batches: Sequence[Arrays]
 ) -> list[dict[str, Any]]:
     """What the model gives for each batch.
 
@@ -33,7 +33,7 @@ def exact_outputs(
 
 
 def errors_of(
-    compiled: Compiled, params: Arrays, short: Arrays, batches: Sequence[Arrays]
+    compiled: JaxModel, params: Arrays, short: Arrays, batches: Sequence[Arrays]
 ) -> list[float]:
     """The error of each batch."""
     exact = exact_outputs(compiled, params, batches)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.errors import ShapeError
-from frugax.models.graph import Graph, Spec
+from frugax.models.graph import ModelGraph, Spec
 
 Specs = Mapping[str, jax.ShapeDtypeStruct]
 # Rows that are tried whole and in two pieces; more than one in each, so that what
@@ -46,7 +46,7 @@ class Pieces:
         return tuple(found[1:])
 
 
-def find_pieces(graph: Graph, specs: Mapping[str, Spec]) -> Pieces | None:
+def find_pieces(graph: ModelGraph, specs: Mapping[str, Spec]) -> Pieces | None:
     """Which inputs share the axis of the batch.
 
     Those whose first dimension the model leaves free; if it leaves none, those with as
@@ -79,7 +79,7 @@ def why_whole(
     params: Specs,
     data: Specs,
     pieces: Pieces,
-    graph: Graph,
+    graph: ModelGraph,
 ) -> str:
     """Why batches must go through whole; empty if pieces give the same.
 

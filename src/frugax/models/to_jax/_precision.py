@@ -17,7 +17,7 @@ from frugax.budget import SizeBudget, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.models.dtypes import as_float
 
-from ._compiled import Compiled
+from ._compiled import JaxModel
 from ._dtype_plan import DtypePlan, KeptWeight, limit_bytes
 from ._output_error import digest, error_of, errors_of, exact_outputs
 
@@ -29,7 +29,7 @@ Arrays = Mapping[str, Any]
 
 
 def plan_dtypes(
-    compiled: Compiled,
+    compiled: JaxModel,
     params: Arrays,
     batches: Sequence[Arrays],
     budget: SizeBudget,
@@ -84,7 +84,7 @@ class _Bench:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: JaxModel,
         params: Arrays,
         chosen_by: list[Arrays],
         held_out: list[Arrays],

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from frugax import remat
 
 from ._abstract import spec_of
-from ._compiled import Compiled
+from ._compiled import JaxModel
 from ._memory import Candidate
 from ._pieces import (
     Pieces,
@@ -23,7 +23,7 @@ from ._pieces import (
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
-def shapes_of(model: Compiled, keys: Iterable[str]) -> Shapes:
+def shapes_of(model: JaxModel, keys: Iterable[str]) -> Shapes:
     """Shape and dtype of what goes in under these keys."""
     specs = {key: model.graph.specs[key] for key in sorted(keys)}
     return {k: jax.ShapeDtypeStruct(s.shape, s.dtype) for k, s in specs.items()}
@@ -32,7 +32,7 @@ def shapes_of(model: Compiled, keys: Iterable[str]) -> Shapes:
 class Wanted:
     """What both kinds of gradients have in common."""
 
-    def __init__(self, model: Compiled, purpose: str, data: Shapes) -> None:
+    def __init__(self, model: JaxModel, purpose: str, data: Shapes) -> None:
         self.model, self.purpose, self.data = model, purpose, data
         self.params = shapes_of(model, model.param_keys)
         own = {
@@ -90,7 +90,7 @@ class Wanted:
 class Pull(Wanted):
     """Gradients of outputs, from gradients with respect to them."""
 
-    def __init__(self, model: Compiled, names: frozenset[str]) -> None:
+    def __init__(self, model: JaxModel, names: frozenset[str]) -> None:
         said = ", ".join(sorted(names))
         super().__init__(
             model,
@@ -136,12 +136,12 @@ class Loss(Wanted):
     """
 
     def __init__(
-        self, model: Compiled, loss: str | Callable[..., Any], data: Shapes
+        self, model: JaxModel, loss: str | Callable[..., Any], data: Shapes
     ) -> None:
         name = loss if isinstance(loss, str) else getattr(loss, "__name__", "a loss")
         super().__init__(model, f"value_and_grad of {name}", data)
         self.loss = loss
-        self.of = model.loss_of(loss)
+        self.of = model.resolve_loss(loss)
 
     def at(self, pieces: int) -> Candidate:
         if pieces == 1:

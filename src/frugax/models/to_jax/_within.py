@@ -8,17 +8,17 @@ import jax.numpy as jnp
 
 from frugax.budget import MemoryBudget, Receipt, Spend
 from frugax.measure import program
-from frugax.models._program import Program
+from frugax.models._compiled_model import CompiledModel
 
 from ._abstract import spec_of
-from ._compiled import Arrays, Compiled
+from ._compiled import Arrays, JaxModel
 from ._memory import Candidate, Search
 from ._memory_plan import MemoryPlan
 from ._wanted import Loss, Pull, shapes_of
 
 
-class CompiledWithin(Compiled):
-    """A `Compiled` whose gradients are planned; made by `compile(..., budget=)`.
+class BudgetedJaxModel(JaxModel):
+    """A `JaxModel` whose gradients are planned; made by `compile(..., budget=)`.
 
     Gradients of all outputs are planned when it is made, those of some outputs and of a
     loss when they are first asked for. Outputs without gradients are not planned: they
@@ -30,7 +30,7 @@ class CompiledWithin(Compiled):
         plan: the plan for gradients of all outputs.
     """
 
-    def __init__(self, program: Program, *, budget: MemoryBudget) -> None:
+    def __init__(self, program: CompiledModel, *, budget: MemoryBudget) -> None:
         super().__init__(program, jit=True)
         self.budget = budget
         self._made: dict[Any, _Planned] = {}
@@ -128,7 +128,9 @@ class CompiledWithin(Compiled):
 class _Planned:
     """One planned function, and how its promise is checked."""
 
-    def __init__(self, plan: MemoryPlan, way: Candidate, model: CompiledWithin) -> None:
+    def __init__(
+        self, plan: MemoryPlan, way: Candidate, model: BudgetedJaxModel
+    ) -> None:
         self.plan, self.args = plan, way.args
         planned = way.planned(plan.recompute)
 

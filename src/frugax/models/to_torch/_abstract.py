@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models._backend import check_inputs_named
-from frugax.models.graph import Graph, Rules, Spec
+from frugax.models._backend import check_shape_keys
+from frugax.models.graph import BackendRules, ModelGraph, Spec
 from frugax.models.ops import Op
 
 from ._backend import TorchBackend
@@ -26,7 +26,7 @@ def spec_of(value: Any, xp: TorchNamespace) -> Spec:
     return Spec(tuple(value.shape), xp.dtype_of(value))
 
 
-def rules_of(backend: TorchBackend) -> Rules:
+def rules_of(backend: TorchBackend) -> BackendRules:
     """What `infer` needs to know of a backend."""
     meta = _meta(backend.dtype)
 
@@ -39,7 +39,7 @@ def rules_of(backend: TorchBackend) -> Rules:
         return _shapes(op, fixed, attrs, written, meta)
 
     describe = functools.partial(spec_of, xp=backend.xp)
-    return Rules(abstract, backend.find, backend.dtype, describe)
+    return BackendRules(abstract, backend.find, backend.dtype, describe)
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def _once(
 
 
 def input_specs(
-    flat: Graph, shapes: Mapping[str, Any], backend: TorchBackend
+    flat: ModelGraph, shapes: Mapping[str, Any], backend: TorchBackend
 ) -> dict[str, Spec]:
     """Shape and dtype of each input, from what the caller and the model say.
 
@@ -108,7 +108,7 @@ def input_specs(
     Raises:
         ValueError: a shape names no input, or is no shape.
     """
-    check_inputs_named(shapes, flat.inputs)
+    check_shape_keys(shapes, flat.inputs)
     unnamed = itertools.count(1)
     specs: dict[str, Spec] = {}
     for key, about in flat.inputs.items():

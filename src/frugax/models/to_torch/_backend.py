@@ -128,9 +128,9 @@ class TorchBackend(Backend):
             floats = data.is_floating_point()
         if dtype is None and floats:
             dtype = self.dtype
-        return self._placed(self.xp.asarray(data, dtype), **placed)
+        return self._place(self.xp.asarray(data, dtype), **placed)
 
-    def _placed(
+    def _place(
         self,
         made: torch.Tensor,
         device_mesh: Sequence[int] | None = None,

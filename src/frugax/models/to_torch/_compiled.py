@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from frugax.models._not_finite import blame
-from frugax.models._program import Program
-from frugax.models.graph import Graph, infer
+from frugax.models._compiled_model import CompiledModel
+from frugax.models._not_finite import raise_first_non_finite
+from frugax.models.graph import ModelGraph, infer
 
 from ._abstract import rules_of, spec_of
 from ._backend import TorchBackend, key_of
@@ -20,7 +20,7 @@ Tensors = dict[str, torch.Tensor]
 PLANS_KEPT = 256  # shapes that never come back must not pile up
 
 
-class Compiled(Program):
+class TorchModel(CompiledModel):
     """A model for torch; made by `frugax.models.compile`.
 
     Shapes are checked once for each set of shapes that comes in, and what was found is
@@ -30,8 +30,8 @@ class Compiled(Program):
 
     backend: TorchBackend
 
-    def __init__(self, program: Program, *, jit: bool) -> None:
-        super().__init__(**program.parts())
+    def __init__(self, program: CompiledModel, *, jit: bool) -> None:
+        super().__init__(**program.fields())
         self.jit = jit
         self._plans: dict[Any, Callable[[Mapping[str, Any]], Tensors]] = {}
         self._rules = rules_of(self.backend)
@@ -119,7 +119,7 @@ class Compiled(Program):
         self.check_array(what, key, value)
         return self.backend.xp.asarray(value)
 
-    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Graph:
+    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
         """The program for tensors of these shapes, after checking names and shapes.
 
         Raises:
@@ -196,7 +196,7 @@ class Compiled(Program):
         inputs: Mapping[str, Any],
         loss: str | Callable[..., Any],
     ) -> tuple[torch.Tensor, Tensors]:
-        of = self.loss_of(loss)
+        of = self.resolve_loss(loss)
         read = {k: v for k, v in inputs.items() if k in self.data_keys}
         outputs, leaves = self._followed(params, read)
         with torch.enable_grad():
@@ -213,7 +213,7 @@ class Compiled(Program):
             ValueError: the loss names no output.
             TypeError: it takes neither one nor two arguments.
         """
-        of = self.loss_of(loss)
+        of = self.resolve_loss(loss)
 
         def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
             read = {k: v for k, v in inputs.items() if k in self.data_keys}
@@ -228,7 +228,7 @@ class Compiled(Program):
             made = self._checked(function, *args)
             if self.backend.debug:
                 found = made if isinstance(made, tuple) else (made,)
-                blame(self, found, args[0], args[1], finite)
+                raise_first_non_finite(self, found, args[0], args[1], finite)
             return made
 
     def _checked(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models.graph import Graph, Node, Spec, tensors_of
+from frugax.models.graph import ModelGraph, OpNode, Spec, op_arguments
 from frugax.models.ops import Op, is_floating
 
 from ._namespace import TorchNamespace
@@ -46,7 +46,7 @@ class Plan:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: ModelGraph,
         xp: TorchNamespace,
         find: Callable[[str], Op],
         *,
@@ -88,16 +88,16 @@ class Plan:
 
 def _step(
     node: Any,
-    graph: Graph,
+    graph: ModelGraph,
     xp: TorchNamespace,
     find: Callable[[str], Op],
     dead: tuple[str, ...],
     *,
     exact: bool,
 ) -> Step:
-    assert isinstance(node, Node), "torch runs equal blocks one by one"
+    assert isinstance(node, OpNode), "torch runs equal blocks one by one"
     op = find(node.op)
-    inputs = tensors_of(op, node.inputs)
+    inputs = op_arguments(op, node.inputs)
     specs = [graph.specs.get(key) for key in inputs if key is not None]
     start = functools.partial(op.body if exact and _alike(op, specs) else op, xp)
     attributes = dict(node.attrs)
@@ -117,7 +117,7 @@ def _alike(op: Op, specs: list[Spec | None]) -> bool:
     return op.promote == "same" or is_floating(dtype)
 
 
-def _last_reads(graph: Graph) -> dict[int, tuple[str, ...]]:
+def _last_reads(graph: ModelGraph) -> dict[int, tuple[str, ...]]:
     kept = set(graph.outputs.values())
     last: dict[str, int] = {}
     made: set[str] = set()

@@ -1,35 +1,37 @@
-"""Models as plain data for JSON; `_from_plain` builds them again."""
+"""Models as plain data for JSON; `_from_dict` builds them again."""
 
 import dataclasses
 from typing import Any
 
 from frugax.models.graph import (
     LAYERS,
-    Call,
     Connection,
     Constant,
     IOKey,
     Layer,
+    LayerCall,
+    LayerOutput,
     Model,
     OpLayer,
-    Result,
-    WeightOf,
+    WeightRef,
 )
 
-from ._plain_checks import (
+from ._values import (
     MAX_DEPTH,
-    check_fits,
     check_size,
-    entry,
-    hints_of,
-    prefix,
+    check_type,
+    constant_to_json,
+    field_types,
+    join_place,
+    place_prefix,
+    reject_layer,
+    value_to_json,
 )
-from ._plain_values import describe_constant, describe_value, no_layer
 
 FORMAT, VERSION = "frugax-model", 1
 
 
-def to_plain(model: Layer) -> dict[str, Any]:
+def layer_to_dict(model: Layer) -> dict[str, Any]:
     """A model as dicts, lists, texts and numbers, for `json.dumps`.
 
     Args:
@@ -42,11 +44,11 @@ def to_plain(model: Layer) -> dict[str, Any]:
             outside its model.
 
     Example:
-        >>> from frugax.models import Linear, Model, from_plain, to_plain
-        >>> plain = to_plain(Model(Linear(8)))
+        >>> from frugax.models import Linear, Model, layer_from_dict, layer_to_dict
+        >>> plain = layer_to_dict(Model(Linear(8)))
         >>> plain["layer"]["calls"][0]["layer"]["dimension"]
         8
-        >>> from_plain(plain).calls[0][1].layer == Linear(8)
+        >>> layer_from_dict(plain).calls[0][1].layer == Linear(8)
         True
     """
     plain = {
@@ -101,30 +103,31 @@ class _Describer:
             return {"kind": "Model", **named, **self.model(layer, place)}
         if type(layer) is OpLayer:
             attributes = {
-                k: describe_value(v, entry(place, f"attributes.{k}"), no_layer)
+                k: value_to_json(v, join_place(place, f"attributes.{k}"), reject_layer)
                 for k, v in layer.attributes
             }
             return {"kind": "op", **named, "op": layer.wanted, "attributes": attributes}
         cls = type(layer)
         if LAYERS.get(cls.__name__) is not cls:
             raise TypeError(
-                f"{prefix(place)}the class {cls.__module__}.{cls.__qualname__} cannot "
-                f"be found by its name {cls.__name__!r}: another layer class has it."
+                f"{place_prefix(place)}the class {cls.__module__}.{cls.__qualname__} "
+                f"cannot be found by its name {cls.__name__!r}: another layer class "
+                "has it."
             )
         fields = {f.name: getattr(layer, f.name) for f in dataclasses.fields(layer)}
         hidden = {k for k in vars(layer) if k not in fields and not hasattr(cls, k)}
         if hidden:
             raise TypeError(
-                f"{prefix(place)}{cls.__name__}.{min(hidden)} is no dataclass field "
-                "and would be lost: declare it in the class."
+                f"{place_prefix(place)}{cls.__name__}.{min(hidden)} is not a dataclass "
+                "field and would be lost: declare it in the class."
             )
-        hints = hints_of(cls, place)
+        hints = field_types(cls, place)
         settings = {}
         for key, value in fields.items():
             if key != "name":
-                where = entry(place, key)
-                settings[key] = describe_value(value, where, self.layer)
-                check_fits(_as_read(value), hints[key], where)
+                where = join_place(place, key)
+                settings[key] = value_to_json(value, where, self.layer)
+                check_type(_as_read(value), hints[key], where)
         return {"kind": cls.__name__, **named, **settings}
 
     def model(self, model: Model, place: str) -> dict[str, Any]:
@@ -137,7 +140,7 @@ class _Describer:
         named = model.calls
         indices = {id(call): i for i, (_, call) in enumerate(named)}
 
-        def number_of(call: Call, at: str) -> int:
+        def number_of(call: LayerCall, at: str) -> int:
             number = indices.get(id(call))
             if number is None:
                 raise ValueError(
@@ -148,19 +151,19 @@ class _Describer:
 
         def wire(connection: Connection, at: str) -> dict[str, Any]:
             match connection:
-                case Result(call, port):
+                case LayerOutput(call, port):
                     return {"call": number_of(call, at), "port": port}
-                case WeightOf(call, name):
+                case WeightRef(call, name):
                     return {"call": number_of(call, at), "weight": name}
                 case IOKey():
                     return _key(connection, at)
                 case Constant(value):
-                    return describe_constant(value, at)
+                    return constant_to_json(value, at)
             raise TypeError(f"{at}: a {type(connection).__name__} cannot go to a file.")
 
         calls = []
         for i, (name, call) in enumerate(named):
-            at = entry(place, f"calls[{i}]")
+            at = join_place(place, f"calls[{i}]")
             # A class derived from Model is not kept; here its place has a name.
             own = name if isinstance(call.layer, Model) else None
             own = None if type(call.layer) is Model else own
@@ -174,11 +177,11 @@ class _Describer:
         return {
             "calls": calls,
             "named": {
-                key: wire(r, entry(place, f"named.{key}"))
+                key: wire(r, join_place(place, f"named.{key}"))
                 for key, r in model._named.items()
             },
             "exposed": list(model._exposed),
-            "last": None if last is None else wire(last, entry(place, "last")),
+            "last": None if last is None else wire(last, join_place(place, "last")),
         }
 
 
@@ -186,7 +189,7 @@ def _key(key: IOKey, place: str) -> dict[str, Any]:
     plain: dict[str, Any] = {"key": key.name}
     if key.shape is not None:
         plain["shape"] = [
-            describe_value(d, f"{place}.shape", no_layer) for d in key.shape
+            value_to_json(d, f"{place}.shape", reject_layer) for d in key.shape
         ]
     if key.dtype is not None:
         plain["dtype"] = key.dtype

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from frugax.budget import MemoryBudget, SizeBudget
 
-from ._program import Program
-from .graph import Graph
+from ._compiled_model import CompiledModel
+from .graph import ModelGraph
 
 if TYPE_CHECKING:
     from .to_jax import DtypePlan
 
 
 def check_memory_budget(
-    budget: object, graph: Graph, backend: Any, *, jit: bool
+    budget: object, graph: ModelGraph, backend: Any, *, jit: bool
 ) -> None:
     """See that a model can be compiled within this budget.
 
@@ -88,7 +88,7 @@ def check_memory_budget(
 
 
 def plan_dtypes(
-    compiled: Program,
+    compiled: CompiledModel,
     params: Mapping[str, Any],
     batches: Sequence[Mapping[str, Any]],
     budget: SizeBudget,

@@ -9,12 +9,22 @@ from typing import Any
 from frugax.errors import ShapeError
 
 from ._views import Views
-from .graph import Graph, Layer, Node, Normal, Repeat, Spec, Step, Weight, places
+from .graph import (
+    GraphNode,
+    Layer,
+    LoopNode,
+    ModelGraph,
+    Normal,
+    OpNode,
+    Spec,
+    Weight,
+    block_slices,
+)
 from .ops import is_floating
-from .stored import ExportedModel, export, save
+from .serialization import ExportedModel, export, save
 
 
-class Program(Views):
+class CompiledModel(Views):
     """A model laid flat for one backend, with the names and shapes of all it needs.
 
     Attributes:
@@ -25,7 +35,7 @@ class Program(Views):
         weights: the arrays that the layers own, by key.
         param_keys: those that are trained.
         data_keys: everything that goes in with the data: inputs, and the state.
-        how: what else `compile` was told, by its arguments' names.
+        compile_options: what else `compile` was told, by its arguments' names.
     """
 
     def __init__(
@@ -33,19 +43,26 @@ class Program(Views):
         *,
         layer: Layer,
         backend: Any,
-        graph: Graph,
+        graph: ModelGraph,
         param_keys: frozenset[str],
         data_keys: frozenset[str],
-        how: Mapping[str, Any],
+        compile_options: Mapping[str, Any],
     ) -> None:
         self.layer, self.backend = layer, backend
         self.graph = graph
         self.param_keys, self.data_keys = param_keys, data_keys
-        self.how = how
+        self.compile_options = compile_options
 
-    def parts(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """What it was made of."""
-        names = ("layer", "backend", "graph", "param_keys", "data_keys", "how")
+        names = (
+            "layer",
+            "backend",
+            "graph",
+            "param_keys",
+            "data_keys",
+            "compile_options",
+        )
         return {name: getattr(self, name) for name in names}
 
     @functools.cached_property
@@ -90,7 +107,7 @@ class Program(Views):
         Raises:
             OutputError: the file cannot be written.
             ShapeError: arrays are missing, too many, or of wrong shapes.
-            TypeError: a layer cannot be described; see `to_plain`.
+            TypeError: a layer cannot be described; see `layer_to_dict`.
             ValueError: the model has state and none is given.
         """
         save(self, path, params, state)
@@ -162,11 +179,11 @@ class Program(Views):
 
     def _instead(self, missing: str, unknown: set[Any]) -> str:
         """What was probably meant by a key that is not known."""
-        own = {name for _, name in places(self.graph).get(missing, ())}
+        own = {name for _, name in block_slices(self.graph).get(missing, ())}
         if own and own <= unknown:
             return (
-                " the arrays given are each block's own, and stacked(params) puts them "
-                "together;"
+                " the arrays given belong to single blocks; stack_params(params) "
+                "stacks them;"
             )
         close = difflib.get_close_matches(missing, map(str, unknown), n=1)
         return f" {close[0]!r} is given, which no layer reads;" if close else ""
@@ -175,13 +192,13 @@ class Program(Views):
         for node in self.graph.nodes:
             if key in node.inputs.values():
                 return node.title
-            if isinstance(node, Repeat) and key in node.stacked.values():
+            if isinstance(node, LoopNode) and key in node.stacked.values():
                 return node.title
         return "the model"
 
     def check_weights(
         self,
-        graph: Graph,
+        graph: ModelGraph,
         given: Mapping[str, Any],
         spec_of: Callable[[Any], Spec],
     ) -> None:
@@ -262,7 +279,7 @@ class Program(Views):
             )
         return value
 
-    def loss_of(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
+    def resolve_loss(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         """A loss as a function of the outputs and the inputs.
 
         Args:
@@ -302,14 +319,14 @@ class Program(Views):
         )
 
 
-def _reads(node: Step, key: str) -> bool:
+def _reads(node: GraphNode, key: str) -> bool:
     return key in node.inputs.values() or (
-        isinstance(node, Repeat) and key in node.stacked.values()
+        isinstance(node, LoopNode) and key in node.stacked.values()
     )
 
 
-def _beside(node: Step, key: str, graph: Graph) -> str:
-    if not isinstance(node, Node):
+def _beside(node: GraphNode, key: str, graph: ModelGraph) -> str:
+    if not isinstance(node, OpNode):
         return ""
     inputs = [
         f"{port} {graph.specs[k]}"

@@ -32,7 +32,7 @@ MAX_HEADER = 100_000_000  # bytes; readers refuse longer ones
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tensors:
+class SafetensorsFile:
     """What a file holds.
 
     Attributes:
@@ -44,7 +44,7 @@ class Tensors:
     metadata: dict[str, str]
 
 
-def write(
+def write_safetensors(
     path: str | os.PathLike[str],
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, str],
@@ -93,7 +93,7 @@ def write(
             file.write(little.reshape(-1).view(np.uint8).data)
 
 
-def read(path: str | os.PathLike[str]) -> Tensors:
+def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     """Read a file; nothing in it is executed.
 
     Args:
@@ -138,4 +138,4 @@ def read(path: str | os.PathLike[str]) -> Tensors:
             path, np.uint8, "r", start, (entry["data_offsets"][1] + 8 + length - start,)
         )
         arrays[key] = mapped.view(np.ndarray).view(dtype).reshape(shape)
-    return Tensors(arrays, metadata)
+    return SafetensorsFile(arrays, metadata)

@@ -11,34 +11,36 @@ from typing import Any
 from frugax.errors import UnsupportedFileError
 from frugax.models.graph import (
     LAYERS,
-    Call,
     Composite,
     Connection,
     IOKey,
     Layer,
+    LayerCall,
+    LayerOutput,
     Model,
     OpLayer,
     Primitive,
-    Result,
-    WeightOf,
+    WeightRef,
     op,
 )
 
-from ._plain import FORMAT, VERSION
-from ._plain_checks import (
+from ._to_dict import FORMAT, VERSION
+from ._values import (
     MAX_DEPTH,
-    check_fits,
     check_size,
-    entry,
-    fields_of,
-    hints_of,
-    prefix,
+    check_type,
+    constant_from_json,
+    field_types,
+    join_place,
+    place_prefix,
+    reject_layer,
+    require_fields,
+    value_from_json,
 )
-from ._plain_values import no_layer, read_constant, read_value
 
 
-def from_plain(data: Any) -> Layer:
-    """The model that `to_plain` described.
+def layer_from_dict(data: Any) -> Layer:
+    """The model that `layer_to_dict` described.
 
     Every class, setting, port and type is checked before anything is built with it.
 
@@ -51,7 +53,7 @@ def from_plain(data: Any) -> Layer:
         ValueError: a layer, setting or port is unknown or missing; its place is named.
     """
     check_size(data)
-    fields_of(data, "", {"format", "version"}, others=True)
+    require_fields(data, "", {"format", "version"}, others=True)
     if data["format"] != FORMAT or type(data["version"]) is not int:
         raise ValueError(f"this is no {FORMAT}: format is {data['format']!r:.40}.")
     if data["version"] > VERSION:
@@ -59,7 +61,7 @@ def from_plain(data: Any) -> Layer:
             f"the model is of version {data['version']}; this frugax reads up to "
             f"{VERSION}: update frugax."
         )
-    fields_of(data, "", {"format", "version", "layer"})
+    require_fields(data, "", {"format", "version", "layer"})
     return _Reader().layer(data["layer"], "")
 
 
@@ -89,8 +91,8 @@ class _Reader:
         Raises:
             ValueError: its kind is unknown, or its settings do not suit it.
         """
-        kind = fields_of(data, place, {"kind"}, others=True)["kind"]
-        check_fits(data.get("name"), str | None, entry(place, "name"))
+        kind = require_fields(data, place, {"kind"}, others=True)["kind"]
+        check_type(data.get("name"), str | None, join_place(place, "name"))
         if kind == "Model":
             return self.model(data, place)
         if kind == "same":
@@ -104,8 +106,8 @@ class _Reader:
             close = difflib.get_close_matches(str(kind), LAYERS, n=2)
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
             raise ValueError(
-                f"{prefix(place)}there is no layer {kind!r:.60}.{hint} If it is your "
-                "own, import its module first."
+                f"{place_prefix(place)}there is no layer {kind!r:.60}.{hint} If it "
+                "is your own, import its module first."
             )
         fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
         needed = {
@@ -114,18 +116,18 @@ class _Reader:
             if f.default is dataclasses.MISSING
             and f.default_factory is dataclasses.MISSING
         }
-        fields_of(data, place, {"kind", *needed}, optional=set(fields))
-        hints = hints_of(cls, place)
+        require_fields(data, place, {"kind", *needed}, optional=set(fields))
+        hints = field_types(cls, place)
         settings = {}
         for key, value in data.items():
             if key != "kind":
-                where = entry(place, key)
-                settings[key] = read_value(value, where, self.layer)
-                check_fits(settings[key], hints[key], where)
+                where = join_place(place, key)
+                settings[key] = value_from_json(value, where, self.layer)
+                check_type(settings[key], hints[key], where)
         try:
             return cls(**settings)
         except (TypeError, ValueError) as e:
-            raise ValueError(f"{prefix(place)}{kind}: {e}") from e
+            raise ValueError(f"{place_prefix(place)}{kind}: {e}") from e
 
     def same(self, data: dict[str, Any], place: str) -> Model:
         """A model that was described before.
@@ -133,11 +135,11 @@ class _Reader:
         Raises:
             ValueError: there is none.
         """
-        number = fields_of(data, place, {"kind", "model"})["model"]
+        number = require_fields(data, place, {"kind", "model"})["model"]
         made = type(number) is int and 0 <= number < len(self.models)
         model = self.models[number] if made else None
         if model is None:
-            at = entry(place, "model")
+            at = join_place(place, "model")
             raise ValueError(f"{at}: no model {number!r:.40} is complete before this.")
         return model
 
@@ -150,14 +152,14 @@ class _Reader:
         number = len(self.models)
         self.models.append(None)
         needed = {"kind", "calls", "named", "exposed", "last"}
-        fields_of(data, place, needed, optional={"name"})
+        require_fields(data, place, needed, optional={"name"})
         model = Model(name=data.get("name"))
-        calls: list[Call] = []
-        for i, given in enumerate(_list(data["calls"], entry(place, "calls"))):
-            at = entry(place, f"calls[{i}]")
-            fields_of(given, at, {"layer", "wires", "names"})
+        calls: list[LayerCall] = []
+        for i, given in enumerate(_list(data["calls"], join_place(place, "calls"))):
+            at = join_place(place, f"calls[{i}]")
+            require_fields(given, at, {"layer", "wires", "names"})
             layer = self.layer(given["layer"], f"{at}.layer")
-            calls.append(Call(layer, {}, {}, model))
+            calls.append(LayerCall(layer, {}, {}, model))
         wiring = _Wiring(calls, place)
         for i, given in enumerate(data["calls"]):
             wires = wiring.wires(i, given["wires"])
@@ -165,19 +167,19 @@ class _Reader:
             # In place: other wires hold the call already.
             calls[i].wires.update(wires)  # pyright: ignore[reportAttributeAccessIssue]
             calls[i].names.update(names)  # pyright: ignore[reportAttributeAccessIssue]
-        where = entry(place, "named")
-        named = fields_of(data["named"], where, set(), others=True)
+        where = join_place(place, "named")
+        named = require_fields(data["named"], where, set(), others=True)
         results = {k: wiring.result(v, f"{where}.{k}") for k, v in named.items()}
-        exposed = _list(data["exposed"], entry(place, "exposed"))
+        exposed = _list(data["exposed"], join_place(place, "exposed"))
         for key in exposed:
-            _check_known(key, set(named), entry(place, "exposed"))
+            _check_known(key, set(named), join_place(place, "exposed"))
         last = data["last"]
         if last is not None:
-            last = wiring.result(last, entry(place, "last"))
+            last = wiring.result(last, join_place(place, "last"))
         try:
             _fill(model, calls, results)
         except ValueError as e:
-            raise ValueError(f"{prefix(place)}{e}") from e
+            raise ValueError(f"{place_prefix(place)}{e}") from e
         model._exposed.update(dict.fromkeys(exposed))
         model._last = last
         self.models[number] = model
@@ -185,20 +187,22 @@ class _Reader:
 
 
 def _op(data: dict[str, Any], place: str) -> Layer:
-    fields_of(data, place, {"kind", "op", "attributes"}, optional={"name"})
-    check_fits(data["op"], str, entry(place, "op"))
-    where = entry(place, "attributes")
-    given = fields_of(data["attributes"], where, set(), others=True)
+    require_fields(data, place, {"kind", "op", "attributes"}, optional={"name"})
+    check_type(data["op"], str, join_place(place, "op"))
+    where = join_place(place, "attributes")
+    given = require_fields(data["attributes"], where, set(), others=True)
     if "name" in given:
         raise ValueError(f"{where}: an op has no attribute 'name'.")
-    plain = {k: read_value(v, f"{where}.{k}", no_layer) for k, v in given.items()}
+    plain = {
+        k: value_from_json(v, f"{where}.{k}", reject_layer) for k, v in given.items()
+    }
     try:
         return op(data["op"], name=data.get("name"), **plain)
     except (TypeError, ValueError) as e:
-        raise ValueError(f"{prefix(place)}{e}") from e
+        raise ValueError(f"{place_prefix(place)}{e}") from e
 
 
-def _fill(model: Model, calls: list[Call], named: dict[str, Result]) -> None:
+def _fill(model: Model, calls: list[LayerCall], named: dict[str, LayerOutput]) -> None:
     """Put calls in a model, and its results' names in the order they were.
 
     Raises:
@@ -218,50 +222,50 @@ def _fill(model: Model, calls: list[Call], named: dict[str, Result]) -> None:
 class _Wiring:
     """The wires between the calls of one model."""
 
-    def __init__(self, calls: list[Call], place: str) -> None:
+    def __init__(self, calls: list[LayerCall], place: str) -> None:
         self.calls, self.place = calls, place
         self.gives: list[set[str]] = []
         for i, call in enumerate(calls):
             try:
                 self.gives.append(set(call.layer.outputs))
             except (TypeError, ValueError) as e:
-                at = entry(place, f"calls[{i}]")
+                at = join_place(place, f"calls[{i}]")
                 raise ValueError(f"{at}.layer: {e}") from e
 
     def wires(self, i: int, data: Any) -> dict[str, Connection]:
         """What goes in at the ports of a call."""
-        at, layer = entry(self.place, f"calls[{i}].wires"), self.calls[i].layer
-        fields_of(data, at, set(layer.needed), others=True)
+        at, layer = join_place(self.place, f"calls[{i}].wires"), self.calls[i].layer
+        require_fields(data, at, set(layer.needed), others=True)
         for port in data:
             _check_known(port, {*layer.inputs, *layer.optional}, at)
         return {p: self.connection(d, f"{at}.{p}") for p, d in data.items()}
 
     def names(self, i: int, data: Any) -> dict[str, IOKey]:
         """What the results of a call are called."""
-        at = entry(self.place, f"calls[{i}].names")
-        for port in fields_of(data, at, set(), others=True):
+        at = join_place(self.place, f"calls[{i}].names")
+        for port in require_fields(data, at, set(), others=True):
             _check_known(port, self.gives[i], at)
         return {p: _key(d, f"{at}.{p}") for p, d in data.items()}
 
     def connection(self, data: Any, at: str) -> Connection:
         """A wire: a key, a result, a weight or a constant."""
-        fields_of(data, at, set(), others=True)
+        require_fields(data, at, set(), others=True)
         if "key" in data:
             return _key(data, at)
         if "weight" in data:
-            fields_of(data, at, {"call", "weight"})
-            check_fits(data["weight"], str, f"{at}.weight")
-            return WeightOf(self.calls[self.number(data, at)], data["weight"])
+            require_fields(data, at, {"call", "weight"})
+            check_type(data["weight"], str, f"{at}.weight")
+            return WeightRef(self.calls[self.number(data, at)], data["weight"])
         if "call" in data:
             return self.result(data, at)
-        return read_constant(data, at)
+        return constant_from_json(data, at)
 
-    def result(self, data: Any, at: str) -> Result:
+    def result(self, data: Any, at: str) -> LayerOutput:
         """What a call gives at a port."""
-        fields_of(data, at, {"call", "port"})
+        require_fields(data, at, {"call", "port"})
         number = self.number(data, at)
         _check_known(data["port"], self.gives[number], f"{at}.port")
-        return Result(self.calls[number], data["port"])
+        return LayerOutput(self.calls[number], data["port"])
 
     def number(self, data: dict[str, Any], at: str) -> int:
         """Which call.
@@ -276,13 +280,13 @@ class _Wiring:
 
 
 def _key(data: Any, place: str) -> IOKey:
-    fields_of(data, place, {"key"}, optional={"shape", "dtype", "expose"})
-    shape = read_value(data.get("shape"), f"{place}.shape", no_layer)
+    require_fields(data, place, {"key"}, optional={"shape", "dtype", "expose"})
+    shape = value_from_json(data.get("shape"), f"{place}.shape", reject_layer)
     dtype, expose = data.get("dtype"), data.get("expose", False)
-    check_fits(data["key"], str, f"{place}.key")
-    check_fits(shape, tuple[int | str | None, ...] | None, f"{place}.shape")
-    check_fits(dtype, str | None, f"{place}.dtype")
-    check_fits(expose, bool, f"{place}.expose")
+    check_type(data["key"], str, f"{place}.key")
+    check_type(shape, tuple[int | str | None, ...] | None, f"{place}.shape")
+    check_type(dtype, str | None, f"{place}.dtype")
+    check_type(expose, bool, f"{place}.expose")
     try:
         return IOKey(data["key"], shape, dtype, expose)
     except (TypeError, ValueError) as e:

@@ -7,27 +7,27 @@ import ml_dtypes
 import numpy as np
 
 from frugax.errors import ShapeError
-from frugax.models.graph import Graph, Layer, Spec, put_together
+from frugax.models.graph import Layer, ModelGraph, Spec, stack_weights
 from frugax.models.ops import is_floating
 
-from ._per_block import Owned, per_block
+from ._per_block import OwnedWeight, weights_by_block
 
 Arrays = dict[str, Any]
 
 
 @runtime_checkable
-class HasWeights(Protocol):
-    """What is needed of a compiled model; `Program` is one."""
+class CompiledWeights(Protocol):
+    """What is needed of a compiled model; `CompiledModel` is one."""
 
     layer: Layer
     backend: Any
-    graph: Graph
+    graph: ModelGraph
     param_keys: frozenset[str]
     data_keys: frozenset[str]
-    how: Mapping[str, Any]
+    compile_options: Mapping[str, Any]
 
 
-def as_numpy(value: Any) -> np.ndarray:
+def to_numpy(value: Any) -> np.ndarray:
     """An array of JAX, torch or NumPy as NumPy's, of the same dtype."""
     if hasattr(value, "detach"):  # torch's; torch itself may not be imported here
         value = value.detach().cpu()
@@ -37,7 +37,7 @@ def as_numpy(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def wanted(program: HasWeights) -> dict[str, Owned | Spec]:
+def expected_weights(program: CompiledWeights) -> dict[str, OwnedWeight | Spec]:
     """What a file of a model's weights must hold: weights, and inputs that are trained.
 
     Args:
@@ -45,11 +45,11 @@ def wanted(program: HasWeights) -> dict[str, Owned | Spec]:
     """
     graph = program.graph
     trained = {k: graph.specs[k] for k in program.param_keys if k in graph.inputs}
-    return {**per_block(graph), **trained}
+    return {**weights_by_block(graph), **trained}
 
 
-def problems_of(
-    program: HasWeights,
+def find_mismatches(
+    program: CompiledWeights,
     arrays: Mapping[str, np.ndarray],
     origin: Mapping[str, str] | None = None,
 ) -> list[str]:
@@ -60,7 +60,7 @@ def problems_of(
         arrays: arrays by the blocks' names.
         origin: what an array is called where it comes from, if otherwise.
     """
-    needed = wanted(program)
+    needed = expected_weights(program)
     problems: list[str] = []
     missing = sorted(set(needed) - set(arrays))
     if missing:
@@ -89,7 +89,7 @@ def problems_of(
 
 
 def check_arrays(
-    program: HasWeights, arrays: Mapping[str, np.ndarray], source: str
+    program: CompiledWeights, arrays: Mapping[str, np.ndarray], source: str
 ) -> None:
     """See that there is an array of the right shape for each weight, and no other.
 
@@ -102,13 +102,13 @@ def check_arrays(
         ShapeError: an array is missing, unknown, of a wrong shape or of integers; all
             are named, with their layers and shapes.
     """
-    problems = problems_of(program, arrays)
+    problems = find_mismatches(program, arrays)
     if problems:
         raise ShapeError(f"{source} does not fit the model: {'; '.join(problems)}.")
 
 
-def fill(
-    program: HasWeights,
+def assign_weights(
+    program: CompiledWeights,
     arrays: Mapping[str, np.ndarray],
     source: str,
     *,
@@ -152,7 +152,7 @@ def fill(
         arrays = {k: a.astype(backend.dtype, copy=False) for k, a in arrays.items()}
     placed = {
         k: _place(backend, a)
-        for k, a in put_together(program.graph, arrays, np.stack).items()
+        for k, a in stack_weights(program.graph, arrays, np.stack).items()
     }
     params = {k: a for k, a in placed.items() if k in program.param_keys}
     return params, {k: a for k, a in placed.items() if k not in program.param_keys}
@@ -196,11 +196,11 @@ def _widens(one: np.dtype, other: np.dtype) -> bool:
     return a.nmant <= b.nmant and a.nexp <= b.nexp
 
 
-def _shape(need: Owned | Spec) -> tuple[Any, ...]:
+def _shape(need: OwnedWeight | Spec) -> tuple[Any, ...]:
     return need.shape if isinstance(need, Spec) else need.weight.shape
 
 
-def _owner(need: Owned | Spec) -> str:
+def _owner(need: OwnedWeight | Spec) -> str:
     return "a trained input" if isinstance(need, Spec) else need.owner
 
 

@@ -14,8 +14,14 @@ import numpy as np
 
 from frugax.errors import CorruptFileError, ShapeError, UnsupportedFileError
 
-from ._program import Program
-from .stored import as_numpy, fill, problems_of, read, wanted
+from ._compiled_model import CompiledModel
+from .serialization import (
+    assign_weights,
+    expected_weights,
+    find_mismatches,
+    read_safetensors,
+    to_numpy,
+)
 
 Change = Callable[[np.ndarray], np.ndarray] | Sequence[int]
 Target = str | tuple[str, Change]
@@ -35,7 +41,7 @@ class Weights(NamedTuple):
 
 
 def load_state_dict(
-    compiled: Program,
+    compiled: CompiledModel,
     source: str | os.PathLike[str] | Mapping[str, Any],
     names: Names | None = None,
     *,
@@ -88,7 +94,7 @@ def load_state_dict(
         (3, 4)
     """
     arrays, said = _read(source)
-    matched = _Matched(set(wanted(compiled)))
+    matched = _Matched(set(expected_weights(compiled)))
     if names is None:
         for key, array in arrays.items():
             matched.take(key, array, key, None)
@@ -96,11 +102,11 @@ def load_state_dict(
         matched.by_rules(arrays, [_Rule(k, v) for k, v in names.items()])
     problems = [
         *matched.problems,
-        *problems_of(compiled, matched.found, matched.origin),
+        *find_mismatches(compiled, matched.found, matched.origin),
     ]
     if problems:
         raise ShapeError(f"{said} does not fit the model: {'; '.join(problems)}.")
-    filled = fill(
+    filled = assign_weights(
         compiled,
         matched.found,
         said,
@@ -248,7 +254,7 @@ def _read(
         UnsupportedFileError: the file is of another kind.
     """
     if isinstance(source, Mapping):
-        return {k: as_numpy(v) for k, v in source.items()}, "the state dict"
+        return {k: to_numpy(v) for k, v in source.items()}, "the state dict"
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(
             "source must be a file or arrays by name, got "
@@ -256,7 +262,7 @@ def _read(
         )
     path = Path(source)
     if path.name.endswith(".safetensors"):
-        return read(path).arrays, str(path)
+        return read_safetensors(path).arrays, str(path)
     if path.name.endswith(".safetensors.index.json"):
         return _shards(path), str(path)
     raise UnsupportedFileError(
@@ -273,5 +279,5 @@ def _shards(index: Path) -> dict[str, np.ndarray]:
         raise CorruptFileError(f"{index}: this is no index of files: {e!r}.") from e
     arrays: dict[str, np.ndarray] = {}
     for name in sorted(names):  # names only: an index may not point elsewhere
-        arrays |= read(index.parent / name).arrays
+        arrays |= read_safetensors(index.parent / name).arrays
     return arrays

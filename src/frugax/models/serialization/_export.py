@@ -1,4 +1,4 @@
-"""Compiled models as StableHLO programs, which need neither their layers nor frugax.
+"""JaxModel models as StableHLO programs, which need neither their layers nor frugax.
 
 The file is a `.safetensors` file of one array of bytes, what `jax.export` serializes,
 and a checksum: a flipped bit would otherwise be found late, or never.
@@ -16,12 +16,12 @@ import numpy as np
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
 
 from . import _safetensors
-from ._fill import HasWeights
+from ._assign import CompiledWeights
 
 if TYPE_CHECKING:
     from jax.export import Exported
 
-ENTRY, VERSION = "frugax-exported", 1
+METADATA_KEY, VERSION = "frugax-exported", 1
 _ARRAY = "stablehlo"
 
 
@@ -87,7 +87,7 @@ class ExportedModel:
 
 
 def export(
-    compiled: HasWeights,
+    compiled: CompiledWeights,
     path: str | os.PathLike[str] | None = None,
     *,
     params: Mapping[str, Any] | None = None,
@@ -166,12 +166,12 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
         UnsupportedFileError: a newer version wrote it, or it is no exported program.
     """
     where = os.fspath(path)
-    tensors = _safetensors.read(path)
-    if ENTRY not in tensors.metadata or _ARRAY not in tensors.arrays:
+    tensors = _safetensors.read_safetensors(path)
+    if METADATA_KEY not in tensors.metadata or _ARRAY not in tensors.arrays:
         raise UnsupportedFileError(f"{where}: this is no exported program.")
     content = tensors.arrays[_ARRAY].tobytes()
     try:
-        about = json.loads(tensors.metadata[ENTRY])
+        about = json.loads(tensors.metadata[METADATA_KEY])
         version, checksum = about["version"], about["sha256"]
         has_params, by = about["has_params"], about["jax"]
     except (KeyError, TypeError, ValueError, RecursionError) as e:
@@ -211,7 +211,9 @@ def _write(
         "jax": jax.__version__,
     }
     array = np.frombuffer(content, np.uint8)
-    _safetensors.write(path, {_ARRAY: array}, {ENTRY: json.dumps(about)})
+    _safetensors.write_safetensors(
+        path, {_ARRAY: array}, {METADATA_KEY: json.dumps(about)}
+    )
 
 
 def _check_platforms(platforms: Sequence[str] | None) -> None:

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import ShapeError
-from frugax.models.graph import IOKey, Spec, taken_apart
+from frugax.models.graph import IOKey, Spec, unstack_weights
 from frugax.models.ops import is_floating
 
 from . import _safetensors
-from ._fill import HasWeights, as_numpy, check_arrays
-from ._plain import to_plain
-from ._plain_values import describe_constant
+from ._assign import CompiledWeights, check_arrays, to_numpy
+from ._to_dict import layer_to_dict
+from ._values import constant_to_json
 
-ENTRY, VERSION = "frugax", 1
-MAX_TEXT = 64 << 20  # bytes of JSON that are parsed
-KEYS = ("data_keys", "discard_keys", "trainable_keys")  # of `compile`
-CONSTANT = "constant:"  # before the names of arrays that inputs are fixed to
+METADATA_KEY, VERSION = "frugax", 1
+MAX_JSON_BYTES = 64 << 20  # bytes of JSON that are parsed
+KEY_OPTIONS = ("data_keys", "discard_keys", "trainable_keys")  # of `compile`
+CONSTANT_PREFIX = "constant:"  # before the names of arrays that inputs are fixed to
 
 
 def save(
-    compiled: HasWeights,
+    compiled: CompiledWeights,
     path: str | os.PathLike[str],
     params: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
@@ -44,7 +44,7 @@ def save(
     Raises:
         OutputError: the file cannot be written.
         ShapeError: arrays are missing, too many, or of wrong shapes.
-        TypeError: a layer cannot be described; see `to_plain`.
+        TypeError: a layer cannot be described; see `layer_to_dict`.
         ValueError: the model has state and none is given.
     """
     graph = compiled.graph
@@ -54,29 +54,29 @@ def save(
             f"the model is given {', '.join(held[:4])} with its data: pass them as "
             "state= too, such as compiled.initial_state() for the state of a new model."
         )
-    arrays = {k: as_numpy(v) for k, v in {**params, **(state or {})}.items()}
+    arrays = {k: to_numpy(v) for k, v in {**params, **(state or {})}.items()}
     for key, weight in graph.weights.items():  # those of loops are still stacked here
         if key in arrays and arrays[key].shape != weight.shape:
             raise ShapeError(
                 f"{key!r} must have shape {weight.shape}, got {arrays[key].shape}."
             )
-    flat = taken_apart(graph, arrays)
+    flat = unstack_weights(graph, arrays)
     check_arrays(compiled, flat, "what is to be saved")
     constants, fixed = _constants(compiled)
     about = {
         "version": VERSION,
-        "model": to_plain(compiled.layer),
+        "model": layer_to_dict(compiled.layer),
         "dtype": compiled.backend.dtype.name,
         "compile": _how(compiled),
         "constants": constants,
     }
     text = json.dumps(about, allow_nan=False)
-    _safetensors.write(path, {**flat, **fixed}, {ENTRY: text})
+    _safetensors.write_safetensors(path, {**flat, **fixed}, {METADATA_KEY: text})
 
 
-def _how(compiled: HasWeights) -> dict[str, Any]:
+def _how(compiled: CompiledWeights) -> dict[str, Any]:
     """What `compile` was told that the model does not say itself."""
-    graph, how = compiled.graph, compiled.how
+    graph, how = compiled.graph, compiled.compile_options
     return {
         "shapes": {
             key: {
@@ -87,7 +87,7 @@ def _how(compiled: HasWeights) -> dict[str, Any]:
             if about.dtype != "key" and (spec := graph.specs.get(key)) is not None
         },
         "inference": how["inference"],
-        **{name: sorted(how[name]) for name in KEYS},
+        **{name: sorted(how[name]) for name in KEY_OPTIONS},
     }
 
 
@@ -104,14 +104,16 @@ def _length(dimension: Any) -> int | str | None:
     return name if name.isidentifier() else None
 
 
-def _constants(compiled: HasWeights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _constants(
+    compiled: CompiledWeights,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What inputs and weights are fixed to: numbers as JSON, arrays by name."""
     numbers: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
-    for key, value in compiled.how["constant_keys"].items():
+    for key, value in compiled.compile_options["constant_keys"].items():
         if isinstance(value, (bool, int, float)):
-            numbers[key] = describe_constant(value, key)
+            numbers[key] = constant_to_json(value, key)
         else:
             numbers[key] = None
-            arrays[CONSTANT + key] = as_numpy(value)
+            arrays[CONSTANT_PREFIX + key] = to_numpy(value)
     return numbers, arrays

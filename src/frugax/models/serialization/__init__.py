@@ -1,0 +1,54 @@
+"""Models on disk: descriptions as JSON, weights as safetensors, programs as StableHLO.
+
+Start at `save`, and `layer_to_dict` for a description alone. `models.load` reads a
+saved model; it is one floor up because it compiles.
+"""
+
+from ._assign import (
+    CompiledWeights,
+    assign_weights,
+    expected_weights,
+    find_mismatches,
+    to_numpy,
+)
+from ._export import ExportedModel, export, load_exported
+from ._from_dict import layer_from_dict
+from ._per_block import weights_by_block
+from ._safetensors import SafetensorsFile, read_safetensors, write_safetensors
+from ._save import (
+    CONSTANT_PREFIX,
+    KEY_OPTIONS,
+    MAX_JSON_BYTES,
+    METADATA_KEY,
+    VERSION,
+    save,
+)
+from ._to_dict import layer_to_dict
+from ._values import DTYPES, check_type, constant_from_json, require_fields
+
+__all__ = [
+    "CONSTANT_PREFIX",
+    "DTYPES",
+    "KEY_OPTIONS",
+    "MAX_JSON_BYTES",
+    "METADATA_KEY",
+    "VERSION",
+    "CompiledWeights",
+    "ExportedModel",
+    "SafetensorsFile",
+    "assign_weights",
+    "check_type",
+    "constant_from_json",
+    "expected_weights",
+    "export",
+    "find_mismatches",
+    "layer_from_dict",
+    "layer_to_dict",
+    "load_exported",
+    "read_safetensors",
+    "require_fields",
+    "save",
+    "to_numpy",
+    "weights_by_block",
+    "write_safetensors",
+]
