@@ -296,7 +296,7 @@ def distance(edges: np.ndarray, truth: np.ndarray) -> int:
 
 def against_exact(d: int, graphs: int) -> dict[str, float]:
     """Total variation from the exact linear-Gaussian posterior, a target a graph."""
-    from frugax.causal.worlds import ExactLinearPosterior
+    from frugax.causal.posterior import ExactLinearPosterior
 
     made = causal.generate_batch(graphs, d=d, rows=128, observed=64, seed=11)
     names = tuple(f"x{i}" for i in range(d))

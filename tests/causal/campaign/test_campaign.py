@@ -256,7 +256,7 @@ def test_forecasts_are_judged_by_what_worlds_said_not_by_their_wider_interval():
             ("x", "z", "y"),
             1.0,
         )
-        return float(answers[0].spread[0])
+        return float(answers[0].forecast_std[0])
 
     entry = campaign.pending[0]
     assert spread_of(entry) == forecast.spread
@@ -357,7 +357,7 @@ def test_what_experiments_show_against_all_worlds_is_believed_once():
     known = campaign.look()
     assert known.deviation.size > 0
     for x in tried:
-        g = known.outlook.points.where.index((known.names.index("x"),))
+        g = known.outlook.points.targets.index((known.names.index("x"),))
         off = np.abs(known.outlook.points.values[g][:, 0] - x)
         at = np.flatnonzero(known.outlook.points.group == g)[np.argmin(off)]
         # Four standard errors of the mean of 400 rows, and as much for the worlds.

@@ -66,7 +66,7 @@ def test_what_thousands_of_rows_measured_is_known_though_they_count_for_less():
     error = known.one_row / 1000**0.5
     unsure = []
     for entry in campaign.asks:
-        g = points.where.index(tuple(known.names.index(n) for n in entry.values))
+        g = points.targets.index(tuple(known.names.index(n) for n in entry.values))
         group = np.flatnonzero(points.group == g)
         off = np.abs(points.values[g] - [*entry.values.values()]).max(1)
         if off.min() < 0.05:  # of ten and more that can be set

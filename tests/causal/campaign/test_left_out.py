@@ -6,7 +6,7 @@ import pytest
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign
 from frugax.causal.campaign._usual import usual_values
-from frugax.causal.worlds import Basis, Outcomes, Points, misfits
+from frugax.causal.posterior import Domain, Outcomes, Points, sample_log_likelihoods
 
 CHAIN = causal.SCM.linear(
     {"x": {}, "z": {"x": 1.0}, "y": {"z": -1.0}}, noise_scale=0.1, target="y"
@@ -55,19 +55,19 @@ def test_a_column_that_answers_leave_out_does_not_hide_them():
 
 def test_worlds_that_foretell_experiments_are_likelier():
     points = Points(((0,),), (np.array([[-1.0], [0.0], [1.0], [1.0]]),))
-    basis = Basis(np.zeros(1), np.ones(1))
+    domain = Domain(np.zeros(1), np.ones(1))
     gave = np.array([-1.0, 0.0, 1.0, 1.0])
     outcomes = Outcomes(
         points=points,
         mean=gave,
         error=np.full(4, 0.1),
-        expected=gave,
-        spread=np.ones(4),
+        forecast=gave,
+        forecast_std=np.ones(4),
         order=np.arange(4),
-        left=np.zeros(4),
+        unused_frac=np.zeros(4),
     )
     worlds = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
-    logs, each = misfits(worlds, outcomes, basis, 1.0)
+    logs, each = sample_log_likelihoods(worlds, outcomes, domain, 1.0)
     assert logs[0] > logs[2] > logs[3]
     assert logs[1] == pytest.approx(logs[0], abs=0.1)
     assert [one.size > 0 for one in each] == [False, False, True, True]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frugax.causal.policy import POLICIES, Outlook, value_of
-from frugax.causal.worlds import Points
+from frugax.causal.posterior import Points
 
 #         a = 0, a = 1, b = 0, b = 1
 SPLIT = [

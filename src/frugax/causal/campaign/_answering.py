@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.worlds import (
-    Basis,
-    Belief,
-    Deviation,
+from frugax.causal.posterior import (
+    Discrepancy,
+    Domain,
     Outcomes,
     Points,
-    answers,
-    corrected,
-    deviation,
-    misfits,
-    settled,
+    PosteriorEnsemble,
+    add_discrepancy,
+    enkf_update,
+    fit_discrepancy,
+    predict_means,
+    sample_log_likelihoods,
 )
 
 
@@ -29,10 +29,10 @@ class Answering:
 
     def __init__(
         self,
-        belief: Belief,
+        belief: PosteriorEnsemble,
         wanted: Sequence[int],
         outcomes: Outcomes,
-        basis: Basis,
+        basis: Domain,
         scale: float,
         rng: np.random.Generator,
         *,
@@ -55,9 +55,11 @@ class Answering:
         self._seed = int(rng.integers(1 << 30))
         self.at_experiments = self.said(outcomes.points)[:, :, 0]
         told = self.at_experiments, outcomes, basis, scale
-        self.deviation: Deviation = deviation(*told)
-        self._each: Sequence[Deviation] = (
-            misfits(*told)[1] if apart else [self.deviation] * len(belief.worlds)
+        self.deviation: Discrepancy = fit_discrepancy(*told)
+        self._each: Sequence[Discrepancy] = (
+            sample_log_likelihoods(*told)[1]
+            if apart
+            else [self.deviation] * len(belief.samples)
         )
         self._at_corrected = self._corrected(self.at_experiments, outcomes.points)
 
@@ -67,9 +69,9 @@ class Answering:
         Args:
             points: the interventions.
         """
-        # The same noise whatever is asked, so that answers compare.
+        # The same noise whatever is asked, so that predict_means compare.
         again = np.random.default_rng(self._seed)
-        return answers(self._belief, points, self._wanted, again)
+        return predict_means(self._belief, points, self._wanted, again)
 
     def agreed(
         self, said: Float[np.ndarray, "worlds points"], points: Points
@@ -83,14 +85,14 @@ class Answering:
         fixed = self._corrected(said, points)
         # The same errors of the outcomes whatever is asked.
         again = np.random.default_rng([self._seed, 1])
-        return settled(
+        return enkf_update(
             fixed, points, self._at_corrected, self._outcomes, self._basis, again
         )
 
     def _corrected(
         self, said: Float[np.ndarray, "worlds points"], points: Points
     ) -> Float[np.ndarray, "worlds points"]:
-        return corrected(
+        return add_discrepancy(
             said,
             points,
             self.at_experiments,

@@ -13,11 +13,11 @@ import numpy as np
 from frugax.budget import ExperimentBudget
 from frugax.causal.data import Samples
 from frugax.causal.policy import Policy
-from frugax.causal.worlds import (
+from frugax.causal.posterior import (
     LinearModel,
     Points,
-    World,
-    best_linear_model,
+    PosteriorSample,
+    fit_best_linear_model,
 )
 
 from . import _ledger
@@ -68,15 +68,15 @@ def audit(
         raise ValueError(
             "nothing is known yet: an audit needs rows to learn worlds from."
         )
-    if not 1 <= worlds <= len(known.belief.worlds):
+    if not 1 <= worlds <= len(known.belief.samples):
         raise ValueError(
-            f"worlds must be 1 to {len(known.belief.worlds)}, got {worlds}."
+            f"worlds must be 1 to {len(known.belief.samples)}, got {worlds}."
         )
     observed = int((~campaign.samples.intervened.any(1)).sum())
     regret: dict[str, list[float]] = {way: [] for way in WAYS}
     spent: dict[str, list[float]] = {way: [] for way in WAYS}
     covered = 0
-    for i, world in enumerate(known.belief.worlds[:worlds]):
+    for i, world in enumerate(known.belief.samples[:worlds]):
         truth = _Truth(world, known, settings, observed, i)
         replayed = truth.campaign(campaign.policy)
         best = replayed.recommend()
@@ -112,7 +112,12 @@ class _Truth:
     """A world that stands in for the truth."""
 
     def __init__(
-        self, world: World, known: Known, settings: Settings, observed: int, number: int
+        self,
+        world: PosteriorSample,
+        known: Known,
+        settings: Settings,
+        observed: int,
+        number: int,
     ) -> None:
         self.world, self.names, self.number = world, known.names, number
         self.target = known.names.index(settings.target)
@@ -158,7 +163,7 @@ class _Truth:
             new = self._rows(values, self.settings.rows)
             rows = new if rows is None else rows.concat(new)
             entries.append(Entry(id=i, values=values, status="answered"))
-            model = best_linear_model(
+            model = fit_best_linear_model(
                 rows.values.astype(np.float64),
                 rows.intervened,
                 max_parents=self.settings.max_parents,
@@ -170,7 +175,9 @@ class _Truth:
         """The true mean of the target."""
         where = tuple(self.names.index(n) for n in values)  # none: observing
         at = np.array(list(values.values())).reshape(1, -1)
-        return float(self.world.expected(where, at, [self.target], self.noise)[0, 0])
+        return float(
+            self.world.predict_means(where, at, [self.target], self.noise)[0, 0]
+        )
 
     def regret(self, values: dict[str, float]) -> float:
         """How much worse than the best; the best is the least that was seen."""
@@ -178,9 +185,9 @@ class _Truth:
 
     def _best_of(self, model: LinearModel) -> dict[str, float]:
         best, found = np.inf, dict[str, float]()
-        for where, values in zip(self.points.where, self.points.values, strict=True):
+        for where, values in zip(self.points.targets, self.points.values, strict=True):
             for each in values:
-                loss = self.sign * model.expected(where, each, self.target)
+                loss = self.sign * model.predict_mean(where, each, self.target)
                 if loss < best:
                     best = loss
                     found = {
@@ -217,7 +224,7 @@ class _Truth:
     def _means(self, points: Points) -> np.ndarray:
         return np.concatenate(
             [
-                self.world.expected(where, values, [self.target], self.noise)[:, 0]
-                for where, values in zip(points.where, points.values, strict=True)
+                self.world.predict_means(where, values, [self.target], self.noise)[:, 0]
+                for where, values in zip(points.targets, points.values, strict=True)
             ]
         )

@@ -285,7 +285,7 @@ class Campaign(Told):
         known = look(standing, joined(standing.table, none), whole=whole)
         if not whole:
             self._state = dataclasses.replace(
-                state, shapes=known.belief.shapes, shaped=known.names
+                state, shapes=known.belief.hyperparameters, shaped=known.names
             )
             self._looked = self._state, known
         return known
@@ -294,7 +294,7 @@ class Campaign(Told):
         budget, entries = self.settings.budget, self._state.entries
         fits = [
             _ledger.fits(budget, entries, [known.names[v] for v in where])
-            for where in known.outlook.points.where
+            for where in known.outlook.points.targets
         ]
         first = np.unique(known.outlook.points.group, return_index=True)[1]
         usual = float(known.outlook.price[first].mean())

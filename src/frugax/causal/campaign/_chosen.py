@@ -3,7 +3,7 @@
 import numpy as np
 
 from frugax.causal.data import Samples
-from frugax.causal.worlds import MOST_VARIABLES
+from frugax.causal.posterior import MAX_VARIABLES
 
 from ._settings import Settings
 
@@ -29,14 +29,14 @@ def chosen(settings: Settings, table: Samples) -> tuple[str, ...]:
     ]
     strength = {n: _strength(table, n, settings.target) for n in rest}
     rest.sort(key=lambda n: (-strength[n], n))
-    kept = {*must, *rest[: MOST_VARIABLES - len(must)]}
+    kept = {*must, *rest[: MAX_VARIABLES - len(must)]}
     sets = settings.allowed_sets()
     if not any({*s} <= kept for s in sets):
         # Something must be left to set: the set that goes closest with the target.
-        least = [s for s in sets if len({*s} | must) <= MOST_VARIABLES]
+        least = [s for s in sets if len({*s} | must) <= MAX_VARIABLES]
         must |= {*max(least, key=lambda s: sum(strength.get(n, 0.0) for n in s))}
         rest = [n for n in rest if n not in must]
-        kept = {*must, *rest[: MOST_VARIABLES - len(must)]}
+        kept = {*must, *rest[: MAX_VARIABLES - len(must)]}
     return tuple(sorted(kept))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from frugax.causal.worlds import coarsened
+from frugax.causal.posterior import tempering_power
 
 # Worlds count all rows together as a thousand at most, so what more rows of one
 # experiment would say is less than what is left open anyway. Its mean counts them all.
@@ -42,7 +42,7 @@ def counted(
         used: the rows that are used at all.
         free: where the variable was not set.
     """
-    return used * coarsened(int((used & free).sum()))
+    return used * tempering_power(int((used & free).sum()))
 
 
 def weights(of_entry: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

@@ -14,7 +14,10 @@ import numpy as np
 
 from frugax.budget import WrongValueError, from_plain, to_plain
 from frugax.causal.data import Samples
-from frugax.causal.worlds import Shape, Shapes
+from frugax.causal.posterior import (
+    HyperparameterPosterior as Shapes,
+    Hyperparameters as Shape,
+)
 from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 from frugax.fileio import check_ownership, lock, write_error_reason, write_whole
 
@@ -170,10 +173,13 @@ def write(path: str | os.PathLike[str], state: State) -> None:
         "shapes": [
             {
                 "of": list(key),
-                "each": to_plain(shapes.each),
-                "odds": shapes.odds.tolist(),
-                "rows": shapes.rows,
-                "reach": [list(ends) for ends in shapes.reach],
+                "each": [
+                    {"line": h.line_gain, "bends": h.bends, "waves": h.waves}
+                    for h in shapes.candidates
+                ],
+                "odds": shapes.probs.tolist(),
+                "rows": shapes.num_rows,
+                "reach": [list(ends) for ends in shapes.support],
             }
             for key, shapes in state.shapes.items()
         ],
@@ -261,7 +267,14 @@ def _state(told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> State:
         of_entry=of_entry,
         shapes={
             (int(s["of"][0]), int(s["of"][1])): Shapes(
-                tuple(from_plain(Shape, each) for each in s["each"]),
+                tuple(
+                    Shape(
+                        h["line"],
+                        tuple((float(a), float(b)) for a, b in h["bends"]),
+                        (int(h["waves"][0]), float(h["waves"][1])),
+                    )
+                    for h in s["each"]
+                ),
                 np.array(s["odds"], np.float64),
                 int(s["rows"]),
                 tuple((float(low), float(high)) for low, high in s["reach"]),

@@ -9,15 +9,15 @@ from jaxtyping import Bool, Float
 
 from frugax.causal.data import Samples
 from frugax.causal.policy import Outlook, permitted
-from frugax.causal.worlds import (
-    Basis,
-    Belief,
-    Deviation,
+from frugax.causal.posterior import (
+    Discrepancy,
+    Domain,
     Points,
-    believe,
-    doubt,
-    surprise,
-    weighed,
+    PosteriorEnsemble,
+    extrapolation_std,
+    importance_resample,
+    predictive_check,
+    sample_posterior,
 )
 
 from ._answering import Answering
@@ -53,9 +53,9 @@ class Known:
     """
 
     names: tuple[str, ...]
-    belief: Belief
+    belief: PosteriorEnsemble
     outlook: Outlook
-    deviation: Deviation
+    deviation: Discrepancy
     scale: float
     one_row: float
     usual: dict[str, float]
@@ -85,7 +85,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     wanted = [target, *(names.index(name) for name in settings.constraints)]
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     observed = of_entry < 0
-    basis = Basis.of(values, observed, ranges[:, 0], ranges[:, 1])
+    basis = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])
     # A forbidden edge of what is not weighed is in no world anyway.
     required, forbidden = (
         [(names.index(a), names.index(b)) for a, b in pairs if {a, b} <= {*names}]
@@ -94,18 +94,18 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     # Graphs are compared on whole rows; other experiments choose among the worlds.
     apart = not_whole(settings, values, wanted, of_entry, entries, names)
     some = enough(values, of_entry, settings.seed)
-    belief = believe(
+    belief = sample_posterior(
         values[some],
         table.intervened[some],
         basis,
         count=settings.worlds * (_MORE if apart else 1),
         rng=rng,
         max_parents=settings.max_parents,
-        shapes=state.shapes if state.shaped == names else None,
-        wanted=None if whole else wanted,
+        hyperparameters=state.shapes if state.shaped == names else None,
+        outputs=None if whole else wanted,
         required=required,
         forbidden=forbidden,
-        weights=weights(of_entry[some]),
+        row_weights=weights(of_entry[some]),
     )
     scale = scale_of(values[:, target], observed)
     outcomes, one_row = outcomes_of(
@@ -120,13 +120,13 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     if apart:
         # Without observations the outcomes' spread is noise and effects together.
         blind = not np.isfinite(values[observed, target]).any()
-        belief, share = weighed(
+        belief, share = importance_resample(
             belief,
             apart,
             basis,
             count=settings.worlds,
             rng=rng,
-            shares=_NOISE if blind else (1.0,),
+            error_fracs=_NOISE if blind else (1.0,),
         )
         outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
     worlds = Answering(belief, wanted, outcomes, basis, scale, rng, apart=bool(apart))
@@ -140,7 +140,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     points = grid(settings, names, rng)
     said = worlds.said(points)
     # A grid over several variables is coarse: look twice around what promises most.
-    for _ in range(min(max(map(len, points.where)), 2)):
+    for _ in range(min(max(map(len, points.targets)), 2)):
         likely = worlds.agreed(said[:, :, 0], points)
         centres = _promising(sign * likely, *limits(said))
         more = nearby(points, centres, settings, names, rng)
@@ -150,11 +150,13 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         for e in entries
         if e.status == "pending" and set(e.values) <= set(names)
     ]
-    points, said = _with(points, said, Points.of(under_way)[0], worlds.said)
+    points, said = _with(
+        points, said, Points.from_interventions(under_way)[0], worlds.said
+    )
     loss = sign * worlds.agreed(said[:, :, 0], points)
     # What is explained of the experiments must not be added once more.
     explained = worlds.agreed(worlds.at_experiments, outcomes.points)
-    shift, unsure = doubt(points, explained.mean(0), outcomes, basis, scale)
+    shift, unsure = extrapolation_std(points, explained.mean(0), outcomes, basis, scale)
     allowed, breach = limits(said)
     reached = np.full(len(loss), np.inf)
     for where, values_set in under_way:
@@ -164,7 +166,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
     budget = settings.budget
     prices = [
         1.0 if budget.cost is None else float(price(budget, [names[v] for v in w]))
-        for w in points.where
+        for w in points.targets
     ]
     outlook = Outlook(
         points=points,
@@ -176,7 +178,7 @@ def look(state: State, table: Samples, *, whole: bool = False) -> Known:
         reached=reached,
         shift=sign * shift,
         doubt=unsure,
-        misfit=surprise(points, outcomes, basis, scale),
+        misfit=predictive_check(points, outcomes, basis, scale),
         breach=breach,
         noise=max(one_row / np.sqrt(settings.rows), 1e-9 * scale),
         done=outcomes.points,
@@ -234,16 +236,16 @@ def _with(
         return points, said
     both, answered = joined(points, more), ask(more)
     parts: list[np.ndarray] = []
-    for where in both.where:
+    for where in both.targets:
         for some, say in ((points, said), (more, answered)):
-            if where in some.where:
-                parts.append(say[:, some.group == some.where.index(where)])
+            if where in some.targets:
+                parts.append(say[:, some.group == some.targets.index(where)])
     return both, np.concatenate(parts, axis=1)
 
 
 def _position(
     points: Points, where: tuple[int, ...], values: Float[np.ndarray, " places"]
 ) -> int:
-    g = points.where.index(where)
+    g = points.targets.index(where)
     inside = np.argmin(np.abs(points.values[g] - values).sum(1))
     return int(np.flatnonzero(points.group == g)[0] + inside)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from frugax.causal.worlds import Outcomes, Points
+from frugax.causal.posterior import Outcomes, Points
 
 from ._ledger import Entry
 from ._settings import Settings
@@ -84,7 +84,7 @@ def outcomes_of(
     squares = sum(float(rows.var()) * len(rows) for rows in found)
     # With few rows the spread without experiments stands in for theirs.
     one_row = float(np.sqrt((squares + 3 * scale**2) / (spare + 3)))
-    points, places = Points.of(done)
+    points, places = Points.from_interventions(done)
     mean, error = np.empty(len(done)), np.empty(len(done))
     for i, rows in zip(places, found, strict=True):
         mean[i], error[i] = rows.mean(), one_row / np.sqrt(len(rows))
@@ -94,10 +94,10 @@ def outcomes_of(
         points=points,
         mean=mean,
         error=np.maximum(error, 1e-9 * scale),
-        expected=expected,
-        spread=spread,
+        forecast=expected,
+        forecast_std=spread,
         order=back,
-        left=np.array(left)[back],
+        unused_frac=np.array(left)[back],
     )
     return outcomes, one_row
 

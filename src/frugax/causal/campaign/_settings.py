@@ -9,7 +9,7 @@ from numbers import Integral
 
 from frugax.budget import ExperimentBudget, check_budget
 from frugax.causal.policy import OWN, POLICIES
-from frugax.causal.worlds import MOST_VARIABLES
+from frugax.causal.posterior import MAX_VARIABLES
 from frugax.errors import InfeasibleBudgetError
 
 from ._ledger import price
@@ -130,10 +130,10 @@ class Settings:
         allowed = self.allowed_sets()
         if len(allowed) == 0:
             raise ValueError("never forbids every experiment: allow one.")
-        if min(len(self.weighed | set(s)) for s in allowed) > MOST_VARIABLES:
+        if min(len(self.weighed | set(s)) for s in allowed) > MAX_VARIABLES:
             raise ValueError(
                 f"target, constraints and required name {len(self.weighed)} variables, "
-                f"at most {MOST_VARIABLES} can be weighed, what is set among them: "
+                f"at most {MAX_VARIABLES} can be weighed, what is set among them: "
                 "name fewer."
             )
         needed = min(price(self.budget, names) for names in allowed)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.worlds import Points
+from frugax.causal.posterior import Points
 
 from ._settings import Settings
 
@@ -62,7 +62,7 @@ def nearby(
         low, high = np.array([settings.variables[names[v]] for v in where]).T
         size = next(
             len(v)
-            for w, v in zip(points.where, points.values, strict=True)
+            for w, v in zip(points.targets, points.values, strict=True)
             if w == where
         )
         # From a grid's step to a twentieth of it.
@@ -79,7 +79,7 @@ def joined(one: Points, other: Points) -> Points:
     """Both, with one group for each set of variables."""
     groups: dict[tuple[int, ...], list[np.ndarray]] = {}
     for points in (one, other):
-        for where, values in zip(points.where, points.values, strict=True):
+        for where, values in zip(points.targets, points.values, strict=True):
             groups.setdefault(where, []).append(values)
     return Points(
         tuple(groups), tuple(np.concatenate(values) for values in groups.values())

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from frugax.causal.worlds import Points
+from frugax.causal.posterior import Points
 
 # Share of worlds in which a recommendation must keep the constraints.
 SURE = 0.9
@@ -63,9 +63,9 @@ class Outlook:
         """What was tried already and most worlds do not allow."""
         tried = np.zeros(len(self.points), bool)
         group = self.points.group
-        for where, values in zip(self.done.where, self.done.values, strict=True):
-            if where in self.points.where:
-                g = self.points.where.index(where)
+        for where, values in zip(self.done.targets, self.done.values, strict=True):
+            if where in self.points.targets:
+                g = self.points.targets.index(where)
                 same = self.points.values[g][:, None] == values
                 tried[group == g] = same.all(2).any(1)
         return tried & (self.allowed.mean(0) < _EVEN)

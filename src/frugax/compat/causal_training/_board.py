@@ -75,7 +75,7 @@ def board_of(outlook: Outlook) -> Board:
     hoped = hoped.mean(0)
     promise = [
         (outlook.affordable[group == g].any(), hoped[group == g].max(initial=-1.0))
-        for g in range(len(outlook.points.where))
+        for g in range(len(outlook.points.targets))
     ]
     ranked = sorted(range(len(promise)), key=lambda g: promise[g], reverse=True)
     sets = sorted(ranked[:MAX_SETS])
@@ -85,9 +85,9 @@ def board_of(outlook: Outlook) -> Board:
     price = np.zeros(MAX_SETS, np.float32)
     affordable = np.zeros(MAX_SETS, bool)
     cause = np.zeros((len(loss), MAX_SETS), np.float32)
-    done = dict(zip(outlook.done.where, outlook.done.values, strict=True))
+    done = dict(zip(outlook.done.targets, outlook.done.values, strict=True))
     for row, g in enumerate(sets):
-        where, values = outlook.points.where[g], outlook.points.values[g]
+        where, values = outlook.points.targets[g], outlook.points.values[g]
         mine = np.flatnonzero(group == g)
         order = np.lexsort(values.T[::-1])
         parts = [part for part in np.array_split(order, PLACES) if len(part)]

@@ -1,23 +1,25 @@
-"""Mechanisms and worlds: what they learn, and what they leave open."""
+"""Mechanisms and posterior samples: they fit the data and vary elsewhere."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from frugax.causal.worlds import (
-    Basis,
+from frugax.causal.posterior import (
+    NOISE_SCALE,
+    Domain,
     Outcomes,
     Points,
-    answers,
-    believe,
-    deviation,
-    misfits,
-    settled,
-    surprise,
+    enkf_update,
+    fit_discrepancy,
+    fit_mechanism,
+    log_evidence,
+    predict_means,
+    predictive_check,
+    sample_log_likelihoods,
+    sample_posterior,
+    tempering_power,
 )
-from frugax.causal.worlds._evidence import NOISE_SCALE, coarsened, log_evidence
-from frugax.causal.worlds._mechanism import fit_mechanism
 
 
 def data_of(rng, n=300):
@@ -26,48 +28,48 @@ def data_of(rng, n=300):
     return np.stack([x, y], 1)
 
 
-def basis_of(values):
+def domain_of(values):
     nothing = np.full(values.shape[1], np.nan)
-    return Basis.of(values, np.ones(len(values), bool), nothing, nothing)
+    return Domain.from_data(values, np.ones(len(values), bool), nothing, nothing)
 
 
-def test_a_bend_is_learnt_where_there_are_data():
+def test_a_bend_is_fitted_inside_the_data():
     values = data_of(np.random.default_rng(0))
-    basis = basis_of(values)
-    shapes, mechanisms = fit_mechanism(values[:, 1], values[:, :1], (0,), basis)
-    assert shapes.odds.sum() == pytest.approx(1)
+    domain = domain_of(values)
+    cached, mechanisms = fit_mechanism(values[:, 1], values[:, :1], (0,), domain)
+    assert cached.probs.sum() == pytest.approx(1)
     x = np.linspace(-2.5, 2.5, 21)[:, None]
-    found = mechanisms[0].mean()([basis.scaled(x, 0)])
+    found = mechanisms[0].mean()([domain.normalize(x, 0)])
     np.testing.assert_allclose(found, np.sin(2 * x), atol=0.12)
-    again, _ = fit_mechanism(values[:, 1], values[:, :1], (0,), basis, known=shapes)
-    assert again is shapes
+    again, _ = fit_mechanism(values[:, 1], values[:, :1], (0,), domain, cached=cached)
+    assert again is cached
 
 
-def test_draws_differ_where_there_are_no_data():
+def test_draws_vary_outside_the_data():
     values = data_of(np.random.default_rng(0))
     values = values[values[:, 0] < 0]
-    basis = Basis.of(
+    domain = Domain.from_data(
         values, np.ones(len(values), bool), *np.array([[-3, np.nan], [3, np.nan]])
     )
     rng = np.random.default_rng(1)
-    _, mechanisms = fit_mechanism(values[:, 1], values[:, :1], (0,), basis)
-    at = basis.scaled(np.array([[-1.5], [2.5]]), 0)
-    drawn = np.array([mechanisms[0].draw(rng)([at])[:, 0] for _ in range(60)])
+    _, mechanisms = fit_mechanism(values[:, 1], values[:, :1], (0,), domain)
+    at = domain.normalize(np.array([[-1.5], [2.5]]), 0)
+    drawn = np.array([mechanisms[0].sample(rng)([at])[:, 0] for _ in range(60)])
     assert drawn[:, 0].std() < 0.1
     assert drawn[:, 1].std() > 0.3
 
 
 def drawn_at(values, points, count=60):
     """Functions of the first column that agree with the second, at some points."""
-    basis = basis_of(values)
+    domain = domain_of(values)
     rng = np.random.default_rng(1)
-    shapes, each = fit_mechanism(values[:, 1], values[:, :1], (0,), basis)
-    at = [basis.scaled(np.array(points)[:, None], 0)]
-    which = rng.choice(len(each), count, p=shapes.odds)
-    return np.array([each[i].draw(rng)(at)[:, 0] for i in which])
+    cached, each = fit_mechanism(values[:, 1], values[:, :1], (0,), domain)
+    at = [domain.normalize(np.array(points)[:, None], 0)]
+    which = rng.choice(len(each), count, p=cached.probs)
+    return np.array([each[i].sample(rng)(at)[:, 0] for i in which])
 
 
-def test_outside_of_the_data_what_bends_is_unknown_and_what_is_straight_goes_on():
+def test_extrapolation_is_uncertain_for_bends_and_linear_for_lines():
     rng = np.random.default_rng(0)
     bent = drawn_at(data_of(rng), [0.0, 6.0, -6.0])
     assert bent[:, 0].std() < 0.1
@@ -79,7 +81,7 @@ def test_outside_of_the_data_what_bends_is_unknown_and_what_is_straight_goes_on(
     assert (np.quantile(straight, 0.75, 0) - np.quantile(straight, 0.25, 0) < 0.5).all()
 
 
-def test_another_level_outside_is_learnt_where_there_are_rows():
+def test_another_level_outside_is_fitted_where_there_are_rows():
     rng = np.random.default_rng(0)
     inside = data_of(rng, 2000)
     x = rng.uniform(5, 6, 15)  # fewer than decide what the range is
@@ -89,21 +91,21 @@ def test_another_level_outside_is_learnt_where_there_are_rows():
     assert drawn[:, 1].std() < 0.2 < drawn[:, 2].std()
 
 
-def test_rows_that_count_for_less_say_less_of_the_graph():
+def test_tempered_rows_are_weaker_evidence_for_a_graph():
     rng = np.random.default_rng(3)
     x = rng.normal(size=100)
     values = np.stack([x, 0.1 * x + rng.normal(size=100)], 1)
 
     def edge(times, weight=1.0):
         rows = np.tile(values, (times, 1))
-        there = believe(
+        there = sample_posterior(
             rows,
             np.zeros(rows.shape, bool),
-            basis_of(values),
+            domain_of(values),
             count=400,
             rng=np.random.default_rng(0),
-            wanted=(),
-            weights=np.full(len(rows), weight),
+            outputs=(),
+            row_weights=np.full(len(rows), weight),
         )
         return there.edges[0, 1] + there.edges[1, 0]
 
@@ -112,9 +114,9 @@ def test_rows_that_count_for_less_say_less_of_the_graph():
     assert edge(100, 1 / 50) == edge(2)
 
 
-def test_no_number_of_rows_makes_a_function_certain():
-    assert coarsened(0) == 1
-    assert 900 < 10**4 * coarsened(10**4) < 10**6 * coarsened(10**6) < 1000
+def test_functions_stay_uncertain_with_any_number_of_rows():
+    assert tempering_power(0) == 1
+    assert 900 < 10**4 * tempering_power(10**4) < 10**6 * tempering_power(10**6) < 1000
     unsure = [
         drawn_at(data_of(np.random.default_rng(0), n), [0.5], 400).std()
         for n in (200, 2000, 20_000)
@@ -143,49 +145,51 @@ def test_evidence_is_the_density_of_the_data():
     assert float(found) == pytest.approx(np.log(exact), abs=1e-3)
 
 
-def test_what_has_no_noise_is_not_taken_for_an_effect_of_its_own_effects():
+def test_a_noiseless_cause_is_not_taken_for_an_effect():
     """`b` is known exactly from `a` and `c`, but only as `c` is made of both."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=300)
     b = 0.1 * a + rng.normal(size=300)
     values = np.stack([a, b, a + 0.1 * b], 1)
-    basis = Basis(np.zeros(3), np.full(3, 3.0))
-    belief = believe(values, np.zeros(values.shape, bool), basis, count=32, rng=rng)
-    assert belief.edges[2, 1] < 0.5 < belief.edges[1, 2]
+    domain = Domain(np.zeros(3), np.full(3, 3.0))
+    ensemble = sample_posterior(
+        values, np.zeros(values.shape, bool), domain, count=32, rng=rng
+    )
+    assert ensemble.edges[2, 1] < 0.5 < ensemble.edges[1, 2]
 
 
-def test_worlds_answer_what_interventions_do():
+def test_samples_predict_the_effects_of_interventions():
     rng = np.random.default_rng(0)
     x = rng.normal(size=300)
     z = -x + 0.3 * rng.normal(size=300)
     y = 2 * z + 0.3 * rng.normal(size=300)
     values = np.stack([x, z, y], 1)
-    belief = believe(
+    ensemble = sample_posterior(
         values,
         np.zeros(values.shape, bool),
-        basis_of(values),
+        domain_of(values),
         count=12,
         rng=rng,
         required=[(0, 1), (1, 2)],
         forbidden=[(0, 2)],
-        wanted=[2],
+        outputs=[2],
     )
     points = Points(((0,), (1,)), (np.array([[1.0]]), np.array([[1.0]])))
-    found = answers(belief, points, [2], rng)[:, :, 0]
+    found = predict_means(ensemble, points, [2], rng)[:, :, 0]
     np.testing.assert_allclose(found.mean(0), [-2.0, 2.0], atol=0.2)
-    with pytest.raises(ValueError, match="was not wanted"):
-        believe(
+    with pytest.raises(ValueError, match="has no function for variable 1"):
+        sample_posterior(
             values,
             np.zeros(values.shape, bool),
-            basis_of(values),
+            domain_of(values),
             count=1,
             rng=rng,
             required=[(2, 1)],
-            wanted=[2],
-        ).worlds[0].sample([], [], 3, rng)
+            outputs=[2],
+        ).samples[0].sample([], [], 3, rng)
 
 
-def test_a_cause_that_nobody_measured_is_no_effect_of_what_is_set():
+def test_an_unmeasured_cause_is_not_counted_as_an_effect():
     """`u` moves both: seen, `y` rises with `x`; set, it falls."""
     rng = np.random.default_rng(0)
     u = rng.normal(size=1000)
@@ -195,12 +199,14 @@ def test_a_cause_that_nobody_measured_is_no_effect_of_what_is_set():
     values = np.stack([x, y], 1)
     set_ = np.zeros(values.shape, bool)
     set_[760:, 0] = True
-    belief = believe(values, set_, basis_of(values), count=12, rng=rng, wanted=[1])
+    ensemble = sample_posterior(
+        values, set_, domain_of(values), count=12, rng=rng, outputs=[1]
+    )
     points = Points(((0,),), (np.array([[-2.0], [2.0]]),))
-    found = answers(belief, points, [1], rng)[:, :, 0].mean(0)
+    found = predict_means(ensemble, points, [1], rng)[:, :, 0].mean(0)
     assert found[1] - found[0] == pytest.approx(-4.0, abs=0.8)
     # As noise the hidden cause is still there.
-    noise = [w.sample([0], [0.0], 2000, rng)[:, 1].std() for w in belief.worlds]
+    noise = [w.sample([0], [0.0], 2000, rng)[:, 1].std() for w in ensemble.samples]
     assert np.median(noise) == pytest.approx(13**0.5, rel=0.1)
 
 
@@ -210,70 +216,78 @@ def outcomes_of(forecasts):
         points=Points(((0,),), (np.linspace(-1, 0, n)[:, None],)),
         mean=np.zeros(n),
         error=np.full(n, 0.01),
-        expected=np.array(forecasts),
-        spread=np.full(n, 0.05),
+        forecast=np.array(forecasts),
+        forecast_std=np.full(n, 0.05),
         order=np.arange(n),
-        left=np.zeros(n),
+        unused_frac=np.zeros(n),
     )
 
 
-def test_nothing_is_doubted_before_there_are_experiments():
-    basis = Basis(np.zeros(1), np.ones(1))
+def test_predictive_check_is_zero_before_the_first_experiment():
+    domain = Domain(np.zeros(1), np.ones(1))
     points = Points(((0,),), (np.array([[-1.0], [1.0]]),))
-    np.testing.assert_array_equal(surprise(points, outcomes_of([]), basis, 1.0), 0)
+    np.testing.assert_array_equal(
+        predictive_check(points, outcomes_of([]), domain, 1.0), 0
+    )
 
 
-def test_forecasts_that_were_wrong_are_doubted_where_nobody_tried():
-    basis = Basis(np.zeros(1), np.ones(1))
+def test_wrong_forecasts_widen_untried_interventions():
+    domain = Domain(np.zeros(1), np.ones(1))
     points = Points(((0,), (1,)), (np.array([[-1.0], [1.0]]), np.zeros((1, 1))))
-    right = surprise(points, outcomes_of([0.05, -0.04, np.nan, 0.03]), basis, 1.0)
+    right = predictive_check(
+        points, outcomes_of([0.05, -0.04, np.nan, 0.03]), domain, 1.0
+    )
     # The last one sets what was never set: no forecast says anything of that.
     np.testing.assert_array_equal(right, [0.0, 0.0, 0.25])
-    wrong = surprise(points, outcomes_of([0.5, -0.4, np.nan, 0.3]), basis, 1.0)
+    wrong = predictive_check(points, outcomes_of([0.5, -0.4, np.nan, 0.3]), domain, 1.0)
     np.testing.assert_allclose(wrong, [0.0, 0.4, 0.4], atol=1e-6)
     # What is repeated tests nothing: then one that came true counts for nothing.
     again = outcomes_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0])
     again.points.values[0][:] = 0.0
-    assert surprise(points, again, basis, 1.0)[:2].max() > 0.25
+    assert predictive_check(points, again, domain, 1.0)[:2].max() > 0.25
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
-def test_a_mean_that_was_measured_is_believed_where_it_was(left):
+def test_enkf_update_moves_samples_to_the_measured_means(left):
     rng = np.random.default_rng(0)
-    outcomes = dataclasses.replace(outcomes_of([0.0, 0.0, 0.0]), left=np.full(3, left))
+    outcomes = dataclasses.replace(
+        outcomes_of([0.0, 0.0, 0.0]), unused_frac=np.full(3, left)
+    )
     near, far = outcomes.points.values[0], np.array([[9.0]])
     points = Points(((0,), (1,)), (np.concatenate([near, far]), near))
-    worlds = 3.0 + rng.standard_normal((400, 1)) * np.ones(len(points))
-    at = worlds[:, :3]
-    found = settled(worlds, points, at, outcomes, Basis(np.zeros(2), np.ones(2)), rng)
+    predictions = 3.0 + rng.standard_normal((400, 1)) * np.ones(len(points))
+    at = predictions[:, :3]
+    found = enkf_update(
+        predictions, points, at, outcomes, Domain(np.zeros(2), np.ones(2)), rng
+    )
     if not left:
-        np.testing.assert_array_equal(found, worlds)
+        np.testing.assert_array_equal(found, predictions)
         return
     np.testing.assert_allclose(found[:, :3].mean(0), 0.0, atol=0.01)
     # Three outcomes, each known to .01 if all of it was left.
     assert 0.003 < found[:, :3].std(0).max() < 0.012 / left**0.5
-    # Far away and for other variables worlds keep their say.
-    np.testing.assert_allclose(found[:, 3:], worlds[:, 3:])
+    # Far away and for other variables predictions keep their say.
+    np.testing.assert_allclose(found[:, 3:], predictions[:, 3:])
 
 
 @pytest.mark.parametrize("wild", [1e10, -1e38])
-def test_one_wild_outcome_is_survived(wild):
+def test_a_wild_outcome_gives_finite_numbers(wild):
     outcomes = outcomes_of([0.0, 0.0, 0.0])
     outcomes.points.values[0][:] = 0.5  # the same experiment: nothing but its noise
     outcomes.mean[1] = wild
-    basis = Basis(np.zeros(1), np.ones(1))
-    worlds = np.random.default_rng(0).standard_normal((8, 1)) * np.full(3, wild)
-    assert np.isfinite(deviation(worlds, outcomes, basis, 1.0).size)
-    logs, each = misfits(worlds, outcomes, basis, 1.0)
+    domain = Domain(np.zeros(1), np.ones(1))
+    predictions = np.random.default_rng(0).standard_normal((8, 1)) * np.full(3, wild)
+    assert np.isfinite(fit_discrepancy(predictions, outcomes, domain, 1.0).size)
+    logs, each = sample_log_likelihoods(predictions, outcomes, domain, 1.0)
     assert not np.isnan(logs).any()
     assert np.isfinite([one.size for one in each]).all()
 
 
-def test_one_outlier_does_not_stretch_the_range():
+def test_an_outlier_does_not_stretch_the_range():
     values = np.random.default_rng(0).normal(size=(500, 1))
-    calm = basis_of(values)
+    calm = domain_of(values)
     values[0] = 1e6
-    np.testing.assert_allclose(basis_of(values).half, calm.half, rtol=0.05)
+    np.testing.assert_allclose(domain_of(values).half_width, calm.half_width, rtol=0.05)
 
 
 @pytest.mark.parametrize("unit", [1e-15, 1e9])
@@ -281,14 +295,14 @@ def test_the_unit_of_a_column_does_not_matter(unit):
     values = data_of(np.random.default_rng(0), 60)
     told = []
     for size in (1.0, unit):
-        basis = basis_of(values * size)
+        domain = domain_of(values * size)
         _, mechanisms = fit_mechanism(
-            values[:, 1] * size, values[:, :1] * size, (0,), basis
+            values[:, 1] * size, values[:, :1] * size, (0,), domain
         )
-        at = basis.scaled(np.linspace(-2, 2, 9)[:, None] * size, 0)
+        at = domain.normalize(np.linspace(-2, 2, 9)[:, None] * size, 0)
         told.append(mechanisms[0].mean()([at]) / size)
     np.testing.assert_allclose(told[1], told[0], atol=1e-6)
     # Rounding alone is no spread: a constant stays where it is.
     constant = np.full((40, 1), 0.1 * unit)
-    assert basis_of(constant).half == 1
-    assert fit_mechanism(constant[:, 0], constant[:, :0], (), basis)[1][0].spread == 1
+    assert domain_of(constant).half_width == 1
+    assert fit_mechanism(constant[:, 0], constant[:, :0], (), domain)[1][0].spread == 1

@@ -5,21 +5,22 @@ import itertools
 import numpy as np
 import pytest
 
-from frugax.causal.worlds._all_graphs import parent_set_weights
-from frugax.causal.worlds._basis import Basis
-from frugax.causal.worlds._best_graph import best_linear_model
-from frugax.causal.worlds._orders import (
-    agreeing_orders,
-    draw_graphs,
-    edges,
+from frugax.causal.posterior import (
+    Domain,
+    ParentScores,
+    adjacency,
+    count_topological_orders,
+    fit_best_linear_model,
+    parent_set_probabilities,
+    sample_graphs,
+    score_parent_sets,
     sum_over_orders,
 )
-from frugax.causal.worlds._scores import Scores, parent_scores
 
 
 def random_scores(d, rng):
     sets = np.array([m for m in range(1 << d)])
-    return Scores(
+    return ParentScores(
         tuple(sets[sets >> v & 1 == 0] for v in range(d)),
         tuple(rng.normal(size=1 << d - 1) * 2 for _ in range(d)),
     )
@@ -39,38 +40,38 @@ def every_graph(scores):
     return found
 
 
-def test_parent_sets_weigh_what_all_graphs_that_have_them_weigh():
+def test_parent_set_probabilities_sum_over_all_graphs():
     scores = random_scores(4, np.random.default_rng(0))
     graphs = every_graph(scores)
     assert len(graphs) == 543  # of four labelled variables
     total = sum(map(np.exp, graphs.values()))
     for v in range(4):
-        found = parent_set_weights(scores, v)
+        found = parent_set_probabilities(scores, v)
         for parents, weight in zip(scores.sets[v], found, strict=True):
             exact = sum(np.exp(w) for g, w in graphs.items() if g[v] == parents) / total
             assert weight == pytest.approx(exact, abs=1e-12)
 
 
-def test_drawn_graphs_come_as_often_as_they_weigh():
+def test_graphs_are_drawn_in_proportion_to_their_weight():
     scores = random_scores(3, np.random.default_rng(1))
     graphs = every_graph(scores)
     total = sum(map(np.exp, graphs.values()))
-    drawn = draw_graphs(sum_over_orders(scores), 4000, np.random.default_rng(2))
+    drawn = sample_graphs(sum_over_orders(scores), 4000, np.random.default_rng(2))
     for graph, weight in graphs.items():
         share = (drawn == graph).all(1).mean()
         # Five standard errors; draws from a quarter of which are kept are correlated.
         assert share == pytest.approx(np.exp(weight) / total, abs=5 * 0.5 / 4000**0.5)
 
 
-def test_orders_of_a_graph_are_counted():
+def test_topological_orders_are_counted():
     chain, none, fork = [0, 1, 2], [0, 0, 0], [0, 1, 1]
-    counts = agreeing_orders(np.array([chain, none, fork]))
+    counts = count_topological_orders(np.array([chain, none, fork]))
     np.testing.assert_array_equal(counts, [1, 6, 2])
 
 
-def test_parents_as_bits_become_edges():
+def test_bit_masks_become_adjacency_matrices():
     np.testing.assert_array_equal(
-        edges(np.array([0, 1, 3])),
+        adjacency(np.array([0, 1, 3])),
         [[False, True, True], [False, False, True], [False, False, False]],
     )
 
@@ -86,33 +87,33 @@ def interventional(rng, n=400):
 
 def test_rows_of_interventions_tell_causes_from_effects():
     values, set_ = interventional(np.random.default_rng(0))
-    basis = Basis(values.mean(0), values.std(0))
-    scores = parent_scores(values, set_, basis, max_parents=1, curved=False)
+    domain = Domain(values.mean(0), values.std(0))
+    scores = score_parent_sets(values, set_, domain, max_parents=1, curved=False)
     # y was set without effect on x: x is the cause.
-    assert parent_set_weights(scores, 1)[list(scores.sets[1]).index(1)] > 0.99
-    model = best_linear_model(values, set_, max_parents=1)
-    assert model.expected((0,), np.array([1.5]), 1) == pytest.approx(3.0, abs=0.3)
-    assert model.expected((1,), np.array([1.5]), 0) == pytest.approx(0.0, abs=0.2)
+    assert parent_set_probabilities(scores, 1)[list(scores.sets[1]).index(1)] > 0.99
+    model = fit_best_linear_model(values, set_, max_parents=1)
+    assert model.predict_mean((0,), np.array([1.5]), 1) == pytest.approx(3.0, abs=0.3)
+    assert model.predict_mean((1,), np.array([1.5]), 0) == pytest.approx(0.0, abs=0.2)
 
 
-def test_known_edges_leave_only_sets_that_agree():
+def test_stated_edges_restrict_the_parent_sets():
     values, set_ = interventional(np.random.default_rng(0))
-    basis = Basis(values.mean(0), values.std(0))
+    domain = Domain(values.mean(0), values.std(0))
     more = {"max_parents": 1, "curved": False}
-    must = parent_scores(values, set_, basis, required=[(1, 0)], **more)
-    assert parent_set_weights(must, 0).tolist() == [1.0]
-    never = parent_scores(values, set_, basis, forbidden=[(0, 1)], **more)
+    must = score_parent_sets(values, set_, domain, required=[(1, 0)], **more)
+    assert parent_set_probabilities(must, 0).tolist() == [1.0]
+    never = score_parent_sets(values, set_, domain, forbidden=[(0, 1)], **more)
     assert never.sets[1].tolist() == [0]
-    both = parent_scores(values, set_, basis, required=[(0, 1), (1, 0)], **more)
-    with pytest.raises(ValueError, match="no graph without a cycle"):
-        parent_set_weights(both, 0)
+    both = score_parent_sets(values, set_, domain, required=[(0, 1), (1, 0)], **more)
+    with pytest.raises(ValueError, match="no acyclic graph"):
+        parent_set_probabilities(both, 0)
 
 
 def test_too_many_variables_are_refused():
-    scores = Scores((np.zeros(1, int),) * 13, (np.zeros(1),) * 13)
+    scores = ParentScores((np.zeros(1, int),) * 13, (np.zeros(1),) * 13)
     for sums in (
         lambda: sum_over_orders(scores),
-        lambda: parent_set_weights(scores, 0),
+        lambda: parent_set_probabilities(scores, 0),
     ):
         with pytest.raises(ValueError, match="at most 12"):
             sums()

@@ -1,0 +1,69 @@
+"""Posterior samples of structural causal models, and their effects of interventions.
+
+Start at `sample_posterior`, which draws an ensemble of models that agree with the data,
+and `predict_means`, which predicts the effects of interventions in each of them. Exact
+sums over graphs: `ExactLinearPosterior`. Guide: docs/causal_campaign.md.
+"""
+
+from ._basis import Domain
+from ._conditioning import enkf_update, importance_resample, sample_log_likelihoods
+from ._discrepancy import (
+    Discrepancy,
+    add_discrepancy,
+    extrapolation_std,
+    fit_discrepancy,
+    predictive_check,
+)
+from ._ensemble import PosteriorEnsemble, sample_posterior
+from ._evidence import NOISE_SCALE, log_evidence, tempering_power
+from ._exact import ExactLinearPosterior, parent_set_probabilities
+from ._hyperparameters import HyperparameterPosterior, Hyperparameters
+from ._linear_model import LinearModel, fit_best_linear_model
+from ._mechanism import Mechanism, fit_mechanism
+from ._orders import (
+    MAX_VARIABLES,
+    adjacency,
+    count_topological_orders,
+    sample_graphs,
+    sum_over_orders,
+)
+from ._parent_scores import ParentScores, score_parent_sets
+from ._points import Outcomes, Points, predict_means
+from ._posterior_sample import MechanismSample, PosteriorSample
+
+__all__ = [
+    "MAX_VARIABLES",
+    "NOISE_SCALE",
+    "Discrepancy",
+    "Domain",
+    "ExactLinearPosterior",
+    "HyperparameterPosterior",
+    "Hyperparameters",
+    "LinearModel",
+    "Mechanism",
+    "MechanismSample",
+    "Outcomes",
+    "ParentScores",
+    "Points",
+    "PosteriorEnsemble",
+    "PosteriorSample",
+    "add_discrepancy",
+    "adjacency",
+    "count_topological_orders",
+    "enkf_update",
+    "extrapolation_std",
+    "fit_best_linear_model",
+    "fit_discrepancy",
+    "fit_mechanism",
+    "importance_resample",
+    "log_evidence",
+    "parent_set_probabilities",
+    "predict_means",
+    "predictive_check",
+    "sample_graphs",
+    "sample_log_likelihoods",
+    "sample_posterior",
+    "score_parent_sets",
+    "sum_over_orders",
+    "tempering_power",
+]

@@ -1,0 +1,221 @@
+"""Model discrepancy: how far experiments are from every posterior sample.
+
+All samples may be wrong in the same way: about a cause that nobody measured, or a bend
+that the columns cannot represent. Their spread then says nothing of the error, but the
+experiments do. To each prediction a smooth discrepancy is added, a Gaussian process as
+large as the experiments call for.
+
+References:
+    Kennedy & O'Hagan 2001, J. Royal Statistical Society B 63:425-464 (discrepancy);
+    Aglietti et al. 2020, AISTATS, 'Causal Bayesian optimization' (a causal prior for a
+    Gaussian process); Wilson et al. 2020, ICML, 'Efficiently sampling functions from
+    Gaussian process posteriors' (the update of a sample).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from ._basis import Domain
+from ._points import Outcomes, Points, rbf_kernel
+
+_SIZES = (0.0, 0.05, 0.15, 0.4, 1.0)  # in standard deviations of the target
+LENGTHS = (0.25, 0.6)  # in half-widths of a range
+# An intervention that was not tried is known slightly less well than one that was, by
+# this share of the target's standard deviation, however much the samples agree.
+_EXTRAPOLATION_FRAC = 0.05
+# Where a set of variables was never set together no forecast has been tested: there may
+# be a path from them to the target that no sample has.
+_UNTESTED_FRAC = 0.25
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """A Gaussian process for the difference between experiments and predictions.
+
+    Attributes:
+        size: standard deviation, in the target's unit; 0 for none.
+        length: length scale, in half-widths of a range.
+    """
+
+    size: float
+    length: float
+
+
+def fit_discrepancy(
+    predictions: Float[np.ndarray, "samples experiments"],
+    outcomes: Outcomes,
+    domain: Domain,
+    scale: float,
+) -> Discrepancy:
+    """Find the discrepancy under which the outcomes are likeliest.
+
+    Args:
+        predictions: predicted means of the experiments.
+        outcomes: the measured means.
+        domain: ranges of the variables.
+        scale: standard deviation of the target, in its unit.
+    """
+    best, found = -np.inf, Discrepancy(0.0, LENGTHS[0])
+    if predictions.shape[1] < 2:
+        # One outcome cannot tell a discrepancy from the spread of the samples.
+        return found
+    spread = predictions - predictions.mean(0)
+    shared = spread.T @ spread / len(predictions)
+    # A wild answer makes the samples differ by as much as 1e38, and rounding alone then
+    # exceeds the rest of the diagonal.
+    rounding = 1e-12 * np.diag(shared).max()
+    shared += np.diag(outcomes.error**2 + (1e-3 * scale) ** 2 + rounding)
+    gap = outcomes.mean - predictions.mean(0)
+    for size in _SIZES:
+        for length in LENGTHS if size else LENGTHS[:1]:
+            among = rbf_kernel(outcomes.points, outcomes.points, domain, length)
+            root = np.linalg.cholesky(shared + (size * scale) ** 2 * among)
+            half = np.linalg.solve(root, gap)
+            score = -0.5 * half @ half - np.log(np.diag(root)).sum()
+            # Prior odds: half for no discrepancy, the rest shared by all others.
+            score -= np.log(2 * len(LENGTHS) * len(_SIZES)) if size else np.log(2)
+            if score > best:
+                best, found = score, Discrepancy(size * scale, length)
+    return found
+
+
+def add_discrepancy(
+    predictions: Float[np.ndarray, "samples points"],
+    points: Points,
+    at_experiments: Float[np.ndarray, "samples experiments"],
+    outcomes: Outcomes,
+    domain: Domain,
+    each: Sequence[Discrepancy],
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "samples points"]:
+    """Add to each sample's predictions a discrepancy that agrees with the outcomes.
+
+    Args:
+        predictions: predicted means of the points.
+        points: the interventions.
+        at_experiments: predicted means of the experiments.
+        outcomes: the measured means.
+        domain: ranges of the variables.
+        each: discrepancy of each sample.
+        rng: source of the draws.
+    """
+    # np.array keeps the memory layout, which .copy() does not: products of matrices in
+    # another layout round differently, and saved campaigns would go on differently.
+    result = np.array(predictions)
+    done, group = outcomes.points.group, points.group
+    for discrepancy in dict.fromkeys(each):
+        if not discrepancy.size:
+            continue
+        these = np.array([discrepancy == other for other in each])
+        number = int(these.sum())
+        jitter = 1e-6 * discrepancy.size**2
+        for g, (targets, values) in enumerate(
+            zip(points.targets, points.values, strict=True)
+        ):
+            there = np.empty((0, len(targets)))
+            at = np.empty(0, int)
+            if targets in outcomes.points.targets:
+                h = outcomes.points.targets.index(targets)
+                there, at = outcomes.points.values[h], np.flatnonzero(done == h)
+            # Matheron's rule (Wilson et al. 2020): a draw from the prior at points
+            # and experiments together, plus the posterior mean of the residuals. It
+            # needs a factorisation once for all samples, not one for each.
+            both = Points((targets,), (np.concatenate([values, there]),))
+            kernel = discrepancy.size**2 * rbf_kernel(
+                both, both, domain, discrepancy.length
+            )
+            root = np.linalg.cholesky(kernel + jitter * np.eye(len(both)))
+            drawn = rng.standard_normal((number, len(both))) @ root.T
+            n = len(values)
+            added = drawn[:, :n]
+            if len(at):
+                error = outcomes.error[at]
+                noise = rng.standard_normal((number, len(at))) * error
+                missed = outcomes.mean[at] + noise - at_experiments[these][:, at]
+                inner = kernel[n:, n:] + np.diag(error**2 + jitter)
+                added = added + (missed - drawn[:, n:]) @ np.linalg.solve(
+                    inner, kernel[n:, :n]
+                )
+            result[np.ix_(these, group == g)] += added
+    return result
+
+
+def extrapolation_std(
+    points: Points,
+    at_experiments: Float[np.ndarray, " experiments"],
+    outcomes: Outcomes,
+    domain: Domain,
+    scale: float,
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    """Estimate the error of the ensemble's mean where no experiment was done.
+
+    Args:
+        points: the interventions.
+        at_experiments: the ensemble's mean at the experiments, after all updates.
+        outcomes: the measured means.
+        domain: ranges of the variables.
+        scale: standard deviation of the target, in its unit.
+
+    Returns:
+        A shift of the mean, and its standard deviation; 0 before the first experiment.
+    """
+    if not len(outcomes.mean):
+        return np.zeros(len(points)), np.zeros(len(points))
+    # Plain Gaussian process regression on the residuals of the experiments.
+    size, length = _EXTRAPOLATION_FRAC * scale, LENGTHS[0]
+    among = size**2 * rbf_kernel(outcomes.points, outcomes.points, domain, length)
+    cross = size**2 * rbf_kernel(points, outcomes.points, domain, length)
+    solved = np.linalg.solve(among + np.diag(outcomes.error**2), cross.T)
+    variance = size**2 - np.einsum("ij,ji->i", cross, solved)
+    shift = (outcomes.mean - at_experiments) @ solved
+    return shift, np.sqrt(np.maximum(variance, 0.0))
+
+
+def predictive_check(
+    points: Points,
+    outcomes: Outcomes,
+    domain: Domain,
+    scale: float,
+) -> Float[np.ndarray, " points"]:
+    """Estimate the error of forecasts from how wrong earlier forecasts were.
+
+    Only an experiment far from all before it tests the ensemble; a repeated one does
+    not.
+
+    Args:
+        points: the interventions.
+        outcomes: the measured means, with their forecasts.
+        domain: ranges of the variables.
+        scale: standard deviation of the target, in its unit.
+
+    Returns:
+        Standard deviation to add to that of the ensemble: 0 where forecasts came true,
+        and at least a quarter of `scale` for variables that were never set together.
+    """
+    if not len(outcomes.mean):
+        return np.zeros(len(points))
+    tested = np.isfinite(outcomes.forecast)
+    near = rbf_kernel(outcomes.points, outcomes.points, domain, LENGTHS[0])
+    near = np.where(outcomes.order[:, None] > outcomes.order, near, 0.0)
+    novelty = 1.0 - near.max(1)[tested] ** 2
+    squared_error = (outcomes.mean - outcomes.forecast)[tested] ** 2
+    known = (outcomes.forecast_std**2 + outcomes.error**2)[tested]
+    best, found = -np.inf, 0.0
+    for size in _SIZES:
+        variance = known + (size * scale) ** 2 * novelty
+        # Student's t with three degrees of freedom instead of a normal: a single wild
+        # outcome must not make every forecast doubtful. Constants are left out.
+        score = -float(
+            (0.5 * np.log(variance) + 2 * np.log1p(squared_error / variance / 3)).sum()
+        )
+        score -= np.log(2 * len(_SIZES)) if size else np.log(2)
+        if score > best:
+            best, found = score, size * scale
+    close = rbf_kernel(points, outcomes.points, domain, LENGTHS[0]).max(1)
+    remaining = found * np.sqrt(1.0 - close**2)
+    tried = [targets in outcomes.points.targets for targets in points.targets]
+    untested = max(found, _UNTESTED_FRAC * scale)
+    return np.where(np.array(tried, bool)[points.group], remaining, untested)

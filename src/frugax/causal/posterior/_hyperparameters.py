@@ -1,0 +1,172 @@
+"""Hyperparameters of a mechanism's prior, and the search for those the data support."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+
+from ._basis import NEGLIGIBLE, NUM_SINES, spectral_density
+from ._evidence import log_evidence
+
+_LENGTHS = (0.13, 0.22, 0.4, 0.7, 1.3)
+_GAINS = (0.3, 3.0, 30.0, 300.0)
+_LINE_GAINS = (1.0, 10.0, 100.0, 1000.0)
+_NUM_CANDIDATES = 6  # enough that some bend where there are no data and some do not
+_MAX_LOG_ODDS = 4.0  # against the best, beyond which a candidate is dropped
+_MIN_ROWS_FRAC = 0.8  # share of today's rows from which an earlier search still holds
+_MARGIN = 0.1  # half-widths outside of its rows where an earlier search still holds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """How much each part of a mechanism may contribute; the slow part of a fit.
+
+    Attributes:
+        line_gain: prior variance of the straight lines.
+        bends: length scale and gain of each parent's sines; gain 0 for none.
+        waves: index of the waves' length scale, and their gain; gain 0 for none.
+    """
+
+    line_gain: float
+    bends: tuple[tuple[float, float], ...]
+    waves: tuple[int, float]
+
+    def prior_variances(
+        self, num_parents: int, num_waves: int
+    ) -> Float[np.ndarray, " k"]:
+        """Return the prior variance of each column's weight, in units of the noise's.
+
+        Args:
+            num_parents: number of parents.
+            num_waves: number of waves.
+        """
+        parts = [np.full(1, 100.0), np.full(num_parents, self.line_gain)]
+        # Outside of its range a function leaves the level of the edge by as much as it
+        # bends inside, so a straight mechanism extrapolates as a straight line.
+        parts += [
+            gain * np.append(spectral_density(NUM_SINES, length), (1.0, 1.0))
+            for length, gain in self.bends
+        ]
+        parts.append(np.full(2 * num_waves, self.waves[1] / max(num_waves, 1)))
+        return np.concatenate(parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HyperparameterPosterior:
+    """Hyperparameters that explain a variable about equally well.
+
+    Attributes:
+        candidates: the hyperparameters.
+        probs: probability of each candidate; they sum to 1.
+        num_rows: number of rows that they were found with.
+        support: smallest and largest normalised value of each parent in these rows.
+    """
+
+    candidates: tuple[Hyperparameters, ...]
+    probs: Float[np.ndarray, " candidates"]
+    num_rows: int
+    support: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def from_log_odds(
+        cls, log_odds: dict[Hyperparameters, float], u: Float[np.ndarray, "n p"]
+    ) -> "HyperparameterPosterior":
+        """Keep the most likely of the hyperparameters that a search has visited.
+
+        Args:
+            log_odds: log odds of each.
+            u: normalised values of the parents in the rows of the search.
+        """
+        best = sorted(log_odds, key=lambda one: -log_odds[one])[:_NUM_CANDIDATES]
+        least = log_odds[best[0]] - _MAX_LOG_ODDS
+        best = [one for one in best if log_odds[one] > least]
+        odds = np.exp(np.array([log_odds[one] - log_odds[best[0]] for one in best]))
+        support = tuple((float(x.min()), float(x.max())) for x in u.T if len(u))
+        return cls(tuple(best), odds / odds.sum(), len(u), support)
+
+    def covers(self, u: Float[np.ndarray, "n p"]) -> bool:
+        """Return whether a search on these normalised rows can be saved."""
+        if not len(u) or self.num_rows < _MIN_ROWS_FRAC * len(u):
+            return False
+        # One row far outside says more about the shape of a mechanism than all rows
+        # before it. Without this check, a bend found near the observations was kept
+        # when an experiment went far beyond them (docs/causal_campaign.md).
+        return all(
+            x.min() > low - _MARGIN and x.max() < high + _MARGIN
+            for x, (low, high) in zip(u.T, self.support, strict=True)
+        )
+
+
+def search_hyperparameters(
+    gram: Float[np.ndarray, "k k"],
+    against: Float[np.ndarray, " k"],
+    square: float,
+    rows: float,
+    num_parents: int,
+    num_waves: int,
+    wave_length: int,
+    companion_prior: Float[np.ndarray, " r"],
+) -> dict[Hyperparameters, float]:
+    """Climb from one part of a mechanism to the next, twice, by the evidence.
+
+    Coordinate ascent on a grid (empirical Bayes): with three parents the product of the
+    grids has more than 100,000 points, and this visits about a hundred of them.
+
+    Args:
+        gram: inner products of the columns.
+        against: inner products of the columns with the variable.
+        square: inner product of the variable with itself.
+        rows: number of rows in these sums; a fraction where rows are tempered.
+        num_parents: number of parents.
+        num_waves: number of waves.
+        wave_length: index of the waves' length scale.
+        companion_prior: prior variances of the companions' columns, which come last.
+
+    Returns:
+        Log odds of all hyperparameters that were visited.
+    """
+    visited: dict[Hyperparameters, float] = {}
+
+    def climb(
+        current: Hyperparameters, options: list[Hyperparameters]
+    ) -> Hyperparameters:
+        for one in [current, *options]:
+            if one not in visited:
+                prior = one.prior_variances(num_parents, num_waves)
+                variances = np.concatenate([prior, companion_prior])
+                used = variances > NEGLIGIBLE
+                visited[one] = float(
+                    log_evidence(
+                        gram[np.ix_(used, used)],
+                        against[used],
+                        square,
+                        rows,
+                        variances[used],
+                    )
+                )
+        return max([current, *options], key=lambda one: visited[one])
+
+    current = Hyperparameters(
+        10.0, ((_LENGTHS[-1], 0.0),) * num_parents, (wave_length, 0.0)
+    )
+    bends = [(_LENGTHS[-1], 0.0), *((a, g) for a in _LENGTHS for g in _GAINS)]
+    for _ in range(2):
+        before = current
+        for i in range(num_parents):
+            left, right = current.bends[:i], current.bends[i + 1 :]
+            current = climb(
+                current,
+                [
+                    dataclasses.replace(current, bends=(*left, bend, *right))
+                    for bend in bends
+                ],
+            )
+        waves = [(wave_length, gain) for gain in (0.0, *_GAINS) if num_waves]
+        current = climb(current, [dataclasses.replace(current, waves=w) for w in waves])
+        lines = [gain for gain in _LINE_GAINS if num_parents]
+        current = climb(
+            current, [dataclasses.replace(current, line_gain=gain) for gain in lines]
+        )
+        if current == before:
+            break
+    return visited

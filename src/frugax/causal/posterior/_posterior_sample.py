@@ -1,0 +1,181 @@
+"""One draw from the posterior: a graph with a sampled function for every variable."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ._basis import WAVE_EDGE, Domain
+
+# Normalised values at which bends are tabulated. np.interp between them is faster than
+# evaluating the sines for each of the thousands of interventions.
+TABLE_POINTS = np.linspace(-3.0, 3.0, 301)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MechanismSample:
+    """One function of a variable's parents, and its noise.
+
+    Attributes:
+        parents: positions of the parents among the variables.
+        constant: constant part.
+        slopes: slope for each parent, per half-width.
+        bend_tables: bend of each parent, at `TABLE_POINTS`.
+        waves: weights of the sines, then of the cosines, over all parents.
+        frequencies: frequency vectors of the waves.
+        noise: values of the noise, all equally likely.
+    """
+
+    parents: tuple[int, ...]
+    constant: float
+    slopes: Float[np.ndarray, " p"]
+    bend_tables: Float[np.ndarray, "p points"]
+    waves: Float[np.ndarray, " k"]
+    frequencies: Float[np.ndarray, "waves p"]
+    noise: Float[np.ndarray, " n"]
+
+    def __call__(
+        self, parents: list[Float[np.ndarray, "_ _"]]
+    ) -> Float[np.ndarray, "rows draws"]:
+        """Evaluate the function without noise.
+
+        Args:
+            parents: normalised values of the parents; rows and draws broadcast.
+        """
+        value: np.ndarray = np.full((1, 1), self.constant)
+        for u, slope, table in zip(parents, self.slopes, self.bend_tables, strict=True):
+            value = value + slope * u
+            if table.any():
+                value = value + np.interp(u, TABLE_POINTS, table)
+        if self.waves.any():
+            count = len(self.frequencies)
+            sine, cosine = self.waves[:count], self.waves[count:]
+            # a sin t + b cos t = r cos (t - p): one cosine for both, and in 32 bits,
+            # as these cosines take most of a campaign's time.
+            size, phase = np.hypot(sine, cosine), np.arctan2(sine, cosine)
+            clipped = [
+                np.clip(u, -WAVE_EDGE, WAVE_EDGE).astype(np.float32) for u in parents
+            ]
+            for row, r, p in zip(
+                self.frequencies.tolist(), size.tolist(), phase.tolist(), strict=True
+            ):
+                angle = sum(f * u for f, u in zip(row, clipped, strict=True))
+                value = value + r * np.cos(angle - p)
+        return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PosteriorSample:
+    """A structural causal model drawn from the posterior.
+
+    It predicts the mean effect of many interventions at once, and can stand in for the
+    real experiment.
+
+    Attributes:
+        domain: ranges of the variables.
+        mechanisms: function of each variable; None where it was not requested.
+        order: the variables, causes first.
+    """
+
+    domain: Domain
+    mechanisms: tuple[MechanismSample | None, ...]
+    order: tuple[int, ...]
+
+    def predict_means(
+        self,
+        targets: Sequence[int],
+        values: Float[np.ndarray, "points targets"],
+        outputs: Sequence[int],
+        noise: Int[np.ndarray, "d draws"],
+    ) -> Float[np.ndarray, "points outputs"]:
+        """Predict the means of variables under interventions.
+
+        Args:
+            targets: the variables that the interventions set.
+            values: their values, one row for each intervention.
+            outputs: the variables to predict.
+            noise: index of each variable's noise, modulo the number of its values.
+                All interventions share it, so that their differences have little noise.
+        """
+        found = self._propagate(targets, values, outputs, noise, centre_noise=True)
+        return np.stack(
+            [np.broadcast_to(found[v].mean(1), (len(values),)) for v in outputs], axis=1
+        )
+
+    def sample(
+        self,
+        targets: Sequence[int],
+        values: Sequence[float],
+        rows: int,
+        rng: np.random.Generator,
+    ) -> Float[np.ndarray, "rows d"]:
+        """Sample the rows of one experiment, or observations if no variable is set.
+
+        Args:
+            targets: the variables that the experiment sets.
+            values: their values.
+            rows: number of rows.
+            rng: source of the noise.
+        """
+        d = len(self.mechanisms)
+        noise = rng.integers(0, 1 << 30, (d, rows))
+        found = self._propagate(
+            targets,
+            np.asarray(values, float).reshape(1, -1),
+            range(d),
+            noise,
+            centre_noise=False,
+        )
+        return np.stack(
+            [np.broadcast_to(found[v], (1, rows))[0] for v in range(d)], axis=1
+        )
+
+    def _propagate(
+        self,
+        targets: Sequence[int],
+        values: Float[np.ndarray, "points targets"],
+        outputs: Sequence[int],
+        noise: Int[np.ndarray, "d draws"],
+        *,
+        centre_noise: bool,
+    ) -> dict[int, np.ndarray]:
+        needed = self._find_ancestors(outputs, targets)
+        found: dict[int, np.ndarray] = {}
+        for v in self.order:
+            if v in targets:
+                found[v] = values[:, targets.index(v), None]
+            elif v in needed:
+                mechanism = self._require_mechanism(v)
+                parents = [
+                    self.domain.normalize(found[u], u) for u in mechanism.parents
+                ]
+                drawn = mechanism.noise[noise[v] % len(mechanism.noise)]
+                if centre_noise:
+                    # Control variate: the noise has mean 0, and that of a few draws
+                    # would add its own error to every predicted mean.
+                    drawn = drawn - drawn.mean()
+                found[v] = mechanism(parents) + drawn
+        return found
+
+    def _find_ancestors(
+        self, outputs: Sequence[int], targets: Sequence[int]
+    ) -> set[int]:
+        """Return the outputs and their causes, without the causes of set variables."""
+        found, pending = set[int](), list(outputs)
+        while pending:
+            v = pending.pop()
+            if v not in found:
+                found.add(v)
+                if v not in targets:
+                    pending += self._require_mechanism(v).parents
+        return found
+
+    def _require_mechanism(self, v: int) -> MechanismSample:
+        mechanism = self.mechanisms[v]
+        if mechanism is None:
+            raise ValueError(
+                f"this posterior sample has no function for variable {v}: pass it to "
+                "sample_posterior in outputs."
+            )
+        return mechanism
