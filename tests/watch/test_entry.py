@@ -121,7 +121,7 @@ def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
         "TypeError sinks must be a list of sinks, such as [Terminal()], got <frugax",
         "TypeError metrics must be numbers by name, such as {'loss': loss}, got None",
         "ValueError 'loss' must fit in int64, got 1180591620717411303424",
-        "TypeError meta must be what JSON can hold: ",
+        "TypeError meta must hold only values that JSON can represent: ",
         "TypeError meta must be a dict, such as {'seed': 0}, got [1]",
         "ValueError rewind needs a step >= 0, got -1",
         "ValueError path must be the report's file, but ",

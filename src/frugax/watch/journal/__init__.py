@@ -1,27 +1,35 @@
-"""Records of a run in one file that survives crashes.
+"""Write the records of a run to one file that survives crashes, and read them back.
 
-Start at `Journal` to write, at `read` or `Follower` to read, at `export` for other
-formats. Guide: docs/watch.md.
+Start at `Journal` to write, at `read` or `Follower` to read, and at `export` for other
+formats. The modules `framing`, `packing` and `blocks` define the file format. Guide:
+docs/watch.md.
 """
 
-from ._columns import Column
-from ._export import Exported, export
+from ._export import ExportResult, export
 from ._follower import Appended, Change, Follower, Rewound
-from ._heads import RECORDS_PER_BLOCK
 from ._journal import Journal
-from ._records import Records, read
-from ._values import as_number, as_step, check_names, check_size, is_real
-from ._walk import Lost
+from ._reader import Records, read
+from ._scanner import LostRange
+from ._validation import (
+    as_number,
+    as_step,
+    check_names,
+    check_size,
+    fits_array,
+    is_real,
+)
+from .blocks import RECORDS_PER_BLOCK
+from .packing import Column
 
 __all__ = [
     "RECORDS_PER_BLOCK",
     "Appended",
     "Change",
     "Column",
-    "Exported",
+    "ExportResult",
     "Follower",
     "Journal",
-    "Lost",
+    "LostRange",
     "Records",
     "Rewound",
     "as_number",
@@ -29,6 +37,7 @@ __all__ = [
     "check_names",
     "check_size",
     "export",
+    "fits_array",
     "is_real",
     "read",
 ]

@@ -1,53 +1,60 @@
-"""A journal in formats that other programs read: npz, zarr, CSV.
+"""Export a journal to formats that other programs read: npz, zarr, CSV.
 
-npz     one file. Each stream gives `steps` and one array per column, `loss`; those of
-        a named stream are called `stream/steps`, `stream/loss`. A column that some
-        records lack has its own steps, `loss@steps`. `journal.json` holds `meta` and
-        what was lost.
-zarr    a folder; the same names, in groups.
-csv     a file per stream, `out.csv` and `out.STREAM.csv`: a row per record, a cell that
-        a record lacks is empty, arrays lie flat: `grid[0 0]`, `grid[0 1]`, ...
+npz     one file. Each stream gives `steps` and one array per column, such as `loss`;
+        those of a named stream are called `stream/steps`, `stream/loss`. A column that
+        some records lack has steps of its own, `loss@steps`. `journal.json` holds
+        `meta` and the lost ranges.
+zarr    a folder with the same names, in groups.
+csv     a file per stream, `out.csv` and `out.STREAM.csv`, with a row per record. The
+        cell of a missing value is empty; arrays are flat: `grid[0 0]`, `grid[0 1]`, ...
 
-Numbers are those of the journal, bit for bit; only dtypes that nothing but ml_dtypes
-knows, such as bfloat16, become float32, which holds them exactly.
+Numbers equal those of the journal, bit for bit. Only the dtypes that ml_dtypes adds,
+such as bfloat16, become float32, which holds them exactly.
 """
 
+import csv
 import dataclasses
+import io
 import json
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import quote
 
-from frugax.errors import OutputError
+import numpy as np
 
-from ._records import read
-from ._tables import tables_of
-from ._to_csv import write_csv
-from ._to_npz import write_npz
-from ._to_zarr import need_zarr, write_zarr
-from ._walk import Lost
+from frugax import fileio
+from frugax.errors import MissingExtraError, OutputError
+
+from ._reader import Records, read
+from ._scanner import LostRange
+from .packing import Column, is_ml_dtype
 
 Format: TypeAlias = Literal["npz", "zarr", "csv"]
-# Bytes done, and bytes in all.
+# Called with the bytes that are done, and the bytes in all.
 Progress: TypeAlias = Callable[[int, int], None]
+# Spreadsheets stop at 16,384 columns, and readers slow down long before.
+_MAX_CSV_COLUMNS = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Exported:
-    """What an export wrote.
+class ExportResult:
+    """The outcome of an export.
 
     Attributes:
-        paths: the files, or the folder of zarr.
-        records: how many of each stream.
-        lost: what could not be read of the journal, and is therefore not in there.
+        paths: the files that were written, or the folder of zarr.
+        records: the number of records of each stream.
+        lost: the ranges of the journal that could not be read, and are not exported.
         closed: whether the journal was complete.
     """
 
     paths: tuple[Path, ...]
     records: dict[str, int]
-    lost: tuple[Lost, ...]
+    lost: tuple[LostRange, ...]
     closed: bool
 
 
@@ -58,93 +65,91 @@ def export(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Exported:
-    """Write a journal in another format, whole or not at all.
+) -> ExportResult:
+    """Write a journal in another format, atomically.
 
     Args:
         path: the journal; it may still be written to.
-        target: the file, or the folder of zarr.
-        format: which; None: the one that `target` ends in.
-        overwrite: replace what stands there, if it is of that kind; never the journal.
-        progress: called now and then with how many bytes are done, and of how many.
+        target: the file, or for zarr the folder.
+        format: the format; by default the suffix of `target`.
+        overwrite: replace an existing target of that format; never the journal.
+        progress: called now and then with the bytes done and the bytes in all.
 
     Raises:
-        CorruptFileError: this is no journal or its header is damaged.
-        FileNotFoundError: there is no journal.
-        IsADirectoryError: a folder stands there.
+        CorruptFileError: the file is not a journal, or its header is damaged.
+        FileNotFoundError: there is no journal at `path`.
+        IsADirectoryError: `path` is a folder.
         MissingExtraError: zarr is not installed.
-        OutputError: something stands there already, or it cannot be written.
-        UnsupportedFileError: a newer version wrote it.
-        ValueError: the format is none of these, or neither named nor the ending; two
-            columns would have the same name, or a CSV would have over 10,000 columns.
+        OutputError: the target exists, or cannot be written.
+        UnsupportedFileError: a newer version wrote the file.
+        ValueError: the format is unknown, or neither given nor the suffix; two columns
+            would have the same name; or a CSV file would have over 10,000 columns.
     """
     place = Path(target)
     if format is None:
         format = _format_of(place)
-    if format not in ("npz", "zarr", "csv"):
+    if format not in get_args(Format):
         raise ValueError(f'format must be "npz", "zarr" or "csv", got {format!r}.')
     if format == "zarr":
-        need_zarr()
+        _import_zarr()
     records = read(path)
     streams = {"": records, **records.streams}
-    told = progress or (lambda done, total: None)
+    report = progress or (lambda done, total: None)
     if format == "csv":
         paths = _csv_paths(place, [name for name, one in streams.items() if len(one)])
         for one in paths.values():
             _refuse_existing(one, Path(path), overwrite=overwrite)
-        write_csv({paths[name]: streams[name] for name in paths}, told)
+        _write_csv({paths[name]: streams[name] for name in paths}, report)
         written = tuple(paths.values())
     else:
         _refuse_existing(
-            place, Path(path), overwrite=overwrite, folder=format == "zarr"
+            place, Path(path), overwrite=overwrite, is_zarr=format == "zarr"
         )
-        tables = [t for name, one in streams.items() for t in tables_of(name, one)]
-        labels = [table.label for table in tables]
+        arrays = [a for name, one in streams.items() for a in _arrays_of(name, one)]
+        labels = [array.label for array in arrays]
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise ValueError(f"two columns would be called {min(twice)!r}; use csv.")
         about = {
             "meta": records.meta,
             "closed": records.closed,
-            "lost": [dataclasses.asdict(one) for one in records.lost],
+            # The keys are those of earlier versions, which other programs may read.
+            "lost": [
+                {
+                    "at": lost.offset,
+                    "bytes": lost.size_bytes,
+                    "records": lost.records,
+                    "why": lost.reason,
+                }
+                for lost in records.lost
+            ],
         }
         if format == "npz":
-            write_npz(place, tables, json.dumps(about), told)
+            _write_npz(place, arrays, json.dumps(about), report)
         else:
-            write_zarr(place, tables, about, told)
+            _write_zarr(place, arrays, about, report)
         written = (place,)
     counts = {name: len(one) for name, one in streams.items()}
-    return Exported(written, counts, records.lost, records.closed)
+    return ExportResult(written, counts, records.lost, records.closed)
 
 
 def _format_of(target: Path) -> Format:
-    """The format that a name ends in.
-
-    Raises:
-        ValueError: it ends in none of them.
-    """
     for format in get_args(Format):
         if target.suffix == f".{format}":
             return format
     raise ValueError(
-        f'{target} ends in no format: use .npz, .zarr or .csv, or say format="npz".'
+        f"the suffix of {target} is not a format: use .npz, .zarr or .csv, or give "
+        'format="npz".'
     )
 
 
-def _csv_paths(target: Path, streams: list[str]) -> dict[str, Path]:
-    """A file for each stream; a stream's name cannot lead out of the folder."""
-    stem = target.name.removesuffix(".csv")
-    beside = lambda name: target.with_name(f"{stem}.{quote(name, safe=' ')}.csv")
-    return {name: beside(name) if name else target for name in streams or [""]}
-
-
 def _refuse_existing(
-    path: Path, source: Path, *, overwrite: bool, folder: bool = False
+    path: Path, source: Path, *, overwrite: bool, is_zarr: bool = False
 ) -> None:
     if not os.path.lexists(path):
         return
-    # Also by another name, and inside of the folder that would be replaced.
-    same = path.exists() and path.samefile(source)
-    if same or source.resolve().is_relative_to(path.resolve()):
+    # The journal may be reached by another name, or lie in the folder to replace.
+    is_source = path.exists() and path.samefile(source)
+    if is_source or source.resolve().is_relative_to(path.resolve()):
         raise OutputError(
             f"cannot write {path}: that is where the journal itself is; choose another "
             "place."
@@ -154,6 +159,219 @@ def _refuse_existing(
             f"cannot write {path}: it exists; choose another name, or overwrite it "
             "(overwrite=True, --force)."
         )
-    # A folder that zarr has not made is somebody's data.
-    if path.is_dir() and not (folder and (path / "zarr.json").is_file()):
+    # A folder that zarr did not create is a user's data, even with overwrite=True.
+    if path.is_dir() and not (is_zarr and (path / "zarr.json").is_file()):
         raise OutputError(f"cannot write {path}: a folder stands there; move it away.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ExportArray:
+    """One array of an npz or zarr export.
+
+    Attributes:
+        stream: the stream that it belongs to.
+        name: the name of the column; or "steps", or the name followed by "@steps".
+        dtype: the exported dtype.
+        shape: the shape of the whole array.
+        parts: yields the values in pieces, so that no array need fit in memory.
+    """
+
+    stream: str
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterator[np.ndarray]]
+
+    @property
+    def label(self) -> str:
+        return f"{self.stream}/{self.name}" if self.stream else self.name
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+def _arrays_of(stream: str, records: Records) -> Iterator[_ExportArray]:
+    def steps_array(name: str, steps: np.ndarray) -> _ExportArray:
+        return _ExportArray(
+            stream, name, steps.dtype, steps.shape, lambda: iter([steps])
+        )
+
+    def values_array(name: str, columns: tuple[Column, ...]) -> _ExportArray:
+        dtype = np.result_type(*{column.dtype for column in columns})
+        if is_ml_dtype(dtype):
+            dtype = np.dtype(np.float32)
+        shape = (sum(map(len, columns)), *columns[0].shape)
+        parts = lambda: (column.values.astype(dtype) for column in columns)
+        return _ExportArray(stream, name, dtype, shape, parts)
+
+    if not len(records):
+        return
+    yield steps_array("steps", records.steps)
+    for name in records.names:
+        array = values_array(name, records.columns(name))
+        yield array
+        if array.shape[0] < len(records):
+            yield steps_array(f"{name}@steps", records.steps_with(name))
+
+
+def _write_npz(
+    path: Path, arrays: Sequence[_ExportArray], about: str, progress: Progress
+) -> None:
+    total = sum(array.nbytes for array in arrays)
+    done = 0
+    with (
+        fileio.atomic_write(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as archive,
+    ):
+        archive.writestr("journal.json", about)
+        for array in arrays:
+            # np.savez would need each array in memory; the format is simple enough.
+            with archive.open(f"{array.label}.npy", "w", force_zip64=True) as member:
+                head: dict[str, Any] = {
+                    "descr": np.lib.format.dtype_to_descr(array.dtype),
+                    "fortran_order": False,
+                    "shape": array.shape,
+                }
+                np.lib.format.write_array_header_2_0(member, head)
+                for part in array.parts():
+                    member.write(np.ascontiguousarray(part).tobytes())
+                    done += part.nbytes
+                    progress(done, total)
+
+
+def _import_zarr() -> Any:
+    try:
+        import zarr
+    except ImportError as e:
+        raise MissingExtraError(
+            "exporting to zarr needs zarr: pip install zarr, or export to npz."
+        ) from e
+    return zarr
+
+
+def _write_zarr(
+    target: Path,
+    arrays: Sequence[_ExportArray],
+    about: dict[str, Any],
+    progress: Progress,
+) -> None:
+    zarr = _import_zarr()
+    total = sum(array.nbytes for array in arrays)
+    done = 0
+    folder = fileio.make_folder(target.parent)
+    # Built beside the target and renamed, so that a failure leaves the old export.
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
+    try:
+        root = zarr.open_group(str(temporary / "new"), mode="w")
+        root.attrs.update({"journal": about})
+        for array in arrays:
+            group = root
+            if array.stream:
+                group = root.require_group(_zarr_name(array.stream))
+                group.attrs["stream"] = array.stream
+            stored = None
+            at = 0
+            for part in array.parts():
+                if stored is None:
+                    # One block of the journal becomes one chunk.
+                    chunks = tuple(max(1, n) for n in (len(part), *array.shape[1:]))
+                    stored = group.create_array(
+                        _zarr_name(array.name),
+                        shape=array.shape,
+                        chunks=chunks,
+                        dtype=array.dtype,
+                    )
+                    stored.attrs["name"] = array.name
+                stored[at : at + len(part)] = part
+                at += len(part)
+                done += part.nbytes
+                progress(done, total)
+        if target.exists():
+            target.replace(temporary / "old")
+        (temporary / "new").replace(target)
+    except OSError as e:
+        raise OutputError(fileio.write_error_reason(target, e)) from e
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _zarr_name(name: str) -> str:
+    # A name with a slash or with dots would be another place in the hierarchy.
+    quoted = quote(name, safe=" @[]")
+    # zarr reserves names of dots and names that begin with "__".
+    if not quoted.strip(".") or quoted.startswith("__"):
+        return f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    return quoted
+
+
+def _csv_paths(target: Path, streams: list[str]) -> dict[str, Path]:
+    stem = target.name.removesuffix(".csv")
+    # Quoted, so that the name of a stream cannot lead out of the folder.
+    paths = {
+        name: target.with_name(f"{stem}.{quote(name, safe=' ')}.csv")
+        for name in streams
+    }
+    if not streams or "" in paths:
+        paths[""] = target
+    return paths
+
+
+def _write_csv(streams: Mapping[Path, Records], progress: Progress) -> None:
+    titles = {path: _csv_titles(records) for path, records in streams.items()}
+    for path, columns in titles.items():
+        if len(columns) > _MAX_CSV_COLUMNS:
+            raise ValueError(
+                f"{path} would have {len(columns):,} columns; at most "
+                f"{_MAX_CSV_COLUMNS:,}: export to npz or zarr."
+            )
+    total = sum(len(records) * len(titles[path]) for path, records in streams.items())
+    done = 0
+    for path, records in streams.items():
+        width = len(titles[path])
+        with fileio.atomic_write(path) as file:
+            out = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+            rows = csv.writer(out)
+            rows.writerow(["step", *titles[path]])
+            for row in _csv_rows(records):
+                rows.writerow(row)
+                done += width
+                if done % 1000 < width or done == total:
+                    progress(8 * done, 8 * total)
+            out.detach()  # or closing `out` would close the file before its fsync
+
+
+def _csv_titles(records: Records) -> list[str]:
+    titles: list[str] = []
+    for name in records.names:
+        for index in np.ndindex(records.columns(name)[0].shape):
+            suffix = f"[{' '.join(map(str, index))}]" if index else ""
+            titles.append(name + suffix)
+    return titles
+
+
+def _csv_rows(records: Records) -> Iterator[list[object]]:
+    widths = {
+        name: int(np.prod(records.columns(name)[0].shape, dtype=np.int64))
+        for name in records.names
+    }
+    for steps, columns in records.blocks():
+        values = {name: iter(_flatten(column)) for name, column in columns.items()}
+        for i, step in enumerate(steps.tolist()):
+            row: list[object] = [step]
+            for name, width in widths.items():
+                if name in columns and columns[name].present[i]:
+                    row += next(values[name])
+                else:
+                    row += [""] * width
+            yield row
+
+
+def _flatten(column: Column) -> Sequence[Sequence[object]]:
+    values = column.values
+    if is_ml_dtype(values.dtype):
+        values = values.astype(np.float32)
+    if values.dtype.kind == "f" and values.dtype.itemsize < 8:
+        # The shortest digits that give this number, not those of its double.
+        return [[str(v) for v in row] for row in values.reshape(len(values), -1)]
+    return values.reshape(len(values), -1).tolist()

@@ -1,4 +1,4 @@
-"""Following a journal that another process writes: only what is new is read."""
+"""Follow a journal that another process writes, reading only the new part."""
 
 import dataclasses
 import os
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from jaxtyping import Int64
 
 from frugax.errors import CorruptFileError
 
-from ._blocks import Block
-from ._columns import Column
-from ._walk import WINDOW_BYTES, Lost, Walk, open_journal
+from ._scanner import WINDOW_BYTES, BlockScanner, LostRange, open_journal
+from .blocks import Block
+from .packing import Column
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,22 +21,22 @@ class Appended:
     """Records that were added.
 
     Attributes:
-        stream: to which stream.
-        steps: their steps, `(n,)`, rising.
-        columns: by name, which of them have it and their values.
+        stream: the stream that they belong to.
+        steps: their steps, strictly increasing.
+        columns: their values by name.
     """
 
     stream: str
-    steps: np.ndarray
+    steps: Int64[np.ndarray, " n"]
     columns: Mapping[str, Column]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rewound:
-    """The records of a stream after a step have become void.
+    """A stream was rewound: its records after a step have become void.
 
     Attributes:
-        stream: of which stream.
+        stream: the stream.
         step: the last step that still counts.
     """
 
@@ -43,92 +44,93 @@ class Rewound:
     step: int
 
 
-Change: TypeAlias = Appended | Rewound | Lost
+Change: TypeAlias = Appended | Rewound | LostRange
 
 
 class Follower:
-    """Reads a journal as it grows; the writer need not know.
+    """Reads a journal as it grows, without a lock or any other trace.
 
-    A block that is still being written is not there yet: it comes with a later call.
-    Damage is declared when a sound block follows it.
+    A block that is just being written comes with a later call. Damage is declared once
+    an intact block follows it.
 
     Attributes:
         path: the journal.
-        meta: what `Journal.create` was given.
+        meta: the `meta` of `Journal.create`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the header, nothing else.
+        """Read the header only.
 
         Raises:
-            CorruptFileError: this is no journal or its header is damaged.
-            FileNotFoundError: there is no journal.
-            IsADirectoryError: a folder stands there.
-            UnsupportedFileError: a newer version wrote it.
+            CorruptFileError: the file is not a journal, or its header is damaged.
+            FileNotFoundError: there is no journal at `path`.
+            IsADirectoryError: `path` is a folder.
+            UnsupportedFileError: a newer version wrote the file.
         """
         self.path = Path(path)
         with open_journal(self.path) as file:
-            self._walk = Walk(self.path, file)
+            self._scanner = BlockScanner(self.path, file)
             self._file = _identity(os.fstat(file.fileno()))
-        self.meta: dict[str, Any] = self._walk.meta
-        self._size = self._walk.end
-        # Length and time of the file when all that was new had been read.
+        self.meta: dict[str, Any] = self._scanner.meta
+        self._size = self._scanner.end
+        # Size and mtime of the file when it had been read to its end: while they stay
+        # the same, `poll` costs one fstat.
         self._seen: tuple[int, int] | None = None
-        self._last: dict[str, int] = {}
-        self._lost: list[Lost] = []
+        self._last_steps: dict[str, int] = {}
+        self._lost: list[LostRange] = []
 
     @property
     def offset(self) -> int:
-        """How many bytes of the file have been read and understood."""
-        return self._walk.end
+        """How many bytes of the file have been decoded."""
+        return self._scanner.end
 
     @property
     def size_bytes(self) -> int:
-        """How long the file was at the last call of `more`."""
+        """The length of the file at the last call of `poll`."""
         return self._size
 
     @property
     def closed(self) -> bool:
-        """Whether the writer has closed the journal, as far as it was read."""
-        return self._walk.closed
+        """Whether the last block that was read says that the writer closed the file."""
+        return self._scanner.closed
 
     @property
-    def lost(self) -> tuple[Lost, ...]:
-        """All that was lost so far; also among the changes."""
+    def lost(self) -> tuple[LostRange, ...]:
+        """All lost ranges so far; `poll` also returns them among the changes."""
         return tuple(self._lost)
 
-    def more(self, most_bytes: int = WINDOW_BYTES) -> list[Change]:
-        """What was appended since the last call, in the order of the file.
+    def poll(self, max_bytes: int = WINDOW_BYTES) -> list[Change]:
+        """Return the changes since the last call, in the order of the file.
 
         Args:
-            most_bytes: of the file, to read in this call; more only for a single
-                block that is larger. Call again while `offset` is below `size_bytes`
-                and something comes.
+            max_bytes: the bytes of the file to read in this call; more only for a
+                single block that is larger. Call again while `offset` is below
+                `size_bytes` and changes come.
 
         Raises:
-            CorruptFileError: another file stands there now, or this one became shorter
-                than what was read: follow it anew.
-            ValueError: `most_bytes` is below 1.
+            CorruptFileError: the file was replaced, or became shorter than the part
+                that was read: make a new `Follower`.
+            ValueError: `max_bytes` is below 1.
         """
-        if most_bytes < 1:
-            raise ValueError(f"most_bytes must be >= 1, got {most_bytes}.")
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be >= 1, got {max_bytes}.")
         with open_journal(self.path) as file:
-            about = os.fstat(file.fileno())
-            self._size = about.st_size
-            if _identity(about) != self._file or self._size < self._walk.end:
+            status = os.fstat(file.fileno())
+            self._size = status.st_size
+            if _identity(status) != self._file or self._size < self._scanner.end:
                 raise CorruptFileError(
                     f"{self.path} is another file than before: make a new Follower."
                 )
-            now = self._size, about.st_mtime_ns
+            now = self._size, status.st_mtime_ns
             if now == self._seen:
                 return []
-            found = self._walk.more(file, self._size, window_bytes=most_bytes)
-            if not found or self._walk.end == self._size:
+            found = self._scanner.scan(file, self._size, window_bytes=max_bytes)
+            if not found or self._scanner.end == self._size:
                 self._seen = now
-        return [change for item in found for change in self._changes(item)]
+        return [change for item in found for change in self._to_changes(item)]
 
-    def _changes(self, item: Block | Lost) -> list[Change]:
-        if isinstance(item, Lost):
+    def _to_changes(self, item: Block | LostRange) -> list[Change]:
+        if isinstance(item, LostRange):
             self._lost.append(item)
             return [item]
         if item.kind == "rewind":
@@ -136,22 +138,23 @@ class Follower:
             step = item.head["step"]
             return [
                 change
-                for stream in self._last
-                for change in self._rewound(stream, others.get(stream, step))
+                for stream in self._last_steps
+                for change in self._rewind(stream, others.get(stream, step))
             ]
         if item.kind != "records":
             return []
-        # A stream's steps rise: if these do not, damage has eaten the rewind.
-        changes = self._rewound(item.stream, int(item.steps[0]) - 1)
-        self._last[item.stream] = int(item.steps[-1])
+        # The steps of a stream increase. If these do not, the rewind before them was
+        # lost to damage.
+        changes = self._rewind(item.stream, int(item.steps[0]) - 1)
+        self._last_steps[item.stream] = int(item.steps[-1])
         return [*changes, Appended(item.stream, item.steps, item.columns)]
 
-    def _rewound(self, stream: str, step: int) -> list[Change]:
-        if stream not in self._last or self._last[stream] <= step:
+    def _rewind(self, stream: str, step: int) -> list[Change]:
+        if stream not in self._last_steps or self._last_steps[stream] <= step:
             return []
-        self._last[stream] = step
+        self._last_steps[stream] = step
         return [Rewound(stream, step)]
 
 
-def _identity(about: os.stat_result) -> tuple[int, int]:
-    return about.st_dev, about.st_ino
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

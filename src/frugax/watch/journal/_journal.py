@@ -1,4 +1,4 @@
-"""Writing a journal: records of a run, appended in blocks that survive a crash."""
+"""Write the records of a run to a journal, in blocks that survive a crash."""
 
 import contextlib
 import io
@@ -12,28 +12,29 @@ from typing import Any
 from frugax import fileio
 from frugax.errors import OutputError
 
-from ._blocks import Block, encode_mark
-from ._header import encode_header
-from ._stream import Stream, record_bytes
-from ._values import as_step, as_steps, check_name, check_names
-from ._walk import Lost, Walk, open_journal
+from ._open_block import OpenBlock, record_bytes
+from ._scanner import BlockScanner, LostRange, open_journal
+from ._validation import as_step, as_steps, check_name, check_names
+from .blocks import Block, encode_mark
+from .framing import encode_header
 
-MOST_STREAMS = 1000
+# Each stream costs an open block in memory and a name in the closing mark.
+MAX_STREAMS = 1000
 
 
 class Journal:
     """An append-only file of records, in streams.
 
-    Made by `Journal.create` or `Journal.append_to`; closed by `close` or a `with`
-    block. The stream "" is that of the training steps: numbers, one record per step.
-    Others may hold arrays too. Records are gathered in memory and written 64 of a
-    stream at a time, fewer if they are large. A block that was written survives the
-    death of the process, `kill -9` included; one that was flushed survives the death
-    of the machine. Only one writer has it open at a time; readers do not matter.
+    Open one with `Journal.create` or `Journal.append_to`; close it with `close` or a
+    `with` block. The stream "" holds the training steps: numbers, one record per step.
+    Other streams may hold arrays too. Records are buffered in memory and written in
+    blocks of 64 of a stream, fewer if they are large. A written block survives the
+    death of the process, `kill -9` included; a flushed block survives the death of the
+    machine. One writer may have the file open at a time, and any number of readers.
 
     Attributes:
-        meta: what `create` was given.
-        lost: what `append_to` found damaged; empty otherwise.
+        meta: the `meta` of `create`.
+        lost: the damage that `append_to` found; empty otherwise.
     """
 
     def __init__(
@@ -41,11 +42,11 @@ class Journal:
         path: Path,
         file: io.FileIO,
         meta: dict[str, Any],
-        lost: tuple[Lost, ...],
+        lost: tuple[LostRange, ...],
         *,
         salt: int,
         written: int,
-        streams: Mapping[str, Stream],
+        streams: Mapping[str, OpenBlock],
     ) -> None:
         """Use `create` or `append_to`."""
         self.meta = meta
@@ -56,24 +57,24 @@ class Journal:
         self._salt = salt
         self._written = written
         self._streams = dict(streams)
-        self._stream("")
+        self._open_block("")
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], meta: dict[str, Any]) -> "Journal":
         """Start a new journal.
 
         Args:
-            path: where; its folder is made if need be.
-            meta: what the records belong to; anything that JSON can hold.
+            path: the file; missing folders are created.
+            meta: a description of the run; anything that JSON can represent.
 
         Raises:
-            OutputError: something stands there already, or cannot be written.
-            TypeError: `meta` is no dict, or holds what JSON cannot.
+            OutputError: `path` exists already, or cannot be written.
+            TypeError: `meta` is not a dict, or JSON cannot represent it.
             ValueError: `meta` is longer than 16 MiB.
         """
         target = Path(path)
         salt = secrets.randbits(32)
-        header = _header_of(meta, salt)
+        header = _encode_meta(meta, salt)
         if target.exists():
             raise OutputError(
                 f"cannot write {target}: it exists; go on with it by "
@@ -85,146 +86,149 @@ class Journal:
 
     @classmethod
     def append_to(cls, path: str | os.PathLike[str]) -> "Journal":
-        """Go on with a journal, also after a crash.
+        """Continue a journal, even after a crash.
 
-        An unfinished or damaged end is cut off. What is lost is declared in `.lost`,
-        and in the file itself, so that `read` declares it from now on.
+        An unfinished or damaged end is cut off. The loss is declared in `.lost` and in
+        the file itself, so that `read` declares it from now on.
 
         Raises:
-            CorruptFileError: this is no journal or its header is damaged.
-            FileNotFoundError: there is no journal.
-            IsADirectoryError: a folder stands there.
-            OutputError: it cannot be written, or another writer has it open.
-            UnsupportedFileError: a newer version wrote it.
+            CorruptFileError: the file is not a journal, or its header is damaged.
+            FileNotFoundError: there is no journal at `path`.
+            IsADirectoryError: `path` is a folder.
+            OutputError: the file cannot be written, or another writer has it open.
+            UnsupportedFileError: a newer version wrote the file.
         """
         target = Path(path)
-        streams: dict[str, Stream] = {}
-        lost: list[Lost] = []
+        streams: dict[str, OpenBlock] = {}
+        lost: list[LostRange] = []
         with open_journal(target) as reader, contextlib.ExitStack() as opened:
-            # Locked before it is read: what another adds meanwhile would be cut off.
+            # Locked before it is read: blocks that another writer appends meanwhile
+            # would look like an unfinished end, and be cut off.
             file = opened.enter_context(_open_locked(target))
             size = os.fstat(reader.fileno()).st_size
-            walk = Walk(target, reader)
-            while found := walk.more(reader, size):
+            scanner = BlockScanner(target, reader)
+            while found := scanner.scan(reader, size):
                 for item in found:
-                    if isinstance(item, Lost):
+                    if isinstance(item, LostRange):
                         lost.append(item)
                     else:
-                        _follow(streams, item)
-            if rest := walk.rest(reader, size):
-                lost.append(rest)
-            tail = file.seek(0, os.SEEK_END) - walk.end
+                        _advance(streams, item)
+            if damage := scanner.check_tail(reader, size):
+                lost.append(damage)
+            tail = file.seek(0, os.SEEK_END) - scanner.end
             if tail:
                 try:
-                    file.truncate(walk.end)
+                    file.truncate(scanner.end)
                 except OSError as e:
                     raise OutputError(fileio.write_error_reason(target, e)) from e
-            opened.pop_all()  # nothing failed: it stays open
-        for name, count in walk.counts.items():
-            streams.setdefault(name, Stream(name)).before = count
-        made = cls(
+            opened.pop_all()  # nothing failed: the file stays open
+        for name, count in scanner.counts.items():
+            streams.setdefault(name, OpenBlock(name)).before = count
+        journal = cls(
             target,
             file,
-            walk.meta,
+            scanner.meta,
             tuple(lost),
-            salt=walk.salt,
-            written=walk.written,
+            salt=scanner.salt,
+            written=scanner.written,
             streams=streams,
         )
         if tail:
-            made._mark({"kind": "dropped", "first": walk.written, "bytes": tail})
-            made._sync()
-        return made
+            journal._write_mark({"kind": "dropped", "first": scanner.written, "bytes": tail})
+            journal._sync()
+        return journal
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Whether the journal is closed."""
         return self._file.closed
 
     @property
     def last_step(self) -> int | None:
-        """The step that the next record must be behind; None before the first."""
+        """The last training step, which the next must exceed; None before the first."""
         return self._streams[""].last_step
 
     def last_step_of(self, stream: str) -> int | None:
-        """The same for any stream; None also for one that is not there."""
-        found = self._streams.get(stream)
-        return None if found is None else found.last_step
+        """The last step of any stream; None if it has no record."""
+        if stream not in self._streams:
+            return None
+        return self._streams[stream].last_step
 
     def write(self, step: int, values: Mapping[str, Any], stream: str = "") -> None:
-        """Add a record. When 64 have gathered, the next call writes them first.
+        """Append a record to the open block, after writing that block if it is full.
 
         Args:
-            step: the training step, or what else this stream counts; higher than that
-                of the record before.
-            values: numbers or arrays of shape `()` by name. Whole numbers and truth
-                values are kept as int64, float16 and bfloat16 as float32, float32
-                and float64 as they are. Names may differ from record to record. With a
-                named stream also arrays, which keep dtype and shape; both must be
-                the same in all records of the stream. They are copied.
-            stream: what the record belongs to; a new name begins a new stream.
+            step: the training step, or whatever else the stream counts; above the step
+                of the previous record.
+            values: numbers or arrays of shape `()` by name. Integers and booleans are
+                kept as int64, float16 and bfloat16 as float32, float32 and float64 as
+                they are. Names may differ from record to record. A named stream also
+                takes arrays, which keep their dtype and shape; both must be the same
+                in all records of the stream. Arrays are copied.
+            stream: the stream; a new name begins a new stream.
 
         Raises:
-            OutputError: the gathered records cannot be written. They stay in memory,
+            OutputError: the open block cannot be written. Its records stay in memory,
                 this one is not taken, and the next call tries again.
-            TypeError: a value is no real number and no array of numbers, or the step no
-                whole one.
-            ValueError: a step that is not higher, a whole number beyond int64, an array
-                of another shape or over 1 GiB, a name that is empty or too long, over
-                1000 of them or of streams, or the journal is closed.
+            TypeError: a value is not a real number or an array of numbers, or the step
+                is not an integer.
+            ValueError: the step is not above the last one; an integer is beyond int64;
+                an array has another shape or over 1 GiB; a name is empty or too long;
+                there are over 1000 names or streams; or the journal is closed.
         """
         self._refuse_closed()
-        to = self._stream(stream)
-        step = as_step(step, after=to.last_step)
+        block = self._open_block(stream)
+        step = as_step(step, after=block.last_step)
         check_names(values)
-        row = to.checked(values)
+        row = block.convert(values)
         size = record_bytes(row)
-        # Before the record is taken: if this raises, the caller still has it.
-        if not to.room(size):
-            self._write_block(to)
-        to.add(step, row, size)
+        # Written before the record is taken: if this raises, the caller still has it.
+        if not block.room_for(size):
+            self._write_block(block)
+        block.add(step, row, size)
 
     def write_many(
         self, steps: Any, columns: Mapping[str, Any], stream: str = ""
     ) -> None:
-        """Add many records at once; full blocks are written at once, without a copy.
+        """Append many records at once; full blocks are written without a copy.
 
         Args:
-            steps: `(n,)` whole numbers, rising.
+            steps: `(n,)` integers, strictly increasing.
             columns: by name, `(n,)` numbers or `(n, ...)` arrays; every record has all.
             stream: as for `write`.
 
         Raises:
             OutputError: a block cannot be written. The records up to
                 `last_step_of(stream)` are taken, the others are not.
-            TypeError: as for `write`; nothing is taken.
-            ValueError: as for `write`, or a column is not as long as `steps`; nothing
+            TypeError: as for `write`; no record is taken.
+            ValueError: as for `write`, or a column is not as long as `steps`; no record
                 is taken.
         """
         self._refuse_closed()
-        to = self._stream(stream)
-        steps = as_steps(steps, after=to.last_step)
+        block = self._open_block(stream)
+        steps = as_steps(steps, after=block.last_step)
         check_names(columns)
-        checked = to.checked_many(columns, len(steps))
-        size = record_bytes(checked, axes=1)
+        converted = block.convert_columns(columns, len(steps))
+        size = record_bytes(converted, axes=1)
         at = 0
         try:
             while at < len(steps):
-                if not (room := to.room(size)):
-                    self._write_block(to)
+                if not (room := block.room_for(size)):
+                    self._write_block(block)
                     continue
-                piece = slice(at, at + room)
-                held = {name: column[piece] for name, column in checked.items()}
-                to.extend(steps[piece], held, size)
+                part = slice(at, at + room)
+                values = {name: column[part] for name, column in converted.items()}
+                block.extend(steps[part], values, size)
                 at += room
         finally:
-            to.own()
+            # Records that stay in memory must not change with the caller's arrays.
+            block.copy_borrowed()
 
     def flush(self) -> None:
-        """Write what is in memory and wait until the disk has it.
+        """Write all records in memory and wait until the disk has them.
 
         Raises:
-            OutputError: it cannot be written; what is in memory stays there.
+            OutputError: a block cannot be written; its records stay in memory.
             ValueError: the journal is closed.
         """
         self._refuse_closed()
@@ -232,61 +236,62 @@ class Journal:
         self._sync()
 
     def rewind(self, step: int, *, others: Mapping[str, int] | None = None) -> None:
-        """Make the records after `step` void, in all streams, as if not written.
+        """Make the records after `step` void in all streams, as if never written.
 
-        For a run that goes on from a checkpoint made at `step`. Nothing is erased: a
-        mark is appended, which `read` obeys.
+        For a run that continues from a checkpoint made at `step`. Nothing is erased: a
+        mark is appended, which readers obey.
 
         Args:
-            step: the training step of the checkpoint; >= 0. Above the last record
-                there is nothing to do.
+            step: the training step of the checkpoint, >= 0. At or above the last record
+                the call has no effect.
             others: for streams that count something else, such as episodes, their
                 own last step at the checkpoint.
 
         Raises:
             OutputError: the mark cannot be written.
-            TypeError: a step is no whole number.
-            ValueError: the journal is closed, a stream's name is none, or the step is
-                negative.
+            TypeError: a step is not an integer.
+            ValueError: the journal is closed, a stream has an invalid name, or the
+                step is negative.
         """
         self._refuse_closed()
         step = as_step(step)
         if step < 0:
             raise ValueError(f"rewind needs a step >= 0, got {step}.")
-        given = {name: as_step(own) for name, own in (others or {}).items()}
-        for name in given:
-            check_name(name, "a stream", shortest=0)
-        after = {name: given.get(name, step) for name in self._streams}
+        own_steps = {name: as_step(own) for name, own in (others or {}).items()}
+        for name in own_steps:
+            check_name(name, "a stream", min_length=0)
+        after = {name: own_steps.get(name, step) for name in self._streams}
         if not any(
-            stream.last_step is not None and stream.last_step > after[name]
-            for name, stream in self._streams.items()
+            block.last_step is not None and block.last_step > after[name]
+            for name, block in self._streams.items()
         ):
             return
-        for name, stream in self._streams.items():
-            stream.cut(after[name])
+        for name, block in self._streams.items():
+            block.cut(after[name])
         self._write_blocks()
-        mark = {"kind": "rewind", "first": self._written, "step": step}
-        self._mark(mark | ({"others": given} if given else {}))
+        mark: dict[str, Any] = {"kind": "rewind", "first": self._written, "step": step}
+        if own_steps:
+            mark["others"] = own_steps
+        self._write_mark(mark)
         self._sync()
 
     def close(self) -> None:
-        """Flush, mark the journal as complete, and close. Twice is harmless.
+        """Flush, mark the journal as complete, and close it; idempotent.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: a block cannot be written.
         """
-        if not self._file.closed:
-            try:
-                self._write_blocks()
-                counts = {
-                    name: s.before for name, s in self._streams.items() if s.before
-                }
-                mark = {"kind": "closed", "first": self._written, "streams": counts}
-                self._mark(mark)
-                self._sync()
-            finally:
-                fileio.unlock(self._file)
-                self._file.close()
+        if self._file.closed:
+            return
+        try:
+            self._write_blocks()
+            counts = {name: b.before for name, b in self._streams.items() if b.before}
+            mark = {"kind": "closed", "first": self._written, "streams": counts}
+            self._write_mark(mark)
+            self._sync()
+        finally:
+            fileio.unlock(self._file)
+            self._file.close()
 
     def __enter__(self) -> "Journal":
         return self
@@ -306,43 +311,40 @@ class Journal:
                 "Journal.append_to."
             )
 
-    def _stream(self, name: str) -> Stream:
-        found = self._streams.get(name)
-        if found is None:
-            check_name(name, "a stream", shortest=0)
-            if len(self._streams) >= MOST_STREAMS:
+    def _open_block(self, stream: str) -> OpenBlock:
+        block = self._streams.get(stream)
+        if block is None:
+            check_name(stream, "a stream", min_length=0)
+            if len(self._streams) >= MAX_STREAMS:
                 raise ValueError(
-                    f"a journal holds at most {MOST_STREAMS} streams: {name!r} is one "
+                    f"a journal holds at most {MAX_STREAMS} streams: {stream!r} is one "
                     "more. Use one stream, and its steps or a column to tell apart."
                 )
-            found = self._streams[name] = Stream(name)
-        return found
+            block = self._streams[stream] = OpenBlock(stream)
+        return block
 
     def _write_blocks(self) -> None:
-        for stream in self._streams.values():
-            self._write_block(stream)
+        for block in self._streams.values():
+            self._write_block(block)
 
-    def _write_block(self, stream: Stream) -> None:
-        if stream.open:
-            self._append(stream.block(self._written, salt=self._salt))
-            self._written += stream.open
-            stream.written()
+    def _write_block(self, block: OpenBlock) -> None:
+        if len(block):
+            self._append(block.encode(self._written, salt=self._salt))
+            self._written += len(block)
+            block.reset()
 
-    def _mark(self, head: dict[str, Any]) -> None:
+    def _write_mark(self, head: dict[str, Any]) -> None:
         self._append(encode_mark(head, salt=self._salt))
 
     def _append(self, data: bytes) -> None:
-        """Write at the end, whole or not at all.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
         rest = memoryview(data)
         try:
             while rest:
+                # A raw write may take fewer bytes, as on a disk that is nearly full.
                 rest = rest[self._file.write(rest) :]
         except OSError as e:
-            # Best effort: what stays is a damaged end, which `read` declares.
+            # Best effort: if this fails too, the file has a damaged end, which readers
+            # declare.
             try:
                 self._file.truncate(self._end)
                 self._file.seek(self._end)
@@ -358,12 +360,7 @@ class Journal:
             raise OutputError(fileio.write_error_reason(self._path, e)) from e
 
 
-def _header_of(meta: object, salt: int) -> bytes:
-    """The header.
-
-    Raises:
-        TypeError: `meta` is no dict, or holds what JSON cannot.
-    """
+def _encode_meta(meta: object, salt: int) -> bytes:
     if not isinstance(meta, dict):
         raise TypeError(
             f"meta must be a dict, such as {{'seed': 0}}, got {meta!r:.99}."
@@ -371,19 +368,16 @@ def _header_of(meta: object, salt: int) -> bytes:
     try:
         return encode_header(meta, salt=salt)
     except TypeError as e:
-        raise TypeError(f"meta must be what JSON can hold: {e}.") from e
-
-
-def _open(path: Path) -> io.FileIO:
-    try:
-        # Unbuffered: when write() returns, the system has the bytes, not we.
-        return open(path, "r+b", buffering=0)
-    except OSError as e:
-        raise OutputError(fileio.write_error_reason(path, e)) from e
+        raise TypeError(f"meta must hold only values that JSON can represent: {e}.") from e
 
 
 def _open_locked(path: Path) -> io.FileIO:
-    file = _open(path)
+    try:
+        # Unbuffered: when write() returns, the kernel has the bytes, so that they
+        # survive the death of this process.
+        file = open(path, "r+b", buffering=0)
+    except OSError as e:
+        raise OutputError(fileio.write_error_reason(path, e)) from e
     try:
         fileio.lock(file, path)
     except OutputError:
@@ -392,12 +386,12 @@ def _open_locked(path: Path) -> io.FileIO:
     return file
 
 
-def _follow(streams: dict[str, Stream], block: Block) -> None:
-    """What a written block says about where each stream has come to."""
+def _advance(streams: dict[str, OpenBlock], block: Block) -> None:
+    """Replay a block that is in the file, to learn the state of each stream."""
     if block.kind == "records":
-        stream = streams.setdefault(block.stream, Stream(block.stream))
+        stream = streams.setdefault(block.stream, OpenBlock(block.stream))
         stream.last_step = int(block.steps[-1])
-        stream.learn(block.columns)
+        stream.learn_kinds(block.columns)
     elif block.kind == "rewind":
         others = block.head.get("others", {})
         for stream in streams.values():

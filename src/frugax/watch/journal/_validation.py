@@ -1,4 +1,4 @@
-"""What a record may hold: steps, names, numbers and arrays, checked before it is taken.
+"""Validate the contents of a record (steps, names, numbers, arrays) before it is taken.
 
 Numbers are widened to int64, float32 or float64, exactly; arrays keep their dtype.
 """
@@ -8,21 +8,24 @@ import operator
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from jaxtyping import Int64, Shaped
 
-from ._dtypes import DTYPES, code_of
+from .packing import DTYPES, code_of
 
-MOST_COLUMNS = 1000
-LONGEST_NAME = 100
-MOST_AXES = 32
-MOST_RECORD_BYTES = 2**30
+# The limits keep a block's head below 1 MiB and a forged file's allocations below
+# 1 GiB. 32 axes are the most that NumPy 1 could read.
+MAX_COLUMNS = 1000
+MAX_NAME_LENGTH = 100
+MAX_AXES = 32
+MAX_RECORD_BYTES = 2**30
 
 
 def as_step(step: object, *, after: int | None = None) -> int:
-    """The number of a step, as a record carries it.
+    """Return the number of a step as a Python int.
 
     Raises:
-        TypeError: it is no whole number.
-        ValueError: it is beyond int64, or not above `after`.
+        TypeError: `step` is not an integer.
+        ValueError: `step` does not fit in int64, or is not above `after`.
     """
     try:
         number = operator.index(step)  # pyright: ignore[reportArgumentType]
@@ -37,12 +40,13 @@ def as_step(step: object, *, after: int | None = None) -> int:
     return number
 
 
-def as_steps(steps: object, *, after: int | None = None) -> np.ndarray:
-    """Many steps at once, `(n,)` int64, rising.
+def as_steps(steps: object, *, after: int | None = None) -> Int64[np.ndarray, " n"]:
+    """Convert the steps of several records.
 
     Raises:
-        TypeError: they are no whole numbers.
-        ValueError: they are no list, do not rise, or the first is not above `after`.
+        TypeError: the steps are not integers.
+        ValueError: the steps are not one-dimensional or not strictly increasing, or
+            the first is not above `after`.
     """
     array = np.asarray(steps)
     if array.ndim != 1:
@@ -64,11 +68,11 @@ def as_steps(steps: object, *, after: int | None = None) -> np.ndarray:
 
 
 def as_number(name: str, value: object) -> np.number:
-    """The value as int64, float32 or float64.
+    """Convert a value to int64, float32 or float64.
 
     Raises:
-        TypeError: it is no real number.
-        ValueError: it is beyond int64.
+        TypeError: `value` is not a real number.
+        ValueError: `value` does not fit in int64.
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(
@@ -82,64 +86,77 @@ def as_number(name: str, value: object) -> np.number:
     return as_numbers(name, array).reshape(1)[0]
 
 
-def as_numbers(name: str, array: np.ndarray) -> np.ndarray:
-    """Real numbers as int64, float32 or float64, in an array of their own.
+def as_numbers(
+    name: str, array: Shaped[np.ndarray, "..."]
+) -> Shaped[np.ndarray, "..."]:
+    """Convert real numbers to int64, float32 or float64, in a new array.
 
     Raises:
-        TypeError: they are no real numbers.
-        ValueError: one is beyond int64.
+        TypeError: the values are not real numbers.
+        ValueError: a value does not fit in int64.
     """
     if not is_real(array.dtype):
         raise TypeError(f"{name!r} must be real numbers, got {array.dtype}.")
-    kind, width = array.dtype.kind, array.dtype.itemsize
+    kind = array.dtype.kind
     if kind in "biu":
         if kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise ValueError(f"{name!r} must fit in int64, got {array.max()}.")
         return array.astype(np.int64)
-    return array.astype(np.float64 if width == 8 else np.float32)
+    if array.dtype.itemsize == 8:
+        return array.astype(np.float64)
+    return array.astype(np.float32)
 
 
-def as_array(name: str, value: object) -> np.ndarray:
-    """A copy of an array, in C order and little-endian.
+def as_array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
+    """Copy an array, in C order and little-endian.
 
     Raises:
         TypeError: no file can hold its dtype.
         ValueError: one record of it is too large.
     """
     array = np.asarray(value)
-    code = code_of(array.dtype)
-    if code is None:
-        raise TypeError(
-            f"{name!r} must hold numbers or truth values, got {array.dtype}."
-        )
+    dtype = DTYPES[check_dtype(name, array.dtype)]
     check_size(name, array.shape, array.dtype.itemsize)
-    return np.array(array, DTYPES[code], order="C")
+    return np.array(array, dtype, order="C")
+
+
+def check_dtype(name: str, dtype: np.dtype) -> str:
+    """Return the name of a dtype in a file.
+
+    Raises:
+        TypeError: no file can hold the dtype.
+    """
+    code = code_of(dtype)
+    if code is None:
+        raise TypeError(f"{name!r} must hold numbers or truth values, got {dtype}.")
+    return code
 
 
 def check_size(name: str, shape: Sequence[int], itemsize: int) -> None:
-    """Refuse an array that no block can hold.
+    """Refuse an array that is too large for a block.
 
     Raises:
-        ValueError: it is larger than 1 GiB, or has more than 32 axes.
+        ValueError: the array is larger than 1 GiB, or has more than 32 axes.
     """
     size = math.prod(shape) * itemsize
-    if size > MOST_RECORD_BYTES or not fits_array(shape):
+    if size > MAX_RECORD_BYTES or not fits_array(shape):
         raise ValueError(
             f"{name!r} of shape {tuple(shape)} takes {size:,} bytes a record; at most "
-            f"{MOST_RECORD_BYTES:,}, on {MOST_AXES} axes, are taken. Record a part."
+            f"{MAX_RECORD_BYTES:,}, on {MAX_AXES} axes, are taken. Record a part."
         )
 
 
 def fits_array(shape: Sequence[int]) -> bool:
-    """Whether NumPy can make an array of it, also one that is empty."""
+    """Whether NumPy can allocate an array of this shape, even an empty one."""
+    # NumPy refuses (2**40, 2**40, 0) although it has no elements.
     sides = math.prod(side or 1 for side in shape)
-    return sides <= MOST_RECORD_BYTES and len(shape) <= MOST_AXES
+    return sides <= MAX_RECORD_BYTES and len(shape) <= MAX_AXES
 
 
 def is_real(dtype: np.dtype) -> bool:
-    """Whether `as_number` takes what has this dtype.
+    """Whether `as_number` accepts values of this dtype.
 
-    ml_dtypes' bfloat16 and float8 kinds are widened exactly, as float16 is.
+    bfloat16 and the float8 dtypes of ml_dtypes are widened exactly, as float16 is.
     """
     return (
         dtype.kind in "biu"
@@ -149,31 +166,32 @@ def is_real(dtype: np.dtype) -> bool:
 
 
 def check_names(names: Collection[object]) -> None:
-    """Refuse what a block's head cannot hold.
+    """Refuse names that do not fit in the head of a block.
 
     Raises:
-        ValueError: there are too many, or one is no text, empty or too long.
+        ValueError: there are too many names, or one is not text, empty or too long.
     """
-    if len(names) > MOST_COLUMNS:
+    if len(names) > MAX_COLUMNS:
         raise ValueError(
-            f"a record holds at most {MOST_COLUMNS} values, got {len(names)}."
+            f"a record holds at most {MAX_COLUMNS} values, got {len(names)}."
         )
     for name in names:
         check_name(name, "a name")
 
 
-def check_name(name: object, what: str, *, shortest: int = 1) -> None:
-    """Refuse a name that is no text, too short or too long.
+def check_name(name: object, what: str, *, min_length: int = 1) -> None:
+    """Refuse a name that is not text, too short or too long.
 
     Raises:
-        ValueError: it is.
+        ValueError: the name breaks one of these rules.
     """
-    if not isinstance(name, str) or not shortest <= len(name) <= LONGEST_NAME:
+    if not isinstance(name, str) or not min_length <= len(name) <= MAX_NAME_LENGTH:
         raise ValueError(
-            f"{what} must be text of {shortest} to {LONGEST_NAME} characters, got "
+            f"{what} must be text of {min_length} to {MAX_NAME_LENGTH} characters, got "
             f"{name!r:.99}."
         )
     try:
         name.encode()
     except UnicodeEncodeError as e:
-        raise ValueError(f"{what}, {name!r}, is no Unicode text.") from e
+        # Such as a lone surrogate, which UTF-8 cannot represent.
+        raise ValueError(f"{what}, {name!r}, is not valid Unicode text.") from e

@@ -1,0 +1,168 @@
+"""Scan the blocks of a journal from its start, or from the end of the last scan."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from frugax.errors import CorruptFileError, UnsupportedFileError
+
+from .blocks import MARK, Block, decode_block
+from .framing import MAGIC, MAX_META_BYTES, decode_header
+
+# The bytes to look at in one go; more only where a block or a damage is larger.
+WINDOW_BYTES = 64 * 2**20
+# Nearly all headers are shorter than this; of the others the rest is read too.
+_FIRST_BYTES = 2**16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LostRange:
+    """A range of a journal that could not be read.
+
+    Attributes:
+        offset: the offset of its first byte in the file.
+        size_bytes: its length, or its length before `Journal.append_to` cut it off.
+        records: how many records it held, by the count in the next intact block; None
+            at the end of a file, where no block follows. A block holds at most 64.
+        reason: the first error in it.
+    """
+
+    offset: int
+    size_bytes: int
+    records: int | None
+    reason: str
+
+
+class BlockScanner:
+    """Finds the intact blocks of a journal and counts the records between them.
+
+    Attributes:
+        meta: the `meta` of `Journal.create`.
+        salt: the number from which the checksums of this file start.
+        end: the offset after the last intact block.
+        written: how many records were ever written before `end`.
+        counts: the same for each stream.
+        missing: how many records of each stream are known to be lost.
+        closed: whether the last block says that the writer closed the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], file: BinaryIO) -> None:
+        """Read the header.
+
+        Raises:
+            CorruptFileError: the file is not a journal, or its header is damaged.
+            UnsupportedFileError: a newer version wrote the file.
+        """
+        data = file.read(_FIRST_BYTES)
+        if data.startswith(MAGIC) and len(data) == _FIRST_BYTES:
+            data += file.read(MAX_META_BYTES)
+        try:
+            header, self.end = decode_header(data)
+        except (CorruptFileError, UnsupportedFileError) as e:
+            raise type(e)(f"{os.fspath(path)}: {e.args[0]}") from e
+        self.meta = header["meta"]
+        self.salt = header["salt"]
+        self.written = 0
+        self.counts: dict[str, int] = {}
+        self.missing: dict[str, int] = {}
+        self.closed = False
+
+    def scan(
+        self, file: BinaryIO, size: int, *, window_bytes: int = WINDOW_BYTES
+    ) -> list[Block | LostRange]:
+        """Scan one window up to its last intact block; empty at the end of the file.
+
+        Bytes after that block are not judged: they may be a block that is just being
+        written.
+
+        Args:
+            file: the journal, open for reading.
+            size: its length.
+            window_bytes: how much to read.
+        """
+        while True:
+            file.seek(self.end)
+            data = file.read(max(0, min(window_bytes, size - self.end)))
+            if (found := self._scan_window(data)) or self.end + len(data) >= size:
+                return found
+            if len(data) < window_bytes:  # the file was cut while it was read
+                return found
+            # The window ended inside a large block or a large damage.
+            window_bytes *= 2
+
+    def check_tail(self, file: BinaryIO, size: int) -> LostRange | None:
+        """Return the bytes after the last intact block, if there are any."""
+        if size <= self.end:
+            return None
+        file.seek(self.end)
+        try:
+            decode_block(file.read(size - self.end), 0, salt=self.salt)
+        except CorruptFileError as e:
+            return LostRange(self.end, size - self.end, None, str(e.args[0]))
+        return None
+
+    def _scan_window(self, data: bytes) -> list[Block | LostRange]:
+        found: list[Block | LostRange] = []
+        base, end, at, damage = self.end, 0, 0, ""
+        while at < len(data):
+            try:
+                block = decode_block(data, at, salt=self.salt)
+            except CorruptFileError as e:
+                # Resynchronise at the next mark. It may be chance, or lie inside an
+                # array; then decoding fails there too and the search goes on.
+                damage = damage or str(e.args[0])
+                at = data.find(MARK, at + 1)
+                if at < 0:
+                    break
+                continue
+            missing = block.head["first"] - self.written
+            if at > end or missing:
+                reason = damage or "records are missing"
+                records = missing if missing >= 0 else None
+                found.append(LostRange(base + end, at - end, records, reason))
+            if block.kind == "dropped":
+                cut_bytes = block.head["bytes"]
+                reason = "cut off after a crash"
+                found.append(LostRange(base + at, cut_bytes, None, reason))
+            found.append(block)
+            self._count_records(block)
+            end = at = block.end
+            damage = ""
+        self.end = base + end
+        return found
+
+    # Each block carries how many records came before it, in the file and in its
+    # stream. Lost records are therefore counted although nothing of them is left.
+    def _count_records(self, block: Block) -> None:
+        n = len(block.steps)
+        self.closed = block.kind == "closed"
+        self.written = block.head["first"] + n
+        declared: dict[str, int] = {}
+        if self.closed:
+            declared = block.head.get("streams", {})
+        elif n:
+            declared = {block.stream: block.head["before"]}
+        for stream, before in declared.items():
+            missing = before - self.counts.get(stream, 0)
+            if missing > 0:
+                self.missing[stream] = self.missing.get(stream, 0) + missing
+            self.counts[stream] = before + n
+
+
+def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a journal for reading, unbuffered since whole blocks are read.
+
+    Raises:
+        FileNotFoundError: there is no journal at `path`.
+        IsADirectoryError: `path` is a folder.
+    """
+    try:
+        return open(Path(path), "rb", buffering=0)
+    except FileNotFoundError as e:
+        raise FileNotFoundError(
+            e.errno, "there is no journal", os.fspath(path)
+        ) from None
+    except IsADirectoryError as e:
+        reason = "this is a folder; the journal of a run is RUN/journal"
+        raise IsADirectoryError(e.errno, reason, os.fspath(path)) from None
