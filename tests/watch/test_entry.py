@@ -126,12 +126,12 @@ def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
         "ValueError rewind needs a step >= 0, got -1",
         "ValueError path must be the report's file, but ",
         "ValueError kind must be one of summary, scalar, frame, got 'sound'",
-        f"ValueError {tmp_path}/o.xlsx ends in no format: use .npz, .zarr or .csv",
+        f"ValueError {tmp_path}/o.xlsx has no known suffix: use .npz, .zarr or .csv",
         "FileNotFoundError [Errno 2] there is no journal: ",
         "FileNotFoundError [Errno 2] there is no journal: ",
         "FileNotFoundError [Errno 2] there is no journal: ",
-        "IsADirectoryError [Errno 21] this is a folder; of a run's folder say RUN/jou",
-        "IsADirectoryError [Errno 21] this is a folder; of a run's folder say RUN/jou",
+        "IsADirectoryError [Errno 21] this is a folder; the journal of a run is RUN/jo",
+        "IsADirectoryError [Errno 21] this is a folder; the journal of a run is RUN/jo",
         "KeyError \"there is no stream 'x'; there are none",
     )
     assert len(lines) == len(wanted), (done.stdout, done.stderr)

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,6 @@ from forked import frugax
 from frugax import watch
 from frugax.errors import MissingExtraError, OutputError
 from frugax.watch.journal import export
-from frugax.watch.journal._export import Format
 
 GRIDS = np.arange(150 * 4).reshape(150, 2, 2).astype(np.int8)
 
@@ -85,7 +85,7 @@ def test_zarr_that_is_not_installed_is_named(journal, tmp_path, monkeypatch):
 
 
 def test_nothing_is_overwritten_unasked(journal, tmp_path):
-    formats: tuple[Format, ...] = ("npz", "csv")
+    formats: tuple[Literal["npz", "csv"], ...] = ("npz", "csv")
     for format in formats:
         name = f"a.{format}"
         (tmp_path / name).write_text("mine")
@@ -95,7 +95,7 @@ def test_nothing_is_overwritten_unasked(journal, tmp_path):
         export(journal, tmp_path / name, format, overwrite=True)
         assert (tmp_path / name).read_bytes() != b"mine"
     (tmp_path / "folder").mkdir()
-    folders: tuple[Format, ...] = ("npz", "zarr")
+    folders: tuple[Literal["npz", "zarr"], ...] = ("npz", "zarr")
     for format in folders:
         if format == "zarr":
             pytest.importorskip("zarr")

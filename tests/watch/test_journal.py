@@ -3,7 +3,9 @@
 import errno
 import resource
 import signal
+import struct
 import tracemalloc
+import zlib
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -20,7 +22,8 @@ from frugax.errors import (
     OutputError,
     UnsupportedFileError,
 )
-from frugax.watch.journal import _blocks, _frames, _header
+from frugax.watch.journal.blocks import MARK
+from frugax.watch.journal.framing import MAGIC, encode_frame, encode_header
 
 numbers = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -144,7 +147,7 @@ def test_a_lost_rewind_mark_does_not_bring_back_void_records(tmp_path):
     data[start + 20] ^= 1
     path.write_bytes(data)
     back = watch.read(path)
-    assert [(x.at, x.bytes) for x in back.lost] == [(start, end - start)]
+    assert [(x.offset, x.size_bytes) for x in back.lost] == [(start, end - start)]
     assert list(back.steps) == list(range(72))
     assert back["n"][-1] == -1
 
@@ -153,12 +156,12 @@ def test_damage_in_the_middle_costs_one_block_and_is_counted(tmp_path):
     path = tmp_path / "a"
     written(path)
     data = bytearray(path.read_bytes())
-    second = data.find(_blocks.MARK, data.find(_blocks.MARK) + 1)
+    second = data.find(MARK, data.find(MARK) + 1)
     data[second + 60] ^= 8
     path.write_bytes(data)
     back = watch.read(path)
     assert list(back.steps) == [*range(64), *range(128, 200)]
-    assert [(x.at, x.records) for x in back.lost] == [(second, 64)]
+    assert [(x.offset, x.records) for x in back.lost] == [(second, 64)]
     assert back.closed
     with pytest.raises(CorruptFileError, match=f"at byte {second}"):
         watch.read(path, strict=True)
@@ -176,11 +179,11 @@ def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):
         assert journal.meta == {"seed": 1}
         (lost,) = journal.lost
         assert lost.records is None
-        assert lost.bytes > 0
+        assert lost.size_bytes > 0
         journal.write(192, {"n": 192})
     back = watch.read(path)
     assert list(back.steps) == list(range(193))
-    assert [x.bytes for x in back.lost] == [lost.bytes]
+    assert [x.size_bytes for x in back.lost] == [lost.size_bytes]
 
 
 def test_going_on_with_a_sound_journal_loses_nothing(tmp_path):
@@ -255,16 +258,16 @@ def test_a_journal_is_never_overwritten(tmp_path):
 def test_other_files_and_newer_formats_are_told_apart(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"\x80\x04\x95 not a journal")
-    with pytest.raises(CorruptFileError, match="no journal"):
+    with pytest.raises(CorruptFileError, match="not a journal"):
         watch.read(path)
-    path.write_bytes(_header.MAGIC + _frames.encode_frame({"format": 2, "meta": {}}))
+    path.write_bytes(MAGIC + encode_frame({"format": 2, "meta": {}}))
     with pytest.raises(UnsupportedFileError, match="format 2"):
         watch.Journal.append_to(path)
 
 
 def block_claiming(head, body=b""):
-    crc = _blocks._CRC.pack(_blocks.zlib.crc32(body)) if body else b""
-    return _blocks.MARK + _frames.encode_frame(head) + crc + body
+    crc = struct.pack("<I", zlib.crc32(body)) if body else b""
+    return MARK + encode_frame(head) + crc + body
 
 
 def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
@@ -283,7 +286,7 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
         ({"kind": "dropped", "first": 0, "bytes": -1}, b""),
         ({"kind": "else", "first": 0}, b""),
     ]
-    header = _header.encode_header({})
+    header = encode_header({})
     for head, tail in wrong:
         path.write_bytes(header + block_claiming(head, tail))
         tracemalloc.start()
@@ -292,10 +295,10 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
         tracemalloc.stop()
         assert (len(back), len(back.lost)) == (0, 1), head
         assert peak_bytes < 2**22, head  # the bomb would take 2**28
-    packer = _frames.zlib.compressobj(9, _frames.zlib.DEFLATED, -15)
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     deep = packer.compress(b"[" * 100_000) + packer.flush()
-    frame = _frames._FRAME.pack(len(deep), _frames.zlib.crc32(deep)) + deep
-    path.write_bytes(header + _blocks.MARK + frame)
+    frame = struct.pack("<II", len(deep), zlib.crc32(deep)) + deep
+    path.write_bytes(header + MARK + frame)
     assert len(watch.read(path).lost) == 1
 
 
@@ -392,7 +395,8 @@ def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
     assert steps == ["step must be a whole number, got 7.5."] * 3
     assert watcher == plan
     assert plan == (
-        "budget must be an OverheadBudget, such as OverheadBudget(\"1%\"), got '1%'."
+        "budget must be of type OverheadBudget, such as OverheadBudget(\"1%\"), got "
+        "'1%'."
     )
 
 

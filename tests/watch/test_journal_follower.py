@@ -5,7 +5,7 @@ import pytest
 
 from frugax import watch
 from frugax.errors import CorruptFileError
-from frugax.watch.journal import Appended, Follower, Lost, Rewound, _walk
+from frugax.watch.journal import Appended, Follower, LostRange, Rewound
 
 
 def steps(changes, stream=""):
@@ -26,7 +26,7 @@ def journal(tmp_path):
 def test_each_record_comes_once_and_in_order(journal, tmp_path):
     follower = Follower(tmp_path / "a")
     assert follower.meta == {"seed": 3}
-    assert follower.more() == []
+    assert follower.poll() == []
     seen, grids = [], []
     for step in range(300):
         journal.write(step, {"loss": step / 2})
@@ -34,18 +34,18 @@ def test_each_record_comes_once_and_in_order(journal, tmp_path):
             journal.write(step, {"g": np.full((2, 2), step)}, stream="grid")
         if step % 7 == 0:
             journal.flush()
-        changes = follower.more()
+        changes = follower.poll()
         seen += steps(changes)
         for change in changes:
             if isinstance(change, Appended) and change.stream == "grid":
                 grids += list(change.columns["g"].values[:, 0, 0])
     assert not follower.closed
     journal.close()
-    seen += steps(follower.more())
+    seen += steps(follower.poll())
     assert seen == list(range(300))
     assert grids == list(range(0, 295, 3))
     assert follower.closed
-    assert follower.more() == []
+    assert follower.poll() == []
     assert follower.offset == follower.size_bytes == (tmp_path / "a").stat().st_size
 
 
@@ -53,9 +53,9 @@ def test_nothing_is_read_twice(journal, tmp_path, monkeypatch):
     journal.write_many(range(64_000), {"x": np.random.default_rng(0).random(64_000)})
     journal.flush()
     follower = Follower(tmp_path / "a")
-    assert len(steps(follower.more())) == 64_000
+    assert len(steps(follower.poll())) == 64_000
     read = []
-    opened = _walk.open_journal
+    opened = open
 
     class Counted:
         def __init__(self, file):
@@ -75,15 +75,13 @@ def test_nothing_is_read_twice(journal, tmp_path, monkeypatch):
             read.append(len(data))
             return data
 
-    monkeypatch.setattr(
-        "frugax.watch.journal._follower.open_journal", lambda p: Counted(opened(p))
-    )
-    assert follower.more() == []
+    monkeypatch.setattr("builtins.open", lambda *a, **k: Counted(opened(*a, **k)))
+    assert follower.poll() == []
     assert sum(read) == 0
     before = (tmp_path / "a").stat().st_size
     journal.write(64_000, {"x": 1.0})
     journal.flush()
-    assert steps(follower.more()) == [64_000]
+    assert steps(follower.poll()) == [64_000]
     assert sum(read) == (tmp_path / "a").stat().st_size - before
 
 
@@ -92,12 +90,12 @@ def test_much_is_read_in_pieces(journal, tmp_path):
     journal.flush()
     follower = Follower(tmp_path / "a")
     pieces = []
-    while changes := follower.more(2000):
+    while changes := follower.poll(2000):
         pieces.append(steps(changes))
     assert len(pieces) > 20
     assert [step for piece in pieces for step in piece] == list(range(6400))
-    with pytest.raises(ValueError, match="most_bytes"):
-        follower.more(0)
+    with pytest.raises(ValueError, match="max_bytes"):
+        follower.poll(0)
 
 
 def test_an_unfinished_block_comes_when_it_is_finished(journal, tmp_path):
@@ -108,13 +106,13 @@ def test_an_unfinished_block_comes_when_it_is_finished(journal, tmp_path):
     head = len(data) - 900
     path.write_bytes(data[:head])
     follower = Follower(path)
-    seen = steps(follower.more())
+    seen = steps(follower.poll())
     for end in range(head, len(data) + 1, 7):
         path.write_bytes(data[:end])  # the same file, longer
-        seen += steps(follower.more())
+        seen += steps(follower.poll())
         assert not follower.lost
     path.write_bytes(data)
-    seen += steps(follower.more())
+    seen += steps(follower.poll())
     assert seen == list(range(200))
     assert follower.closed
 
@@ -126,15 +124,20 @@ def test_a_crash_and_a_rewind_are_seen(journal, tmp_path):
         journal.write(step, {"y": step}, stream="s")
     journal.flush()
     follower = Follower(path)
-    assert len(steps(follower.more())) == 200
+    assert len(steps(follower.poll())) == 200
     journal._file.write(b"\xf5BLK\x07\x00\x00\x00 died here")
     journal._file.close()  # as the system does for a process that died
-    assert follower.more() == []
+    assert follower.poll() == []
     with watch.Journal.append_to(path) as again:
         again.rewind(150, others={"s": 190})
         again.write(151, {"x": -1})
-    changes = follower.more()
-    assert [type(change) for change in changes] == [Lost, Rewound, Rewound, Appended]
+    changes = follower.poll()
+    assert [type(change) for change in changes] == [
+        LostRange,
+        Rewound,
+        Rewound,
+        Appended,
+    ]
     assert {c.stream: c.step for c in changes if isinstance(c, Rewound)} == {
         "": 150,
         "s": 190,
@@ -152,8 +155,8 @@ def test_damage_is_declared_and_the_rest_still_comes(journal, tmp_path):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     follower = Follower(path)
-    changes = follower.more()
-    assert [c.records for c in changes if isinstance(c, Lost)] == [64]
+    changes = follower.poll()
+    assert [c.records for c in changes if isinstance(c, LostRange)] == [64]
     assert len(steps(changes)) == 192
     assert follower.closed
 
@@ -163,17 +166,17 @@ def test_another_file_is_noticed(journal, tmp_path):
     journal.write(0, {"x": 1})
     journal.flush()
     follower = Follower(path)
-    follower.more()
+    follower.poll()
     with watch.Journal.create(tmp_path / "b", {}) as other:
         other.write_many(range(500), {"x": np.arange(500)})
     (tmp_path / "b").replace(path)
     with pytest.raises(CorruptFileError, match="another file"):
-        follower.more()
+        follower.poll()
     fresh = Follower(path)
-    fresh.more()
+    fresh.poll()
     with path.open("r+b") as file:
         file.truncate(60)
     with pytest.raises(CorruptFileError, match="another file"):
-        fresh.more()
+        fresh.poll()
     with pytest.raises(FileNotFoundError):
         Follower(tmp_path / "none")

@@ -12,7 +12,8 @@ import pytest
 from frugax import watch
 from frugax.compat.visualization import CompressedStorage
 from frugax.errors import FrugaxError
-from frugax.watch.journal import Appended, Follower, Lost, _blocks
+from frugax.watch.journal import Appended, Follower, LostRange
+from frugax.watch.journal.blocks import MARK
 
 # Far more than ten thousand reads take; what runs into it hangs.
 GUARD_S = 1800
@@ -38,11 +39,11 @@ def damaged(rng, data):
             case 5:
                 data = data[:at] + piece + data[at:]
             case _:  # whole blocks in another order
-                parts = data.split(_blocks.MARK)
+                parts = data.split(MARK)
                 rng.shuffle(parts[1:])
                 i, j = rng.integers(len(parts), size=2)
                 parts[i], parts[j] = parts[j], parts[i]
-                data = _blocks.MARK.join(parts)
+                data = MARK.join(parts)
     return data or b"\0"
 
 
@@ -116,14 +117,14 @@ def read_all(path, grids, walk, loss):
         np.testing.assert_array_equal(one["g"], grids[one.steps])
         np.testing.assert_array_equal(one["w"], walk[one.steps])
     follower = Follower(path)
-    while changes := follower.more(500):
+    while changes := follower.poll(500):
         for change in changes:
             if isinstance(change, Appended) and change.stream == "grid":
                 values = change.columns["g"].values
                 np.testing.assert_array_equal(values, grids[change.steps])
-    declared = [x for x in back.lost if x.at + x.bytes <= follower.offset]
+    declared = [x for x in back.lost if x.offset + x.size_bytes <= follower.offset]
     assert len(follower.lost) >= len(declared)
-    assert all(isinstance(x, Lost) for x in follower.lost)
+    assert all(isinstance(x, LostRange) for x in follower.lost)
     return back.lost, back.closed
 
 

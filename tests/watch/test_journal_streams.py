@@ -12,7 +12,13 @@ import pytest
 
 from frugax import watch
 from frugax.errors import CorruptFileError
-from frugax.watch.journal import _blocks, _header
+from frugax.watch.journal.blocks import (
+    MARK,
+    EncodedColumn,
+    decode_block,
+    encode_records,
+)
+from frugax.watch.journal.framing import decode_header
 
 
 def frames(n, shape=(5, 4), dtype=np.int8, seed=0):
@@ -22,10 +28,10 @@ def frames(n, shape=(5, 4), dtype=np.int8, seed=0):
 def heads(path):
     """The heads of all blocks, in order."""
     data = path.read_bytes()
-    header, at = _header.decode_header(data)
+    header, at = decode_header(data)
     found = []
     while at < len(data):
-        block = _blocks.decode_block(data[at:], 0, salt=header["salt"])
+        block = decode_block(data[at:], 0, salt=header["salt"])
         found.append(block.head)
         at += block.end
     return found
@@ -218,7 +224,7 @@ def test_a_lost_block_is_counted_for_its_stream(tmp_path):
         journal.write_many(range(192), {"grid": frames(192)}, stream="grid")
         journal.write_many(range(192), {"loss": np.arange(192.0)})
     data = bytearray(path.read_bytes())
-    second = data.find(_blocks.MARK, data.find(_blocks.MARK) + 1)
+    second = data.find(MARK, data.find(MARK) + 1)
     data[second + 50] ^= 4
     path.write_bytes(data)
     back = watch.read(path)
@@ -238,8 +244,8 @@ def test_a_journal_inside_a_journal_is_not_mistaken_for_blocks(tmp_path):
     with watch.Journal.create(path, {}) as journal:
         journal.write(0, {"file": inside}, stream="files")
     data = bytearray(path.read_bytes())
-    assert data.count(_blocks.MARK) > 2  # it lies there in the open
-    data[data.find(_blocks.MARK) + 14] ^= 1
+    assert data.count(MARK) > 2  # it lies there in the open
+    data[data.find(MARK) + 14] ^= 1
     path.write_bytes(data)
     back = watch.read(path)
     assert (len(back), len(back.lost)) == (0, 1)
@@ -248,18 +254,18 @@ def test_a_journal_inside_a_journal_is_not_mistaken_for_blocks(tmp_path):
 def test_forged_arrays_are_an_error_when_they_are_asked_for(tmp_path):
     path = tmp_path / "a"
     with watch.Journal.create(path, {}) as journal:
-        salt = journal._salt
+        salt = decode_header(path.read_bytes())[0]["salt"]
         journal.write(0, {}, stream="s")
-    written = _blocks.Written("i1", None, None, (30, 30), "plain", b"no zstd")
+    written = EncodedColumn("i1", None, None, (30, 30), "plain", b"no zstd")
     head = {"stream": "s", "first": 1, "before": 1}
-    forged = _blocks.encode_records(head, np.array([1]), {"g": written}, salt=salt)
+    forged = encode_records(head, np.array([1]), {"g": written}, salt=salt)
     path.write_bytes(path.read_bytes() + forged)
     with pytest.raises(CorruptFileError, match=r"cannot be unpacked|where 900 belong"):
         watch.read(path).streams["s"]["g"]
-    too_big = _blocks.Written("f4", None, None, (2**29, 2), "plain", b"")
-    forged = _blocks.encode_records(head, np.array([1]), {"g": too_big}, salt=salt)
+    too_big = EncodedColumn("f4", None, None, (2**29, 2), "plain", b"")
+    forged = encode_records(head, np.array([1]), {"g": too_big}, salt=salt)
     path.write_bytes(path.read_bytes() + forged)
-    assert "claims" in watch.read(path).lost[-1].why
+    assert "claims" in watch.read(path).lost[-1].reason
 
 
 DIE = """

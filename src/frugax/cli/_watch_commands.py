@@ -73,7 +73,8 @@ def export(
             raise ConfigError(f"frugax watch export: {e}") from e
     for lost in done.lost:
         errors.print(
-            f"Lost: {lost.bytes:,} bytes at byte {lost.at:,} of {path} ({lost.why}).",
+            f"Lost: {lost.size_bytes:,} bytes at byte {lost.offset:,} of {path} "
+            f"({lost.reason}).",
             soft_wrap=True,
             highlight=False,
             markup=False,

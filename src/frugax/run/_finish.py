@@ -206,7 +206,7 @@ def _notes(
             f"Training stopped after {done:,} of {config.train.steps:,} steps: {why}."
         )
     if len(records) < done:
-        lost = "; ".join(sorted({piece.why for piece in records.lost}))
+        lost = "; ".join(sorted({piece.reason for piece in records.lost}))
         notes.append(
             f"The journal holds the metrics of {len(records):,} of {done:,} steps: "
             f"{lost or 'it was removed or cut off'}. The weights are as they should be."

@@ -34,7 +34,7 @@ from ._watcher import (
 from .journal import (
     Follower as Follower,
     Journal as Journal,
-    Lost as Lost,
+    LostRange as LostRange,
     Records as Records,
     export as export,
     read as read,

@@ -20,7 +20,7 @@ from frugax.errors import (
     OutputError,
     UnsupportedFileError,
 )
-from frugax.watch.journal import framing
+from frugax.watch.journal import framing, packing
 
 leaves = st.one_of(
     st.none(),
@@ -208,11 +208,11 @@ def test_foreign_and_forged_files_are_clear_errors_and_take_no_memory(tmp_path):
     path.write_bytes(forged([1, {"tuple": []}]))
     assert storage.load("one") == [1, ()]  # the forger knows his trade
     huge = {"array": ["f8", [2**20, 2**9]]}
-    bomb = framing.compress(bytes(2**28))
+    bomb = packing.compress(bytes(2**28))
     deep = b"[" * 5000 + b"]" * 5000
     for data, error, match in [
-        (b"", CorruptFileError, "no stored data"),
-        (pickle.dumps([1]), CorruptFileError, "no stored data"),
+        (b"", CorruptFileError, "not a file of stored data"),
+        (pickle.dumps([1]), CorruptFileError, "not a file of stored data"),
         (forged(huge), ValueError, "4,294,967,"),
         (forged([huge] * 10), ValueError, "at most 2,147,483,648 are allowed"),
         (forged({"array": ["f8", [2**50] * 3]}), ValueError, "raise most_bytes"),

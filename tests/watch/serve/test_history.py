@@ -13,7 +13,7 @@ from watched_pages import Page, write_random
 
 def _history(path, most_bytes=2**20):
     history, follower = History(), Follower(path)
-    while changes := follower.more(most_bytes):
+    while changes := follower.poll(most_bytes):
         history.take(changes)
     return history
 
@@ -32,7 +32,7 @@ def test_deltas_add_up_to_the_journal_through_rewinds_and_restarts(tmp_path, see
             write_random(journal, rng)
             if rng.random() < 0.3:  # the server dies and comes back
                 history, follower = History(), Follower(path)
-            while changes := follower.more(rng.choice([1, 500, 10**6])):
+            while changes := follower.poll(rng.choice([1, 500, 10**6])):
                 history.take(changes)
             for page in pages:
                 if rng.random() < 0.6:
@@ -165,7 +165,7 @@ def test_frames_beyond_the_cap_give_way_and_a_rewind_takes_them_back(tmp_path):
     with Journal.create(path, {}) as journal:
         journal.write_many(np.arange(300), {"p": pictures}, stream="s")
     frames = Frames(most_bytes=40_000)  # each block has 64 x 256 bytes
-    for change in Follower(path).more():
+    for change in Follower(path).poll():
         assert isinstance(change, Appended)
         frames.append(change.steps, change.columns["p"])
     assert len(frames) == 300

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from frugax.errors import CorruptFileError
-from frugax.watch.journal.framing import DTYPES, code_of, fits_array
+from frugax.watch.journal import fits_array
+from frugax.watch.journal.packing import DTYPES, code_of
 
 Json: TypeAlias = Any
 MOST_DEEP = 100

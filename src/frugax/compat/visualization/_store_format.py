@@ -23,14 +23,16 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 from frugax.watch.journal.framing import (
-    DTYPES,
     FORMAT,
-    code_of,
-    compress,
     decode_frame,
     decode_header,
-    decompress,
     encode_frame,
+)
+from frugax.watch.journal.packing import (
+    DTYPES,
+    code_of,
+    compress,
+    decompress,
     shuffle,
     unshuffle,
 )
@@ -109,7 +111,7 @@ def decode(data: bytes, *, most_bytes: int) -> Any:
         TooLargeError: unpacked it would be larger than `most_bytes`.
         UnsupportedFileError: a newer version wrote it.
     """
-    header, at = decode_header(data, magic=MAGIC, what="stored data")
+    header, at = decode_header(data, magic=MAGIC, kind="file of stored data")
     level = header["meta"].get("level")
     tree_bytes = header["meta"].get("tree_bytes")
     if type(level) is not int or type(tree_bytes) is not int or tree_bytes < 0:
@@ -195,7 +197,7 @@ class _Reader:
     def _head(self) -> tuple[dict[str, Any], int]:
         try:
             return decode_frame(
-                self._data, self._at, longest=_LONGEST_HEAD, salt=self._crc
+                self._data, self._at, max_bytes=_LONGEST_HEAD, salt=self._crc
             )
         except CorruptFileError as e:
             raise CorruptFileError(f"at byte {self._at}: {e.args[0]}") from e

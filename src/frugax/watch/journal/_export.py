@@ -77,7 +77,7 @@ def export(
 
     Raises:
         CorruptFileError: the file is not a journal, or its header is damaged.
-        FileNotFoundError: there is no journal at `path`.
+        FileNotFoundError: `path` does not exist.
         IsADirectoryError: `path` is a folder.
         MissingExtraError: zarr is not installed.
         OutputError: the target exists, or cannot be written.
@@ -137,7 +137,7 @@ def _format_of(target: Path) -> Format:
         if target.suffix == f".{format}":
             return format
     raise ValueError(
-        f"the suffix of {target} is not a format: use .npz, .zarr or .csv, or give "
+        f"{target} has no known suffix: use .npz, .zarr or .csv, or give "
         'format="npz".'
     )
 

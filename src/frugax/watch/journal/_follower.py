@@ -63,7 +63,7 @@ class Follower:
 
         Raises:
             CorruptFileError: the file is not a journal, or its header is damaged.
-            FileNotFoundError: there is no journal at `path`.
+            FileNotFoundError: `path` does not exist.
             IsADirectoryError: `path` is a folder.
             UnsupportedFileError: a newer version wrote the file.
         """

@@ -93,7 +93,7 @@ class Journal:
 
         Raises:
             CorruptFileError: the file is not a journal, or its header is damaged.
-            FileNotFoundError: there is no journal at `path`.
+            FileNotFoundError: `path` does not exist.
             IsADirectoryError: `path` is a folder.
             OutputError: the file cannot be written, or another writer has it open.
             UnsupportedFileError: a newer version wrote the file.
@@ -134,7 +134,9 @@ class Journal:
             streams=streams,
         )
         if tail:
-            journal._write_mark({"kind": "dropped", "first": scanner.written, "bytes": tail})
+            journal._write_mark(
+                {"kind": "dropped", "first": scanner.written, "bytes": tail}
+            )
             journal._sync()
         return journal
 
@@ -368,14 +370,16 @@ def _encode_meta(meta: object, salt: int) -> bytes:
     try:
         return encode_header(meta, salt=salt)
     except TypeError as e:
-        raise TypeError(f"meta must hold only values that JSON can represent: {e}.") from e
+        raise TypeError(
+            f"meta must hold only values that JSON can represent: {e}."
+        ) from e
 
 
 def _open_locked(path: Path) -> io.FileIO:
     try:
         # Unbuffered: when write() returns, the kernel has the bytes, so that they
         # survive the death of this process.
-        file = open(path, "r+b", buffering=0)
+        file = io.FileIO(path, "r+")
     except OSError as e:
         raise OutputError(fileio.write_error_reason(path, e)) from e
     try:

@@ -197,7 +197,7 @@ class OpenBlock:
                 kept.append(part.head(n))
         self._parts = kept
         self._count = sum(len(part.steps) for part in kept)
-        # An upper bound is enough: `_bytes` only decides how early the block is written.
+        # An upper bound: `_bytes` only decides how early the block is written.
         if not kept:
             self._bytes = 0
         self.last_step = step

@@ -161,7 +161,7 @@ def read(
     Raises:
         CorruptFileError: the file is not a journal, or its header is damaged; with
             `strict`, also any damage or a missing end.
-        FileNotFoundError: there is no journal at `path`.
+        FileNotFoundError: `path` does not exist.
         IsADirectoryError: `path` is a folder.
         UnsupportedFileError: a newer version wrote the file.
     """
@@ -181,8 +181,9 @@ def read(
     if strict and lost:
         worst = lost[0]
         raise CorruptFileError(
-            f"{os.fspath(path)}: {worst.size_bytes} bytes at byte {worst.offset} cannot "
-            f"be read ({worst.reason}). Read without strict to get the other records."
+            f"{os.fspath(path)}: {worst.size_bytes} bytes at byte {worst.offset} "
+            f"cannot be read ({worst.reason}). Read without strict to get the other "
+            "records."
         )
     closed = scanner.closed and not tail
     if strict and not closed:

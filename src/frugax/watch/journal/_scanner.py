@@ -154,7 +154,7 @@ def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a journal for reading, unbuffered since whole blocks are read.
 
     Raises:
-        FileNotFoundError: there is no journal at `path`.
+        FileNotFoundError: `path` does not exist.
         IsADirectoryError: `path` is a folder.
     """
     try:

@@ -190,9 +190,7 @@ def decode_block(data: bytes, at: int, *, salt: int = 0) -> Block:
     """
     if not data.startswith(MARK, at):
         raise CorruptFileError("no block starts there.")
-    head, end = decode_frame(
-        data, at + len(MARK), max_bytes=_MAX_HEAD_BYTES, salt=salt
-    )
+    head, end = decode_frame(data, at + len(MARK), max_bytes=_MAX_HEAD_BYTES, salt=salt)
     _check_head(head)
     if head["kind"] != "records":
         return Block(head, end, np.empty(0, np.int64), {})
@@ -336,6 +334,4 @@ def _is_step(value: object) -> bool:
 
 def _is_shape(shape: list[Any]) -> bool:
     # The number of axes first: a product of millions of sides would take forever.
-    return (
-        len(shape) <= MAX_AXES and all(map(_is_count, shape)) and fits_array(shape)
-    )
+    return len(shape) <= MAX_AXES and all(map(_is_count, shape)) and fits_array(shape)

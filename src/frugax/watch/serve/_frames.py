@@ -61,7 +61,7 @@ class Frames:
             steps: of those records that have the column; at least one.
             column: theirs.
         """
-        held = column.held
+        held = column.stored
         if isinstance(held, np.ndarray):
             size = held.nbytes
         else:

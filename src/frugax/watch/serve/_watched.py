@@ -85,7 +85,7 @@ class Watched:
                 if not self._journal.is_file():
                     return False, False
                 self._tail = Follower(self._journal)
-            changes = self._tail.more(_PIECE_BYTES)
+            changes = self._tail.poll(_PIECE_BYTES)
         except (OSError, CorruptFileError) as e:
             said = str(e.args[0]) if isinstance(e, FrugaxError) else str(e.strerror)
             if self._tail is not None:  # another journal took its place: begin anew
@@ -208,7 +208,9 @@ def _damage(tail: Follower) -> list[str]:
     said = []
     for lost in tail.lost[:_MOST_DAMAGE]:
         records = "" if lost.records is None else f", {lost.records} records"
-        said.append(f"{lost.bytes} bytes at byte {lost.at}{records}: {lost.why}")
+        said.append(
+            f"{lost.size_bytes} bytes at byte {lost.offset}{records}: {lost.reason}"
+        )
     if len(tail.lost) > _MOST_DAMAGE:
         said.append(f"and {len(tail.lost) - _MOST_DAMAGE} more places")
     return said
