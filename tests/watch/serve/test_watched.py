@@ -126,7 +126,7 @@ def test_where_there_is_no_run_is_said(tmp_path):
     with pytest.raises(ConfigError, match="there is no run here"):
         Watched(tmp_path)
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ConfigError, match="no journal"):
+    with pytest.raises(ConfigError, match="not a journal"):
         Watched(tmp_path / "text")
 
 

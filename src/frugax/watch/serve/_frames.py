@@ -67,7 +67,7 @@ class Frames:
         else:
             # A view would keep alive all that was read of the file together with it.
             held = dataclasses.replace(held, body=bytes(held.body))
-            column = dataclasses.replace(column, held=held)
+            column = dataclasses.replace(column, stored=held)
             size = len(held.body)
         self._blocks.append(_Block(len(self), column, size))
         self._steps.extend(steps)
