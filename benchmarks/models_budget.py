@@ -112,16 +112,17 @@ def dtypes():
     ):
         row = {"budget": limit}
         try:
-            plan = models.plan_dtypes(compiled, params, seen, fx.SizeBudget(**limit))
+            budget = fx.SizeBudget(**limit)
+            plan = models.plan(compiled, budget, params=params, batches=seen)
         except InfeasibleBudgetError as e:
             row |= {"needed": e.needed, "unit": e.unit}
         else:
-            told = plan.report(compiled, params, unseen).spends
+            cast = models.apply(compiled, plan, params=params)
             row |= {
                 "bytes_before": plan.bytes_before,
                 "bytes_after": plan.bytes_after,
                 "held_out_error": plan.error,
-                "unseen": {s.name: s.measured for s in told},
+                "unseen": {s.name: s.measured for s in cast.report(unseen).spends},
             }
         print(row, flush=True)
         rows.append(row)

@@ -86,8 +86,7 @@ _MODEL = fx.models.MLP(input_size=16, hidden_sizes=[16] * 3, output_size=4)
 def _models(limit: float) -> Any:
     budget = fx.MemoryBudget(limit_bytes=int(limit))
     shapes = {"input": (64, 16)}
-    compiled: Any = fx.compile(_MODEL, fx.JaxBackend(), shapes=shapes, budget=budget)
-    return compiled.plan
+    return fx.models.plan(_MODEL, budget, backend=fx.JaxBackend(), shapes=shapes)
 
 
 def _dtypes(limit):
@@ -95,7 +94,7 @@ def _dtypes(limit):
     batches = [{"input": jnp.full((4, 16), 0.5)}, {"input": jnp.ones((4, 16))}]
     params = compiled.randomize_params(0)
     budget = fx.SizeBudget(bytes=int(limit))
-    return fx.models.plan_dtypes(compiled, params, batches, budget)
+    return fx.models.plan(compiled, budget, params=params, batches=batches)
 
 
 def _distributed(limit):
@@ -191,5 +190,4 @@ def _is_room(name):
 
 def test_every_room_that_plans_is_here():
     rooms = {n for n in fx.__all__ if _is_room(n) and hasattr(getattr(fx, n), "plan")}
-    # Those of models are made by `compile` and `plan_dtypes`.
-    assert rooms - {"run"} | {"models"} == {name.split(",")[0] for name in ROOMS}
+    assert rooms - {"run"} == {name.split(",")[0] for name in ROOMS}

@@ -254,7 +254,7 @@ def test_other_shapes_than_were_planned_are_an_error():
     ("options", "kind", "text"),
     [
         ({"budget": "64MiB"}, TypeError, "must be a MemoryBudget, such as"),
-        ({"budget": SizeBudget("2x")}, TypeError, "use models.plan_dtypes"),
+        ({"budget": SizeBudget("2x")}, TypeError, r"use models\.plan\(compiled"),
         ({"jit": False}, ValueError, "jit=False runs op by op"),
         (
             {"shapes": {"input": ["batch", 16]}},
@@ -271,6 +271,30 @@ def test_other_shapes_than_were_planned_are_an_error():
 def test_what_cannot_be_planned_is_refused(options, kind, text):
     with pytest.raises(kind, match=text):
         MLP.compile(**({"budget": MemoryBudget("1MiB")} | options))
+
+
+def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
+    plain = MLP.compile()
+    params, data = plain.randomize_params(0), {"input": jnp.ones((128, 16))}
+    pulled = {"output": jnp.ones((128, 8))}
+    budget = MemoryBudget("24KiB")
+    plan = models.plan(
+        MLP.model, budget, backend=fx.JaxBackend(), shapes={"input": MLP.shape}
+    )
+    assert plan.budget == budget
+    assert plan.micro_batches > 1 or plan.recompute.segments
+    assert MLP.compile(budget).plan == plan
+    monkeypatch.setattr("frugax.models.to_jax._within.Search", None)
+    read = MemoryPlan.from_json(plan.to_json())
+    compiled = models.apply(MLP.model, read, backend=fx.JaxBackend())
+    assert compiled.plan == plan
+    assert compiled.report().verdict is Verdict.KEPT
+    want, got = (m.evaluate(params, data, pulled) for m in (plain, compiled))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-5), want, got)
+    with pytest.raises(ValueError, match="does not fit the model: its shapes are"):
+        models.apply(
+            MLP.model, plan, backend=fx.JaxBackend(), shapes={"input": (64, 16)}
+        )
 
 
 def test_torch_says_what_it_has_instead():
@@ -366,12 +390,13 @@ def test_the_error_bound_holds_on_data_that_was_never_seen(net):
     sizes = []
     for bound in (0.0, 1e-4, 2e-4, 3e-4, 4e-4, 1e-3, 1e-2):
         budget = SizeBudget(rel_error=bound)
-        plan = models.plan_dtypes(compiled, params, seen, budget)
-        kept = plan.apply(params)
+        plan = models.plan(compiled, budget, params=params, batches=seen)
+        cast = models.apply(compiled, plan, params=params)
+        kept = cast.params
         assert plan.predicted == plan.error <= bound
         assert plan.bytes_after == sum(v.nbytes for v in kept.values())
         assert plan.bytes_before == sum(v.nbytes for v in params.values())
-        assert plan.report(compiled, params, unseen).verdict is Verdict.KEPT
+        assert cast.report(unseen).verdict is Verdict.KEPT
         sizes.append(plan.bytes_after)
     assert sizes == sorted(sizes, reverse=True)  # more error, fewer bytes
     assert len(set(sizes)) > 2  # somewhere in between, not all or nothing
@@ -385,19 +410,20 @@ def test_sums_stay_in_float32():
     compiled = net.compile()
     params = compiled.randomize_params(0)
     seen = batches_of(net, 2, 1)
-    plan = models.plan_dtypes(
-        compiled, params, seen, SizeBudget("2x"), dtypes=["bfloat16"]
+    budget = SizeBudget("2x")
+    plan = models.plan(
+        compiled, budget, params=params, batches=seen, dtypes=["bfloat16"]
     )
-    kept = plan.apply(params)
+    kept = models.apply(compiled, plan, params=params).params
     assert {v.dtype.name for v in kept.values()} == {"bfloat16"}
     made = compiled.evaluate(kept, seen[0])["output"]
     rounded = {k: v.astype(jnp.float32) for k, v in kept.items()}
     assert made.dtype == np.float32
     np.testing.assert_array_equal(made, compiled.evaluate(rounded, seen[0])["output"])
     with pytest.raises(ValueError, match="is bfloat16, but this plan is for float32"):
-        plan.apply(kept)
+        models.apply(compiled, plan, params=kept)
     with pytest.raises(ValueError, match=r"params lacks 'linear_0\.bias'"):
-        plan.apply({})
+        models.apply(compiled, plan, params={})
 
 
 def test_float16_is_not_taken_where_it_overflows():
@@ -406,7 +432,7 @@ def test_float16_is_not_taken_where_it_overflows():
     compiled = Net(model, (8, 16)).compile()
     params = {"wide.weight": jnp.full((4, 16), 1e5), "wide.bias": jnp.ones(4)}
     seen = [{"input": jnp.ones((8, 16))}] * 2
-    plan = models.plan_dtypes(compiled, params, seen, SizeBudget("2x"))
+    plan = models.plan(compiled, SizeBudget("2x"), params=params, batches=seen)
     assert {w.key: w.after for w in plan.weights}["wide.weight"] == "bfloat16"
 
 
@@ -416,12 +442,12 @@ def test_a_size_and_an_error_that_exclude_each_other_say_what_would_do():
     params, seen = compiled.randomize_params(0), batches_of(net, 4, 1)
     budget = SizeBudget("1.9x", rel_error=1e-5)
     with pytest.raises(InfeasibleBudgetError, match="relative error") as caught:
-        models.plan_dtypes(compiled, params, seen, budget)
+        models.plan(compiled, budget, params=params, batches=seen)
     enough = SizeBudget("1.9x", rel_error=caught.value.needed)
-    plan = models.plan_dtypes(compiled, params, seen, enough)
+    plan = models.plan(compiled, enough, params=params, batches=seen)
     assert plan.bytes_after <= plan.bytes_before / 1.9
     with pytest.raises(InfeasibleBudgetError, match=r"frugax\.compress") as caught:
-        models.plan_dtypes(compiled, params, seen, SizeBudget("3x"))
+        models.plan(compiled, SizeBudget("3x"), params=params, batches=seen)
     assert caught.value.needed == plan.bytes_before / 2
 
 
@@ -444,14 +470,18 @@ def test_dtypes_cannot_be_planned_from_nothing(change, kind, text):
     batches = batches_of(net, change.pop("batches", 2), 1)
     budget = change.pop("budget", SizeBudget("2x"))
     with pytest.raises(kind, match=text):
-        models.plan_dtypes(compiled, params, batches, budget, **change)
+        models.plan(compiled, budget, params=params, batches=batches, **change)
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        ("'model', {}, [], SizeBudget('2x')", "plan_dtypes takes a model compiled for"),
-        ("compiled, {}, [], 0.1", "budget must be a SizeBudget"),
+        (
+            "plan('model', SizeBudget('2x'), params={}, batches=[])",
+            "dtypes are planned",
+        ),
+        ("plan(compiled, 0.1, params={}, batches=[])", "budget must be a MemoryBudget"),
+        ("apply(compiled, 'a plan', params={})", "plan must be a MemoryPlan or a"),
     ],
 )
 def test_wrong_kinds_are_named(call, text):
@@ -460,7 +490,7 @@ def test_wrong_kinds_are_named(call, text):
         "import frugax as fx; from frugax import SizeBudget, models;"
         "compiled = fx.compile(models.Linear(4), fx.JaxBackend(),"
         " shapes={'input': (8, 16)});"
-        f"models.plan_dtypes({call})"
+        f"models.{call}"
     )
     ran = forked.python(code)
     assert f"TypeError: {text}" in ran.stderr

@@ -1,18 +1,22 @@
-"""From a description to functions of the chosen library."""
+"""Compile the description of a model for the library of a backend."""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from frugax.budget import MemoryBudget, SizeBudget
+
 from ._compiled_model import CompiledModel
 from ._passes import bind, check_bound, fold_constants, merge_equal, prune
-from ._plan import check_memory_budget
 from .graph import Layer, LoopShapeError, ModelGraph, WiredLayer, flatten, infer
 from .ops import is_floating
 
 if TYPE_CHECKING:
     from .to_jax import JaxBackend, JaxModel
     from .to_torch import TorchBackend
+
+# Class names and not imports: importing a backend imports its array library.
+_MODEL_CLASSES = {"jax": "JaxModel", "torch": "TorchModel"}
 
 
 def compile(
@@ -36,28 +40,30 @@ def compile(
         model: a `Model` or a single layer.
         backend: a `JaxBackend` or `TorchBackend`.
         shapes: the shape of each input by key: lengths, names of free dimensions, or
-            None for a free one. Needed where the model does not say it itself.
+            None for a free dimension without a name. Needed for inputs whose shape the
+            model does not state.
         jit: compile by XLA, or by `torch.compile`; the backend's default if not given.
         verbose: print every layer with its shapes, parameters and costs.
-        inference: leave out what serves training only, such as dropout.
+        inference: leave out layers that act in training only, such as dropout.
         constant_keys: arrays that inputs or weights are fixed to.
         data_keys: weights that go in with the data instead of being trained.
-        discard_keys: outputs that are not wanted.
+        discard_keys: outputs to leave out.
         trainable_keys: inputs that are parameters.
-        scan_from: from how many equal blocks in a row one loop is made of them, which
-            compiles them once; their weights are then stacked under one key. None:
-            never.
+        scan_from: how many equal blocks in a row become one loop, whose body is
+            compiled once; their weights are then stacked under one key. None: never.
         budget: a `frugax.MemoryBudget` that the program with gradients must fit in, on
-            JAX; needs every length. What is returned then has a `plan` and a `report`.
+            JAX; every length must be stated. The compiled model then has a `plan` and a
+            `report()`. The same as `models.plan` followed by `models.apply`.
 
     Returns:
         An object with `evaluate`, `value_and_grad`, `randomize_params` and `summary`.
 
     Raises:
-        ShapeError: a layer cannot take what it is given.
+        ShapeError: a layer cannot take its inputs.
         ValueError: a shape is missing, a key is unknown, or names clash.
-        TypeError: the model is no layer, the backend no backend, the budget none.
-        InfeasibleBudgetError: no way that was tried fits the budget.
+        TypeError: the model is not a layer, the backend not a backend, or the budget
+            not a MemoryBudget.
+        InfeasibleBudgetError: nothing that was tried fits the budget.
 
     Example:
         >>> import frugax as ml
@@ -68,6 +74,52 @@ def compile(
         >>> compiled.evaluate(params, inputs)["output"].shape
         (2, 3)
     """
+    for name, flag in (("jit", jit), ("verbose", verbose)):
+        if flag not in (True, False) and not (name == "jit" and flag is None):
+            raise TypeError(f"{name} must be True or False, got {flag!r}.")
+    program = build_program(
+        model,
+        backend,
+        shapes=shapes,
+        inference=inference,
+        constant_keys=constant_keys,
+        data_keys=data_keys,
+        discard_keys=discard_keys,
+        trainable_keys=trainable_keys,
+        scan_from=scan_from,
+    )
+    library = importlib.import_module(f"frugax.models.to_{backend.name}")
+    if jit is None:
+        jit = backend.jit
+    if budget is None:
+        model_class = getattr(library, _MODEL_CLASSES[backend.name])
+        compiled = model_class(program, jit=jit)
+    else:
+        check_memory_budget(budget, program.graph, backend, jit=jit)
+        compiled = library.BudgetedJaxModel(program, budget=budget)
+    if verbose:
+        print(compiled.summary())  # noqa: T201 - asked for
+    return compiled
+
+
+def build_program(
+    model: Any,
+    backend: Any,
+    *,
+    shapes: Mapping[str, Any] | None = None,
+    inference: bool = False,
+    constant_keys: Mapping[str, Any] | None = None,
+    data_keys: Iterable[str] = (),
+    discard_keys: Iterable[str] = (),
+    trainable_keys: Iterable[str] = (),
+    scan_from: int | None = 8,
+) -> CompiledModel:
+    """Flatten a model and infer its shapes; the arguments are those of `compile`.
+
+    Raises:
+        TypeError: an argument is of a wrong type.
+        ValueError: `scan_from` is 0 or 1.
+    """
     if isinstance(model, WiredLayer):
         raise TypeError(
             "compile takes a model or a layer; this one is wired already: add it to a "
@@ -75,20 +127,18 @@ def compile(
         )
     if not isinstance(model, Layer):
         raise TypeError(f"compile takes a model or a layer, got {model!r:.60}.")
-    for what, flag in (("jit", jit), ("verbose", verbose), ("inference", inference)):
-        if flag not in (True, False) and not (what == "jit" and flag is None):
-            raise TypeError(f"{what} must be True or False, got {flag!r}.")
-    home = getattr(backend, "name", None)
-    if home not in ("jax", "torch") or isinstance(backend, type):
+    if inference not in (True, False):
+        raise TypeError(f"inference must be True or False, got {inference!r}.")
+    name = getattr(backend, "name", None)
+    if name not in _MODEL_CLASSES or isinstance(backend, type):
         raise TypeError(
             f"backend must be a JaxBackend or a TorchBackend, got {backend!r:.60}."
         )
-    library = importlib.import_module(f"frugax.models.to_{home}")
-    if home == "torch":  # it has no loop that is faster than its steps
-        scan_from = None
+    library = importlib.import_module(f"frugax.models.to_{name}")
+    if name == "torch":
+        scan_from = None  # eager torch runs a loop no faster than its steps
     if scan_from is not None and scan_from < 2:
         raise ValueError(f"scan_from must be at least 2, or None, got {scan_from}.")
-    fixed = dict(constant_keys or {})
     for what, keys in (
         ("data_keys", data_keys),
         ("discard_keys", discard_keys),
@@ -102,25 +152,28 @@ def compile(
                 f'{what} must be a dict by key, such as {{"input": ...}}, got '
                 f"{given!r:.60}."
             )
+    constants = dict(constant_keys or {})
+    # Iterators are read more than once below, and are kept for `save`.
     data_keys, discard_keys = tuple(data_keys), tuple(discard_keys)
     trainable_keys = tuple(trainable_keys)
-    shapes = {k: v for k, v in (shapes or {}).items() if k not in fixed}
+    shapes = {k: v for k, v in (shapes or {}).items() if k not in constants}
     with backend.scope():
         rules = library.rules_of(backend)
 
-        def shaped(unlooped: frozenset[str]) -> ModelGraph:
+        def infer_graph(excluded: frozenset[str]) -> ModelGraph:
             flat = flatten(
-                model, inference=inference, scan_from=scan_from, unlooped=unlooped
+                model, inference=inference, scan_from=scan_from, excluded=excluded
             )
-            flat = bind(prune(flat, discard_keys), fixed, backend.array)
+            flat = bind(prune(flat, discard_keys), constants, backend.array)
             return infer(flat, library.input_specs(flat, shapes, backend), rules)
 
-        graph = _with_loops(shaped)
-        check_bound(graph, fixed)
+        graph = _infer_with_loops(infer_graph)
+        check_bound(graph, constants)
+        # Merging first: a constant that is computed twice is folded once.
         graph = merge_equal(graph)
         graph = prune(fold_constants(graph, backend.xp, backend.find))
-    params, data = _roles(graph, set(data_keys), set(trainable_keys))
-    program = CompiledModel(
+    params, data = _assign_roles(graph, set(data_keys), set(trainable_keys))
+    return CompiledModel(
         layer=model,
         backend=backend,
         graph=graph,
@@ -128,48 +181,118 @@ def compile(
         data_keys=data,
         compile_options={
             "inference": inference,
-            "constant_keys": fixed,
+            "constant_keys": constants,
             "data_keys": data_keys,
             "discard_keys": discard_keys,
             "trainable_keys": trainable_keys,
         },
     )
-    jit = backend.jit if jit is None else jit
-    if budget is None:
-        model_class = {"jax": "JaxModel", "torch": "TorchModel"}[home]
-        compiled = getattr(library, model_class)(program, jit=jit)
-    else:
-        check_memory_budget(budget, graph, backend, jit=jit)
-        compiled = library.BudgetedJaxModel(program, budget=budget)
-    if verbose:
-        print(compiled.summary())  # noqa: T201 - asked for
-    return compiled
 
 
-def _with_loops(shaped: Callable[[frozenset[str]], ModelGraph]) -> ModelGraph:
-    """The program with as many loops as shapes allow.
+def check_memory_budget(
+    budget: object, graph: ModelGraph, backend: Any, *, jit: bool
+) -> None:
+    """Check that a model can be compiled within a memory budget.
 
-    Equal layers are not equal blocks where one turns its input into another shape: the
-    first often does, all the others seldom.
+    Raises:
+        TypeError: the budget is not a `MemoryBudget`.
+        ValueError: the backend is not JAX or spreads over a mesh, XLA does not compile
+            the model, or a length is free.
     """
-    unlooped: frozenset[str] = frozenset()
+    if isinstance(budget, SizeBudget):
+        raise TypeError(
+            "a SizeBudget limits weights, which compile does not have: use "
+            "models.plan(compiled, budget, params=..., batches=...) afterwards, or "
+            "frugax.compress for files."
+        )
+    if not isinstance(budget, MemoryBudget):
+        raise TypeError(
+            'budget must be a MemoryBudget, such as MemoryBudget("64MiB"), got '
+            f"{budget!r:.60}."
+        )
+    if backend.name != "jax":
+        raise ValueError(
+            f"budget= works on a JaxBackend; frugax plans no memory for "
+            f"{type(backend).__name__}. torch itself has torch.utils.checkpoint, and "
+            "under torch.compile torch._functorch.config.activation_memory_budget, a "
+            "share from 0 to 1 of what the backward pass keeps."
+        )
+    if not jit:
+        raise ValueError(
+            "budget= limits what XLA reserves for a compiled program, and jit=False "
+            "runs op by op: leave out jit=False, here and in the backend."
+        )
+    if backend.mesh is not None:
+        raise ValueError(
+            "budget= plans for one device, and this backend spreads over a mesh of "
+            f"{backend.mesh.size}: use a JaxBackend without device_mesh."
+        )
+    for key in sorted(set(graph.inputs) - set(graph.specs)):
+        raise ValueError(
+            f"budget= needs every shape, and that of {key!r} is not known: state it, "
+            f'as in shapes={{"{key}": [32, 128]}}.'
+        )
+    free = {
+        key: graph.specs[key].shape
+        for key in graph.inputs
+        if not all(isinstance(n, int) for n in graph.specs[key].shape)
+    }
+    if free:
+        _refuse_free_lengths(free)
+
+
+def _refuse_free_lengths(free: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse free dimensions with an example of `shapes` that states them.
+
+    Raises:
+        ValueError: always.
+    """
+    names, examples = set(), []
+    for key, shape in free.items():
+        lengths = []
+        for length in shape:
+            if isinstance(length, int):
+                lengths.append(str(length))
+            else:
+                names.add(str(length))
+                lengths.append("32")
+        examples.append(f'"{key}": [{", ".join(lengths)}]')
+    inputs = ", ".join(f"{key!r} {shape}" for key, shape in free.items())
+    raise ValueError(
+        f"budget= needs every length, and {', '.join(sorted(names))} in {inputs} is "
+        f"free: state it, as in shapes={{{', '.join(examples)}}}."
+    )
+
+
+def _infer_with_loops(
+    infer_graph: Callable[[frozenset[str]], ModelGraph],
+) -> ModelGraph:
+    """Infer the program with as many loops as shapes allow.
+
+    Equal layers need not be equal blocks: the first of a row often changes the shape of
+    its input, the others seldom do. So the first block of a failed loop is excluded
+    alone, and the whole row only if the rest fails again.
+    """
+    excluded: frozenset[str] = frozenset()
     tried: set[str] = set()
     while True:
         try:
-            return shaped(unlooped)
+            return infer_graph(excluded)
         except LoopShapeError as e:
-            again = e.places[0] in tried
-            unlooped |= set(e.places) if again else {e.places[0]}
+            if e.places[0] in tried:
+                excluded |= set(e.places)
+            else:
+                excluded |= {e.places[0]}
             tried |= set(e.places)
 
 
-def _roles(
+def _assign_roles(
     graph: ModelGraph, data_keys: set[str], trainable_keys: set[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Which keys are trained and which go in with the data.
+    """The keys that are trained, and those that go in with the data.
 
     Raises:
-        ValueError: there is no such weight or input, or it cannot be trained.
+        ValueError: a weight or input does not exist, or cannot be trained.
     """
     weights = {k for k, w in graph.weights.items() if w.kind == "param"}
     state = set(graph.weights) - weights

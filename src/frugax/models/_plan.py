@@ -1,124 +1,78 @@
-"""Which budget does what in `compile`, and which are refused with the reason.
+"""Plan a model's gradients or weights within a budget, and apply the plan.
 
-A `MemoryBudget` is for the backward pass (`to_jax/_within.py`); a `SizeBudget` for the
-dtypes in which weights are kept (`plan_dtypes`), which needs weights and data, and so
-cannot be had from a description alone.
+A `MemoryBudget` limits the gradients of a model that is about to be compiled. A
+`SizeBudget` limits the weights of a compiled model, which takes weights and data to
+measure, so it cannot be planned from a description alone.
 """
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from frugax.budget import MemoryBudget, SizeBudget
 
+from ._compile import build_program, check_memory_budget
 from ._compiled_model import CompiledModel
-from .graph import ModelGraph
+from .graph import Layer, Spec, flatten
 
 if TYPE_CHECKING:
-    from .to_jax import DtypePlan
+    from .to_jax import BudgetedJaxModel, CastParams, DtypePlan, JaxBackend, MemoryPlan
 
 
-def check_memory_budget(
-    budget: object, graph: ModelGraph, backend: Any, *, jit: bool
-) -> None:
-    """See that a model can be compiled within this budget.
-
-    Args:
-        budget: what `compile` was given.
-        graph: the program, with its shapes.
-        backend: the backend it is for.
-        jit: whether XLA compiles it.
-
-    Raises:
-        TypeError: the budget is no `MemoryBudget`.
-        ValueError: the backend is not JAX or spreads over a mesh, XLA does not compile
-            the model, or a length is free.
-    """
-    if isinstance(budget, SizeBudget):
-        raise TypeError(
-            "a SizeBudget is about weights, which compile does not have: use "
-            "models.plan_dtypes(compiled, params, batches, budget) afterwards, or "
-            "frugax.compress for files."
-        )
-    if not isinstance(budget, MemoryBudget):
-        raise TypeError(
-            'budget must be a MemoryBudget, such as MemoryBudget("64MiB"), got '
-            f"{budget!r:.60}."
-        )
-    if backend.name != "jax":
-        raise ValueError(
-            f"budget= works on a JaxBackend; for {type(backend).__name__} nothing here "
-            "plans memory. torch itself has torch.utils.checkpoint, and under "
-            "torch.compile torch._functorch.config.activation_memory_budget, a share "
-            "from 0 to 1 of what the backward pass keeps."
-        )
-    if not jit:
-        raise ValueError(
-            "budget= limits what XLA reserves for a compiled program, and jit=False "
-            "runs op by op: leave out jit=False, here and in the backend."
-        )
-    if backend.mesh is not None:
-        raise ValueError(
-            "budget= plans for one device, and this backend spreads over a mesh of "
-            f"{backend.mesh.size}: use a JaxBackend without device_mesh."
-        )
-    for key in sorted(set(graph.inputs) - set(graph.specs)):
-        raise ValueError(
-            f"budget= needs every shape, and that of {key!r} is not known: say it, as "
-            f'in shapes={{"{key}": [32, 128]}}.'
-        )
-    free = {
-        key: graph.specs[key].shape
-        for key in graph.inputs
-        if not all(isinstance(n, int) for n in graph.specs[key].shape)
-    }
-    if free:
-        say = ", ".join(
-            f'"{k}": [{", ".join(str(n) if isinstance(n, int) else "32" for n in s)}]'
-            for k, s in free.items()
-        )
-        lengths = sorted(
-            {str(n) for s in free.values() for n in s if not isinstance(n, int)}
-        )
-        raise ValueError(
-            f"budget= needs every length, and {', '.join(lengths)} in "
-            f"{', '.join(f'{k!r} {s}' for k, s in free.items())} is free: say it, as "
-            f"in shapes={{{say}}}."
-        )
+@overload
+def plan(
+    subject: Layer,
+    budget: MemoryBudget,
+    *,
+    backend: "JaxBackend",
+    shapes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> "MemoryPlan": ...
 
 
-def plan_dtypes(
-    compiled: CompiledModel,
-    params: Mapping[str, Any],
-    batches: Sequence[Mapping[str, Any]],
+@overload
+def plan(
+    subject: CompiledModel,
     budget: SizeBudget,
     *,
+    params: Mapping[str, Any],
+    batches: Sequence[Mapping[str, Any]],
     dtypes: Sequence[Any] = ("float16", "bfloat16"),
-) -> "DtypePlan":
-    """Choose for each weight the dtype it is kept in, within an error of the outputs.
+) -> "DtypePlan": ...
 
-    Every weight is rounded alone and what that does to the outputs is measured; then
-    those that save most for the least error are rounded together, for as long as the
-    error stays within the bound. What comes of it is measured on batches that were not
-    used for choosing.
+
+def plan(subject: Any, budget: Any, **options: Any) -> Any:
+    """Fit a model's gradients in a memory budget, or its weights in a size budget.
+
+    With a `MemoryBudget` the plan says how gradients of all outputs are computed. With
+    a `SizeBudget` it says which dtype each weight is kept in: every weight is rounded
+    alone and the effect on the outputs is measured; then the weights that save most for
+    the least error are rounded together, as long as the error stays within the bound.
+    The error in the plan is measured on batches that were not used for choosing.
 
     Args:
-        compiled: a model compiled for JAX.
-        params: its weights by key.
-        batches: data as for `compiled.evaluate`, at least two; the later half is held
-            out.
-        budget: `rel_error`, the most that ||outputs - exact|| / ||exact|| may be for
-            any output of any batch; or a size, then that error is made small; or both.
-        dtypes: the short dtypes that may be used.
+        subject: a `Model` or layer for a `MemoryBudget`; a model that is compiled for
+            JAX for a `SizeBudget`.
+        budget: the bytes that the compiled program with gradients may need; or, for a
+            `SizeBudget`, `rel_error`, the largest ||outputs - exact|| / ||exact|| of
+            any output of any batch, or a size, for which the error is made small, or
+            both.
+        **options: for a `MemoryBudget` the arguments of `compile`, of which `backend`
+            is required. For a `SizeBudget`: `params`, the weights by key; `batches`, at
+            least two inputs of `compiled.evaluate`, the later half of which is held
+            out; `dtypes`, the short dtypes that may be used.
 
     Returns:
-        A plan; `plan.apply(params)` gives the weights in their dtypes.
+        A `MemoryPlan` or a `DtypePlan`, for `apply`.
 
     Raises:
-        InfeasibleBudgetError: no choice is within the error and the size.
-        TypeError: the budget is no `SizeBudget`, or the model is not for JAX.
-        ValueError: there are too few batches, a dtype is not short, or the outputs are
-            not finite.
+        InfeasibleBudgetError: nothing that was tried fits.
+        TypeError: the budget or the subject is of another type.
+        ValueError: a length is unknown, the batches are too few, a dtype is not short,
+            or the outputs are not finite.
 
     Example:
         >>> import frugax as ml
@@ -128,14 +82,136 @@ def plan_dtypes(
         >>> params = compiled.randomize_params()
         >>> batches = [{"input": backend.randn(16, 8)} for _ in range(4)]
         >>> budget = ml.SizeBudget(rel_error=0.01)
-        >>> plan = ml.models.plan_dtypes(compiled, params, batches, budget)
+        >>> plan = ml.models.plan(compiled, budget, params=params, batches=batches)
         >>> plan.bytes_before, plan.bytes_after, plan.error < 0.01
         (1548, 774, True)
     """
+    if isinstance(budget, MemoryBudget):
+        return _plan_memory(subject, budget, **options)
+    if isinstance(budget, SizeBudget):
+        return _plan_dtypes(subject, budget, **options)
+    raise TypeError(
+        'budget must be a MemoryBudget, such as MemoryBudget("64MiB"), or a SizeBudget '
+        f"such as SizeBudget(rel_error=0.001), got {budget!r:.60}."
+    )
+
+
+@overload
+def apply(
+    subject: Layer,
+    plan: "MemoryPlan",
+    *,
+    backend: "JaxBackend",
+    shapes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> "BudgetedJaxModel": ...
+
+
+@overload
+def apply(
+    subject: CompiledModel, plan: "DtypePlan", *, params: Mapping[str, Any]
+) -> "CastParams": ...
+
+
+def apply(subject: Any, plan: Any, **options: Any) -> Any:
+    """Compile a model as a `MemoryPlan` says, or cast weights as a `DtypePlan` says.
+
+    Nothing is searched again, so a plan that was kept as JSON costs one compilation.
+
+    Args:
+        subject: the model or the compiled model that was planned.
+        plan: the plan that `frugax.models.plan` made for it.
+        **options: for a `MemoryPlan` the arguments of `compile`, of which `backend` is
+            required and `shapes` are those of the plan if not given. For a `DtypePlan`
+            `params`, the weights by key.
+
+    Returns:
+        A compiled model that follows the plan, with a `plan` and a `report()`; or
+        `CastParams`, with the cast weights as `params` and a `report(batches)`.
+
+    Raises:
+        TypeError: the plan or the subject is of another type.
+        ValueError: the plan was made for other shapes, outputs or weights.
+
+    Example:
+        >>> import frugax as ml
+        >>> backend = ml.JaxBackend()
+        >>> model = ml.models.MLP(input_size=8, hidden_sizes=[32] * 4, output_size=3)
+        >>> budget = ml.MemoryBudget("1MiB")
+        >>> shapes = {"input": [64, 8]}
+        >>> plan = ml.models.plan(model, budget, backend=backend, shapes=shapes)
+        >>> compiled = ml.models.apply(model, plan, backend=backend)
+        >>> str(compiled.report().verdict)
+        'kept'
+    """
+    library = importlib.import_module("frugax.models.to_jax")
+    if isinstance(plan, library.MemoryPlan):
+        return _apply_memory(subject, plan, **options)
+    if isinstance(plan, library.DtypePlan):
+        return library.CastParams.cast(_check_jax_model(subject), plan, **options)
+    raise TypeError(
+        f"plan must be a MemoryPlan or a DtypePlan, got {plan!r:.60}: make one with "
+        "models.plan(...)."
+    )
+
+
+def _plan_memory(
+    model: Any, budget: MemoryBudget, *, backend: Any, **options: Any
+) -> "MemoryPlan":
+    library = importlib.import_module("frugax.models.to_jax")
+    program = build_program(model, backend, **options)
+    check_memory_budget(budget, program.graph, backend, jit=backend.jit)
+    return library.BudgetedJaxModel(program, budget=budget).plan
+
+
+def _apply_memory(
+    model: Any, plan: "MemoryPlan", *, backend: Any, shapes: Any = None, **options: Any
+) -> "BudgetedJaxModel":
+    library = importlib.import_module("frugax.models.to_jax")
+    if shapes is None:
+        shapes = _input_shapes(model, plan)
+    program = build_program(model, backend, shapes=shapes, **options)
+    check_memory_budget(plan.budget, program.graph, backend, jit=backend.jit)
+    return library.BudgetedJaxModel(program, budget=plan.budget, plan=plan)
+
+
+def _input_shapes(model: Any, plan: "MemoryPlan") -> dict[str, Spec]:
+    """The shapes in a plan of a model's inputs, without state and random keys."""
+    shapes: dict[str, Spec] = {}
+    if not isinstance(model, Layer):
+        return shapes  # build_program refuses it with the reason
+    inputs = flatten(model).inputs
+    for key, text in plan.shapes:
+        # A random key prints as `key<fry>[]`, and its shape need not be stated.
+        found = re.fullmatch(r"(\w+)\[([\d, ]*)\]", text)
+        if key in inputs and found is not None:
+            lengths = tuple(int(n) for n in found[2].split(",") if n.strip())
+            shapes[key] = Spec(lengths, np.dtype(found[1]))
+    return shapes
+
+
+def _plan_dtypes(
+    compiled: Any,
+    budget: SizeBudget,
+    *,
+    params: Mapping[str, Any],
+    batches: Sequence[Mapping[str, Any]],
+    dtypes: Sequence[Any] = ("float16", "bfloat16"),
+) -> "DtypePlan":
+    library = importlib.import_module("frugax.models.to_jax")
+    model = _check_jax_model(compiled)
+    return library.plan_dtypes(model, params, batches, budget, dtypes=dtypes)
+
+
+def _check_jax_model(compiled: Any) -> Any:
+    """The same model, after checking that it was compiled for JAX.
+
+    Raises:
+        TypeError: it was not.
+    """
     if getattr(getattr(compiled, "backend", None), "name", None) != "jax":
         raise TypeError(
-            "plan_dtypes takes a model compiled for a JaxBackend, got "
+            "dtypes are planned for a model that is compiled for a JaxBackend, got "
             f"{compiled!r:.60}."
         )
-    library = importlib.import_module("frugax.models.to_jax")
-    return library.plan_dtypes(compiled, params, batches, budget, dtypes=dtypes)
+    return compiled

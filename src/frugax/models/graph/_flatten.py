@@ -25,7 +25,7 @@ def flatten(
     *,
     inference: bool = False,
     scan_from: int | None = None,
-    unlooped: frozenset[str] = frozenset(),
+    excluded: frozenset[str] = frozenset(),
 ) -> ModelGraph:
     """Lay a model flat.
 
@@ -33,26 +33,26 @@ def flatten(
         layer: a model or a single layer.
         inference: leave out or change what only serves training.
         scan_from: how many equal blocks in a row become one loop; None: never.
-        unlooped: places of blocks that must not be in a loop.
+        excluded: places of blocks that must not be in a loop.
 
     Raises:
         TypeError: something in the model is no layer.
         ValueError: layers feed each other in a circle, names clash, a layer is wired
             to something outside its model, or the model is empty.
     """
-    flat = _Flattener(inference=inference, scan_from=scan_from, unlooped=unlooped)
+    flat = _Flattener(inference=inference, scan_from=scan_from, excluded=excluded)
     made = flat.lay(layer, "", None)
     lost = flat.lost_ties()
     if lost and any(isinstance(node, LoopNode) for node in flat.nodes):
         # A weight that is shared has to stay one of its own.
         places = {key.rpartition(".")[0] for key in lost}
-        wider = {p[: i or None] for p in places for i in _dots(p)} | unlooped
-        if wider != unlooped:
+        wider = {p[: i or None] for p in places for i in _dots(p)} | excluded
+        if wider != excluded:
             return flatten(
                 layer,
                 inference=inference,
                 scan_from=scan_from,
-                unlooped=frozenset(wider),
+                excluded=frozenset(wider),
             )
     flat.refuse(lost)
     results = {k: v for k, v in made.items() if not k.startswith("new_")}
@@ -61,10 +61,10 @@ def flatten(
 
 class _Flattener:
     def __init__(
-        self, *, inference: bool, scan_from: int | None, unlooped: frozenset[str]
+        self, *, inference: bool, scan_from: int | None, excluded: frozenset[str]
     ) -> None:
         self.inference, self.scan_from = inference, scan_from
-        self.unlooped = unlooped
+        self.excluded = excluded
         self.nodes: list[GraphNode] = []
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class _Flattener:
                 self.outer(key)
         found: dict[int, Run] = {}
         if self.scan_from is not None:
-            found = runs(model, named, self.scan_from, path, self.unlooped)
+            found = runs(model, named, self.scan_from, path, self.excluded)
         i = 0
         while i < len(named):
             name, call = named[i]
@@ -196,10 +196,10 @@ class _Flattener:
         body = _Flattener(
             inference=self.inference,
             scan_from=self.scan_from,
-            unlooped=frozenset(
+            excluded=frozenset(
                 place.removeprefix(f"{block}.")
                 for block in places
-                for place in self.unlooped
+                for place in self.excluded
                 if place.startswith(f"{block}.")
             ),
         )

@@ -35,7 +35,7 @@ class Run:
 
 
 def runs(
-    model: Model, named: Calls, least: int, path: str, unlooped: frozenset[str]
+    model: Model, named: Calls, least: int, path: str, excluded: frozenset[str]
 ) -> dict[int, Run]:
     """Where runs of equal blocks start.
 
@@ -47,7 +47,7 @@ def runs(
         named: its calls in the order of running.
         least: how many make a run.
         path: where the model is.
-        unlooped: places of blocks that must not be in a run.
+        excluded: places of blocks that must not be in a run.
     """
     readers = collections.Counter(
         wire.place
@@ -59,12 +59,12 @@ def runs(
     found: dict[int, Run] = {}
     i = 0
     while i < len(named):
-        if join(path, named[i][0]) in unlooped or not is_block(named[i][1].layer):
+        if join(path, named[i][0]) in excluded or not is_block(named[i][1].layer):
             i += 1
             continue
         port, end = _extend(model, named, i, readers)
         for at in range(i + 1, end):
-            if join(path, named[at][0]) in unlooped:
+            if join(path, named[at][0]) in excluded:
                 end = at
                 break
         if port is not None and end - i >= max(least, 2):

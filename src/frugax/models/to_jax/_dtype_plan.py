@@ -80,8 +80,8 @@ class DtypePlan(JsonPlan):
             return self.bytes_after
         return self.error
 
-    def apply(self, params: Arrays) -> dict[str, Any]:
-        """The weights in the dtypes of this plan.
+    def cast(self, params: Arrays) -> dict[str, Any]:
+        """Cast weights to the dtypes of this plan; `models.apply` also reports.
 
         Args:
             params: an array for each weight, by key.
@@ -106,44 +106,6 @@ class DtypePlan(JsonPlan):
             made[key] = value.astype(as_dtype(planned[key].after))
         return made
 
-    def report(
-        self, compiled: JaxModel, params: Arrays, batches: Sequence[Arrays]
-    ) -> Receipt:
-        """Measure on these batches and hold the result against the budget.
-
-        Args:
-            compiled: the model.
-            params: its weights as they were, not shortened.
-            batches: any data, best such as were not seen.
-        """
-        short = self.apply(params)
-        error = max(errors_of(compiled, params, short, batches), default=0.0)
-        spends: list[Spend] = []
-        if self.budget.rel_error is not None:
-            spends.append(
-                Spend(
-                    name="error of the outputs",
-                    unit="",
-                    limit=self.budget.rel_error,
-                    predicted=self.error,
-                    measured=error,
-                    source=f"compiled.evaluate on {len(batches)} batches",
-                )
-            )
-        limit = limit_bytes(self.budget, params)
-        if limit is not None:
-            spends.append(
-                Spend(
-                    name="bytes of the weights",
-                    unit="bytes",
-                    limit=limit,
-                    predicted=self.bytes_after,
-                    measured=sum(v.nbytes for v in short.values()),
-                    source="nbytes of the arrays",
-                )
-            )
-        return Receipt(tuple(spends))
-
     def __str__(self) -> str:
         rows = [
             [
@@ -164,6 +126,64 @@ class DtypePlan(JsonPlan):
             f"on {self.held_out} batches held out, {self.chosen_error:.3g} on the "
             f"{self.batches} it was chosen by (budget: {self.budget})"
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class CastParams:
+    """Weights that were cast as a `DtypePlan` says.
+
+    Attributes:
+        params: the cast weights by key, for `compiled.evaluate`.
+        plan: the plan.
+        compiled: the model that they belong to.
+        exact_params: the weights as they were.
+    """
+
+    params: dict[str, Any]
+    plan: DtypePlan
+    compiled: JaxModel
+    exact_params: Arrays
+
+    @classmethod
+    def cast(
+        cls, compiled: JaxModel, plan: DtypePlan, *, params: Arrays
+    ) -> "CastParams":
+        """Cast the weights of a model."""
+        return cls(plan.cast(params), plan, compiled, params)
+
+    def report(self, batches: Sequence[Arrays]) -> Receipt:
+        """Measure the error on these batches and compare it with the budget.
+
+        Args:
+            batches: any data, preferably data that planning has not seen.
+        """
+        plan, params = self.plan, self.exact_params
+        errors = errors_of(self.compiled, params, self.params, batches)
+        spends: list[Spend] = []
+        if plan.budget.rel_error is not None:
+            spends.append(
+                Spend(
+                    name="error of the outputs",
+                    unit="",
+                    limit=plan.budget.rel_error,
+                    predicted=plan.error,
+                    measured=max(errors, default=0.0),
+                    source=f"compiled.evaluate on {len(batches)} batches",
+                )
+            )
+        limit = limit_bytes(plan.budget, params)
+        if limit is not None:
+            spends.append(
+                Spend(
+                    name="bytes of the weights",
+                    unit="bytes",
+                    limit=limit,
+                    predicted=plan.bytes_after,
+                    measured=sum(v.nbytes for v in self.params.values()),
+                    source="nbytes of the arrays",
+                )
+            )
+        return Receipt(tuple(spends))
 
 
 def limit_bytes(budget: SizeBudget, params: Arrays) -> int | None:

@@ -36,7 +36,7 @@ def plan_dtypes(
     *,
     dtypes: Sequence[Any] = ("float16", "bfloat16"),
 ) -> DtypePlan:
-    """As `frugax.models.plan_dtypes`, which says more.
+    """Plan short dtypes; see `frugax.models.plan`.
 
     Raises:
         InfeasibleBudgetError: no choice is within the error and the size.
@@ -47,13 +47,13 @@ def plan_dtypes(
     check_budget(budget, SizeBudget)
     if budget.max_abs is not None:
         raise ValueError(
-            "plan_dtypes bounds a relative error of the outputs: give "
+            "a dtype plan bounds a relative error of the outputs: give "
             "SizeBudget(rel_error=...), not max_abs."
         )
     batches = list(batches)
     if len(batches) < 2:
         raise ValueError(
-            f"plan_dtypes needs two batches or more, got {len(batches)}: some to "
+            f"a dtype plan needs two batches or more, got {len(batches)}: some to "
             "choose by, and as many that are held out."
         )
     short = [as_float(d, what="dtypes") for d in dtypes]

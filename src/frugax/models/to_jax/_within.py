@@ -30,7 +30,13 @@ class BudgetedJaxModel(JaxModel):
         plan: the plan for gradients of all outputs.
     """
 
-    def __init__(self, program: CompiledModel, *, budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        program: CompiledModel,
+        *,
+        budget: MemoryBudget,
+        plan: MemoryPlan | None = None,
+    ) -> None:
         super().__init__(program, jit=True)
         self.budget = budget
         self._made: dict[Any, _Planned] = {}
@@ -48,6 +54,8 @@ class BudgetedJaxModel(JaxModel):
                 "plan: leave it out."
             )
         with self.backend.scope():
+            if plan is not None:
+                self._made[wanted] = self._follow(plan, Pull(self, wanted))
             self.plan = self._pulled_for(wanted).plan
 
     # --- what is called -----------------------------------------------------------
@@ -106,6 +114,26 @@ class BudgetedJaxModel(JaxModel):
 
     def _planned(self, task: Pull | Loss) -> "_Planned":
         plan = Search(task, self.budget).find()
+        return _Planned(plan, task.at(plan.micro_batches), self)
+
+    def _follow(self, plan: MemoryPlan, task: Pull) -> "_Planned":
+        """The planned function of a plan that was made before.
+
+        Raises:
+            ValueError: the plan is for other gradients, shapes or batches.
+        """
+        batch_keys = task.batch_keys if plan.micro_batches > 1 else ()
+        for name, planned, own in (
+            ("gradients", plan.purpose, task.purpose),
+            ("shapes", plan.shapes, task.shapes),
+            ("batch_keys", plan.batch_keys, batch_keys),
+        ):
+            if planned != own:
+                raise ValueError(
+                    f"the plan does not fit the model: its {name} are "
+                    f"{planned!r:.200}, the model's are {own!r:.200}. Make a new "
+                    "one with models.plan."
+                )
         return _Planned(plan, task.at(plan.micro_batches), self)
 
     def check_planned(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:
