@@ -110,12 +110,12 @@ def test_planning_writes_nothing(small):
         (["run"], ["say either a config file"]),
         (["run", "none.yaml"], ["none.yaml: there is no such file"]),
         (["run", "c.yaml", "--resume", "runs/x"], ["say either a config file"]),
-        (["run", "--resume", "runs/none"], ["runs/none: there is no run here"]),
+        (["run", "--resume", "runs/none"], ["runs/none: this folder has no run"]),
         (
             ["run", "c.yaml", "--set", "train.stepz=1"],
             ["override 'train.stepz=1': train.stepz", "'steps'"],
         ),
-        (["run", "c.yaml", "--set", "task=a:b"], ["no module 'a'"]),
+        (["run", "c.yaml", "--set", "task=a:b"], ["module 'a' was not found"]),
         (
             ["run", "c.yaml", "--set", "budgets.size=500x"],
             ["budgets.size", "write size"],
@@ -175,8 +175,8 @@ def test_going_on_passes_over_a_damaged_checkpoint_and_says_so(small):
             file.write_bytes(b"damaged")
     done = frugax("run", "--resume", "runs/small", cwd=small)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "The checkpoint of step 5 was damaged" in done.stdout
-    assert "going on after step 4" in done.stdout
+    assert "The checkpoint of step 5 is damaged" in done.stdout
+    assert "resuming after step 4" in done.stdout
     assert (folder / "model.fxz").read_bytes() == whole
 
 

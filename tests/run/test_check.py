@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from frugax.errors import ConfigError
-from frugax.run._check import check_batch, check_loss, evaluation
 from frugax.run._task import Task
+from frugax.run._task_checks import check_batch, check_loss, evaluate_model
 
 W, X = jnp.ones((4, 2)), np.ones((8, 4), "float32")
 
@@ -26,17 +26,17 @@ def test_a_scalar_with_or_without_metrics_is_a_loss(loss):
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda w, x: x @ w, r"gives float32\[8, 2\]. Take the mean"),
-        (lambda w, x: 3, r"gives 3 \(type int\)"),
-        (lambda w, x: jnp.int32(3), r"gives int32\[\]"),
-        (lambda w, x: "low", r"gives 'low' \(type str\)"),
-        (lambda w, x: None, "gives None"),
+        (lambda w, x: x @ w, r"returns float32\[8, 2\]. Take the mean"),
+        (lambda w, x: 3, r"returns 3 \(type int\)"),
+        (lambda w, x: jnp.int32(3), r"returns int32\[\]"),
+        (lambda w, x: "low", r"returns 'low' \(type str\)"),
+        (lambda w, x: None, "returns None"),
         (
             lambda w, x: ((x @ w).mean(), x @ w),
             r"a dict of scalars, got float32\[8, 2\]",
         ),
         (lambda w, x: ((x @ w).mean(), {"a": x}), r"metric 'a' .*got float32\[8, 4\]"),
-        (lambda w, x: ((x @ w).mean(), {"loss": 1.0}), "call it something else"),
+        (lambda w, x: ((x @ w).mean(), {"loss": 1.0}), "choose another name"),
     ],
 )
 def test_what_is_no_loss_is_named(loss, message):
@@ -60,7 +60,7 @@ def task(said):
 
 
 def test_an_evaluation_is_a_dict_of_numbers():
-    assert evaluation(task({"accuracy": jnp.float32(0.5)}), W) == {"accuracy": 0.5}
+    assert evaluate_model(task({"accuracy": jnp.float32(0.5)}), W) == {"accuracy": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_an_evaluation_is_a_dict_of_numbers():
 )
 def test_what_is_no_evaluation_is_named(said, message):
     with pytest.raises(ConfigError, match=message):
-        evaluation(task(said), W)
+        evaluate_model(task(said), W)

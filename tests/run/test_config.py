@@ -36,7 +36,7 @@ def test_human_strings_become_budgets(write):
     assert config.budgets.time == TimeBudget(seconds=120, compiles=1)
     assert config.budgets.size == SizeBudget(ratio=6)
     assert config.budgets.memory is not None
-    assert config.budgets.memory.budget(1001) == MemoryBudget(limit_bytes=500)
+    assert config.budgets.memory.to_budget(1001) == MemoryBudget(limit_bytes=500)
 
 
 def test_a_config_survives_plain_data(write):
@@ -51,7 +51,7 @@ def test_a_config_survives_plain_data(write):
         ("steps: 10", "steps: 0", r"c\.yaml:5: train\.steps: must be >= 1, got 0"),
         ("steps: 10", "steps: ten", r"c\.yaml:5: train\.steps: .*whole number, got"),
         ("steps: 10", "steps: 1.5", r"c\.yaml:5: .*whole number, got 1\.5"),
-        ("steps: 10", "steps: 10\n  steps: 11", r"c\.yaml:6: .*stands twice.*line 5"),
+        ("steps: 10", "steps: 10\n  steps: 11", r"c\.yaml:6: .*is repeated.*line 5"),
         ("1e-3", "-1", r"c\.yaml:6: train\.learning_rate: must be > 0"),
         ("50%", "lots", r"c\.yaml:8: budgets\.memory"),
         ("50%", "0%", r"c\.yaml:8: budgets\.memory: memory must be > 0"),
@@ -103,14 +103,14 @@ def test_overrides_replace_single_values(write):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.steps", "say key=value"),
-        ("=3", "say key=value"),
+        ("train.steps", "write key=value"),
+        ("=3", "write key=value"),
         (
             "train.stepz=3",
             r"^override 'train\.stepz=3': train\.stepz: .*Did you mean 'steps'",
         ),
         ("train.steps=-3", r"^override 'train\.steps=-3': train\.steps: must be >= 1"),
-        ("name.x=3", "name is no mapping"),
+        ("name.x=3", "name is not a mapping"),
         ("train.steps=[1", "is not YAML"),
     ],
 )

@@ -34,6 +34,11 @@ def finished(tmp_path_factory):
             "examples/digits.yaml",
             "--runs",
             str(runs),
+            # How long it takes, and what share of that is watching, depends on
+            # everything else that this machine does: neither may fail a test.
+            "--set",
+            "budgets.time.seconds=5h",
+            "--allow-broken",
         ],
         capture_output=True,
         text=True,
@@ -49,9 +54,7 @@ def test_every_budget_is_kept(finished):
     _, receipt, said = finished
     verdicts = {spend["name"]: spend["verdict"] for spend in receipt["spends"]}
     assert len(verdicts) == 6, verdicts
-    # The two spent in seconds depend on what else this machine does.
-    assert verdicts.pop("time spent watching") in {"kept", "broken"}
-    assert verdicts.pop("time of the whole run") in {"kept", "broken"}
+    del verdicts["time spent watching"]
     assert set(verdicts.values()) == {"kept"}, verdicts
     assert "report.html" in said
 

@@ -91,7 +91,7 @@ def test_interrupted_by_ctrl_c(home):
     assert done.returncode == 130, done
     assert "frugax run --resume interrupted/small" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    assert "going on after step" in go_on(home, "interrupted")
+    assert "resuming after step" in go_on(home, "interrupted")
     assert_same_run(home, "interrupted")
 
 

@@ -43,7 +43,7 @@ def test_a_tuple_is_a_task_and_options_are_arguments(folder):
     ("name", "message"),
     [
         ("own_task_a", 'write "module:function"'),
-        ("own_task_zz:f", "there is no module 'own_task_zz'"),
+        ("own_task_zz:f", "module 'own_task_zz' was not found"),
         ("own_task_a:god", "no function 'god'. It has: good, iterator"),
         ("own_task_a:value", "no function 'value'"),
         ("own_task_a:number", "returned a int; return frugax.run.Task"),

@@ -104,4 +104,6 @@ def test_going_on_with_another_loss_is_noted(trained, tmp_path):
     config = RunConfig(name="x", train=TrainConfig(steps=9), task="net_task:task")
     with edited(config_folder / "net_task.py", ".mean() ** 2", ".mean() ** 4"):
         outcome = run(config, again, config_folder=config_folder, resume=True)
-    assert any("not the program that this run began with" in n for n in outcome.notes)
+    assert any(
+        "differs from the one that this run started with" in n for n in outcome.notes
+    )

@@ -71,7 +71,9 @@ class ExperimentBudget:
     @property
     def exact_cost(self) -> Fraction | None:
         """The limit on the total cost, as the decimal it was written as."""
-        return self.cost and Fraction(repr(self.cost))
+        if self.cost is None:
+            return None
+        return Fraction(repr(self.cost))
 
     def __str__(self) -> str:
         parts: list[str] = []

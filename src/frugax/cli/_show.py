@@ -89,7 +89,7 @@ class RunView:
         self._listen(to_ctrl_c=text != "training")
         self._console.print(f"[dim]·[/dim] {text}", highlight=False)
 
-    def told(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a fact as it is."""
         self._console.print(text, highlight=False, markup=False, style="dim")
 

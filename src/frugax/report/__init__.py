@@ -5,6 +5,7 @@ has the colours, light and dark, and `CHART_SCRIPT` lets readers read off values
 `element` builds any other markup and escapes its text.
 """
 
+from ._bar_chart import bar_chart
 from ._chart_script import CHART_SCRIPT
 from ._downsample import downsample
 from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
@@ -19,6 +20,7 @@ __all__ = [
     "PAGE_STYLE",
     "ChartSize",
     "Markup",
+    "bar_chart",
     "downsample",
     "element",
     "escape",

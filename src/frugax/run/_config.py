@@ -1,7 +1,7 @@
-"""What a run is told: one YAML file, read into frozen dataclasses.
+"""The config of a run: one YAML file, read into frozen dataclasses.
 
-Every complaint names the file, the line, the key and the remedy. Unknown keys are
-errors, with the nearest valid key; so are keys given twice and values out of range.
+Every error names the file, the line, the key and the remedy. Unknown keys are errors,
+with the nearest valid key; so are repeated keys and values out of range.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from frugax.configs import parse_config, read_text
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class MemorySetting:
-    """A memory budget as a config says it: bytes, or a share of the un-planned step.
+    """A memory budget as a config states it: bytes, or a share of the unplanned step.
 
     Attributes:
         limit_bytes: bytes allowed, or None if a share is given.
-        share: share of what the same step needs without a plan, in (0, 1]; it is
-            turned into bytes once that has been measured.
+        share: share of the bytes that the same step needs without a plan, in (0, 1];
+            it becomes bytes once these have been measured.
         kind: `"temp"` or `"total"`, as in `MemoryBudget`.
     """
 
@@ -48,14 +48,16 @@ class MemorySetting:
         """Read and check the limit; see the class.
 
         Raises:
-            TypeError: no limit, or two.
+            TypeError: no limit is given, or two are.
             ValueError: the limit is neither bytes nor a percentage.
         """
         if text is not None:
-            limit_bytes, share = (None, text) if "%" in text else (text, None)
+            limit_bytes, share = text, None
+            if "%" in text:
+                limit_bytes, share = None, text
         if (limit_bytes is None) == (share is None):
             raise TypeError(
-                'say either bytes ("64MiB") or a share of the un-planned step ("50%").'
+                'write either bytes ("64MiB") or a share of the unplanned step ("50%").'
             )
         put = object.__setattr__
         put(self, "limit_bytes", None)
@@ -69,8 +71,8 @@ class MemorySetting:
             put(self, "share", part)
         put(self, "kind", kind)
 
-    def budget(self, unplanned_bytes: int) -> MemoryBudget:
-        """The budget in bytes, given what the un-planned step needs."""
+    def to_budget(self, unplanned_bytes: int) -> MemoryBudget:
+        """Convert to bytes, given the bytes of the unplanned step."""
         limit = self.limit_bytes
         if limit is None:
             assert self.share is not None  # one of the two is always there
@@ -80,14 +82,14 @@ class MemorySetting:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """What the run may spend. A budget that is left out is not limited.
+    """The limits of a run. A budget that is left out is not limited.
 
     Attributes:
         memory: device bytes of one compiled training step.
         time: wall time of the whole run, and compiles of the training step.
         overhead: share of the training time that watching may add.
         size: length of the model file.
-        accuracy_drop: most accuracy that compression may cost, in [0, 1].
+        accuracy_drop: the most accuracy that compression may cost, in [0, 1].
     """
 
     memory: MemorySetting | None = None
@@ -189,12 +191,12 @@ class RunConfig:
     Attributes:
         name: the run's folder is named after it: letters, digits, `.`, `_`, `-`.
         train: how to train.
-        budgets: what may be spent.
+        budgets: the limits.
         data: a built-in data set, with `model`; or
         model: a built-in model, with `data`; or
         task: the user's own `module:function`; see `frugax.run.Task`.
         options: keyword arguments for the user's function.
-        seed: where all randomness of the run comes from; in [0, 2**32).
+        seed: of all randomness of the run; in [0, 2**32).
     """
 
     name: str
@@ -209,12 +211,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
-                "name must start with a letter or digit and go on with these, '.', "
+                "name must start with a letter or digit, followed by these, '.', "
                 f"'_' or '-', got {self.name!r}: it becomes a folder."
             )
         if self.task is None and (self.data is None or self.model is None):
             raise ValueError(
-                "say what to train: either data and model, or task (your own "
+                "state what to train: either data and model, or task (your own "
                 "module:function)."
             )
         if self.task is not None and (self.data is not None or self.model is not None):
@@ -240,8 +242,8 @@ def load_config(
             path (`train.steps=10`), the value YAML.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or says something unknown
-            or impossible; names file, line and key.
+        ConfigError: the file cannot be read, is not YAML, or has an unknown key or an
+            invalid value; the message names file, line and key.
     """
     text = read_text(path)
     return parse_config(RunConfig, text, os.fspath(path), overrides=overrides)

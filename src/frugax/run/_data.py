@@ -1,7 +1,7 @@
-"""The built-in data sets: real data that comes inside a package, no network.
+"""Load the built-in data sets: real data from inside a package, without a network.
 
 Images are scaled to [0, 1], shuffled once by the run's seed and split. Batches are a
-pure function of the step's index, which is what makes a resumed run exact.
+pure function of the step's index, which makes a resumed run exact.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def load_images(config: DataConfig, *, seed: int) -> Images:
     """Load a built-in data set.
 
     Raises:
-        MissingExtraError: the package that holds the data is not installed.
+        MissingExtraError: the package with the data is not installed.
     """
     x, y = _READERS[config.name]()
     order = np.random.default_rng(seed).permutation(len(x))
@@ -56,10 +56,10 @@ def load_images(config: DataConfig, *, seed: int) -> Images:
 def epoch_batches(
     data: Images, *, batch: int, seed: int
 ) -> Callable[[int], dict[str, np.ndarray]]:
-    """Batches by step index: every epoch a new order, no image twice in an epoch.
+    """Make batches by step index: a new order in every epoch, no image twice in one.
 
     Args:
-        data: where the images come from.
+        data: the images.
         batch: images in a batch; at most as many as there are training images.
         seed: of the orders.
 
@@ -78,7 +78,7 @@ def epoch_batches(
     last: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def at(step: int) -> dict[str, np.ndarray]:
-        nonlocal last  # the current epoch's order, so that it is drawn once
+        nonlocal last  # the order of the current epoch, drawn once
         epoch, place = divmod(step, per_epoch)
         if last[0] != epoch:
             last = (epoch, np.random.default_rng((seed, epoch)).permutation(count))

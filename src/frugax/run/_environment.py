@@ -1,4 +1,4 @@
-"""What a run was made with: versions, device, date."""
+"""Collect the versions, the device and the date of a run."""
 
 import datetime as dt
 import importlib.metadata
@@ -8,8 +8,8 @@ import platform
 import jax
 
 
-def environment() -> dict[str, str]:
-    """Versions, device and date, as the receipt and the report show them."""
+def describe_environment() -> dict[str, str]:
+    """Collect versions, device and date for the receipt and the report."""
     device = jax.devices()[0]
     packages = ("frugax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
     versions = {name: importlib.metadata.version(name) for name in packages}

@@ -1,4 +1,4 @@
-"""After training: compress, evaluate what the file holds, write receipt and report."""
+"""After training: compress, evaluate the file's weights, write receipt and report."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,26 +12,27 @@ from frugax.fileio import write_whole
 from frugax.trees import PyTree
 
 from ._config import RunConfig
-from ._environment import environment
+from ._environment import describe_environment
 from ._folder import RunFolder, file_sha256
-from ._infeasible import in_config_terms, size_remedy
 from ._observer import Observer
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
 from ._prepare import Prepared
+from ._remedies import in_config_terms, size_remedy
 from ._stopwatch import Stopwatch
-from ._trained import read_like
+from ._trained import read_weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """How the training of a run went.
+    """The outcome of a run's training.
 
     Attributes:
-        result: what `fit` gave.
-        watcher: what recorded it.
-        predicted_seconds: what the whole run was expected to take; None if nothing was.
-        notes: what fell short so far.
+        result: returned by `fit`.
+        watcher: recorded the metrics.
+        predicted_seconds: expected wall time of the whole run; None without a
+            prediction.
+        notes: shortcomings so far, one sentence each.
     """
 
     result: train.FitResult
@@ -52,11 +53,11 @@ def finish(
 
     Args:
         config: the run's config.
-        folder: where the files go.
-        ready: what was trained.
-        trained: how training went.
-        stopwatch: where the time went so far.
-        observer: told about progress.
+        folder: receives the files.
+        ready: the model and its step.
+        trained: the outcome of training.
+        stopwatch: the time spent so far.
+        observer: receives progress.
 
     Raises:
         InfeasibleBudgetError: the weights cannot be made as small as asked; the
@@ -66,15 +67,15 @@ def finish(
     result, watcher = trained.result, trained.watcher
     params = jax.device_get(result.state.params)
     observer.stage("compressing the weights")
-    with stopwatch.on("compressing"):
+    with stopwatch.measure("compressing"):
         # Without a size budget the file is exact: an error of zero.
         size = config.budgets.size or SizeBudget(rel_error=0.0)
         with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(params))):
             saved = compress.save(folder.model, params, size)
-    observer.stage("evaluating what the file holds")
-    with stopwatch.on("evaluating"):
+    observer.stage("evaluating the weights in the file")
+    with stopwatch.measure("evaluating"):
         before = ready.evaluate(params)
-        after = ready.evaluate(read_like(params, folder))
+        after = ready.evaluate(read_weights(params, folder))
 
     observer.stage("writing the report")
     spends = [*ready.step.report().spends]
@@ -96,7 +97,7 @@ def finish(
         memory=_memory_facts(ready),
         model=_model_facts(folder, ready, params, saved, before, after),
         notes=(*trained.notes, *_notes(config, result, records)),
-        environment=environment(),
+        environment=describe_environment(),
     )
     write_whole(folder.report, report_page(outcome, records))
     write_whole(folder.receipt, outcome.to_json())
@@ -105,16 +106,19 @@ def finish(
 
 def _memory_facts(ready: Prepared) -> MemoryFacts:
     program = ready.step.program
+    limit = None
+    if ready.memory is not None:
+        limit = ready.memory.limit_bytes
     return MemoryFacts(
         unplanned_bytes=ready.unplanned_bytes,
         planned_bytes=program.bytes_of(ready.memory_kind),
-        limit_bytes=None if ready.memory is None else ready.memory.limit_bytes,
+        limit_bytes=limit,
         kind=ready.memory_kind,
         argument_bytes=program.argument_bytes,
         output_bytes=program.output_bytes,
         temp_bytes=program.temp_bytes,
         alias_bytes=program.alias_bytes,
-        plan="" if ready.step.plan is None else str(ready.step.plan),
+        plan=str(ready.step.plan or ""),
     )
 
 
@@ -148,7 +152,7 @@ def _overhead_spend(spend: Spend, result: train.FitResult) -> Spend:
 
 
 def _size_spend(spend: Spend, planned: compress.CompressPlan) -> Spend:
-    """Beside the file's real length, what was predicted from the fresh weights."""
+    """Add the file length that was predicted from the weights before training."""
     if spend.unit != "bytes":
         return spend
     source = f"{spend.source}; predicted from the weights before training"
@@ -160,18 +164,17 @@ def _accuracy_spend(
 ) -> list[Spend]:
     if limit is None:
         return []
-    known = "accuracy" in before
+    measured, source = None, "the task's evaluate does not return 'accuracy'"
+    if "accuracy" in before:
+        measured = max(0.0, before["accuracy"] - after["accuracy"])
+        source = "test set: trained weights, then the weights decoded from the file"
     return [
         Spend(
             name="accuracy lost by compression",
             unit="",
             limit=limit,
-            measured=max(0.0, before["accuracy"] - after["accuracy"])
-            if known
-            else None,
-            source="test set: trained weights, then the weights decoded from the file"
-            if known
-            else "the task's evaluate gives no 'accuracy'",
+            measured=measured,
+            source=source,
         )
     ]
 
@@ -209,6 +212,6 @@ def _notes(
         lost = "; ".join(sorted({piece.reason for piece in records.lost}))
         notes.append(
             f"The journal holds the metrics of {len(records):,} of {done:,} steps: "
-            f"{lost or 'it was removed or cut off'}. The weights are as they should be."
+            f"{lost or 'it was removed or cut off'}. The weights are not affected."
         )
     return tuple(notes)

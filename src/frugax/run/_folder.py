@@ -1,4 +1,4 @@
-"""The folder of a run: where each file lies, and how a new one is claimed."""
+"""The folder of a run: the place of each file, and claiming a new folder."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ class RunFolder:
 
     @property
     def origin(self) -> Path:
-        """Where the run came from: folder of the config, fingerprint of the loss."""
+        """Origin of the run: folder of its config, fingerprint of its loss."""
         return self.path / "origin.json"
 
     @property
@@ -55,34 +55,35 @@ class RunFolder:
 
     @property
     def receipt(self) -> Path:
-        """What was spent, as JSON; written last but one."""
+        """The receipt as JSON; written last but one."""
         return self.path / "receipt.json"
 
     @property
     def lock(self) -> Path:
-        """There while a process works in the folder."""
+        """Exists while a process works in the folder."""
         return self.path / ".lock"
 
     @property
     def report(self) -> Path:
-        """The same to look at."""
+        """The receipt as a page, with charts."""
         return self.path / "report.html"
 
     def model_is_whole(self) -> bool:
-        """Whether the model file is the one that the receipt is about."""
+        """Whether the model file is the one that the receipt describes."""
         try:
             wanted = json.loads(self.receipt.read_text())["model"]["file_sha256"]
             return file_sha256(self.model) == wanted
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def remember(self, **facts: str) -> None:
-        """Add facts about where this run came from."""
-        known = json.loads(self.origin.read_text()) if self.origin.exists() else {}
-        write_whole(self.origin, json.dumps(known | facts, indent=1) + "\n")
+    def write_origin(self, **facts: str) -> None:
+        """Add facts about the origin of this run."""
+        if self.origin.exists():
+            facts = json.loads(self.origin.read_text()) | facts
+        write_whole(self.origin, json.dumps(facts, indent=1) + "\n")
 
-    def remembered(self, fact: str) -> str | None:
-        """A fact about where this run came from; None if it is not known.
+    def read_origin(self, fact: str) -> str | None:
+        """Read a fact about the origin of this run; None if it is not known.
 
         Raises:
             ConfigError: the file of facts is damaged.
@@ -93,18 +94,18 @@ class RunFolder:
             raise ConfigError(f"{self.origin}: cannot be read: {e}.") from e
 
     def config_folder(self) -> Path:
-        """The folder of the config file that started this run."""
-        return Path(self.remembered("config_folder") or ".")
+        """Return the folder of the config file that started this run."""
+        return Path(self.read_origin("config_folder") or ".")
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Hash a file with SHA-256, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free_folder(runs: Path, name: str) -> RunFolder:
-    """The folder for a new run: `runs/NAME`, or `runs/NAME-2` and so on if taken."""
+    """Choose a folder for a new run: `runs/NAME`, or `runs/NAME-2` if that exists."""
     path, count = runs / name, 1
     while path.exists():
         count += 1
@@ -113,8 +114,8 @@ def free_folder(runs: Path, name: str) -> RunFolder:
 
 
 @contextlib.contextmanager
-def alone_in(folder: RunFolder) -> Iterator[None]:
-    """Keep every other process out of a run's folder: two would mix their records.
+def exclusive_access(folder: RunFolder) -> Iterator[None]:
+    """Keep other processes out of a run's folder: two would mix their records.
 
     Raises:
         ConfigError: another run is working there.
@@ -133,35 +134,35 @@ def alone_in(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     finally:
-        folder.lock.unlink(missing_ok=True)  # while it is still ours
+        folder.lock.unlink(missing_ok=True)  # before another process can own it
         lock.release()
 
 
 @contextlib.contextmanager
 def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator[None]:
-    """Make a new run's folder now, so that a missing permission is met at once.
+    """Create a new run's folder now, so that a missing permission is found at once.
 
     If the block raises, the folder is removed again: a run that never started
     training leaves nothing behind.
 
     Raises:
-        OutputError: the folder cannot be made or written to.
+        OutputError: the folder cannot be created or written to.
     """
     make_folder(folder.path.parent)
     try:
-        folder.path.mkdir()  # not exist_ok: another run may have been quicker
+        folder.path.mkdir()  # not exist_ok: another run may have claimed it
     except OSError as e:
         raise OutputError(write_error_reason(folder.path, e)) from e
     try:
         _write_config(folder, config)
-        folder.remember(config_folder=str(config_folder.resolve()))
+        folder.write_origin(config_folder=str(config_folder.resolve()))
         yield
-    except BaseException:  # Ctrl-C while planning, too, leaves nothing behind
+    except BaseException:  # Ctrl-C while planning also leaves nothing behind
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
 
 
-# What may change when a run goes on: the trained numbers do not depend on these.
+# Settings that a resumed run may change: the trained numbers do not depend on them.
 _CHANGEABLE = (
     "budgets.time",
     "budgets.overhead",
@@ -171,28 +172,28 @@ _CHANGEABLE = (
 
 
 def reopen(path: Path, *, overrides: Sequence[str] = ()) -> tuple[RunFolder, RunConfig]:
-    """The folder and config of a run that is to go on.
+    """Open the folder and config of a run that is to be resumed.
 
     Args:
         path: the run's folder.
         overrides: `key=value` texts; only budgets that do not touch the numbers.
 
     Raises:
-        ConfigError: there is no run in that folder, or an override would make its
-            numbers others than those of an uninterrupted run.
+        ConfigError: the folder has no run, or an override would change its numbers
+            compared with an uninterrupted run.
     """
     for override in overrides:
         key = override.partition("=")[0].strip()
         if not any(f"{key}.".startswith(f"{name}.") for name in _CHANGEABLE):
             raise ConfigError(
-                f"--set {override!r}: a run that goes on keeps its numbers, so only "
+                f"--set {override!r}: a resumed run keeps its numbers, so only "
                 f"{', '.join(_CHANGEABLE)} may change. Start a new run for the rest."
             )
     folder = RunFolder(path)
     if not folder.config.is_file():
         raise ConfigError(
-            f"{path}: there is no run here (no config.yaml): give --resume the folder "
-            "that `frugax run` printed, such as runs/digits."
+            f"{path}: this folder has no run (no config.yaml): give --resume the "
+            "folder that `frugax run` printed, such as runs/digits."
         )
     config = load_config(folder.config, overrides=overrides)
     if overrides:

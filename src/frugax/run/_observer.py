@@ -1,4 +1,4 @@
-"""Who watches a run from outside: the command line draws bars, a test listens."""
+"""The interface through which a run reports its progress."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
@@ -6,23 +6,23 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Observer(Protocol):
-    """Told what a run is doing. Calls come from the run's thread, a few a second."""
+    """Receives the progress of a run, from the run's thread, a few calls a second."""
 
     def stage(self, text: str) -> None:
         """A new part of the run begins, for example `"planning memory"`."""
 
-    def told(self, text: str) -> None:
-        """A fact worth a line, for example what the memory plan saves."""
+    def note(self, text: str) -> None:
+        """A fact worth a line, for example that a run was resumed."""
 
     def memory(self, used_bytes: int, limit_bytes: int | None) -> None:
         """Bytes of the compiled step, and its budget if there is one."""
 
     def training(self, step: int, steps: int, latest: Mapping[str, float]) -> None:
-        """Training has come so far.
+        """Training has reached a step.
 
         Args:
             step: steps done, those before a resume included.
-            steps: steps asked for.
+            steps: steps of the whole run.
             latest: the newest metrics that have reached the host; may lag behind.
         """
 
@@ -31,13 +31,13 @@ class Silent:
     """An observer that shows nothing."""
 
     def stage(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
-    def told(self, text: str) -> None:
-        """Nothing."""
+    def note(self, text: str) -> None:
+        """Do nothing."""
 
     def memory(self, used_bytes: int, limit_bytes: int | None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def training(self, step: int, steps: int, latest: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,6 +1,6 @@
-"""What a run came to: every figure that the receipt and the report show.
+"""The outcome of a run: every figure that the receipt and the report show.
 
-Plain data only. `receipt.json` is this, so the report can be made again from it.
+Plain data only: `receipt.json` holds all of it, so the report can be rendered again.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ class MemoryFacts:
     """Bytes of one compiled training step, as XLA counts them.
 
     Attributes:
-        unplanned_bytes: what the same step needs without a plan.
-        planned_bytes: what the step that ran needs.
+        unplanned_bytes: of the same step without a plan.
+        planned_bytes: of the step that ran.
         limit_bytes: the budget; None if memory was not limited.
         kind: which bytes: `"temp"` or `"total"`.
         argument_bytes: arguments of the step that ran.
@@ -72,15 +72,15 @@ class Outcome:
     """One finished run.
 
     Attributes:
-        config: what was asked.
-        receipt: every budget beside what was spent.
+        config: of the run.
+        receipt: every budget with its measured expense.
         steps: training steps in the final weights.
         stopped_because: why training ended.
-        seconds: wall time by what it went to; `"total"` is their sum and more.
-        evaluations: (step, figures) as they came.
+        seconds: wall time by part; `"total"` also counts the rest.
+        evaluations: (step, figures), in order.
         memory: bytes of the training step.
         model: the model and its file.
-        notes: what fell short, was left out or fell back, one sentence each.
+        notes: shortcomings, omissions and fallbacks, one sentence each.
         environment: versions, device and date.
     """
 
@@ -96,7 +96,7 @@ class Outcome:
     environment: dict[str, str]
 
     def to_json(self) -> str:
-        """All of it as JSON text, the verdicts written out."""
+        """Write all of it as JSON text, including the verdicts."""
         receipt = json.loads(self.receipt.to_json())
         rest = {k: v for k, v in to_plain(self).items() if k != "receipt"}
         return json.dumps(receipt | rest, indent=1) + "\n"

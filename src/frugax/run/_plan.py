@@ -1,98 +1,201 @@
-"""What a run would need, found out by compiling its step but not training."""
+"""Plan a run: compile its step and predict every budget, without training."""
 
 import dataclasses
 import time
 from pathlib import Path
+from typing import Literal
 
 import jax
 
-from frugax import train
-from frugax.budget import format_bytes, format_seconds, table
+from frugax import train, trees
+from frugax.budget import JsonPlan, Spend, amount, format_bytes, format_seconds, table
 
-from ._config import RunConfig
+from ._config import Budgets, RunConfig
+from ._folder import RunFolder, free_folder
 from ._observer import Observer, Silent
+from ._outcome import Outcome
 from ._prepare import Prepared, prepare
+from ._run import run
 from ._stopwatch import Stopwatch
 
-# Steps that are timed, after one that is not: their fastest is the prediction.
+# Steps that are timed, after one that is not: the fastest is the prediction.
 _TIMED_STEPS = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """What was found out about a run before it starts.
+class RunPlan(JsonPlan):
+    """Predictions for a run before it starts.
 
     Attributes:
-        rows: one row of the table for each budget: name, limit, expected.
+        budget: the limits of the run.
+        spends: each limit with its prediction; nothing is measured yet.
+        seconds: predicted wall time of the whole run.
+        step_seconds: measured time of one training step.
+        memory_bytes: of the compiled step, counted as `memory_kind`.
+        unplanned_bytes: of the same step without a memory plan.
+        memory_kind: `"temp"` or `"total"`.
         details: the rooms' own plans as text.
     """
 
-    rows: tuple[tuple[str, str, str], ...]
+    budget: Budgets
+    spends: tuple[Spend, ...]
+    seconds: float
+    step_seconds: float
+    memory_bytes: int
+    unplanned_bytes: int
+    memory_kind: Literal["temp", "total"]
     details: tuple[str, ...]
 
+    @property
+    def predicted(self) -> float:
+        """Predicted wall time of the whole run, in seconds."""
+        return self.seconds
+
     def __str__(self) -> str:
-        summary = table(["budget", "limit", "expected"], [list(r) for r in self.rows])
+        kind = f"{self.memory_kind} memory of one step"
+        # Facts without a limit are worth a row too; a limit replaces its row.
+        rows = {
+            kind: ["-", format_bytes(self.memory_bytes)],
+            f"{kind} without a plan": ["-", format_bytes(self.unplanned_bytes)],
+            "time of one step": ["-", format_seconds(self.step_seconds)],
+            "time of the whole run": ["-", format_seconds(self.seconds)],
+        }
+        for s in self.spends:
+            rows[s.name] = [amount(s.limit, s.unit), amount(s.predicted, s.unit)]
+        summary = table(
+            ["budget", "limit", "predicted"], [[k, *v] for k, v in rows.items()]
+        )
         return "\n\n".join([*self.details, summary])
 
 
 def plan(
-    config: RunConfig, *, config_folder: Path, observer: Observer | None = None
+    config: RunConfig,
+    budget: Budgets | None = None,
+    *,
+    config_folder: Path,
+    observer: Observer | None = None,
 ) -> RunPlan:
     """Plan every budget of a run; nothing is trained and nothing is written.
 
-    The size is planned on the weights as they are initialised; trained weights differ
-    a little. Time is judged by a few steps on real batches.
+    The size is planned on the initial weights; trained weights differ a little. The
+    time is extrapolated from a few steps on real batches.
 
     Args:
         config: the run.
-        config_folder: where the user's own module is looked for.
-        observer: told about progress.
+        budget: the limits; None for those of the config.
+        config_folder: searched for the user's own module.
+        observer: receives progress.
 
     Raises:
         InfeasibleBudgetError: a budget cannot be met.
-        ConfigError: the task cannot be made.
+        ConfigError: the task cannot be built.
     """
+    if budget is not None:
+        config = dataclasses.replace(config, budgets=budget)
     observer = observer or Silent()
-    watch = Stopwatch()
+    stopwatch = Stopwatch()
     train.use_compile_cache()
-    ready = prepare(config, config_folder, watch, observer)
-    details = [] if ready.step.plan is None else [str(ready.step.plan)]
-    rows = [_memory_row(ready)]
-    if ready.size is not None:
-        size = format_bytes(ready.size.file_bytes)
-        rows.append(("model file", str(ready.size.budget), size))
-        details.append(str(ready.size))
+    ready = prepare(config, config_folder, stopwatch, observer)
     observer.stage("timing a few steps")
-    seconds = _step_seconds(ready)
-    limit = config.budgets.time.seconds if config.budgets.time else None
-    expected = watch.total + seconds * config.train.steps
-    rows.append(
-        (
-            "time",
-            "-" if limit is None else format_seconds(limit),
-            f"{format_seconds(expected)} ({config.train.steps:,} steps of "
-            f"{format_seconds(seconds)}, {format_seconds(watch.total)} to start)",
+    step_seconds = _time_step(ready)
+    seconds = stopwatch.total + step_seconds * config.train.steps
+    spends, details = [], []
+    if ready.memory is not None:
+        spends.append(
+            Spend(
+                name=f"{ready.memory_kind} memory of one step",
+                unit="bytes",
+                limit=ready.memory.limit_bytes,
+                predicted=ready.step.program.bytes_of(ready.memory_kind),
+                measured=None,
+                source="the compiled step",
+            )
         )
+    if ready.step.plan is not None:
+        details.append(str(ready.step.plan))
+    if ready.size is not None:
+        details.append(str(ready.size))
+        params = ready.state.params
+        limit = ready.size.budget.limit_bytes(
+            original_bytes=trees.nbytes(params),
+            weights=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        )
+        if limit is not None:
+            spends.append(
+                Spend(
+                    name="file",
+                    unit="bytes",
+                    limit=limit,
+                    predicted=ready.size.file_bytes,
+                    measured=None,
+                    source="the weights before training",
+                )
+            )
+    limits = config.budgets.time
+    if limits is not None and limits.seconds is not None:
+        spends.append(
+            Spend(
+                name="time of the whole run",
+                unit="seconds",
+                limit=limits.seconds,
+                predicted=seconds,
+                measured=None,
+                source=f"the fastest of {_TIMED_STEPS} steps",
+            )
+        )
+    return RunPlan(
+        budget=config.budgets,
+        spends=tuple(spends),
+        seconds=seconds,
+        step_seconds=step_seconds,
+        memory_bytes=ready.step.program.bytes_of(ready.memory_kind),
+        unplanned_bytes=ready.unplanned_bytes,
+        memory_kind=ready.memory_kind,
+        details=tuple(details),
     )
-    return RunPlan(rows=tuple(rows), details=tuple(details))
 
 
-def _memory_row(ready: Prepared) -> tuple[str, str, str]:
-    budget, kind = ready.memory, ready.memory_kind
-    used, before = ready.step.program.bytes_of(kind), ready.unplanned_bytes
-    limit = "-" if budget is None else format_bytes(budget.limit_bytes)
-    share = f"{used / before:.0%} of" if before else "beside"
-    shown = f"{format_bytes(used)} ({share} the un-planned {format_bytes(before)})"
-    return (f"{kind} memory of one step", limit, shown)
+def apply(
+    config: RunConfig,
+    plan: RunPlan,
+    *,
+    config_folder: Path,
+    folder: RunFolder | None = None,
+    observer: Observer | None = None,
+) -> Outcome:
+    """Run a config within the budget of a plan.
+
+    Args:
+        config: the run.
+        plan: made for `config`.
+        config_folder: searched for the user's own module.
+        folder: receives the files; a new folder below `runs/` by default.
+        observer: receives progress.
+
+    Returns:
+        The outcome; its `receipt` has every limit with its measured expense.
+
+    Raises:
+        InfeasibleBudgetError: a budget cannot be met any more.
+        ConfigError: the config is invalid, or another process uses the folder.
+    """
+    return run(
+        dataclasses.replace(config, budgets=plan.budget),
+        folder or free_folder(Path("runs"), config.name),
+        config_folder=config_folder,
+        observer=observer,
+    )
 
 
-def _step_seconds(ready: Prepared) -> float:
+def _time_step(ready: Prepared) -> float:
+    """Time one training step, in seconds."""
     state, best = ready.state, float("inf")
     for i in range(1 + _TIMED_STEPS):
         batch = ready.batch(i)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         state, metrics = ready.step(state, batch)
         jax.block_until_ready((state, metrics))
+        # The first call also loads the program and places the state.
         if i:
-            best = min(best, time.perf_counter() - begun)
+            best = min(best, time.perf_counter() - started)
     return best

@@ -15,29 +15,29 @@ from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
-from ._album import Streams
-from ._check import check_batch, check_loss, check_show, evaluation
 from ._config import RunConfig, TrainConfig
-from ._infeasible import in_config_terms, memory_remedy, size_remedy
 from ._observer import Observer
+from ._remedies import in_config_terms, memory_remedy, size_remedy
+from ._snapshots import Streams
 from ._stopwatch import Stopwatch
 from ._task import Task, load_task
+from ._task_checks import check_batch, check_loss, check_show, evaluate_model
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is ready to train: the step is planned and compiled.
+    """A run that is ready to train: its step is planned and compiled.
 
     Attributes:
-        task: what is trained.
+        task: model, loss and data.
         static: the parts of the model that are not trained.
-        state: the first state.
+        state: the initial training state.
         step: the compiled step.
         memory: the memory budget in bytes; None without one.
         unplanned_bytes: bytes of the same step without a plan.
         size: how the fresh weights would fit the size budget; None without one.
-        loss_fingerprint: of the loss as JAX traces it; another one is another program.
-        show: what the task shows of its weights, compiled; None if it shows nothing.
+        loss_fingerprint: hash of the loss as JAX traces it.
+        show: from weights to the streams that the task shows, compiled; or None.
     """
 
     task: Task
@@ -52,30 +52,32 @@ class Prepared:
 
     @property
     def memory_kind(self) -> Literal["temp", "total"]:
-        """Which bytes are counted: those of the budget, else temporaries."""
-        return "temp" if self.memory is None else self.memory.kind
+        """The bytes that count: those of the budget, otherwise temporaries."""
+        if self.memory is None:
+            return "temp"
+        return self.memory.kind
 
     def batch(self, step: int) -> PyTree:
-        """The batch of one step."""
+        """Return the batch of one step."""
         return _batch_at(self.task, step)
 
     def evaluate(self, arrays: PyTree) -> dict[str, float]:
-        """What the task says about these weights; empty if it does not evaluate."""
-        return evaluation(self.task, trees.combine(arrays, self.static))
+        """Evaluate these weights; empty if the task has no `evaluate`."""
+        return evaluate_model(self.task, trees.combine(arrays, self.static))
 
 
 def prepare(
-    config: RunConfig, config_folder: Path, watch: Stopwatch, observer: Observer
+    config: RunConfig, config_folder: Path, stopwatch: Stopwatch, observer: Observer
 ) -> Prepared:
-    """Build, plan and compile.
+    """Build the model, plan its memory and compile its step.
 
     Raises:
         InfeasibleBudgetError: the memory or the size budget cannot be met.
-        ConfigError: the task cannot be made or evaluated as the config wants.
+        ConfigError: the task cannot be built or evaluated as the config asks.
         MissingExtraError: a package for the data is not installed.
     """
     observer.stage("building the model")
-    with watch.on("building the model"):
+    with stopwatch.measure("building the model"):
         task = load_task(config, config_folder=config_folder)
         arrays, static = split(task, seed=config.seed)
         optimizer = _optimizer(config.train)
@@ -83,11 +85,11 @@ def prepare(
         batch = _batch_at(task, 0)
         check_batch(batch)
     if config.budgets.accuracy_drop is not None:
-        said = evaluation(task, trees.combine(arrays, static))
-        if "accuracy" not in said:
+        figures = evaluate_model(task, trees.combine(arrays, static))
+        if "accuracy" not in figures:
             raise ConfigError(
-                "budgets.accuracy_drop needs a task whose evaluate gives 'accuracy'; "
-                f"it gives {', '.join(map(repr, said)) or 'nothing'}."
+                "budgets.accuracy_drop needs a task whose evaluate returns 'accuracy'; "
+                f"this one returns {', '.join(map(repr, figures)) or 'nothing'}."
             )
 
     def loss(params: PyTree, batch: PyTree) -> Any:
@@ -95,12 +97,14 @@ def prepare(
 
     check_loss(loss, arrays, batch)
     setting, budget = config.budgets.memory, None
-    plain = train.make_train_step(loss, optimizer)
-    with watch.on("planning and compiling"):
+    kind: Literal["temp", "total"] = "temp"
+    unplanned = train.make_train_step(loss, optimizer)
+    with stopwatch.measure("planning and compiling"):
         if setting is not None:
             observer.stage("measuring the step without a plan")
-            plain.prepare(state, batch)
-            budget = setting.budget(plain.program.bytes_of(setting.kind))
+            kind = setting.kind
+            unplanned.prepare(state, batch)
+            budget = setting.to_budget(unplanned.program.bytes_of(kind))
             observer.stage("planning memory")
         step = train.make_train_step(
             loss,
@@ -110,43 +114,48 @@ def prepare(
         )
         if setting is None:
             step.prepare(state, batch)
+            unplanned = step
         else:
-            remedy = memory_remedy(setting, plain.program.bytes_of(setting.kind))
+            remedy = memory_remedy(setting, unplanned.program.bytes_of(kind))
             with in_config_terms("budgets.memory", remedy):
                 step.prepare(state, batch)
     size = None
     if config.budgets.size is not None:
-        # Found out now and not after the training: a file cannot get small enough.
-        # Trained weights are no easier to compress than fresh ones.
+        # An infeasible size should fail before training, not after it. Trained weights
+        # are not easier to compress than fresh ones, so these are a fair test.
         observer.stage("planning the model file")
-        with watch.on("planning the model file"):
+        with stopwatch.measure("planning the model file"):
             remedy = size_remedy(config.budgets.size, trees.nbytes(arrays))
             with in_config_terms("budgets.size", remedy):
                 size = compress.plan(jax.device_get(arrays), config.budgets.size)
-    kind = setting.kind if setting else "temp"
-    unplanned = (plain if setting else step).program.bytes_of(kind)
-    observer.memory(
-        step.program.bytes_of(kind), None if budget is None else budget.limit_bytes
-    )
-    # The printed program holds every operation with its parameters; the addresses of
-    # Python functions in it differ from process to process.
+    observer.memory(step.program.bytes_of(kind), budget and budget.limit_bytes)
+    # The printed program has every operation with its parameters. The addresses of
+    # Python functions in it differ between processes, so they are cut out.
     printed = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(loss)(arrays, batch)))
     fingerprint = hashlib.sha256(printed.encode()).hexdigest()
     show = None
     if task.show is not None:
-        observer.stage("compiling what is shown")
-        with watch.on("planning and compiling"):
-            show = _compiled_show(task, arrays, static)
+        observer.stage("compiling the task's show")
+        with stopwatch.measure("planning and compiling"):
+            show = _compile_show(task, arrays, static)
     return Prepared(
-        task, static, state, step, budget, unplanned, size, fingerprint, show
+        task=task,
+        static=static,
+        state=state,
+        step=step,
+        memory=budget,
+        unplanned_bytes=unplanned.program.bytes_of(kind),
+        size=size,
+        loss_fingerprint=fingerprint,
+        show=show,
     )
 
 
 def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
-    """A fresh model in two: its floating-point arrays, and everything else.
+    """Split a fresh model into its floating-point arrays and everything else.
 
     Raises:
-        ConfigError: there is nothing to train in it.
+        ConfigError: the model has nothing to train.
     """
     model = task.init(jax.random.key(seed))
     arrays, static = trees.partition(model, select=train.is_trainable)
@@ -155,7 +164,7 @@ def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
     return arrays, static
 
 
-def _compiled_show(
+def _compile_show(
     task: Task, arrays: PyTree, static: PyTree
 ) -> Callable[[PyTree], Streams]:
     def show(params: PyTree) -> Any:
@@ -164,14 +173,14 @@ def _compiled_show(
 
     names = check_show(show, arrays)
     compiled = jax.jit(show).lower(arrays).compile()
-    # The first call is slow, and what one costs decides how often there is another.
+    # The first call is slow. It must not count: prices decide how often others follow.
     jax.block_until_ready(compiled(arrays))
 
-    def in_order(params: PyTree) -> Streams:
-        given = compiled(params)
-        return {s: {name: given[s][name] for name in names[s]} for s in names}
+    def show_in_order(params: PyTree) -> Streams:
+        streams = compiled(params)
+        return {s: {name: streams[s][name] for name in names[s]} for s in names}
 
-    return in_order
+    return show_in_order
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:

@@ -1,8 +1,8 @@
-"""One run, from its config to its report, in the order in which things happen.
+"""Run one config from start to report, in order.
 
 Build the model, plan memory, compile one step (`_prepare.py`); train and watch (here);
-compress, evaluate what the file holds, write the receipt (`_finish.py`). Every figure
-is measured there or by the room that spent it.
+compress, evaluate the weights in the file, write the receipt (`_finish.py`). Every
+figure is measured there or by the room that spent it.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,23 +21,23 @@ from frugax import train, watch
 from frugax.budget import OverheadBudget, TimeBudget
 from frugax.errors import InfeasibleBudgetError
 
-from ._album import Album
 from ._config import RunConfig
 from ._finish import Trained, finish
-from ._folder import RunFolder, alone_in, claim
+from ._folder import RunFolder, claim, exclusive_access
 from ._observer import Observer, Silent
 from ._outcome import Outcome
 from ._prepare import Prepared, prepare
+from ._snapshots import Snapshots
 from ._stopwatch import Stopwatch
 
-# Of a time budget, what is kept back for compressing, evaluating and writing: training
-# stops that much earlier. 10%, at least two seconds, never more than half.
+# The part of a time budget that is held back for compressing, evaluating and writing:
+# training stops that much earlier. 10%, at least two seconds, never more than half.
 _RESERVE_SHARE, _RESERVE_SECONDS = 0.1, 2.0
 
-# A task's frames are taken about so often at most; the report draws half of them.
-_MOST_SHOWN = 24
+# At most about this many snapshots of a task are taken; the report draws half of them.
+_MAX_SNAPSHOTS = 24
 
-# What `fit` calls its seconds, and what the report does.
+# The parts of `fit`'s time, and their names in the report.
 _PARTS = {
     "compile_s": "planning and compiling",
     "run_s": "training steps",
@@ -66,16 +67,16 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
 ) -> Outcome:
-    """Train, compress and evaluate as a config says, and write the run's folder.
+    """Train, compress and evaluate by a config, and write the run's folder.
 
     JAX's compile cache is turned on for the process (`train.use_compile_cache`).
 
     Args:
-        config: what to do.
-        folder: where to; a new folder, or with `resume` one that holds a run.
-        config_folder: where the user's own module is looked for.
-        resume: go on from the newest checkpoint in `folder`.
-        observer: told about progress.
+        config: the run.
+        folder: receives the files; a new folder, or with `resume` that of a run.
+        config_folder: searched for the user's own module.
+        resume: continue from the newest checkpoint in `folder`.
+        observer: receives progress.
 
     Returns:
         All figures of the run, as written to `receipt.json`.
@@ -84,8 +85,8 @@ def run(
         InfeasibleBudgetError: a budget cannot be met.
         BudgetExceededError: the training step would need one compile too many.
         CheckpointError: with `resume`, the checkpoint is damaged or of another run.
-        ConfigError: the config asks the impossible, or the folder is in use.
-        DivergedError: the loss is no number any more; the run can be resumed.
+        ConfigError: the config is invalid, or another process uses the folder.
+        DivergedError: the loss is not finite any more; the run can be resumed.
         OutputError: the folder cannot be written to.
         InterruptedRunError: Ctrl-C while training; the run can be resumed.
         KeyboardInterrupt: Ctrl-C at another time.
@@ -97,13 +98,13 @@ def run(
         with contextlib.ExitStack() as until_ready:
             if not resume:
                 until_ready.enter_context(claim(folder, config, config_folder))
-            held.enter_context(alone_in(folder))
+            held.enter_context(exclusive_access(folder))
             ready = prepare(config, config_folder, stopwatch, observer)
         try:
             trained = _train(config, folder, ready, stopwatch, observer, resume=resume)
         except (InfeasibleBudgetError, KeyboardInterrupt):
             if not train.Checkpoints(folder.checkpoints).latest_step():
-                shutil.rmtree(folder.path)  # not one step was taken: nothing to keep
+                shutil.rmtree(folder.path)  # no step was taken: nothing to keep
             raise
         return finish(config, folder, ready, trained, stopwatch, observer)
 
@@ -121,45 +122,45 @@ def _train(
     state = ready.state
     notes: list[str] = []
     if resume and checkpoints.latest_step() is not None:
-        with stopwatch.on("checkpoints"):
+        with stopwatch.measure("checkpoints"):
             damaged = checkpoints.damaged()
-            # None is sound: restoring the newest says what is wrong with it.
-            sound = [s for s in checkpoints.steps() if s not in damaged]
-            step = max(sound, default=checkpoints.latest_step())
+            # If all are damaged, restoring the newest raises an error with the reason.
+            intact = [s for s in checkpoints.steps() if s not in damaged]
+            step = max(intact, default=checkpoints.latest_step())
             state, _ = checkpoints.restore(like=state, step=step)
         notes += [
-            f"The checkpoint of step {step:,} was damaged ({why}); it was passed over."
+            f"The checkpoint of step {step:,} is damaged ({why}); it was skipped."
             for step, why in damaged.items()
         ]
     start = int(state.step)
     journal = _journal(config, folder, start, stopwatch)
-    begun = stopwatch.total
+    started = stopwatch.total
     notes += _note_changed_loss(folder, ready, resume=resume)
     if resume:
-        observer.told(f"going on after step {start:,}")
+        observer.note(f"resuming after step {start:,}")
     observer.stage("training")
     overhead = config.budgets.overhead or OverheadBudget(share=0.01)
     watcher = watch.Watcher(journal, overhead)
-    album = None
+    snapshots = None
     if ready.show is not None:
-        apart = max(1, config.train.steps // _MOST_SHOWN)
-        album = Album(ready.show, watcher, journal, apart=apart)
-    shown = 0.0
+        apart = max(1, config.train.steps // _MAX_SNAPSHOTS)
+        snapshots = Snapshots(ready.show, watcher, journal, min_steps_apart=apart)
+    last_shown = 0.0
 
     def show(done: int) -> None:
         latest = {k: v for k, v in watcher.latest.items() if k != "seconds"}
         observer.training(done, config.train.steps, latest)
 
     def on_step(
-        number: int, metrics: Mapping[str, jax.Array], now_state: train.TrainState
+        number: int, metrics: Mapping[str, jax.Array], state: train.TrainState
     ) -> None:
-        nonlocal shown
+        nonlocal last_shown
         now = time.perf_counter()
         watcher.record(number + 1, {**metrics, "seconds": stopwatch.total})
-        if album is not None:
-            album.offer(number + 1, now_state.params)
-        if now - shown > 0.1:  # a person reads no more than ten figures a second
-            shown = now
+        if snapshots is not None:
+            snapshots.offer(number + 1, state.params)
+        if now - last_shown > 0.1:  # a person reads no more than ten figures a second
+            last_shown = now
             show(number + 1)
 
     def before_save() -> None:
@@ -167,7 +168,10 @@ def _train(
         watcher.collect()
         journal.flush()
 
-    evaluates = ready.task.evaluate is not None
+    evaluation: dict[str, Any] = {}
+    if ready.task.evaluate is not None:
+        evaluation["evaluate"] = lambda state: ready.evaluate(state.params)
+        evaluation["evaluate_every"] = config.train.evaluate_every
 
     def fit(steps: int, budget: TimeBudget | None) -> train.FitResult:
         return train.fit(
@@ -177,16 +181,15 @@ def _train(
             steps=steps,
             budget=budget,
             on_step=on_step,
-            evaluate=(lambda s: ready.evaluate(s.params)) if evaluates else None,
-            evaluate_every=config.train.evaluate_every if evaluates else None,
+            **evaluation,
             checkpoints=checkpoints,
             save_every=config.train.save_every,
             before_save=before_save,
         )
 
     with journal:
-        if album is not None and start == 0:
-            album.take(0, state.params)
+        if snapshots is not None and start == 0:
+            snapshots.record(0, state.params)
         try:
             result = fit(config.train.steps, _time_for_training(config, stopwatch))
         except InfeasibleBudgetError as e:
@@ -194,13 +197,13 @@ def _train(
                 raise
             if start == 0:
                 raise _too_little_time(config, stopwatch) from e
-            # Earlier parts of this run used the time up: finish with what they made.
+            # Earlier parts of this run used up the time: finish with their weights.
             result = dataclasses.replace(fit(start, None), stopped_because="time")
         else:
-            if album is not None and result.steps:
-                album.take(int(result.state.step), result.state.params)
+            if snapshots is not None and result.steps:
+                snapshots.record(int(result.state.step), result.state.params)
         finally:
-            watcher.finish()  # what is known of a run that failed is worth having
+            watcher.finish()  # the records of a failed run are worth having
     for part, name in _PARTS.items():
         stopwatch.add(name, getattr(result.ledger, part))
     done = int(result.state.step)
@@ -209,39 +212,39 @@ def _train(
         raise InterruptedRunError(done)
     predicted = None
     if result.plan is not None:
-        # Compressing takes about as long as planning it did.
+        # Compressing takes about as long as planning it took.
         ending = stopwatch.spent.get("planning the model file", 0.0)
-        predicted = begun + result.plan.predicted + ending
+        predicted = started + result.plan.predicted + ending
     return Trained(result, watcher, predicted, tuple(notes))
 
 
 def _note_changed_loss(
     folder: RunFolder, ready: Prepared, *, resume: bool
 ) -> list[str]:
-    """Remember which program the loss is; when going on, say if it is another one."""
+    """Store the fingerprint of the loss; on resume, note whether it has changed."""
     if not resume:
-        folder.remember(loss=ready.loss_fingerprint)
+        folder.write_origin(loss=ready.loss_fingerprint)
         return []
-    if folder.remembered("loss") in (None, ready.loss_fingerprint):
+    if folder.read_origin("loss") in (None, ready.loss_fingerprint):
         return []
     return [
-        "The loss is not the program that this run began with: its code, or JAX, has "
-        "changed since. The numbers are not those of an uninterrupted run."
+        "The loss differs from the one that this run started with: its code, or JAX, "
+        "has changed. The numbers are not those of an uninterrupted run."
     ]
 
 
 def _journal(
     config: RunConfig, folder: RunFolder, start: int, stopwatch: Stopwatch
 ) -> watch.Journal:
-    """The run's journal; when resuming, without what came after the checkpoint."""
+    """Open the run's journal; on resume, without the records after the checkpoint."""
     if not folder.journal.exists():
         return watch.Journal.create(folder.journal, meta={"name": config.name})
     journal = watch.Journal.append_to(folder.journal)
     journal.rewind(start)
     earlier = watch.read(folder.journal)
     if len(earlier.steps):
-        # Time that an earlier part of this run took counts against the same budget.
-        stopwatch.add_earlier(float(np.max(earlier["seconds"])))
+        # The time of earlier parts of this run counts against the same budget.
+        stopwatch.add_elapsed(float(np.max(earlier["seconds"])))
     return journal
 
 
@@ -250,7 +253,7 @@ def _time_for_training(config: RunConfig, stopwatch: Stopwatch) -> TimeBudget | 
     if budget is None or budget.seconds is None:
         return None
     left = budget.seconds - stopwatch.total - _reserve(budget.seconds)
-    # Never zero: whether a step still fits is decided, and refused, by `fit`.
+    # Never zero, so that `fit` decides whether a step still fits, and refuses.
     return TimeBudget(seconds=max(left, 1e-3))
 
 
@@ -259,18 +262,18 @@ def _reserve(limit: float) -> float:
 
 
 def _too_little_time(config: RunConfig, stopwatch: Stopwatch) -> InfeasibleBudgetError:
-    """The error for time that is over before the first step, for the whole run."""
-    assert config.budgets.time is not None  # only a limit of seconds leads here
+    """Build the error for a run whose time is over before the first step."""
+    assert config.budgets.time is not None  # only a time limit leads here
     assert config.budgets.time.seconds is not None
-    # What was spent, and the reserve that a limit just above it would have.
+    # The smallest limit whose part for training covers the time spent so far.
     spent = stopwatch.total
     limits = (2 * spent, spent + 2, 1.001 * spent / (1 - _RESERVE_SHARE))
     needed = min(n for n in limits if n - _reserve(n) >= spent)
     return InfeasibleBudgetError(
         "budgets.time: this run, to take one step on this machine now,",
-        # A tenth more, in tenths of a second: the next try may be a little slower.
+        # 10% more, in tenths of a second: the next attempt may be a little slower.
         needed=math.ceil(11 * needed) / 10,
         limit=config.budgets.time.seconds,
         unit="seconds",
-        hint="try again: its programs are in the compile cache now.",
+        hint="try again: the compile cache has its programs now.",
     )

@@ -1,4 +1,4 @@
-"""Wall time of a run by what it went to."""
+"""Measure the wall time of a run by parts."""
 
 import contextlib
 import time
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 
 class Stopwatch:
-    """Counts from its making; time of an earlier part of the run can be added.
+    """Runs from its creation; the time of earlier parts of a run can be added.
 
     Attributes:
-        spent: seconds by what they went to.
+        spent: seconds by part.
     """
 
     def __init__(self) -> None:
@@ -21,20 +21,20 @@ class Stopwatch:
         """Seconds since the start, earlier parts included."""
         return time.perf_counter() - self._start
 
-    def add_earlier(self, seconds: float) -> None:
-        """Count time that an earlier part of this run took."""
+    def add_elapsed(self, seconds: float) -> None:
+        """Add the time that the run took before it was resumed."""
         self._start -= seconds
         self.spent["before the resume"] = seconds
 
-    def add(self, what: str, seconds: float) -> None:
-        """Put seconds that were counted elsewhere down to `what`."""
-        self.spent[what] = self.spent.get(what, 0.0) + seconds
+    def add(self, part: str, seconds: float) -> None:
+        """Attribute seconds that were measured elsewhere to `part`."""
+        self.spent[part] = self.spent.get(part, 0.0) + seconds
 
     @contextlib.contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """Put the time of a block down to `what`."""
-        begun = time.perf_counter()
+    def measure(self, part: str) -> Iterator[None]:
+        """Attribute the time of a block to `part`."""
+        started = time.perf_counter()
         try:
             yield
         finally:
-            self.add(what, time.perf_counter() - begun)
+            self.add(part, time.perf_counter() - started)

@@ -1,11 +1,10 @@
-"""What is trained: a built-in model on built-in data, or the user's own function.
+"""Build the task of a run: a built-in model and data set, or the user's own function.
 
 A task is four functions. They may be plain JAX, equinox or flax: whatever `init`
-returns, its floating-point arrays are trained and the rest is kept as it is.
+returns, its floating-point arrays are trained and the rest stays unchanged.
 """
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import sys
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from frugax import models
+from frugax.budget import suggest
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
@@ -26,25 +26,24 @@ from ._data import Images, epoch_batches, load_images
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """What a run trains.
+    """A model, its loss and its data.
 
     Attributes:
         init: from a `jax.random` key to a model: any pytree, or an equinox module.
         loss: from `(model, batch)` to a scalar, or to a scalar and a dict of scalar
             metrics.
         batches: from the step's index to a batch (a pytree of arrays, the same shapes
-            every time), or a list of batches that is gone through again and again.
-            Not an iterator: a resumed run must be able to ask for step 1,000 first.
+            every time), or a list of batches that is repeated. Not an iterator: a
+            resumed run must be able to ask for step 1,000 first.
         evaluate: from a model to a dict of numbers; `"accuracy"` is shown and may be
-            limited by `accuracy_drop`. None: nothing is evaluated.
+            limited by `accuracy_drop`. None skips evaluation.
         apply: from `(model, inputs)` to outputs; not needed for training, but handy
             after `load_trained`.
         summary: one line about the model and data, for the report.
-        show: from a model to what is to be seen of it: a dict of streams, each a dict
-            of arrays, traced by JAX. It is called now and then while training, as the
-            overhead budget allows, and what it gives goes into the journal. The report
-            draws arrays whose last two axes are a grid side by side, by name, and
-            writes numbers in a table.
+        show: from a model to streams worth watching: a dict of dicts of arrays, traced
+            by JAX. It is called during training as often as the overhead budget
+            allows, and its results go to the journal. The report draws arrays whose
+            last two axes are a grid side by side, by name, and tabulates numbers.
     """
 
     init: Callable[[jax.Array], PyTree]
@@ -57,16 +56,16 @@ class Task:
 
 
 def load_task(config: RunConfig, *, config_folder: Path) -> Task:
-    """Make the task that a config names.
+    """Build the task that a config names.
 
     Args:
         config: the run's config.
-        config_folder: where its file lies; the user's module is looked for there
-            first, then in the working folder and among installed packages.
+        config_folder: the folder of its file, searched first for the user's module;
+            then come the working folder and the installed packages.
 
     Raises:
-        ConfigError: the user's function is not there or does not return a task, or
-            the batch is larger than the data.
+        ConfigError: the user's function is missing or does not return a task, or the
+            batch is larger than the data.
         MissingExtraError: the data set's package is not installed.
     """
     if config.task is not None:
@@ -135,8 +134,8 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise ConfigError(
-            f'task: {name!r} names no function: write "module:function", for example '
-            '"my_model:task".'
+            f'task: {name!r} does not name a function: write "module:function", '
+            'such as "my_model:task".'
         )
     for folder in (Path.cwd(), config_folder.resolve()):
         if str(folder) not in sys.path:
@@ -145,9 +144,9 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
         if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
-            raise  # the user's module is there, but imports something that is not
+            raise  # the user's module exists, but imports a missing one
         raise ConfigError(
-            f"task: there is no module {module_name!r} in {config_folder}, in "
+            f"task: module {module_name!r} was not found in {config_folder}, in "
             f"{Path.cwd()} or among the installed packages."
         ) from e
     function = getattr(module, function_name, None)
@@ -164,7 +163,7 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
 def _check_options(
     function: Callable[..., Any], options: Mapping[str, Any], name: str
 ) -> None:
-    """Name an option that the user's function does not take, or lacks.
+    """Name an option that the user's function does not accept, or lacks.
 
     Raises:
         ConfigError: the options do not fit the function's arguments.
@@ -177,44 +176,45 @@ def _check_options(
             p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD
         ]
         unknown = next((o for o in options if o not in known), "")
-        close = difflib.get_close_matches(unknown, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = suggest(unknown, known)
         raise ConfigError(
-            f"options do not fit {name}{signature}: {e}.{hint} They are its keyword "
-            "arguments."
+            f"options do not fit {name}{signature}: {e}.{hint} Options are its "
+            "keyword arguments."
         ) from e
 
 
-def _as_task(made: Any, name: str) -> Task:
-    wanted = (
+def _as_task(result: Any, name: str) -> Task:
+    expected = (
         "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
         "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
     )
     names = ("init", "loss", "batches", "evaluate", "apply", "show")
-    if isinstance(made, Task):
-        parts = {part: getattr(made, part) for part in names}
-    elif isinstance(made, tuple) and len(made) in (3, 4):
-        parts = dict(zip(names, made, strict=False))
+    if isinstance(result, Task):
+        parts = {part: getattr(result, part) for part in names}
+    elif isinstance(result, tuple) and len(result) in (3, 4):
+        parts = dict(zip(names, result, strict=False))
     else:
-        raise ConfigError(f"task: {name} returned a {type(made).__name__}; {wanted}")
+        raise ConfigError(
+            f"task: {name} returned a {type(result).__name__}; {expected}"
+        )
     arguments = {
         "init": ["key"],
         "loss": ["model", "batch"],
         "evaluate": ["model"],
         "show": ["model"],
     }
-    for part, given in parts.items():
-        if part not in arguments or (part in ("evaluate", "show") and given is None):
+    for part, function in parts.items():
+        if part not in arguments or (part in ("evaluate", "show") and function is None):
             continue
-        if not callable(given):
+        if not callable(function):
             raise ConfigError(
                 f"task: {name}: {part} must be a function, got a "
-                f"{type(given).__name__}; {wanted}"
+                f"{type(function).__name__}; {expected}"
             )
-        _check_takes(given, arguments[part], f"task: {name}: {part}")
+        _check_arguments(function, arguments[part], f"task: {name}: {part}")
     batches = parts["batches"]
     if callable(batches):
-        _check_takes(batches, ["step"], f"task: {name}: batches")
+        _check_arguments(batches, ["step"], f"task: {name}: batches")
     elif not isinstance(batches, Sequence):
         raise ConfigError(
             f"task: {name}: batches must be a function of the step's index or a list "
@@ -225,20 +225,20 @@ def _as_task(made: Any, name: str) -> Task:
         raise ConfigError(
             f"task: {name}: batches is an empty list: nothing to train on."
         )
-    summary = made.summary if isinstance(made, Task) else ""
+    summary = getattr(result, "summary", "")
     return Task(**parts, summary=summary or name)
 
 
-def _check_takes(function: Callable[..., Any], names: list[str], what: str) -> None:
-    """Meet a function with other arguments before JAX does.
+def _check_arguments(function: Callable[..., Any], names: list[str], what: str) -> None:
+    """Check a function's arguments before JAX calls it with them.
 
     Raises:
-        ConfigError: it cannot be called with so many arguments.
+        ConfigError: the function cannot be called with these arguments.
     """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some callables, such as compiled ones, do not say
+        return  # some callables, such as compiled ones, have no signature
     try:
         signature.bind(*names)
     except TypeError as e:

@@ -1,4 +1,4 @@
-"""A finished run as something to use: the model, read from its file."""
+"""Load the trained model of a finished run from its file."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from ._task import Task, load_task
 
 
 def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
-    """The model that a run trained, as `init` made it, with the weights of its file.
+    """Load the model that a run trained: built by `init`, with the weights of its file.
 
     Args:
         path: the run's folder, such as `runs/digits`.
@@ -25,33 +25,35 @@ def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
         for the built-in ones and those of your own that have it.
 
     Raises:
-        ConfigError: there is no finished run in that folder, or the task's code makes
-            another model now.
+        ConfigError: the folder has no finished run, or the task's code has changed and
+            builds another model.
         CorruptFileError: the model file is damaged.
     """
     folder, config = reopen(Path(path))
     if not folder.model.is_file():
         raise ConfigError(
             f"{folder.path}: this run is not finished, it has no {folder.model.name}; "
-            f"go on with: frugax run --resume {folder.path}"
+            f"continue it with: frugax run --resume {folder.path}"
         )
     task = load_task(config, config_folder=folder.config_folder())
     arrays, static = split(task, seed=config.seed)
-    return trees.combine(read_like(arrays, folder), static), task
+    return trees.combine(read_weights(arrays, folder), static), task
 
 
-def read_like(arrays: PyTree, folder: RunFolder) -> PyTree:
-    """The weights in a run's model file, in the structure of `arrays`.
+def read_weights(arrays: PyTree, folder: RunFolder) -> PyTree:
+    """Read the weights of a run's model file into the structure of `arrays`.
 
     Raises:
-        ConfigError: the file holds other leaves.
+        ConfigError: the file has other leaves.
     """
     leaves = []
     with compress.open(folder.model) as file:
         for name, leaf in trees.named_leaves(arrays):
             found = file.get(name)
             if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-                there = "absent" if found is None else f"{found.dtype}{found.shape}"
+                there = "absent"
+                if found is not None:
+                    there = f"{found.dtype}{found.shape}"
                 raise ConfigError(
                     f"{folder.model} was trained with another model: {name} is {there} "
                     f"there and {leaf.dtype}{leaf.shape} in the code as it is now."

@@ -11,9 +11,9 @@ import pytest
 from frugax import watch
 from frugax.budget import OverheadBudget
 from frugax.errors import ConfigError
-from frugax.run._album import Album
-from frugax.run._check import check_show
-from frugax.run._shown import shown
+from frugax.run._snapshots import Snapshots
+from frugax.run._streams import render_streams
+from frugax.run._task_checks import check_show
 
 
 class Purse(watch.Watcher):
@@ -48,47 +48,49 @@ def streams_of(journal, tmp_path):
     return watch.read(tmp_path / "journal").streams
 
 
-def test_an_album_takes_each_step_once(journal, tmp_path):
+def test_snapshots_takes_each_step_once(journal, tmp_path):
     purse = Purse(journal, seconds=1e9)
-    album = Album(one_grid, purse, journal)
-    album.take(0, jnp.zeros((2, 2)))
-    album.offer(3, jnp.ones((2, 2)))
-    album.take(3, jnp.ones((2, 2)))
+    snapshots = Snapshots(one_grid, purse, journal)
+    snapshots.record(0, jnp.zeros((2, 2)))
+    snapshots.offer(3, jnp.ones((2, 2)))
+    snapshots.record(3, jnp.ones((2, 2)))
     assert purse.paid == 2
-    assert album.last_step == 3
+    assert snapshots.last_step == 3
     streams = streams_of(journal, tmp_path)
     assert streams["grids"].steps.tolist() == streams["told"].steps.tolist() == [0, 3]
     assert streams["grids"]["now"].shape == (2, 1, 2, 2)
     assert streams["told"]["sum"].tolist() == [0, 4]
 
 
-def test_an_album_asks_for_what_the_last_time_cost(journal, tmp_path):
+def test_snapshots_asks_for_what_the_last_time_cost(journal, tmp_path):
     purse = Purse(journal, seconds=0.0)
-    album = Album(one_grid, purse, journal)
-    album.offer(1, jnp.zeros((2, 2)))  # nobody knows yet what it costs
-    album.offer(2, jnp.zeros((2, 2)))
+    snapshots = Snapshots(one_grid, purse, journal)
+    snapshots.offer(1, jnp.zeros((2, 2)))  # nobody knows yet what it costs
+    snapshots.offer(2, jnp.zeros((2, 2)))
     assert purse.asked[0] == 0 < purse.asked[1]
-    assert album.last_step == 1
-    album.take(3, jnp.zeros((2, 2)))  # whatever it costs
+    assert snapshots.last_step == 1
+    snapshots.record(3, jnp.zeros((2, 2)))  # whatever it costs
     assert streams_of(journal, tmp_path)["grids"].steps.tolist() == [1, 3]
 
 
 def test_what_was_saved_up_is_not_spent_all_at_once(journal, tmp_path):
-    album = Album(one_grid, Purse(journal, seconds=1e9), journal, apart=4)
+    snapshots = Snapshots(
+        one_grid, Purse(journal, seconds=1e9), journal, min_steps_apart=4
+    )
     for step in range(1, 11):
-        album.offer(step, jnp.zeros((2, 2)))
-    album.take(10, jnp.zeros((2, 2)))
+        snapshots.offer(step, jnp.zeros((2, 2)))
+    snapshots.record(10, jnp.zeros((2, 2)))
     assert streams_of(journal, tmp_path)["grids"].steps.tolist() == [1, 5, 9, 10]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (3, r"show must give a dict of streams.*got 3 \(type int\)"),
+        (3, r"show must return a dict of streams.*got 3 \(type int\)"),
         ({"": {"a": 1}}, "a stream '', which frugax writes itself"),
         ({"watch": {"a": 1}}, "a stream 'watch', which frugax writes itself"),
         ({1: {"a": 1}}, "a stream 1, which"),
-        ({"s": jnp.zeros(2)}, r"gives float32\[2\] as 's': a stream is a dict"),
+        ({"s": jnp.zeros(2)}, r"returns float32\[2\] as 's': a stream is a dict"),
         ({"s": {}}, "as 's': a stream is a dict"),
         ({"s": {"a": "text"}}, "as 'a' of 's': it must be a number"),
         ({"s": {"a": jnp.zeros(2, complex)}}, r"complex64\[2\] as 'a' of 's'"),
@@ -115,7 +117,7 @@ def recorded(journal, tmp_path, *, steps, name="grids"):
 
 
 def test_grids_are_drawn_for_some_steps_and_the_last_one_is_seen(journal, tmp_path):
-    page = shown(recorded(journal, tmp_path, steps=50))
+    page = render_streams(recorded(journal, tmp_path, steps=50))
     frames = re.findall(r'data-frame="(\d+)" data-step="(\d+)"( hidden)?>', page)
     assert [int(i) for i, _, _ in frames] == list(range(12))
     assert (frames[0][1], frames[-1][1]) == ("0", "49")
@@ -126,18 +128,19 @@ def test_grids_are_drawn_for_some_steps_and_the_last_one_is_seen(journal, tmp_pa
 
 
 def test_numbers_stand_in_a_table(journal, tmp_path):
-    page = shown(recorded(journal, tmp_path, steps=3))
-    assert "<td>sum<td class=n>0<td class=n>0.125<td class=n>0.25</tr>" in page
-    assert "<td>each[1]<td class=n>1<td class=n>1<td class=n>1</tr>" in page
+    page = render_streams(recorded(journal, tmp_path, steps=3))
+    assert '<td>sum</td><td class="n">0</td><td class="n">0.125</td>' in page
+    ones = '<td class="n">1</td>' * 3
+    assert f"<td>each[1]</td>{ones}</tr>" in page
     assert ">overhead<" not in page  # how watching went stands elsewhere
 
 
 def test_names_are_text_and_no_html(journal, tmp_path):
-    page = shown(recorded(journal, tmp_path, steps=1, name="<script>"))
+    page = render_streams(recorded(journal, tmp_path, steps=1, name="<script>"))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_no_streams_no_section(journal, tmp_path):
     journal.write(1, {"overhead": 0.5}, stream="watch")
-    assert shown(streams_of(journal, tmp_path)) == ""
+    assert render_streams(streams_of(journal, tmp_path)) == ""

@@ -1,4 +1,4 @@
-"""A budget that cannot be met, said in the words of the config."""
+"""Restate an infeasible budget in the terms of the config."""
 
 import contextlib
 import math
@@ -12,14 +12,14 @@ from ._config import MemorySetting
 
 @contextlib.contextmanager
 def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
-    """Name the config's key in an error of a room, and what to write there instead.
+    """Name the config's key in a room's error, and the value to write there instead.
 
     Args:
         key: the key, such as `"budgets.memory"`.
-        remedy: from what is needed to the text that would do, such as `"memory: 52%"`.
+        remedy: from the needed limit to the line to write, such as `"memory: 52%"`.
 
     Raises:
-        InfeasibleBudgetError: the block did; said anew.
+        InfeasibleBudgetError: the block raised one.
     """
     try:
         yield
@@ -34,16 +34,16 @@ def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
 
 
 def memory_remedy(setting: MemorySetting, unplanned: int) -> Callable[[float], str]:
-    """The memory that would do: as a share, if the config gave a share."""
+    """Format a sufficient memory limit: as a share, if the config has a share."""
     if setting.share is None:
         return lambda needed: f"memory: {needed:.0f}B"
-    # Rounded up to a tenth of a percent, so that it is enough.
+    # Rounded up to a tenth of a percent, so that it suffices.
     return lambda needed: f"memory: {math.ceil(1000 * needed / unplanned) / 10:g}%"
 
 
 def size_remedy(budget: SizeBudget, original: int) -> Callable[[float], str]:
-    """The size that would do: as a ratio, if the config gave a ratio."""
+    """Format a sufficient size limit: as a ratio, if the config has a ratio."""
     if budget.ratio is None:
         return lambda needed: f"size: {needed:.0f}B"
-    # Rounded down to a hundredth, so that it is enough.
+    # Rounded down to a hundredth, so that it suffices.
     return lambda needed: f"size: {math.floor(100 * original / needed) / 100:g}x"

@@ -1,4 +1,4 @@
-"""How the report looks: the page's own style, and bars and albums; its one script."""
+"""The style sheet of a run's report, and its only script."""
 
 from frugax.report import CHART_SCRIPT, PAGE_STYLE
 
@@ -14,8 +14,8 @@ pre { overflow-x:auto; font-size:.8rem; line-height:1.4; margin:8px 0 0; }
 line.limit { stroke:var(--bad); stroke-width:1.5; }
 .chart text.limit { fill:var(--bad); }
 caption { text-align:left; font-weight:600; padding:14px 0 4px; }
-.album figure { margin:14px 0 0; overflow-x:auto; }
-.album svg { display:block; max-width:none; }
+.snapshots figure { margin:14px 0 0; overflow-x:auto; }
+.snapshots svg { display:block; max-width:none; }
 .steps { position:sticky; top:0; display:flex; gap:10px; align-items:center; z-index:1;
  background:var(--card); padding:8px 0; color:var(--soft); }
 .steps[hidden] { display:none; }
@@ -27,10 +27,10 @@ caption { text-align:left; font-weight:600; padding:14px 0 4px; }
 SCRIPT = (
     CHART_SCRIPT
     + """
-for (const album of document.querySelectorAll(".album")) {
-  const label = album.querySelector(".steps");
+for (const snapshots of document.querySelectorAll(".snapshots")) {
+  const label = snapshots.querySelector(".steps");
   const slider = label.querySelector("input");
-  const frames = [...album.querySelectorAll("[data-frame]")];
+  const frames = [...snapshots.querySelectorAll("[data-frame]")];
   label.hidden = false;
   slider.addEventListener("input", () => {
     for (const frame of frames) {
