@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from frugax.watch.serve._history import Cursor
+from frugax.watch.serve import Cursor
 
 GRID = np.arange(20, dtype=np.int8).reshape(4, 5) % 10
 COMMAND = (

@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from frugax.watch.serve import Feed, Watched, page_app
-from frugax.watch.serve._guard import own_names
+from frugax.watch.serve import Feed, RunMonitor, own_host_names, page_app
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
@@ -17,9 +16,9 @@ def _serving(folder, work, *, token=None, host="127.0.0.1"):
     """What `work(client, feed)` gives, with the run read."""
 
     async def inside():
-        feed = Feed(Watched(folder), look_every_s=0.01, beat_every_s=0.05)
-        app = page_app(feed, token=token, hosts=own_names(host))
-        reader = asyncio.create_task(feed.run())
+        feed = Feed(RunMonitor(folder), poll_interval_s=0.01, beat_interval_s=0.05)
+        app = page_app(feed, token=token, hosts=own_host_names(host))
+        reader = asyncio.create_task(feed.read())
         while not feed.state:
             await asyncio.sleep(0.005)
         transport = httpx.ASGITransport(app)

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from frugax.watch.journal import Appended, Follower, Journal, read
-from frugax.watch.serve._frames import Frames
-from frugax.watch.serve._history import Cursor, History
+from frugax.watch.serve import Cursor, FrameStore, History
 from watched_pages import Page, write_random
 
 
 def _history(path, most_bytes=2**20):
     history, follower = History(), Follower(path)
     while changes := follower.poll(most_bytes):
-        history.take(changes)
+        history.apply(changes)
     return history
 
 
@@ -33,7 +32,7 @@ def test_deltas_add_up_to_the_journal_through_rewinds_and_restarts(tmp_path, see
             if rng.random() < 0.3:  # the server dies and comes back
                 history, follower = History(), Follower(path)
             while changes := follower.poll(rng.choice([1, 500, 10**6])):
-                history.take(changes)
+                history.apply(changes)
             for page in pages:
                 if rng.random() < 0.6:
                     page.take(history.since(page.cursor))
@@ -164,7 +163,7 @@ def test_frames_beyond_the_cap_give_way_and_a_rewind_takes_them_back(tmp_path):
     pictures = rng.integers(0, 256, (300, 16, 16), dtype=np.uint8)
     with Journal.create(path, {}) as journal:
         journal.write_many(np.arange(300), {"p": pictures}, stream="s")
-    frames = Frames(most_bytes=40_000)  # each block has 64 x 256 bytes
+    frames = FrameStore(max_bytes=40_000)  # each block has 64 x 256 bytes
     for change in Follower(path).poll():
         assert isinstance(change, Appended)
         frames.append(change.steps, change.columns["p"])
@@ -175,7 +174,7 @@ def test_frames_beyond_the_cap_give_way_and_a_rewind_takes_them_back(tmp_path):
             np.testing.assert_array_equal(frames.frame(number), pictures[number])
     with pytest.raises(LookupError, match="are held"):
         frames.frame(frames.first - 1)
-    frames.cut(280)
+    frames.rewind(280)
     assert len(frames) == 281
     np.testing.assert_array_equal(frames.frame(280), pictures[280])
     with pytest.raises(LookupError):

@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from frugax.errors import ConfigError, MissingExtraError
-from frugax.watch.serve import serve
-from frugax.watch.serve._guard import is_loopback
+from frugax.watch.serve import is_loopback, serve
 from watched_pages import Server
 
 pytest.importorskip("uvicorn")

@@ -1,6 +1,7 @@
-"""The page as an ASGI application: fixed files, one stream of events, a few queries.
+"""Build the ASGI application of the page: static files, an event stream, queries.
 
-No path and no file name comes from a request: an application shows one run.
+An application shows one run. No request can name a path or a file, so none can reach
+beyond that run.
 """
 
 import asyncio
@@ -16,35 +17,35 @@ from jaxtyping import Shaped
 from frugax.errors import MissingExtraError
 
 from ._feed import Feed, to_json
-from ._guard import App, Guard
-from ._history import MOST_COLUMNS, Cursor
+from ._guard import AccessGuard, App
+from ._history import MAX_COLUMNS, Cursor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-_TYPES = {
+_MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
-    "LICENSE": "text/plain; charset=utf-8",
+    "LICENSE": "text/respond; charset=utf-8",
 }
-_FILES = (
+_STATIC_FILES = (
     "alive.js", "app.css", "app.js", "charts.js", "favicon.svg", "frames.js",
     "paint.js", "tables.js", "uPlot.LICENSE", "uPlot.css", "uPlot.js",
 )  # fmt: skip
-_MOST_ROWS = 500
-_MOST_POINTS = 10_000
-_MOST_PIXELS = 2**21  # of a frame; a larger one is sent with every n-th row and column
+_MAX_ROWS = 500
+_MAX_POINTS = 10_000
+_MAX_PIXELS = 2**21  # of larger frames every n-th row and column is sent
 
 
 def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
-    """The application that shows what `feed` reads.
+    """Build the application that shows the run of `feed`.
 
     Args:
-        feed: reads the run; started and stopped with the application.
-        token: what a reader must know; None if whoever reaches the port may read.
-        hosts: names under which this machine may be asked for.
+        feed: the reader of the run; started and stopped with the application.
+        token: the token that readers must present; None to let everyone read.
+        hosts: the accepted names of this machine.
 
     Raises:
         MissingExtraError: Starlette is not installed.
@@ -59,75 +60,76 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
         ) from e
 
     folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
-    files = {name: folder.joinpath(name).read_bytes() for name in _FILES}
+    files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
     index = folder.joinpath("index.html").read_bytes()
 
-    def plain(body: str | bytes, kind: str = "application/json") -> Response:
+    def respond(body: str | bytes, kind: str = "application/json") -> Response:
         return Response(body, media_type=kind)
 
     async def page(_: "Request") -> Response:
-        return plain(index, _TYPES["html"])
+        return respond(index, _MEDIA_TYPES["html"])
 
     async def static(request: "Request") -> Response:
         name = request.path_params["name"]
         if name not in files:
-            return Response("There is no such file.\n", 404, media_type="text/plain")
-        return plain(files[name], _TYPES[name.rpartition(".")[2]])
+            return Response("There is no such file.\n", 404, media_type="text/respond")
+        return respond(files[name], _MEDIA_TYPES[name.rpartition(".")[2]])
 
     async def icon(_: "Request") -> Response:
-        return plain(files["favicon.svg"], _TYPES["svg"])
+        return respond(files["favicon.svg"], _MEDIA_TYPES["svg"])
 
     async def state(_: "Request") -> Response:
-        return plain(feed.state or "{}")
+        return respond(feed.state or "{}")
 
     async def events(request: "Request") -> Response:
-        held = request.headers.get("last-event-id") or request.query_params.get(
-            "cursor", ""
-        )
-        told = feed.events(Cursor.parse(held), _columns(request))
-        return StreamingResponse(told, media_type="text/event-stream")
+        # A browser that reconnects sends the id of the last event by itself.
+        text = request.headers.get("last-event-id")
+        if not text:
+            text = request.query_params.get("cursor", "")
+        stream = feed.events(Cursor.parse(text), _columns(request))
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     async def series(request: "Request") -> Response:
-        low, high = _whole(request, "from"), _whole(request, "to")
-        points = _whole(request, "points", 2000, low=4, high=_MOST_POINTS)
+        low, high = _parse_int(request, "from"), _parse_int(request, "to")
+        points = _parse_int(request, "points", 2000, low=4, high=_MAX_POINTS)
         stream = request.query_params.get("stream", "")
-        history = feed.watched.history
         found = await asyncio.to_thread(
-            history.window, stream, _columns(request), low, high, points
+            feed.run.history.window, stream, _columns(request), low, high, points
         )
-        return plain(to_json(found))
+        return respond(to_json(found))
 
     async def rows(request: "Request") -> Response:
-        count = _whole(request, "count", 100, low=1, high=_MOST_ROWS)
-        before = _whole(request, "before") if "before" in request.query_params else None
+        count = _parse_int(request, "count", 100, low=1, high=_MAX_ROWS)
+        before = _parse_optional_int(request, "before")
         stream = request.query_params.get("stream", "")
         found = await asyncio.to_thread(
-            feed.watched.history.rows, stream, before=before, count=count
+            feed.run.history.rows, stream, before=before, count=count
         )
-        return plain(to_json(found))
+        return respond(to_json(found))
 
     async def frame(request: "Request") -> Response:
-        asked = request.query_params
-        number = _whole(request, "number") if "number" in asked else None
-        step = _whole(request, "step") if "step" in asked else None
-        number, at, array = await asyncio.to_thread(
-            feed.watched.history.frame,
-            asked.get("stream", ""),
-            asked.get("column", ""),
-            number=number,
-            step=step,
+        query = request.query_params
+        number, step, array = await asyncio.to_thread(
+            feed.run.history.frame,
+            query.get("stream", ""),
+            query.get("column", ""),
+            number=_parse_optional_int(request, "number"),
+            step=_parse_optional_int(request, "step"),
         )
-        body = _frame_bytes(number, at, array)
-        return plain(body, "application/octet-stream")
+        body = _encode_frame(number, step, array)
+        return respond(body, "application/octet-stream")
 
-    async def wrong(_: "Request", error: Exception) -> Response:
+    async def report_error(_: "Request", error: Exception) -> Response:
         status = 404 if isinstance(error, LookupError) else 400
-        said = str(error.args[0]) if error.args else "There is nothing of that name."
-        return Response(to_json({"error": said}), status, media_type="application/json")
+        message = "There is nothing of that name."
+        if error.args:
+            message = str(error.args[0])
+        body = to_json({"error": message})
+        return Response(body, status, media_type="application/json")
 
     @contextlib.asynccontextmanager
     async def running(_: Starlette) -> AsyncIterator[None]:
-        reader = asyncio.create_task(feed.run())
+        reader = asyncio.create_task(feed.read())
         try:
             yield
         finally:
@@ -144,27 +146,28 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
         Route("/api/rows", rows),
         Route("/api/frame", frame),
     ]
-    handlers: Any = {LookupError: wrong, ValueError: wrong}
+    handlers: Any = {LookupError: report_error, ValueError: report_error}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=running)
-    return Guard(app, token=token, hosts=hosts)
+    return AccessGuard(app, token=token, hosts=hosts)
 
 
-def _whole(
+def _parse_optional_int(request: "Request", name: str) -> int | None:
+    if name not in request.query_params:
+        return None
+    return _parse_int(request, name)
+
+
+def _parse_int(
     request: "Request",
     name: str,
-    otherwise: int | None = None,
+    default: int | None = None,
     *,
     low: int = -(2**62),
     high: int = 2**62,
 ) -> int:
-    """A whole number from the query.
-
-    Raises:
-        ValueError: it is none, or out of range.
-    """
     text = request.query_params.get(name)
-    if text is None and otherwise is not None:
-        return otherwise
+    if text is None and default is not None:
+        return default
     try:
         number = int(text or "")
     except ValueError:
@@ -175,25 +178,27 @@ def _whole(
 
 
 def _columns(request: "Request") -> list[str]:
-    return request.query_params.getlist("column")[:MOST_COLUMNS]
+    return request.query_params.getlist("column")[:MAX_COLUMNS]
 
 
-def _frame_bytes(number: int, step: int, array: Shaped[np.ndarray, "..."]) -> bytes:
-    """A frame for a browser: JSON about it, padded to 8 bytes, then its numbers."""
+# One header and raw numbers instead of JSON: a browser reads a frame of a million
+# numbers into a typed array without parsing it.
+def _encode_frame(number: int, step: int, array: Shaped[np.ndarray, "..."]) -> bytes:
+    """Encode a frame: its JSON header, padded to 8 bytes, then its numbers."""
     shape = list(array.shape)
     every = 1
     if array.ndim >= 2:
-        while array[..., ::every, ::every].size > _MOST_PIXELS:
+        while array[..., ::every, ::every].size > _MAX_PIXELS:
             every += 1
-        array = (
-            array[..., ::every, ::every]
-            if array.shape[-1] > 4
-            else array[..., ::every, ::every, :]
-        )
+        if array.shape[-1] > 4:
+            array = array[..., ::every, ::every]
+        else:  # the last axis may hold colour channels
+            array = array[..., ::every, ::every, :]
     kind = array.dtype.kind
     if kind == "b":
         array = array.astype(np.uint8)
     elif array.dtype.itemsize == 8 or kind not in "iuf" or array.dtype == np.float16:
+        # JavaScript has no typed arrays for these that charts can use.
         array = array.astype(np.float32)
     about = {
         "number": number,

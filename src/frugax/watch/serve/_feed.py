@@ -1,7 +1,8 @@
-"""What a page is told while it is open: one reader for all pages, deltas for each.
+"""Send events to every open page: one reader of the run, and deltas for each page.
 
-The events are named `state` (all but series and frames), `delta` (points to add; its id
-is the page's new cursor) and `beat` (the server's clock, so that silence is noticed).
+The events are named `state` (everything but series and frames), `delta` (points to add;
+its id is the page's new cursor) and `beat` (the server's clock, so that a page notices
+a lost connection).
 """
 
 import asyncio
@@ -13,37 +14,42 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ._history import Cursor
-from ._watched import Watched
+from ._run_monitor import RunMonitor
 
-_LOOK_EVERY_S = 0.5
-_BEAT_EVERY_S = 3.0
-_FEWEST_S_BETWEEN_DELTAS = 0.25
+_POLL_INTERVAL_S = 0.5
+_BEAT_INTERVAL_S = 3.0
+# Browsers redraw charts for each delta; four times a second looks continuous.
+_MIN_DELTA_INTERVAL_S = 0.25
 
 
 class Feed:
-    """Reads one run on behalf of every page that is open."""
+    """Reads one run on behalf of every open page.
+
+    Attributes:
+        run: the run.
+    """
 
     def __init__(
         self,
-        watched: Watched,
+        run: RunMonitor,
         *,
-        look_every_s: float = _LOOK_EVERY_S,
-        beat_every_s: float = _BEAT_EVERY_S,
+        poll_interval_s: float = _POLL_INTERVAL_S,
+        beat_interval_s: float = _BEAT_INTERVAL_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nothing is read before `run`.
+        """Nothing is read before `read`.
 
         Args:
-            watched: the run.
-            look_every_s: pause between two looks at the journal.
-            beat_every_s: longest silence towards a page.
+            run: the run.
+            poll_interval_s: the pause between two polls of the journal.
+            beat_interval_s: the longest silence towards a page.
             clock: seconds since the epoch.
         """
-        self.watched = watched
-        self._look_every_s = look_every_s
-        self._beat_every_s = beat_every_s
+        self.run = run
+        self._poll_interval_s = poll_interval_s
+        self._beat_interval_s = beat_interval_s
         self._clock = clock
-        self._caught_up = False  # the journal has been read to its end once
+        self._caught_up = False  # whether the journal has been read to its end once
         self._state = ""
         self._stopped = False
         self._news = asyncio.Event()
@@ -53,89 +59,90 @@ class Feed:
         """The newest state, as JSON text."""
         return self._state
 
-    async def run(self) -> None:
-        """Read on until `stop`."""
+    async def read(self) -> None:
+        """Poll the run until `stop`."""
         try:
-            await self._read_on()
+            await self._poll_until_stopped()
         finally:
-            self.stop()  # a reader that failed must not look like a run that is quiet
+            # A reader that failed must not look like a run that is quiet.
+            self.stop()
 
-    async def _read_on(self) -> None:
+    async def _poll_until_stopped(self) -> None:
         while not self._stopped:
-            news, more = await asyncio.to_thread(self.watched.look)
+            news, more = await asyncio.to_thread(self.run.poll)
             state = await asyncio.to_thread(self._write_state)
             caught_up = self._caught_up or not more
             if news or state != self._state or caught_up != self._caught_up:
                 self._state, self._caught_up = state, caught_up
-                self._tell()
+                self._notify()
             if not more:
-                await asyncio.sleep(self._look_every_s)
+                await asyncio.sleep(self._poll_interval_s)
 
     def stop(self) -> None:
-        """End `run` and every page's events. Called in the event loop."""
+        """End `read` and the events of every page; call it in the event loop."""
         self._stopped = True
-        self._tell()
+        self._notify()
 
     async def events(
         self, cursor: Cursor, columns: Sequence[str] = ()
     ) -> AsyncIterator[str]:
-        """What a page that holds `cursor` is told, as server-sent events.
+        """Yield the server-sent events for one page.
 
         Args:
-            cursor: what the page holds already.
-            columns: the columns it wants; the first ones if none are named.
+            cursor: the part of the history that the page has.
+            columns: the columns that it wants; by default the first of each stream.
         """
         yield "retry: 1000\n\n"
         state_sent = ""
         first = True
-        spoke = time.monotonic()
+        last_sent = time.monotonic()
         while not self._stopped:
             news = self._news
             if self._state != state_sent:
                 state_sent = self._state
-                spoke = time.monotonic()
+                last_sent = time.monotonic()
                 yield f"event: state\ndata: {state_sent}\n\n"
-            if self._caught_up and (first or self._history_cursor() != cursor):
+            if self._caught_up and (first or self.run.history.cursor != cursor):
                 text, cursor = await asyncio.to_thread(self._delta, cursor, columns)
                 yield f"id: {cursor}\nevent: delta\ndata: {text}\n\n"
                 first = False
-                spoke = time.monotonic()
-                await asyncio.sleep(_FEWEST_S_BETWEEN_DELTAS)
-            silent = time.monotonic() - spoke
+                last_sent = time.monotonic()
+                await asyncio.sleep(_MIN_DELTA_INTERVAL_S)
+            silent = time.monotonic() - last_sent
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), max(self._beat_every_s - silent, 0))
-            if time.monotonic() - spoke >= self._beat_every_s:
-                spoke = time.monotonic()
+                await asyncio.wait_for(
+                    news.wait(), max(self._beat_interval_s - silent, 0)
+                )
+            if time.monotonic() - last_sent >= self._beat_interval_s:
+                last_sent = time.monotonic()
                 yield f'event: beat\ndata: {{"now": {self._clock():.1f}}}\n\n'
 
-    def _history_cursor(self) -> Cursor:
-        return self.watched.history.cursor
-
     def _delta(self, cursor: Cursor, columns: Sequence[str]) -> tuple[str, Cursor]:
-        made = self.watched.history.since(cursor, columns)
-        return to_json(made), Cursor.parse(made["cursor"])
+        delta = self.run.history.since(cursor, columns)
+        return to_json(delta), Cursor.parse(delta["cursor"])
 
     def _write_state(self) -> str:
-        return to_json(self.watched.state(now=self._clock()))
+        return to_json(self.run.state(now=self._clock()))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
+        # A fresh event for the next round, so that no page needs to clear this one.
         news, self._news = self._news, asyncio.Event()
         news.set()
 
 
 def to_json(value: Any) -> str:
-    """JSON as browsers read it: numbers that are not finite become null."""
+    """Encode JSON for browsers: numbers that are not finite become null."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), separators=(",", ":"))
+    except ValueError:  # rare, so only then is the whole value copied
+        return json.dumps(_replace_nonfinite(value), separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _replace_nonfinite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [_replace_nonfinite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

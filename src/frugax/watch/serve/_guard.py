@@ -1,8 +1,8 @@
-"""Who may see the page, and what a browser may do with it.
+"""Decide who may see the page, and restrict what a browser may do with it.
 
-A request passes if it names a host that is ours (a page of somebody else's, whose name
-was re-pointed at this machine, does not), only reads, does not come from another site,
-and, where a token is asked for, carries it.
+A request passes if it names one of our hosts, only reads, does not come from another
+site, and carries the token where one is required. The check of the host stops DNS
+rebinding: a foreign page whose name was re-pointed at this machine.
 """
 
 import hmac
@@ -40,26 +40,27 @@ _NO_TOKEN = (
 )
 
 
-class Guard:
-    """Stands in front of an application and lets through what may pass."""
+class AccessGuard:
+    """ASGI middleware that refuses requests without access to the page."""
 
     def __init__(self, app: App, *, token: str | None, hosts: frozenset[str]) -> None:
-        """Guard an application.
+        """Wrap an application.
 
         Args:
             app: the application.
-            token: what a reader must know; None if whoever reaches the port may read.
-            hosts: names under which this machine may be asked for, besides numeric
-                addresses, which no other site can take over.
+            token: the token that readers must present; None to let everyone read.
+            hosts: the accepted names of this machine, besides numeric addresses,
+                which no other site can take over.
         """
         self._app = app
         self._token = token
         self._hosts = hosts
-        # The cookie's value is no token: what a browser keeps opens this server only.
+        # The cookie is not the token: a value stolen from a browser opens this server
+        # only, and only until it restarts.
         self._session = secrets.token_urlsafe(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it here."""
+        """Forward a request, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -67,36 +68,39 @@ class Guard:
             return
         headers = _headers(scope)
         cookie: bytes | None = None
-        if not _is_ours(headers.get("host", ""), self._hosts):
+        if not _is_own_host(headers.get("host", ""), self._hosts):
             await _refuse(send, 421, "This server does not answer to that host name.")
             return
         if scope["method"] not in ("GET", "HEAD"):
-            await _refuse(send, 405, "This page is only to look at.")
+            await _refuse(send, 405, "This page is read-only.")
             return
         if _is_foreign(headers):
             await _refuse(send, 403, "Another site may not read this page.")
             return
         if self._token is not None:
-            if _same(_token_in(scope, headers), self._token):
+            if _tokens_equal(_token_in(scope, headers), self._token):
                 name = self._cookie_name(scope)
                 text = f"{name}={self._session}; Path=/; HttpOnly; SameSite=Strict"
                 cookie = text.encode()
-            elif not _same(self._cookie_in(scope, headers), self._session):
+            elif not _tokens_equal(self._cookie_in(scope, headers), self._session):
                 await _refuse(send, 401, _NO_TOKEN)
                 return
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                extra = [*_HEADERS, *([(b"set-cookie", cookie)] if cookie else [])]
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                own = [*message.get("headers", ()), *_HEADERS]
+                if cookie:
+                    own.append((b"set-cookie", cookie))
+                message = {**message, "headers": own}
             await send(message)
 
         await self._app(scope, receive, send_guarded)
 
     def _cookie_name(self, scope: Scope) -> str:
-        # Cookies know no ports: two servers on one machine must not share one.
-        server = scope.get("server")
-        return f"{_COOKIE}_{server[1] if server else 0}"
+        # Browsers share cookies between the ports of a host: without the port in its
+        # name, two servers on one machine would overwrite each other's.
+        _, port = scope.get("server") or ("", 0)
+        return f"{_COOKIE}_{port}"
 
     def _cookie_in(self, scope: Scope, headers: dict[str, str]) -> str:
         jar: http.cookies.SimpleCookie = http.cookies.SimpleCookie()
@@ -104,12 +108,12 @@ class Guard:
             jar.load(headers.get("cookie", ""))
         except http.cookies.CookieError:
             return ""
-        found = jar.get(self._cookie_name(scope))
-        return "" if found is None else found.value
+        morsel = jar.get(self._cookie_name(scope))
+        return "" if morsel is None else morsel.value
 
 
-def own_names(host: str) -> frozenset[str]:
-    """Names by which a server bound to `host` may be asked for."""
+def own_host_names(host: str) -> frozenset[str]:
+    """Return the names by which requests may reach a server bound to `host`."""
     names = {"localhost", host.lower()}
     if not is_loopback(host):
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -117,7 +121,7 @@ def own_names(host: str) -> frozenset[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
+    """Whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -126,8 +130,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _is_ours(host: str, names: frozenset[str]) -> bool:
-    """Whether a Host header means this machine; the port may be a tunnel's."""
+def _is_own_host(host: str, names: frozenset[str]) -> bool:
+    """Whether a Host header names this machine; its port may be that of a tunnel."""
     if host.startswith("["):
         name, _, rest = host[1:].partition("]")
         port = rest.removeprefix(":")
@@ -145,7 +149,7 @@ def _is_ours(host: str, names: frozenset[str]) -> bool:
 
 
 def _is_foreign(headers: dict[str, str]) -> bool:
-    """Whether another site's page asks; to follow a link from there is allowed."""
+    """Whether a page of another site sent the request; following a link is allowed."""
     if headers.get("sec-fetch-site") not in ("cross-site", "same-site"):
         return False
     return headers.get("sec-fetch-mode") != "navigate"
@@ -159,23 +163,25 @@ def _token_in(scope: Scope, headers: dict[str, str]) -> str:
     return query.get("token", [""])[0]
 
 
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+# Compared in constant time, so that response times do not reveal a prefix.
+def _tokens_equal(presented: str, expected: str) -> bool:
+    return hmac.compare_digest(presented.encode("utf-8", "replace"), expected.encode())
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """The first of each, and no second Host that somebody else might go by."""
+    """Return the first header of each name; a repeated Host counts as none."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
         if key == "host" and key in found:
+            # A proxy might have checked the other one.
             found[key] = ""
         found.setdefault(key, value.decode("latin-1"))
     return found
 
 
-async def _refuse(send: Send, status: int, why: str) -> None:
-    body = f"{why}\n".encode()
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    body = f"{reason}\n".encode()
     start = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),

@@ -1,8 +1,8 @@
-"""Everything a journal has said so far, and what of it a page has not seen yet.
+"""Keep the content of a journal, and tell each page the part that it has not seen.
 
-A cursor says how much a page holds: which journal, how many rewinds it knows of and
-how many records of each stream. All of that is a function of the file alone, so a
-cursor stays good when the server starts anew.
+A cursor states how much a page has: the journal, the number of rewinds and the number
+of records of each stream. All of these depend on the file alone, so a cursor stays
+valid when the server restarts.
 """
 
 import dataclasses
@@ -14,76 +14,81 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from ..journal import Appended, Change, Column, Rewound
-from ._columns import Table
-from ._frames import Frames
-from ._thin import thin
+from frugax.report import downsample
 
-# Up to here a page is given every point, beyond it the peaks.
-MOST_POINTS = 10_000
-THINNED_POINTS = 4_000
-MOST_COLUMNS = 32  # of one stream, unless the page names those it wants
-STEP_SECONDS = "seconds per step"  # derived from `seconds`, the clock of the run room
+from ..journal import Appended, Change, Column, Rewound
+from ._stores import FrameStore, NumberTable
+
+# Longer series are downsampled before they are sent.
+_MAX_POINTS = 10_000
+_DOWNSAMPLED_POINTS = 4_000
+# Columns of one stream to send, unless the page names those it wants.
+MAX_COLUMNS = 32
+# A derived series; `seconds` is the clock column that `frugax.run` records.
+_STEP_SECONDS = "seconds per step"
 _CLOCK = "seconds"
-_LONGEST_CURSOR = 16_000  # a journal has at most 1000 streams
+_MAX_CURSOR_LENGTH = 16_000  # enough for the 1000 streams of a journal
 
 Points: TypeAlias = tuple[Int64[np.ndarray, " k"], Shaped[np.ndarray, " k"]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cursor:
-    """How much of a history a page holds; as text it goes over the wire.
+    """The part of a history that a page has; its text goes over the wire.
 
     Attributes:
-        journal: which one, 0 before its first record.
-        cuts: how many rewinds it knows of.
-        counts: records of each stream, in the streams' order of appearance.
+        journal: a checksum that identifies the journal; 0 before its first record.
+        rewinds: the number of rewinds that the page knows.
+        counts: the records of each stream, in the streams' order of appearance.
     """
 
     journal: int = 0
-    cuts: int = 0
+    rewinds: int = 0
     counts: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         counts = ".".join(map(str, self.counts))
-        return f"{self.journal:x}-{self.cuts}-{counts}"
+        return f"{self.journal:x}-{self.rewinds}-{counts}"
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """The cursor that `str` wrote; what is none is the beginning."""
+        """Parse the text of a cursor; any other text means the beginning."""
+        # The text comes from a request, so nothing in it is trusted.
         try:
-            if len(text) > _LONGEST_CURSOR:
+            if len(text) > _MAX_CURSOR_LENGTH:
                 return cls()
-            journal, cuts, counts = text.split("-")
+            journal, rewinds, counts = text.split("-")
             numbers = tuple(int(n) for n in counts.split(".") if n)
-            made = cls(int(journal, 16), int(cuts), numbers)
+            cursor = cls(int(journal, 16), int(rewinds), numbers)
         except ValueError:
             return cls()
-        return made if made.cuts >= 0 and min(numbers, default=0) >= 0 else cls()
+        if cursor.rewinds < 0 or min(numbers, default=0) < 0:
+            return cls()
+        return cursor
 
 
 class History:
-    """The streams of one journal. Any thread may call any method."""
+    """The streams of one journal; all methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tables: dict[str, Table] = {"": Table()}
-        self._frames: dict[str, dict[str, Frames]] = {}
-        self._cuts: list[Rewound] = []
+        self._tables: dict[str, NumberTable] = {"": NumberTable()}
+        self._frames: dict[str, dict[str, FrameStore]] = {}
+        self._rewinds: list[Rewound] = []
         self._journal = 0
 
-    def take(self, changes: Iterable[Change]) -> None:
-        """Take what the journal says, in its order."""
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Apply changes of the journal, in their order."""
         with self._lock:
             for change in changes:
                 if isinstance(change, Rewound):
-                    self._cut(change)
+                    self._rewind(change)
                 elif isinstance(change, Appended):
-                    self._add(change)
+                    self._append(change)
 
     @property
     def cursor(self) -> Cursor:
-        """Where a page is that holds all of it."""
+        """The cursor of a page that has everything."""
         with self._lock:
             return self._cursor()
 
@@ -95,48 +100,56 @@ class History:
             return int(steps[-1]) if len(steps) else None
 
     def outline(self) -> dict[str, Any]:
-        """What there is: for each stream its records, columns and newest values."""
+        """Describe each stream for JSON: its records, columns and newest values."""
         with self._lock:
             return {
-                name: {
-                    "records": len(table),
-                    "columns": list(table.names),
-                    "whole": sorted(table.whole),
-                    "first": int(table.steps[0]) if len(table) else None,
-                    "last": int(table.steps[-1]) if len(table) else None,
-                    "latest": {
-                        column: None if found is None else _plain(found[1])
-                        for column in table.names[:MOST_COLUMNS]
-                        for found in [table.last(column)]
-                    },
-                    "frames": {
-                        column: {
-                            "count": len(frames),
-                            "first": frames.first,
-                            "shape": list(frames.shape),
-                            "dtype": frames.dtype,
-                        }
-                        for column, frames in self._frames.get(name, {}).items()
-                    },
-                }
+                name: self._outline_stream(name, table)
                 for name, table in self._tables.items()
             }
 
+    def _outline_stream(self, name: str, table: NumberTable) -> dict[str, Any]:
+        steps = table.steps
+        first = last = None
+        if len(steps):
+            first, last = int(steps[0]), int(steps[-1])
+        latest: dict[str, float | None] = {}
+        for column in table.names[:MAX_COLUMNS]:
+            value = table.last_value(column)
+            latest[column] = None if value is None else _to_json_number(value)
+        frames = {
+            column: {
+                "count": len(store),
+                "first": store.first,
+                "shape": list(store.shape),
+                "dtype": store.dtype,
+            }
+            for column, store in self._frames.get(name, {}).items()
+        }
+        return {
+            "records": len(table),
+            "columns": list(table.names),
+            "whole": sorted(table.integer_columns),
+            "first": first,
+            "last": last,
+            "latest": latest,
+            "frames": frames,
+        }
+
     def since(self, cursor: Cursor, columns: Sequence[str] = ()) -> dict[str, Any]:
-        """What a page at `cursor` lacks.
+        """Return the changes that a page at `cursor` lacks.
 
         Args:
-            cursor: what it holds.
-            columns: those it wants; the first 32 of each stream if none are named.
+            cursor: the part that the page has.
+            columns: the columns that it wants; by default the first 32 of each stream.
 
         Returns:
-            For JSON: `reset` (forget all), `cut` (by stream, the step after which to
-            forget), `streams` (by stream and column, points to add), `cursor`.
+            For JSON: `reset` (forget everything), `cut` (by stream, the step after
+            which to forget), `streams` (by stream and column, points to add) and
+            `cursor`.
         """
         with self._lock:
             now = self._cursor()
-            known = self._known(cursor, now)
-            reset = known is None
+            known = self._compare(cursor, now)
             at, cut = known or ({}, {})
             streams: dict[str, Any] = {}
             for name, table in self._tables.items():
@@ -144,15 +157,16 @@ class History:
                 if start == len(table):
                     continue
                 wanted = [c for c in columns if c in table.names] or table.names
-                made = {
-                    column: _series(table.column(column, start))
-                    for column in wanted[:MOST_COLUMNS]
+                series = {
+                    column: _to_series(table.column(column, start))
+                    for column in wanted[:MAX_COLUMNS]
                 }
                 if not name and _CLOCK in table.names:
-                    made[STEP_SECONDS] = _series(_step_seconds(table, start, None))
-                streams[name] = {k: v for k, v in made.items() if v["x"]}
+                    points = _step_seconds(table, start, None)
+                    series[_STEP_SECONDS] = _to_series(points)
+                streams[name] = {k: v for k, v in series.items() if v["x"]}
             return {
-                "reset": reset,
+                "reset": known is None,
                 "cut": cut,
                 "streams": streams,
                 "cursor": str(now),
@@ -161,7 +175,7 @@ class History:
     def window(
         self, stream: str, columns: Sequence[str], low: int, high: int, points: int
     ) -> dict[str, Any]:
-        """The points of some columns at steps from `low` to `high`, thinned.
+        """Return columns at the steps from `low` to `high`, downsampled to `points`.
 
         Raises:
             LookupError: there is no such stream or column.
@@ -170,24 +184,24 @@ class History:
             table = self._tables[stream]
             start = int(np.searchsorted(table.steps, low, side="left"))
             stop = int(np.searchsorted(table.steps, high, side="right"))
-            # One more at each side, so that lines leave the picture.
+            # One more point at each side, so that lines run out of the picture.
             start, stop = max(start - 1, 0), min(stop + 1, len(table))
-            made = {}
+            series: dict[str, Any] = {}
             for column in columns:
-                if not stream and column == STEP_SECONDS and _CLOCK in table.names:
+                if not stream and column == _STEP_SECONDS and _CLOCK in table.names:
                     found = _step_seconds(table, start, stop)
                 else:
                     found = table.column(column, start, stop)
-                made[column] = _series(found, most=points, thinned=points)
-            return made
+                series[column] = _to_series(found, limit=points, max_points=points)
+            return series
 
     def rows(self, stream: str, *, before: int | None, count: int) -> dict[str, Any]:
-        """Whole records, the newest first.
+        """Return whole records, newest first.
 
         Args:
-            stream: whose.
-            before: only those with a lower step; None for the newest.
-            count: at most so many.
+            stream: the stream.
+            before: return records with a lower step only; None for the newest.
+            count: return at most this many.
 
         Raises:
             LookupError: there is no such stream.
@@ -199,17 +213,16 @@ class History:
                 n = int(np.searchsorted(table.steps, before, side="left"))
             start = max(n - count, 0)
             steps = table.steps[start:n]
-            names = table.names[:MOST_COLUMNS]
+            names = table.names[:MAX_COLUMNS]
             rows: list[dict[str, Any]] = [{} for _ in steps]
             for name in names:
-                having, values = table.column(name, start, n)
-                for at, value in zip(
-                    np.searchsorted(steps, having), values.tolist(), strict=True
-                ):
-                    rows[at][name] = _plain(value)
+                own_steps, values = table.column(name, start, n)
+                indices = np.searchsorted(steps, own_steps)
+                for i, value in zip(indices, values.tolist(), strict=True):
+                    rows[i][name] = _to_json_number(value)
             return {
                 "columns": list(names),
-                "whole": sorted(table.whole),
+                "whole": sorted(table.integer_columns),
                 "steps": steps[::-1].tolist(),
                 "rows": rows[::-1],
                 "older": start,
@@ -218,7 +231,7 @@ class History:
     def frame(
         self, stream: str, column: str, *, number: int | None, step: int | None
     ) -> tuple[int, int, Shaped[np.ndarray, "..."]]:
-        """One frame, by its number or as the newest at a step or before.
+        """Return one frame, by its number or as the newest at or before a step.
 
         Returns:
             Its number, its step and the array.
@@ -229,47 +242,52 @@ class History:
         with self._lock:
             frames = self._frames[stream][column]
             if number is None:
-                target = np.iinfo(np.int64).max if step is None else step
-                number = int(np.searchsorted(frames.steps, target, side="right")) - 1
+                if step is None:
+                    step = np.iinfo(np.int64).max
+                number = int(np.searchsorted(frames.steps, step, side="right")) - 1
                 number = min(max(number, frames.first), len(frames) - 1)
-            found = frames.frame(number)
-            return number, int(frames.steps[number]), found
+            array = frames.frame(number)
+            return number, int(frames.steps[number]), array
 
     def _cursor(self) -> Cursor:
         counts = tuple(len(table) for table in self._tables.values())
-        return Cursor(self._journal, len(self._cuts), counts)
+        return Cursor(self._journal, len(self._rewinds), counts)
 
-    def _known(
+    def _compare(
         self, cursor: Cursor, now: Cursor
     ) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Records of each stream that a page still holds; None if it must start anew.
+        """Compare a page's cursor with the present one.
 
-        Beside them, by stream, the step after which it must forget.
+        Returns:
+            By stream, the records that the page keeps, and the step after which it
+            must forget; None if it must start from the beginning.
         """
-        if cursor.journal != now.journal or cursor.cuts > now.cuts:
+        if cursor.journal != now.journal or cursor.rewinds > now.rewinds:
             return None
         if len(cursor.counts) > len(now.counts):
             return None
-        at = dict(zip(self._tables, cursor.counts, strict=False))
+        kept = dict(zip(self._tables, cursor.counts, strict=False))
         cut: dict[str, int] = {}
-        for rewound in self._cuts[cursor.cuts :]:
+        for rewound in self._rewinds[cursor.rewinds :]:
             step = min(rewound.step, cut.get(rewound.stream, rewound.step))
             cut[rewound.stream] = step
         for name, step in cut.items():
-            stayed = np.searchsorted(self._tables[name].steps, step, side="right")
-            at[name] = min(at.get(name, 0), int(stayed))
-        if any(n > len(self._tables[name]) for name, n in at.items()):
+            # Records after the rewind are not the page's, even at the same steps.
+            count = np.searchsorted(self._tables[name].steps, step, side="right")
+            kept[name] = min(kept.get(name, 0), int(count))
+        if any(n > len(self._tables[name]) for name, n in kept.items()):
             return None
-        return at, cut
+        return kept, cut
 
-    def _cut(self, rewound: Rewound) -> None:
-        self._cuts.append(rewound)
-        self._tables[rewound.stream].cut(rewound.step)
+    def _rewind(self, rewound: Rewound) -> None:
+        self._rewinds.append(rewound)
+        self._tables[rewound.stream].rewind(rewound.step)
         for frames in self._frames.get(rewound.stream, {}).values():
-            frames.cut(rewound.step)
+            frames.rewind(rewound.step)
 
-    def _add(self, added: Appended) -> None:
+    def _append(self, added: Appended) -> None:
         if not self._journal:
+            # The first block identifies the journal, also to a restarted server.
             self._journal = zlib.crc32(added.steps.tobytes()) or 1
             for column in added.columns.values():
                 data = np.ascontiguousarray(column.values).tobytes()
@@ -279,41 +297,41 @@ class History:
             if not column.shape:
                 numbers[name] = column
                 continue
-            frames = self._frames.setdefault(added.stream, {}).setdefault(
-                name, Frames()
-            )
+            stores = self._frames.setdefault(added.stream, {})
+            frames = stores.setdefault(name, FrameStore())
             frames.append(added.steps[column.present], column)
-        self._tables.setdefault(added.stream, Table()).append(added.steps, numbers)
+        table = self._tables.setdefault(added.stream, NumberTable())
+        table.append(added.steps, numbers)
 
 
-def _step_seconds(table: Table, start: int, stop: int | None) -> Points:
-    """Seconds of each step, from a column that holds the clock."""
+def _step_seconds(table: NumberTable, start: int, stop: int | None) -> Points:
+    """Derive the seconds of each step from the clock column."""
     steps, clock = table.column(_CLOCK, max(start - 1, 0), stop)
     if len(steps) < 2:
         return steps[:0], clock[:0].astype(np.float64)
-    taken = np.diff(clock.astype(np.float64)) / np.diff(steps)
-    # The clock of a run that goes on after a crash may start behind the last one.
-    return steps[1:], np.where(taken >= 0, taken, np.nan)
+    seconds = np.diff(clock.astype(np.float64)) / np.diff(steps)
+    # The clock of a run that continues after a crash may start before the last value.
+    return steps[1:], np.where(seconds >= 0, seconds, np.nan)
 
 
-def _series(
-    points: Points, *, most: int = MOST_POINTS, thinned: int = THINNED_POINTS
+def _to_series(
+    points: Points, *, limit: int = _MAX_POINTS, max_points: int = _DOWNSAMPLED_POINTS
 ) -> dict[str, Any]:
     steps, values = points
     n = len(steps)
-    if n > most:
-        steps, values = thin(steps, values, most_points=thinned)
+    if n > limit:
+        steps, values = downsample(steps, values, max_points)
     return {
         "x": steps.tolist(),
-        "y": [_plain(v) for v in values.tolist()],
+        "y": [_to_json_number(v) for v in values.tolist()],
         "of": n,
     }
 
 
-def _plain(value: float) -> float | None:
-    """Seven digits, which is more than a screen shows; JSON has no NaN."""
+def _to_json_number(value: float) -> float | None:
+    """Round to seven digits, more than a screen shows; NaN and infinity become None."""
     if not np.isfinite(value):
         return None
-    return (
-        value if value == int(value) and abs(value) < 2**53 else float(f"{value:.7g}")
-    )
+    if value == int(value) and abs(value) < 2**53:
+        return value
+    return float(f"{value:.7g}")

@@ -1,4 +1,4 @@
-"""The process that serves the page: binds, says where, and leaves on Ctrl-C."""
+"""Run the server of the page: bind, print the address, leave on Ctrl-C."""
 
 import asyncio
 import errno
@@ -13,8 +13,8 @@ from frugax.errors import ConfigError, MissingExtraError
 
 from ._app import page_app
 from ._feed import Feed
-from ._guard import is_loopback, own_names
-from ._watched import Watched
+from ._guard import is_loopback, own_host_names
+from ._run_monitor import RunMonitor
 
 DEFAULT_PORT = 8765
 
@@ -31,15 +31,16 @@ def serve(
     """Show a run in the browser until Ctrl-C; the run itself is not touched.
 
     Args:
-        path: a run's folder, or a journal file.
-        host: the address to listen at. Beyond this machine a token is always asked for.
-        port: 0 picks a free one.
-        token: ask for a token on this machine, too, where other users could read along.
-        open_browser: open the page there.
-        say: told the page's address, once it can be opened.
+        path: the folder of a run, or a journal file.
+        host: the address to listen at. An address that other machines can reach always
+            requires a token.
+        port: the port; 0 picks a free one.
+        token: require a token on this machine, too, against its other users.
+        open_browser: open the page in a browser.
+        say: called with the address of the page once it can be opened.
 
     Raises:
-        ConfigError: there is no such run, or the address cannot be listened at.
+        ConfigError: there is no such run, or the server cannot listen at the address.
         MissingExtraError: Starlette or uvicorn is not installed.
     """
     try:
@@ -48,10 +49,12 @@ def serve(
         raise MissingExtraError(
             'the live page needs uvicorn: pip install "frugax[serve]".'
         ) from e
-    watched = Watched(path)
-    secret = secrets.token_urlsafe(24) if token or not is_loopback(host) else None
-    feed = Feed(watched)
-    app = page_app(feed, token=secret, hosts=own_names(host))
+    run = RunMonitor(path)
+    secret = None
+    if token or not is_loopback(host):
+        secret = secrets.token_urlsafe(24)
+    feed = Feed(run)
+    app = page_app(feed, token=secret, hosts=own_host_names(host))
     bound = _bind(host, port)
     address = _address(host, bound.getsockname()[1], secret)
 
@@ -59,19 +62,19 @@ def serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             self._loop = asyncio.get_running_loop()
-            say(f"{watched.title}: {address}")
+            say(f"{run.title}: {address}")
             if open_browser:
                 await asyncio.to_thread(webbrowser.open, address)
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            # Pages hold their event streams open; uvicorn would wait for them.
+            # Pages keep their event streams open, and uvicorn would wait for those.
             self._loop.call_soon_threadsafe(feed.stop)
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
         app,
         log_level="warning",
-        access_log=False,  # it would write the token down
+        access_log=False,  # it would contain the token
         server_header=False,
         ws="none",
         timeout_graceful_shutdown=3,
@@ -79,17 +82,12 @@ def serve(
     try:
         Server(config).run(sockets=[bound])
     except KeyboardInterrupt:
-        pass  # raised anew by uvicorn after it has shut down in good order
+        pass  # uvicorn raises it again after an orderly shutdown
     finally:
         bound.close()
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        ConfigError: the address is taken, not ours, or needs rights.
-    """
     if not 0 <= port < 65536:
         raise ConfigError(f"--port {port}: a port is from 0 (any free one) to 65535.")
     try:
@@ -97,13 +95,13 @@ def _bind(host: str, port: int) -> socket.socket:
         family, _, _, _, at = found[0]
         return socket.create_server(at, family=family, backlog=128)
     except OSError as e:
-        what = f"--host {host} --port {port}"
+        where = f"--host {host} --port {port}"
         if e.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"{what}: the port is taken; choose another, or --port 0 for any free "
+                f"{where}: the port is taken; choose another, or --port 0 for any free "
                 "one."
             ) from e
-        raise ConfigError(f"{what}: cannot listen there: {e.strerror or e}.") from e
+        raise ConfigError(f"{where}: cannot listen there: {e.strerror or e}.") from e
 
 
 def _address(host: str, port: int, token: str | None) -> str:

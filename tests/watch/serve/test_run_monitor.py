@@ -8,15 +8,14 @@ import pytest
 
 from frugax.errors import ConfigError
 from frugax.watch.journal import Journal
-from frugax.watch.serve import Watched
-from frugax.watch.serve._facts import held
+from frugax.watch.serve import RunMonitor, is_lock_held
 
 
 def _state(folder, *, later=0.0):
-    watched = Watched(folder)
-    while watched.look()[1]:
+    watched = RunMonitor(folder)
+    while watched.poll()[1]:
         pass
-    watched.look()
+    watched.poll()
     return watched.state(now=os.stat(folder / "journal").st_mtime + later)
 
 
@@ -41,9 +40,9 @@ def test_silence_with_nobody_in_the_folder_means_death(folder):
 def test_silence_while_a_process_holds_the_folder_is_no_death(folder):
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert held(folder / ".lock") is True
+        assert is_lock_held(folder / ".lock") is True
         assert _state(folder, later=600)["alive"]["state"] == "quiet"
-    assert held(folder / ".lock") is False
+    assert is_lock_held(folder / ".lock") is False
 
 
 def test_a_receipt_means_that_it_has_ended(finished):
@@ -59,37 +58,37 @@ def test_a_receipt_means_that_it_has_ended(finished):
 
 def test_a_run_before_its_first_step_is_waited_for(folder):
     (folder / "journal").rename(folder / "kept")
-    watched = Watched(folder)
-    assert watched.look() == (False, False)
+    watched = RunMonitor(folder)
+    assert watched.poll() == (False, False)
     assert watched.state(now=0.0)["alive"]["state"] == "waiting"
     (folder / "kept").rename(folder / "journal")
-    assert watched.look()[0]
+    assert watched.poll()[0]
     assert watched.history.last_step == 100
 
 
 def test_a_journal_alone_is_enough(folder, tmp_path):
     alone = tmp_path / "alone"
     (folder / "journal").rename(alone)
-    watched = Watched(alone)
-    watched.look()
+    watched = RunMonitor(alone)
+    watched.poll()
     state = watched.state(now=0.0)
     assert state["title"] == "small"  # its meta says so
     assert state["streams"][""]["records"] == 100
 
 
 def test_a_journal_named_inside_its_folder_shows_the_run(finished):
-    watched = Watched(finished / "journal")
-    watched.look()
+    watched = RunMonitor(finished / "journal")
+    watched.poll()
     assert watched.state(now=0.0)["facts"]["finished"]
 
 
 def test_another_journal_in_its_place_is_followed(folder):
-    watched = Watched(folder)
-    watched.look()
+    watched = RunMonitor(folder)
+    watched.poll()
     (folder / "journal").rename(folder / "old")
     with Journal.create(folder / "journal", {}) as journal:
         journal.write(7, {"loss": 1.0})
-    while watched.look()[0] and watched.history.last_step != 7:
+    while watched.poll()[0] and watched.history.last_step != 7:
         pass
     assert watched.history.last_step == 7
 
@@ -122,12 +121,12 @@ def test_numbers_in_a_receipt_that_are_none_do_no_harm(finished):
 
 def test_where_there_is_no_run_is_said(tmp_path):
     with pytest.raises(ConfigError, match="there is no such folder or file"):
-        Watched(tmp_path / "nothing")
+        RunMonitor(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="there is no run here"):
-        Watched(tmp_path)
+        RunMonitor(tmp_path)
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ConfigError, match="not a journal"):
-        Watched(tmp_path / "text")
+        RunMonitor(tmp_path / "text")
 
 
 def test_a_closed_journal_without_a_receipt_is_an_end_and_no_death(folder):

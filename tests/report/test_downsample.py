@@ -1,4 +1,4 @@
-"""Fewer points that look the same."""
+"""A downsampled series has fewer points and looks the same."""
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from frugax.watch.serve import thin
+from frugax.report import downsample
 
 series = hnp.arrays(
     np.float32,
@@ -16,9 +16,9 @@ series = hnp.arrays(
 
 
 @given(series, st.integers(4, 90))
-def test_what_stays_is_a_part_in_order_with_peaks_and_ends(values, most):
+def test_a_subsequence_with_peaks_and_ends_is_kept(values, most):
     steps = 3 * np.arange(len(values), dtype=np.int64)
-    kept_steps, kept = thin(steps, values, most_points=most)
+    kept_steps, kept = downsample(steps, values, most)
     assert (np.diff(kept_steps) > 0).all()
     np.testing.assert_array_equal(kept, values[kept_steps // 3])
     finite = np.isfinite(values)
@@ -35,17 +35,17 @@ def test_what_stays_is_a_part_in_order_with_peaks_and_ends(values, most):
 
 def test_a_short_series_is_left_alone():
     steps, values = np.arange(10), np.arange(10.0)
-    assert thin(steps, values, most_points=10)[1] is values
+    assert downsample(steps, values, 10)[1] is values
 
 
 def test_a_single_peak_in_a_million_stays():
     values = np.zeros(1_000_000, np.float32)
     values[123_456] = 1
-    steps, kept = thin(np.arange(1_000_000), values, most_points=4000)
+    steps, kept = downsample(np.arange(1_000_000), values, 4000)
     assert steps[kept == 1].tolist() == [123_456]
     assert len(kept) <= 4000
 
 
 def test_too_few_points_are_refused():
-    with pytest.raises(ValueError, match="most_points must be >= 4, got 3"):
-        thin(np.arange(10), np.arange(10.0), most_points=3)
+    with pytest.raises(ValueError, match="max_points must be >= 4, got 3"):
+        downsample(np.arange(10), np.arange(10.0), 3)
