@@ -36,7 +36,7 @@ def one(seed: int, folder: Path) -> tuple[int, float, int]:
     """
     rng = np.random.default_rng([seed, 77])
     d = int(rng.integers(2, 6))
-    scm = causal.generate("erdos_renyi", d, seed=rng)
+    scm = causal.generate_scm("erdos_renyi", d, seed=rng)
     names = list(scm.variables)
     target = scm.target or names[-1]
     free = [n for n in names if n != target]

@@ -41,7 +41,7 @@ def main() -> None:
             )
         )
         rows.append([f"generate_batch, {family}", *_each(times, SETS)])
-        scm = causal.generate("erdos_renyi", VARIABLES, family=family, seed=0)
+        scm = causal.generate_scm("erdos_renyi", VARIABLES, family=family, seed=0)
         times = milliseconds(lambda scm=scm: causal.sample(scm, ROWS, seed=0))
         rows.append([f"sample, {family}", *_each(times, 1)])
     head = [f"CPU-ms for {ROWS} x {VARIABLES}", "median", "least", "most"]

@@ -10,9 +10,9 @@ observations, may do the same experiments at the same cost, and recommend after 
 
 `environments`: the four problems of the literature, 100 rows observed, 1,000 rows an
 experiment (in the code that was published with them an outcome is the mean of 100,000).
-`random`: models drawn by `causal.generate`, 100 rows observed, 10 experiments that set
-one variable within three standard deviations. Models in which no experiment changes the
-target's mean by .3 of its deviation are passed over: there all methods are right.
+`random`: models drawn by `causal.generate_scm`, 100 rows observed, 10 experiments that
+set one variable within three standard deviations. Models in which no experiment changes
+the target's mean by .3 of its deviation are passed over: there all methods are right.
 After every experiment the campaign's probability of being within the tolerance is noted
 beside whether it was; the table of both is printed for each family of models.
 
@@ -60,9 +60,9 @@ def campaign(policy: str, **more: Any) -> Method:
         made = causal.Campaign(
             variables=env.ranges,
             target=env.target,
-            minimize=env.minimise,
+            minimize=env.minimize,
             budget=ExperimentBudget(n=trials),
-            together=env.largest_set,
+            together=env.max_targets,
             rows=rows,
             policy=policy,
             max_parents=4 if len(env.variables) <= 6 else 3,
@@ -123,7 +123,7 @@ def environments(
 ) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name in names:
-        env = causal.environment(name)
+        env = causal.load_environment(name)
         for method in methods:
             runs = [
                 regrets(METHODS[method], env, TRIALS[name], rows, seed)
@@ -165,10 +165,10 @@ def models(count: int) -> Iterator[tuple[str, causal.Environment]]:
         seed += 1
         family, graph = families[seed % 3], graphs[seed // 3 % 2]
         d = int(rng.integers(4, 11))
-        scm = causal.generate(graph, d, family=family, seed=rng)
+        scm = causal.generate_scm(graph, d, family=family, seed=rng)
         if scm.target is None:
             continue
-        env = causal.environment_of(scm)
+        env = causal.environment_from_scm(scm)
         if env.regret() < 0.3:
             continue
         count -= 1

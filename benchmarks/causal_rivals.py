@@ -18,7 +18,7 @@ Points = list[tuple[tuple[str, ...], np.ndarray]]
 def candidates(env: causal.Environment) -> Points:
     """The same grid of experiments for every rival: 41 values, or 15 x 15 for pairs."""
     found: Points = []
-    for k in range(1, env.largest_set + 1):
+    for k in range(1, env.max_targets + 1):
         for names in itertools.combinations(env.ranges, k):
             side = {1: 41, 2: 15}.get(k, 7)
             axes = [np.linspace(*env.ranges[n], side) for n in names]
@@ -35,7 +35,7 @@ def random_search(
 ) -> Iterator[causal.Intervention]:
     """Any set, any values; recommends what gave the best outcome."""
     rng = np.random.default_rng([seed, 3])
-    sign = 1 if env.minimise else -1
+    sign = 1 if env.minimize else -1
     sets = list(dict.fromkeys(names for names, _ in candidates(env)))
     best, found = np.inf, None
     for t in range(trials):
@@ -67,7 +67,7 @@ def gp_ucb(
     the mean without experiments is the target's own. Recommends the best mean.
     """
     rng = np.random.default_rng([seed, 4])
-    sign = 1 if env.minimise else -1
+    sign = 1 if env.minimize else -1
     points = candidates(env)
     group = {names: i for i, names in enumerate(dict.fromkeys(n for n, _ in points))}
     widest = max(len(n) for n in group)
@@ -128,7 +128,7 @@ def gies_regression(
     alone never learns which way undirected edges point.
     """
     rng = np.random.default_rng([seed, 5])
-    sign = 1 if env.minimise else -1
+    sign = 1 if env.minimize else -1
     points, names = candidates(env), observed.variables
     target = names.index(env.target)
     data = [observed.values.astype(float)]

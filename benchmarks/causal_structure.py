@@ -251,7 +251,7 @@ def networks(wheels: Path, names: Sequence[str], gies_cpu_s: float) -> dict[str,
     """Networks of 44 and 46 variables, about as many rows observed as with one set."""
     found = {}
     for name in names:
-        scm = causal.standardised(
+        scm = causal.standardize(
             causal.load_network(name, source=next(wheels.glob("pgmpy-*.whl")))
         )
         samples = causal.sample(scm, 500, seed=0)

@@ -45,7 +45,7 @@ def cost_of_guide_step(size: dict[str, int], repeats: int) -> dict[str, Any]:
         model_n_layers=size["layers"],
         batch_size=size["batch"],
     )
-    scm = causal.generate("erdos_renyi", size["variables"], seed=0)
+    scm = causal.generate_scm("erdos_renyi", size["variables"], seed=0)
     samples = causal.collect_observational_data(scm, size["rows"], seed=0)
     batch = causal_training.create_training_batch(samples, scm, size["batch"])
     b = causal_training.convert_to_jax_batch(batch)
@@ -139,7 +139,7 @@ def problem_batch(seed: int) -> causal_training.TrainingBatchJAX:
     for number in range(4):
         rng = np.random.default_rng([seed, number])
         family = str(rng.choice(["linear", "mlp"]))
-        scm = causal.generate("erdos_renyi", 5, family=family, seed=rng)
+        scm = causal.generate_scm("erdos_renyi", 5, family=family, seed=rng)
         samples = causal.sample(scm, 32, seed=seed)
         for name in scm.variables:
             do = causal.intervene(**{name: float(rng.uniform(-2, 2))})

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from frugax import causal
-from frugax.causal.scm._batch import FAMILIES
-from frugax.causal.scm._graphs import GRAPHS, random_graphs
-from frugax.causal.scm._mechanisms import Mechanisms
-from frugax.causal.scm._propagate import propagate
+from frugax.causal.scm import FAMILIES, GRAPHS, Mechanisms, evaluate, random_graphs
 
 EDGES = {
     "tree": 5,
@@ -25,7 +22,7 @@ EDGES = {
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_every_kind_of_graph_is_sampled_and_has_no_cycle(graph):
-    scm = causal.generate(graph, 6, seed=1)  # a cycle is refused by its order
+    scm = causal.generate_scm(graph, 6, seed=1)  # a cycle is refused by its order
     if graph in EDGES:
         assert scm.adjacency.sum() == EDGES[graph]
     position = {name: place for place, name in enumerate(scm.order)}
@@ -94,7 +91,7 @@ def test_a_batch_is_what_its_models_give(family):
         noise = _noise_of(m, x, b)
         ones = {f.name: getattr(m, f.name)[[b]] for f in dataclasses.fields(Mechanisms)}
         changed = batch.intervened[b].T[None]
-        again, _ = propagate(
+        again, _ = evaluate(
             Mechanisms(**ones),
             noise[None],
             keep=(~changed).astype(float),
@@ -161,7 +158,7 @@ def test_a_seed_gives_the_same_batch_and_a_generator_goes_on():
     ("options", "says"),
     [
         ({"graph": "erdos"}, "no graph kind 'erdos'"),
-        ({"family": "quadratic"}, "family 'quadratic' is none of linear"),
+        ({"family": "quadratic"}, "family 'quadratic' is unknown: take one of linear"),
         ({"noise": ()}, "noise is empty"),
         ({"d": (5, 3)}, "d must go up from the least"),
         ({"d": 5, "pad_to": 4}, "pad_to must be >= 5, the most of d, got 4"),

@@ -9,29 +9,33 @@ import pytest
 
 from frugax import causal
 from frugax.causal import SCM, intervene, scale, shift
-from frugax.causal.scm._noise import NOISES, draw_noise, noise_from_uniform
-from frugax.causal.scm._propagate import propagate
-from frugax.causal.scm._sample import one
-from frugax.causal.scm._simulate import values_from_noise
+from frugax.causal.scm import (
+    NOISES,
+    evaluate,
+    evaluate_jax,
+    noise_from_uniform,
+    sample_noise,
+)
 
 D, N = 6, 40
 
 
 @pytest.mark.parametrize("family", ["linear", "mlp", "rff", "mixed"])
 def test_numpy_and_jax_make_the_same_of_the_same_noise(family):
-    scm = causal.generate(
+    scm = causal.generate_scm(
         "erdos_renyi", D, family=family, heteroscedastic=True, seed=len(family)
     )
-    noise = draw_noise(np.random.default_rng(0), one(scm.mechanisms).noise, N)
+    one = jax.tree.map(lambda a: np.asarray(a)[None], scm.mechanisms)
+    noise = sample_noise(np.random.default_rng(0), one.noise, N)
     change = intervene(x1=2.0) | shift(x2=1.0) | scale(x3=0.5)
     keep, offset, _, _ = change.arrays(scm.variables)
-    by_numpy, _ = propagate(
-        one(scm.mechanisms),
+    by_numpy, _ = evaluate(
+        one,
         noise,
         keep=keep[None, :, None],
         offset=offset[None, :, None],
     )
-    by_jax = jax.jit(values_from_noise)(
+    by_jax = jax.jit(evaluate_jax)(
         jax.tree.map(jnp.asarray, scm.mechanisms),
         jnp.asarray(noise[0].T, jnp.float32),
         *(jnp.broadcast_to(row, (N, D)) for row in (keep, offset)),
@@ -48,7 +52,7 @@ def test_functions_are_the_same_in_both():
     compiled = jax.jit(causal.simulate, static_argnums=(2, 3))
     data = compiled(scm, jax.random.key(0), 20, intervene(x=3.0))
     np.testing.assert_allclose(data, [[3.0, 9.0, 18.0]] * 20, rtol=1e-6)
-    scm = causal.standardised(scm)
+    scm = causal.standardize(scm)
     by_numpy = causal.sample(scm, 2, seed=0, intervention=intervene(x=1.0))
     by_jax = compiled(scm, jax.random.key(0), 20, intervene(x=1.0))[:2]
     np.testing.assert_allclose(by_jax, by_numpy.values, rtol=1e-5)
@@ -57,7 +61,7 @@ def test_functions_are_the_same_in_both():
 @pytest.mark.parametrize("kind", NOISES)
 def test_noise_has_mean_0_and_variance_1(kind):
     n, index = 200_000, NOISES.index(kind)
-    drawn = draw_noise(np.random.default_rng(0), np.full((1, 1), index), n)[0, 0]
+    drawn = sample_noise(np.random.default_rng(0), np.full((1, 1), index), n)[0, 0]
     even = (np.arange(n) + 0.5) / n
     exact = noise_from_uniform(jnp.asarray(even, jnp.float32), jnp.array([index]))
     # Four standard errors; a variance of Student's noise converges slower than most.
@@ -74,11 +78,11 @@ def test_noise_has_mean_0_and_variance_1(kind):
 
 def test_one_program_serves_every_model_key_and_intervention():
     models = [
-        causal.generate("chain", 3, seed=0),
-        causal.generate("erdos_renyi", 5, family="rff", noise="laplace", seed=1),
-        causal.generate("collider", 4, family="mlp", noise="student", seed=2),
+        causal.generate_scm("chain", 3, seed=0),
+        causal.generate_scm("erdos_renyi", 5, family="rff", noise="laplace", seed=1),
+        causal.generate_scm("collider", 4, family="mlp", noise="student", seed=2),
     ]
-    stacked = causal.stack(models, pad_to=6)
+    stacked = causal.stack_models(models, pad_to=6)
     tables = np.stack([intervene(x0=1.0).arrays(scm.variables, 6) for scm in models])
     keys = jax.random.split(jax.random.key(0), 3)
     traces = []
@@ -90,7 +94,9 @@ def test_one_program_serves_every_model_key_and_intervention():
 
     data = draw(stacked, keys, jnp.asarray(tables))
     again = draw(
-        causal.stack(models[::-1], pad_to=6), keys, jnp.asarray(tables[::-1].copy())
+        causal.stack_models(models[::-1], pad_to=6),
+        keys,
+        jnp.asarray(tables[::-1].copy()),
     )
     assert data.shape == again.shape == (3, 300, 6)
     assert len(traces) == 1
@@ -103,8 +109,10 @@ def test_one_program_serves_every_model_key_and_intervention():
 
 def test_jax_draws_what_numpy_draws():
     """The same distribution: means and deviations of every variable."""
-    scm = causal.generate("erdos_renyi", 5, family="mlp", heteroscedastic=True, seed=3)
-    n, change = 4000, causal.imperfect({"x1": 1.0}, sd=0.5, hit=0.8)
+    scm = causal.generate_scm(
+        "erdos_renyi", 5, family="mlp", heteroscedastic=True, seed=3
+    )
+    n, change = 4000, causal.intervene_imperfectly({"x1": 1.0}, sd=0.5, hit=0.8)
     by_numpy = causal.sample(scm, n, seed=0, intervention=change).values
     by_jax = np.asarray(causal.simulate(scm, jax.random.key(0), n, change))
     # Four standard errors of the difference of two means, of two deviations.
@@ -114,21 +122,22 @@ def test_jax_draws_what_numpy_draws():
     np.testing.assert_allclose(by_numpy.std(0), by_jax.std(0), rtol=0.1)
 
 
-def test_standardised_models_have_unit_variables_and_the_same_graph():
+def test_standardized_models_have_unit_variables_and_the_same_graph():
     scm = SCM.linear(
         {"x": {}, "y": {"x": 50.0}, "z": {"y": -3.0, "x": 1.0}}, bias={"y": 100.0}
     )
-    data = causal.sample(scm, 20_000, seed=5, standardise=True)
+    data = causal.sample(causal.standardize(scm), 20_000, seed=5)
     np.testing.assert_allclose(data.values.mean(0), 0, atol=0.1)
     np.testing.assert_allclose(data.values.std(0), 1, atol=0.05)
-    unit = causal.standardised(scm)
+    unit = causal.standardize(scm)
     np.testing.assert_array_equal(unit.adjacency, scm.adjacency)
     constant = SCM.linear({"c": {}}, noise_scale=0.0, bias={"c": 7.0})
-    assert causal.sample(constant, 3, seed=0, standardise=True)["c"].tolist() == [0] * 3
+    unit = causal.standardize(constant)
+    assert causal.sample(unit, 3, seed=0)["c"].tolist() == [0] * 3
 
 
 def test_a_seed_gives_the_same_rows_and_another_others():
-    scm = causal.generate("scale_free", 4, seed=0)
+    scm = causal.generate_scm("scale_free", 4, seed=0)
     rows = [causal.sample(scm, 5, seed=seed).values for seed in (1, 1, 2)]
     np.testing.assert_array_equal(rows[0], rows[1])
     assert (rows[0] != rows[2]).all()
@@ -140,22 +149,22 @@ def test_a_seed_gives_the_same_rows_and_another_others():
 def test_what_cannot_be_stacked_or_simulated_says_why():
     own = SCM.create({"x": {}, "f": lambda p, e: p["x"] + e})
     with pytest.raises(ValueError, match="'f' has a function of its own"):
-        causal.stack([own])
+        causal.stack_models([own])
     with pytest.raises(ValueError, match="no model to stack"):
-        causal.stack([])
-    chain = causal.generate("chain", 4, seed=0)
+        causal.stack_models([])
+    chain = causal.generate_scm("chain", 4, seed=0)
     with pytest.raises(ValueError, match=r"4 variables.*does not fit into 3"):
-        causal.stack([chain], pad_to=3)
+        causal.stack_models([chain], pad_to=3)
     with pytest.raises(TypeError, match="arrays of a model have none"):
         causal.simulate(chain.mechanisms, jax.random.key(0), 3, intervene(x0=1.0))
-    with pytest.raises(ValueError, match="'q', which is no variable"):
+    with pytest.raises(ValueError, match="'q', which is not a variable"):
         causal.simulate(chain, jax.random.key(0), 3, intervene(q=1.0))
 
 
 def test_an_expectation_is_what_many_draws_average_to():
-    scm = causal.generate("erdos_renyi", 5, family="mlp", seed=4)
+    scm = causal.generate_scm("erdos_renyi", 5, family="mlp", seed=4)
     at, target = np.array([-1.0, 2.0]), scm.order[-1]
-    exact = causal.expectation(scm, target, {"x0": at})
+    exact = causal.interventional_mean(scm, target, {"x0": at})
     n = 20_000
     for value, mean in zip(at, exact, strict=True):
         data = causal.sample(scm, n, seed=0, intervention=intervene(x0=float(value)))
@@ -163,7 +172,7 @@ def test_an_expectation_is_what_many_draws_average_to():
         assert data[target].mean() == pytest.approx(mean, abs=4 * error + 0.005)
     functions = dataclasses.replace(scm, functions=(None,) * 5)
     np.testing.assert_allclose(
-        causal.expectation(functions, target, {"x0": at}), exact, rtol=1e-5
+        causal.interventional_mean(functions, target, {"x0": at}), exact, rtol=1e-5
     )
 
 
@@ -172,9 +181,11 @@ def test_evenly_spread_noise_is_as_good_as_its_docstring_says():
     errors = []
     for seed in range(12):
         family = ("mlp", "rff")[seed % 2]
-        scm = causal.generate("erdos_renyi", 10, family=family, seed=seed)
+        scm = causal.generate_scm("erdos_renyi", 10, family=family, seed=seed)
         at = {scm.order[0]: np.array([-2.0, 1.5])}
-        close = causal.expectation(scm, scm.order[-1], at, nodes=2**16)
-        errors.append(np.abs(causal.expectation(scm, scm.order[-1], at) - close).max())
+        close = causal.interventional_mean(scm, scm.order[-1], at, nodes=2**16)
+        errors.append(
+            np.abs(causal.interventional_mean(scm, scm.order[-1], at) - close).max()
+        )
     assert np.median(errors) < 0.004
     assert max(errors) < 0.025

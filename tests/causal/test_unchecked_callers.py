@@ -35,7 +35,7 @@ for case in (
     lambda: causal.sample(scm, 3, seed=-1),
     lambda: causal.sample(scm, 1.5, seed="a"),
     lambda: causal.sample(scm, 3, seed=0, intervention={"x": 1.0}),
-    lambda: causal.generate("chain", 2.5, seed=0),
+    lambda: causal.generate_scm("chain", 2.5, seed=0),
     lambda: causal.generate_batch(1, d=(5, 3), seed=0),
     lambda: causal.generate_batch(1, d=(3, 5), pad_to=4, seed=0),
     lambda: causal.default_surrogate().edges({"x": [1.0]}),

@@ -17,29 +17,29 @@ from .data import (
 )
 from .environments import (
     Environment as Environment,
-    environment as environment,
-    environment_of as environment_of,
+    environment_from_scm as environment_from_scm,
+    load_environment as load_environment,
     load_network as load_network,
 )
 from .scm import (
     SCM as SCM,
-    Change as Change,
     GeneratedBatch as GeneratedBatch,
     Intervention as Intervention,
     Mechanisms as Mechanisms,
+    VariableIntervention as VariableIntervention,
     collect_observational_data as collect_observational_data,
-    expectation as expectation,
-    generate as generate,
     generate_batch as generate_batch,
+    generate_scm as generate_scm,
     generate_scm_for_difficulty as generate_scm_for_difficulty,
-    imperfect as imperfect,
     intervene as intervene,
+    intervene_imperfectly as intervene_imperfectly,
+    interventional_mean as interventional_mean,
     sample as sample,
     scale as scale,
     shift as shift,
     simulate as simulate,
-    stack as stack,
-    standardised as standardised,
+    stack_models as stack_models,
+    standardize as standardize,
 )
 from .surrogate import (
     ParentSetPosterior as ParentSetPosterior,

@@ -1,6 +1,7 @@
-"""Whether what a caller gives is of its kind and range; the message has its name."""
+"""Validate arguments, and format lists of names, for the messages of this room."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -8,10 +9,10 @@ import numpy as np
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number, or too small a one.
+    """Raise unless an argument is an integer of at least `least`.
 
     Raises:
-        ValueError: it is text, a truth value, has decimals or is below `least`.
+        ValueError: `value` is not an integer, is a bool, or is below `least`.
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or value < least:
@@ -19,34 +20,41 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 def check_real(name: str, value: Any, *, zero: bool = False) -> None:
-    """Refuse what is no finite number above 0.
+    """Raise unless an argument is a finite number above 0.
 
     Args:
-        name: of the argument.
-        value: what was given for it.
-        zero: whether it may be 0.
+        name: name of the argument.
+        value: its value.
+        zero: whether 0 is allowed too.
 
     Raises:
-        ValueError: it is text, a truth value, not finite, negative, or 0 and may not.
+        ValueError: `value` is not a number, is a bool, is not finite or is too small.
     """
     real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not real or not 0 <= value < math.inf or not (zero or value > 0):
-        sign = ">=" if zero else ">"
-        raise ValueError(f"{name} must be {sign} 0 and finite, got {value!r}.")
+        bound = ">= 0" if zero else "> 0"
+        raise ValueError(f"{name} must be {bound} and finite, got {value!r}.")
 
 
-def check_kind(name: str, value: Any, kind: type, way: str = "") -> None:
-    """Refuse what is not of a class.
+def check_kind(name: str, value: Any, kind: type, hint: str = "") -> None:
+    """Raise unless an argument is an instance of a class.
 
     Args:
-        name: of the argument.
-        value: what was given for it.
+        name: name of the argument.
+        value: its value.
         kind: the class.
-        way: how one is made.
+        hint: how to get an instance, for the message.
 
     Raises:
-        TypeError: it is of another.
+        TypeError: `value` is not an instance of `kind`.
     """
     if not isinstance(value, kind):
-        way = f": {way}" if way else ""
-        raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}{way}.")
+        hint = hint and f": {hint}"
+        raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}{hint}.")
+
+
+def count_and_names(names: Sequence[str], most: int = 8) -> str:
+    """Format variables as `3 variables a, b, c`, with at most `most` names."""
+    plural = "s" if len(names) != 1 else ""
+    more = ", ..." if len(names) > most else ""
+    return f"{len(names)} variable{plural} {', '.join(names[:most])}{more}"

@@ -322,7 +322,7 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
 
 
 def test_driven_to_its_end_it_answers_what_was_pending_first():
-    truth = causal.environment_of(CHAIN, {"x": (-2.0, 2.0), "z": (-3.0, 3.0)})
+    truth = causal.environment_from_scm(CHAIN, {"x": (-2.0, 2.0), "z": (-3.0, 3.0)})
     campaign = campaign_of(budget=ExperimentBudget(n=3), rows=2)
     campaign.tell_observations(truth.sample(30, seed=0))
     waiting = campaign.ask()

@@ -47,7 +47,7 @@ def test_what_a_row_counts_in_a_fit():
 
 
 def test_what_thousands_of_rows_measured_is_known_though_they_count_for_less():
-    toy = causal.environment("toy")
+    toy = causal.load_environment("toy")
     campaign = causal.Campaign(
         variables=toy.ranges,
         target=toy.target,

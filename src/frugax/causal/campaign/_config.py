@@ -5,7 +5,11 @@ import os
 import re
 from collections.abc import Sequence
 
-from frugax.causal.environments import Environment, environment, environment_of
+from frugax.causal.environments import (
+    Environment,
+    environment_from_scm,
+    load_environment,
+)
 from frugax.causal.scm import SCM
 from frugax.configs import parse_config, read_text
 
@@ -38,7 +42,7 @@ class Simulator:
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}.")
         if self.environment is not None:
-            environment(self.environment)
+            load_environment(self.environment)
         if not 0 <= self.noise_scale < float("inf"):
             raise ValueError(
                 f"noise_scale must be >= 0 and finite, got {self.noise_scale}."
@@ -57,20 +61,20 @@ class Simulator:
             return None
         largest = max(map(len, settings.allowed_sets()))
         if self.environment is not None:
-            scm = environment(self.environment).scm
+            scm = load_environment(self.environment).scm
             # The known one has its optimum by quadrature, if it is asked that way.
-            known = environment(self.environment)
+            known = load_environment(self.environment)
             same = dict(known.ranges) == settings.variables
             if same and settings.minimize and settings.target == known.target:
-                return dataclasses.replace(known, largest_set=largest)
+                return dataclasses.replace(known, max_targets=largest)
         else:
             assert self.linear is not None  # one of the three, see above
             scm = SCM.linear(self.linear, noise_scale=self.noise_scale)
-        return environment_of(
+        return environment_from_scm(
             scm.with_target(settings.target),
             settings.variables,
-            minimise=settings.minimize,
-            largest_set=largest,
+            minimize=settings.minimize,
+            max_targets=largest,
         )
 
 

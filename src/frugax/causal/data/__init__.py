@@ -1,11 +1,10 @@
-"""Tables of what was observed and what was changed, from files, frames and models.
+"""Tables of observations and experiments, from files, data frames and packages.
 
-Start at `Samples`; `load_sachs` reads known data. Guide: docs/causal_scm.md.
+Start at `Samples`; `load_sachs` loads a published data set. Guide: docs/causal_scm.md.
 """
 
-from ._frames import FLOAT32_STEPS
-from ._package_file import package_file
-from ._sachs import load_sachs
+from ._datasets import load_sachs, read_package_file
 from ._samples import Samples
+from ._tables import FLOAT32_STEPS
 
-__all__ = ["FLOAT32_STEPS", "Samples", "load_sachs", "package_file"]
+__all__ = ["FLOAT32_STEPS", "Samples", "load_sachs", "read_package_file"]

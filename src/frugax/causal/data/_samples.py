@@ -1,8 +1,4 @@
-"""A table of what was seen: values by variable, and which of them somebody had set.
-
-Reads: arrays. Gives: one frozen table, NaN where a value is missing. From files and
-frames: `_frames.py`, `_csv.py`.
-"""
+"""A table of observations and experiments, with a mask of the intervened values."""
 
 import dataclasses
 import os
@@ -12,19 +8,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._shown import count_and_names
-from ._csv import columns_of_csv
-from ._frames import arrays_of, as_float32
+from ..checks import count_and_names
+from ._tables import arrays_from_frame, as_float32, read_csv_columns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows of values; each says which variables an intervention had changed.
+    """A table of values, with a mask of those that an intervention changed.
 
     Attributes:
         variables: names of the columns.
-        values: float32 `(n, d)`; NaN where one is missing.
-        intervened: bool `(n, d)`; nowhere true for observations.
+        values: float32 `(n, d)`; NaN for missing values.
+        intervened: bool `(n, d)`; all False for observations.
     """
 
     variables: tuple[str, ...]
@@ -54,8 +49,8 @@ class Samples:
         if np.isinf(self.values).any():
             row, column = np.argwhere(np.isinf(self.values))[0]
             raise ValueError(
-                f"{self.variables[column]!r} is infinite in row {row}: mark what is "
-                "missing with NaN, and take out what cannot be."
+                f"{self.variables[column]!r} is infinite in row {row}: mark missing "
+                "values with NaN, and remove impossible ones."
             )
 
     def __repr__(self) -> str:
@@ -64,20 +59,21 @@ class Samples:
             "with a missing value": int(np.isnan(self.values).any(1).sum()),
         }
         some = "".join(f"; {count} {what}" for what, count in parts.items() if count)
-        rows = f"{len(self)} row{'s' if len(self) != 1 else ''}"
+        plural = "s" if len(self) != 1 else ""
+        rows = f"{len(self)} row{plural}"
         return f"Samples({rows} of {count_and_names(self.variables)}{some})"
 
     @classmethod
     def observed(cls, variables: Sequence[str], values: Any) -> "Samples":
-        """Rows in which nobody changed anything.
+        """Build a table of observations, without interventions.
 
         Args:
             variables: names of the columns.
             values: `(n, d)`.
 
         Raises:
-            ValueError: the shapes do not fit, or float32 would lose what the values
-                of a column differ by.
+            ValueError: the shapes do not fit, or float32 would lose the differences
+                between the values of a column.
         """
         values = np.asarray(values)
         if values.dtype != np.float32:
@@ -92,28 +88,28 @@ class Samples:
         intervened: Any = None,
         variables: Sequence[str] | None = None,
     ) -> "Samples":
-        """The rows of a frame of pandas, polars, narwhals or pyarrow, or of a dict.
+        """Convert a dict, or a frame of pandas, polars, narwhals or pyarrow.
 
         Args:
-            frame: named columns of numbers; what is missing becomes NaN.
-            intervened: what was changed in which row. The name of a column of text that
-                names the variables, several with a comma, none where it is empty; or
-                for each variable the name of a column of booleans; or bool `(n, d)`;
-                or nothing, for observations.
-            variables: the columns to take; by default all that `intervened` does not
-                name.
+            frame: named columns of numbers; missing values become NaN.
+            intervened: the intervened variables of each row. Either the name of a text
+                column that lists them, separated by commas and empty for none; or for
+                each variable the name of a column of booleans; or bool `(n, d)`. None
+                for observations.
+            variables: the columns to take; by default all but those that `intervened`
+                names.
 
         Raises:
             TypeError: the frame has no named columns, or is lazy.
-            ValueError: a column is missing, is no numbers, or is longer than another;
-                or what was changed is no variable.
+            ValueError: a column is missing, is not numeric, or has another length; or
+                an intervened variable is unknown.
 
         Example:
             >>> table = {"x": [1.0, 2.0], "y": [3.0, None], "changed": ["", "x"]}
             >>> Samples.from_frame(table, intervened="changed").intervened.tolist()
             [[False, False], [True, False]]
         """
-        return cls(*arrays_of(frame, intervened, variables))
+        return cls(*arrays_from_frame(frame, intervened, variables))
 
     @classmethod
     def from_csv(
@@ -124,19 +120,19 @@ class Samples:
         variables: Sequence[str] | None = None,
         delimiter: str = ",",
     ) -> "Samples":
-        """The rows of a text file whose first line names the columns.
+        """Read a UTF-8 text file whose first line names the columns.
 
         Args:
-            path: of the file, UTF-8. Empty cells, `NA` and `NaN` are missing values.
-            intervened: as for `from_frame`.
-            variables: the columns to take; by default all that `intervened` does not
-                name.
+            path: the file. Empty cells, `NA` and `NaN` are missing values.
+            intervened: see `from_frame`.
+            variables: the columns to take; by default all but those that `intervened`
+                names.
             delimiter: between the cells.
 
         Raises:
-            ValueError: the file is no such table; the message has the line.
+            ValueError: the file is not such a table; the message names the line.
         """
-        columns = columns_of_csv(path, delimiter)
+        columns = read_csv_columns(path, delimiter)
         try:
             return cls.from_frame(columns, intervened=intervened, variables=variables)
         except ValueError as error:
@@ -149,7 +145,7 @@ class Samples:
         return self.values[:, self.index(name)]
 
     def index(self, name: str) -> int:
-        """The column of a variable.
+        """Return the column of a variable.
 
         Args:
             name: the variable.
@@ -164,7 +160,7 @@ class Samples:
         return self.variables.index(name)
 
     def select(self, variables: Sequence[str]) -> "Samples":
-        """The same rows with these columns, in this order.
+        """Return the same rows with these columns, in this order.
 
         Args:
             variables: their names.
@@ -178,7 +174,7 @@ class Samples:
         )
 
     def rows(self, which: Any) -> "Samples":
-        """The same columns with some of the rows.
+        """Return the same columns with some of the rows.
 
         Args:
             which: a slice, a mask or row numbers.
@@ -186,19 +182,19 @@ class Samples:
         return type(self)(self.variables, self.values[which], self.intervened[which])
 
     def concat(self, other: "Samples") -> "Samples":
-        """The rows of this table, then those of another.
+        """Return the rows of this table, then those of another.
 
         Args:
             other: a table of the same variables, in any order.
 
         Raises:
-            ValueError: it has other variables.
+            ValueError: the variables differ.
         """
         if set(other.variables) != set(self.variables):
-            apart = sorted(set(other.variables) ^ set(self.variables))
+            only_one = sorted(set(other.variables) ^ set(self.variables))
             raise ValueError(
-                f"only one of the two tables has {', '.join(apart):.200}: "
-                "`select` what both have."
+                f"only one of the two tables has {', '.join(only_one):.200}: "
+                "`select` the common ones."
             )
         other = other.select(self.variables)
         return type(self)(

@@ -1,11 +1,10 @@
-"""Problems with known optima and networks with known graphs.
+"""Problems with known optima, and Bayesian networks with known graphs.
 
-Start at `environment` and `load_network`. Guide: docs/causal_scm.md.
+Start at `load_environment` and `load_network`. Guide: docs/causal_scm.md.
 """
 
-from ._classic import environment
-from ._environment import Environment
+from ._classic import load_environment
+from ._environment import Environment, environment_from_scm
 from ._networks import load_network
-from ._of_model import environment_of
 
-__all__ = ["Environment", "environment", "environment_of", "load_network"]
+__all__ = ["Environment", "environment_from_scm", "load_environment", "load_network"]

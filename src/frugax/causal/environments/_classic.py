@@ -1,8 +1,8 @@
-"""The four test problems of the literature, with means of the target by quadrature.
+"""Four benchmark problems of causal Bayesian optimisation, with exact means.
 
-Each is written twice: as an SCM to sample from, and as the expectation of its target
-under interventions. A test holds the two together. Published optima come from a few
-hundred random draws on a grid and are up to 0.08 off; see docs/causal_scm.md.
+Each is written twice: as an SCM to sample from, and as the mean of its target under
+interventions, by quadrature. A test compares the two. Published optima come from a few
+hundred random draws on a grid and are off by up to 0.08; see docs/causal_scm.md.
 
 References:
     Aglietti et al. 2020, AISTATS, "Causal Bayesian optimization" (Toy, Complete, PSA);
@@ -14,35 +14,40 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from frugax.causal.scm import SCM
 
 from ._environment import Environment
-from ._quadrature import normal_nodes, uniform_nodes
 
 Values = Mapping[str, Any]
 
 
-def _in_kind(name: str) -> Callable[[Any], Any]:
-    """A function that stays in NumPy for its arrays, where JAX would compile."""
-    return lambda x: getattr(np if isinstance(x, np.ndarray) else jnp, name)(x)
+def _dispatch(name: str) -> Callable[[Any], Any]:
+    """Return NumPy's function for NumPy arrays, else JAX's, which would compile."""
+
+    def function(x: Any) -> Any:
+        module = np if isinstance(x, np.ndarray) else jnp
+        return getattr(module, name)(x)
+
+    return function
 
 
-_cos, _sin, _exp = map(_in_kind, ("cos", "sin", "exp"))
+_cos, _sin, _exp = map(_dispatch, ("cos", "sin", "exp"))
 _sigmoid = lambda x: 1 / (1 + _exp(-x))
 
 
-def environment(name: str) -> Environment:
-    """A problem whose best intervention is known.
+def load_environment(name: str) -> Environment:
+    """Load a benchmark problem with a known best intervention.
 
     Args:
         name: `"toy"`, `"complete"`, `"psa"` or `"epidemiology"`.
 
     Raises:
-        ValueError: there is no such problem.
+        ValueError: the name is unknown.
 
     Example:
-        >>> toy = environment("toy")
+        >>> toy = load_environment("toy")
         >>> print(toy.best, round(toy.optimum, 3))
         do(Z = -3.2003) -2.172
     """
@@ -73,11 +78,11 @@ def _toy() -> Environment:
     def mean(do: Values) -> np.ndarray:
         if "Z" in do:
             return np.cos(do["Z"]) - np.exp(-do["Z"] / 20)
-        # What the noise of Z does to a cosine and an exponential is known exactly.
+        # Means of a cosine and an exponential over normal noise have closed forms.
         given_x = lambda z: np.cos(z) * np.exp(-0.5) - np.exp(-z / 20 + 1 / 800)
         if "X" in do:
             return given_x(np.exp(-do["X"]))
-        fine, fine_weights = normal_nodes(20_001)  # exp(-X) turns the cosine fast
+        fine, fine_weights = normal_nodes(20_001)  # cos(exp(-X)) oscillates fast
         return np.array([given_x(np.exp(-fine)) @ fine_weights])
 
     ranges = {"X": (-5.0, 5.0), "Z": (-5.0, 20.0)}
@@ -85,7 +90,7 @@ def _toy() -> Environment:
 
 
 def _complete() -> Environment:
-    """Seven variables and two hidden causes; the best sets B and D together."""
+    """Seven variables and two hidden causes; the optimum sets B and D together."""
     scm = SCM.create(
         {
             "U1": {},
@@ -110,14 +115,14 @@ def _complete() -> Environment:
         hidden=("U1", "U2"),
     )
     nodes, weights = normal_nodes()
-    root = np.sqrt(2)  # deviation of a sum of two unit noises
+    root = np.sqrt(2)  # standard deviation of a sum of two unit noises
 
     def over_c(b: np.ndarray, function: Any) -> np.ndarray:
-        """Mean over C where B is given: `(points,)`."""
+        """Mean over C given B: `(points,)`."""
         return function(np.exp(-b)[:, None] + nodes) @ weights
 
     def over_b(do: Values, function: Any) -> np.ndarray:
-        """Mean over C where B is set, or has its own distribution."""
+        """Mean over C, with B set or following its own distribution."""
         if "B" in do:
             return over_c(do["B"], function)
         return np.array([over_c(root * nodes, function) @ weights])
@@ -132,13 +137,13 @@ def _complete() -> Environment:
         if "D" in do:
             d_part = np.cos(do["D"]) - do["D"] / 5
         else:
-            # exp(-C) is huge where B is: its mean is known, its cosine then averages.
+            # exp(-C) is huge where B is large, so its mean is taken in closed form.
             d_part = over_b(do, lambda c: np.cos(np.exp(-c) / 10)) * np.exp(-0.5)
             d_part = d_part - over_b(do, lambda c: np.exp(-c)) / 50
         if "E" in do:
             e_part = np.sin(do["E"]) - do["E"] / 4
         else:
-            # A and C share no cause, so the sine of their sum separates.
+            # A and C are independent, so the sine of their sum separates.
             sine = sin_of * over_b(do, lambda c: np.cos(c / 10))
             sine = sine + cos_of * over_b(do, lambda c: np.sin(c / 10))
             e_part = np.exp(-0.5) * sine
@@ -147,12 +152,12 @@ def _complete() -> Environment:
 
     ranges = {"B": (-5.0, 4.0), "D": (-5.0, 5.0), "E": (-6.0, 3.0)}
     return Environment(
-        name="complete", scm=scm, ranges=ranges, largest_set=3, mean=mean
+        name="complete", scm=scm, ranges=ranges, max_targets=3, mean=mean
     )
 
 
 def _psa() -> Environment:
-    """Which drugs lower a blood value; the best sets both to an end of their range."""
+    """Drugs that lower a blood value; the optimum is at a corner of both ranges."""
     scm = SCM.create(
         {
             "age": {},
@@ -209,7 +214,7 @@ def _psa() -> Environment:
 
 
 def _epidemiology() -> Environment:
-    """A treatment and a viral load, both with many equally good places."""
+    """A treatment and a viral load, both with many local optima."""
     scm = SCM.create(
         {
             "B": {},
@@ -239,3 +244,26 @@ def _epidemiology() -> Environment:
 
     ranges = {"T": (4.0, 8.0), "R": (-5.0, 5.0)}
     return Environment(name="epidemiology", scm=scm, ranges=ranges, mean=mean)
+
+
+def normal_nodes(
+    n: int = 401, reach: float = 8.5
+) -> tuple[Float[np.ndarray, " {n}"], Float[np.ndarray, " {n}"]]:
+    """Return nodes and weights of the trapezoidal rule for a standard normal variable.
+
+    For smooth functions its error falls faster than any power of the step (Trefethen &
+    Weideman 2014, SIAM Review 56:385-458). A fine step also resolves fast oscillations,
+    for which Gauss-Hermite nodes are too far apart. Less than 1e-16 of the weight is
+    beyond `reach`.
+    """
+    nodes = np.linspace(-reach, reach, n)
+    weights = np.exp(-(nodes**2) / 2)
+    return nodes, weights / weights.sum()
+
+
+def uniform_nodes(
+    low: float, high: float, n: int = 96
+) -> tuple[Float[np.ndarray, " {n}"], Float[np.ndarray, " {n}"]]:
+    """Return Gauss-Legendre nodes and weights for a uniform variable."""
+    nodes, weights = np.polynomial.legendre.leggauss(n)
+    return low + (high - low) * (nodes + 1) / 2, weights / 2

@@ -1,55 +1,60 @@
-"""A problem with a known answer: a model, what may be changed, and the true optimum.
+"""An optimisation problem on a causal model whose best intervention is known.
 
-Reads: an SCM, ranges, and the exact mean of the target. Gives: the best intervention
-there is, so that regret is measured against the truth and not against a guess.
+The mean of the target is exact, so regret is measured against the true optimum.
 """
 
 import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from frugax.causal.data import Samples
-from frugax.causal.scm import SCM, Intervention, intervene, sample
+from frugax.causal.scm import (
+    SCM,
+    Intervention,
+    intervene,
+    interventional_mean,
+    sample,
+)
 
 Mean: TypeAlias = Callable[
     [Mapping[str, Float[np.ndarray, " points"]]], Float[np.ndarray, " points"]
 ]
-"""The target's expectation where variables are set to values, one for each point."""
+"""The mean of the target where variables are set to values, one for each point."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Environment:
-    """A simulator to try a campaign on.
+    """A simulated system to run a campaign on.
 
     Attributes:
-        name: what it is called.
-        scm: the true model; its target is the one to optimise.
-        ranges: the variables that may be set, and from where to where.
-        minimise: whether a small target is good.
-        largest_set: how many variables one experiment may set.
-        mean: the target's expectation at many points at once, from arrays of values by
-            name; `expected` asks it for one intervention.
+        name: used in messages.
+        scm: the true model; a campaign optimises its target.
+        ranges: the settable variables, each with its lowest and highest value.
+        minimize: whether less of the target is better.
+        max_targets: most variables that one experiment may set.
+        mean: means of the target at many points, from arrays of values by name;
+            `expected` evaluates it for one intervention.
         grid: points of the search for the optimum along one variable.
     """
 
     name: str
     scm: SCM
     ranges: Mapping[str, tuple[float, float]]
-    minimise: bool = True
-    largest_set: int = 2
+    minimize: bool = True
+    max_targets: int = 2
     mean: Mean
     grid: int = 1201
 
     def __repr__(self) -> str:
-        wants = "minimise" if self.minimise else "maximise"
+        goal = {True: "minimize", False: "maximize"}[self.minimize]
         ranges = (f"{n} in [{a:g}, {b:g}]" for n, (a, b) in self.ranges.items())
         return (
-            f"Environment({self.name}: {wants} {self.target} by {', '.join(ranges)}; "
+            f"Environment({self.name}: {goal} {self.target} by {', '.join(ranges)}; "
             f"{self.scm!r})"
         )
 
@@ -60,93 +65,97 @@ class Environment:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """What samples show: all variables but the hidden ones."""
+        """The observed variables: all but the hidden ones."""
         return self.scm.observed
 
     def expected(self, intervention: Intervention | None = None) -> float:
-        """The target's expectation under the true model, by quadrature.
+        """Compute the mean of the target under the true model, by quadrature.
 
         Args:
-            intervention: which variables are set; nothing by default.
+            intervention: a hard intervention; none by default.
 
         Raises:
-            ValueError: it does more than to set variables that have a range.
+            ValueError: it is not hard, or sets a variable without a range.
         """
         intervention = intervention or Intervention()
-        for change in intervention.changes:
-            if change.kind != "perfect" or change.target not in self.ranges:
+        for part in intervention.parts:
+            if part.kind != "perfect" or part.target not in self.ranges:
                 raise ValueError(
                     f"{intervention}: in {self.name!r} experiments set "
-                    f"{', '.join(self.ranges)} and do nothing else."
+                    f"{', '.join(self.ranges)} only."
                 )
         values = {name: np.full(1, v) for name, v in intervention.values.items()}
         return float(self.mean(values)[0])
 
     def regret(self, intervention: Intervention | None = None) -> float:
-        """How much worse than the best its expected target is; >= 0.
+        """Compute by how much the mean target is worse than the optimum; >= 0.
 
         Args:
-            intervention: which variables are set; nothing by default.
+            intervention: a hard intervention; none by default.
 
         Raises:
-            ValueError: it does more than to set variables within their ranges, or sets
-                more of them at once than `largest_set`.
+            ValueError: it is not hard, a value is out of its range, or it sets more
+                than `max_targets` variables.
         """
-        values = {} if intervention is None else intervention.values
+        intervention = intervention or Intervention()
+        values = intervention.values
         for name, value in values.items():
-            low, high = self.ranges.get(name, (-np.inf, np.inf))  # `expected` refuses
+            low, high = self.ranges.get(name, (-np.inf, np.inf))  # see `expected`
             slack = 1e-6 * (high - low)  # float32's rounding of an end
             if not low - slack <= value <= high + slack:
                 raise ValueError(
-                    f"{intervention}: {name!r} is out of [{low:g}, {high:g}], where "
-                    "the best was sought that regret counts from; `expected` has no "
-                    "such limits."
+                    f"{intervention}: {name!r} is out of [{low:g}, {high:g}], in which "
+                    "the optimum was sought; `expected` has no such limits."
                 )
-        if len(values) > self.largest_set:
+        if len(values) > self.max_targets:
             raise ValueError(
-                f"{intervention} sets {len(values)} variables, but the best that "
-                f"regret counts from sets at most {self.largest_set}: see largest_set."
+                f"{intervention} sets {len(values)} variables, but the optimum sets at "
+                f"most {self.max_targets}: increase max_targets."
             )
         gap = self.expected(intervention) - self.optimum
-        return gap if self.minimise else -gap
+        return self._sign * gap
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.minimize else -1.0
 
     def sample(
         self, n: int, *, seed: int, intervention: Intervention | None = None
     ) -> Samples:
-        """What an experiment gives: rows of the true model, hidden variables left out.
+        """Run an experiment: sample rows of the true model, without hidden variables.
 
         Args:
             n: rows.
             seed: of the noise.
-            intervention: what is changed; nothing by default.
+            intervention: none by default.
 
         Raises:
-            ValueError: the intervention names no variable of the model.
+            ValueError: the intervention is on an unknown variable.
         """
         return sample(self.scm, n, seed=seed, intervention=intervention)
 
     @property
     def best(self) -> Intervention:
-        """An intervention within the ranges with the best expected target."""
-        return self._searched[0]
+        """An intervention within the ranges with the best mean of the target."""
+        return self._solution[0]
 
     @property
     def optimum(self) -> float:
-        """The expected target of `best`."""
-        return self._searched[1]
+        """The mean of the target under `best`."""
+        return self._solution[1]
 
     @functools.cached_property
-    def _searched(self) -> tuple[Intervention, float]:
-        """The best of every set of variables, and of doing nothing."""
-        sign = 1.0 if self.minimise else -1.0
+    def _solution(self) -> tuple[Intervention, float]:
+        """Search every set of variables, and no intervention."""
+        sign = self._sign
         found: list[tuple[float, Intervention]] = [
             (sign * self.expected(), Intervention())
         ]
-        sizes = range(1, min(self.largest_set, len(self.ranges)) + 1)
+        sizes = range(1, min(self.max_targets, len(self.ranges)) + 1)
         for names in itertools.chain.from_iterable(
             itertools.combinations(self.ranges, size) for size in sizes
         ):
-            value, at = smallest(
+            value, at = minimize_in_box(
                 lambda points, names=names: (
                     sign * self.mean(dict(zip(names, points.T, strict=True)))
                 ),
@@ -154,35 +163,102 @@ class Environment:
                 self.grid,
             )
             found.append((value, intervene(**dict(zip(names, at, strict=True)))))
-        # The first of equals: a smaller set that is as good costs less.
+        # The first of equals: among equally good sets the smallest costs least.
         value, best = min(found, key=lambda pair: round(pair[0], 9))
         return best, sign * value
 
 
-def smallest(
+def environment_from_scm(
+    scm: SCM,
+    ranges: Mapping[str, tuple[float, float]] | tuple[float, float] = (-3.0, 3.0),
+    *,
+    minimize: bool = True,
+    max_targets: int = 1,
+    nodes: int = 2048,
+) -> Environment:
+    """Build an environment from a model; quadrature finds the true optimum.
+
+    Args:
+        scm: the model; it must have a target.
+        ranges: the settable variables, each with its lowest and highest value; or one
+            pair for every observed variable but the target.
+        minimize: whether less of the target is better.
+        max_targets: most variables that one experiment may set.
+        nodes: quadrature points; see `interventional_mean`.
+
+    Raises:
+        ValueError: the model has no target, or a range is empty, or is of a variable
+            that is discrete or cannot be set.
+
+    Example:
+        >>> scm = SCM.linear({"x": {}, "y": {"x": -2.0}}, target="y")
+        >>> print(environment_from_scm(scm).best)
+        do(x = 3)
+    """
+    target = scm.target
+    if target is None:
+        raise ValueError("the model has no target: scm.with_target(name) gives one.")
+    free = [name for name in scm.observed if name != target]
+    if not isinstance(ranges, Mapping):
+        ranges = dict.fromkeys(free, ranges)
+    for name, (low, high) in ranges.items():
+        if name not in free:
+            raise ValueError(
+                f"ranges has {name!r}, which cannot be set: choose from "
+                f"{', '.join(free):.200}."
+            )
+        if states := scm.states(name):
+            raise ValueError(
+                f"{name!r} has the states {', '.join(states):.200} and no range to "
+                "search: compare them by interventional_mean(scm, target, values)."
+            )
+        if not -np.inf < low < high < np.inf:
+            raise ValueError(f"range of {name!r} must go up, not from {low} to {high}.")
+    causes = scm.ancestors(target)
+
+    def mean(do: Mapping[str, Any]) -> np.ndarray:
+        # Only ancestors of the target have an effect on it.
+        effective = {name: value for name, value in do.items() if name in causes}
+        means = interventional_mean(scm, target, effective, nodes=nodes)
+        points = max((len(value) for value in do.values()), default=1)
+        return np.broadcast_to(means, (points,))
+
+    return Environment(
+        name="model",
+        scm=scm,
+        ranges=dict(ranges),
+        minimize=minimize,
+        max_targets=max_targets,
+        mean=mean,
+        grid=121,
+    )
+
+
+def minimize_in_box(
     function: Callable[
         [Float[np.ndarray, "points dims"]], Float[np.ndarray, " points"]
     ],
     ranges: list[tuple[float, float]],
     grid: int = 1201,
 ) -> tuple[float, list[float]]:
-    """The least value of a function within a box, and where it is.
+    """Minimize a function in a box; return the minimum and its place.
 
-    A grid over all of it, then ever finer ones around its best points, which lie apart:
-    a second basin is searched too if it is wider than some steps of the first grid.
+    The search evaluates a grid over the whole box, then ever finer grids around the
+    three best points that lie apart. A second basin is found too if it is wider than a
+    few steps of the first grid.
 
     Args:
         function: values at points `(points, dims)`.
         ranges: ends of the box.
-        grid: points of the first grid in one dimension; fewer along each of several.
+        grid: points of the first grid in one dimension; fewer per axis in several.
     """
-    # Ten times as many evaluations for each dimension more, not a thousand times.
+    # Each further dimension multiplies the evaluations by ten, not by `grid`.
     steps = max(int((grid * 10 ** (len(ranges) - 1)) ** (1 / len(ranges))), 5)
     low, high = (np.array(ends, float) for ends in zip(*ranges, strict=True))
     points, values = _grid(function, low, high, steps)
     step = (high - low) / (steps - 1)
     best, at = np.inf, low
-    for start in _apart(points[values.argsort()], 2 * step, most=3):
+    for start in _spaced(points[values.argsort()], 2 * step, most=3):
         centre, width = start, step
         while (width > 1e-6 * (high - low)).any():
             ends = np.maximum(centre - width, low), np.minimum(centre + width, high)
@@ -193,8 +269,8 @@ def smallest(
     return best, [float(value) for value in at]
 
 
-def _apart(points: np.ndarray, gap: np.ndarray, most: int) -> list[np.ndarray]:
-    """The first of some points that are further from each other than a gap."""
+def _spaced(points: np.ndarray, gap: np.ndarray, most: int) -> list[np.ndarray]:
+    """Select the first points that are further apart than a gap."""
     chosen: list[np.ndarray] = []
     for point in points:
         if all((np.abs(point - other) > gap).any() for other in chosen):
@@ -210,10 +286,10 @@ def _grid(
     high: np.ndarray,
     steps: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All points of a grid over a box, and their values."""
+    """Evaluate a function on a grid over a box."""
     axes = [np.linspace(a, b, steps) for a, b in zip(low, high, strict=True)]
     points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], 1)
-    # In parts whose work fits into the processor's cache.
+    # In chunks whose intermediate arrays fit into the processor's cache.
     return points, np.concatenate(
         [function(part) for part in np.array_split(points, -(-len(points) // 64))]
     )

@@ -1,49 +1,61 @@
-"""Networks whose graph and effects are known, from files: to test discovery on.
+"""Load Bayesian networks with known graph and parameters from files, as SCMs.
 
-Reads: `.bif`, `.bif.gz` (discrete) and the JSON of linear networks, as bnlearn's
-repository and pgmpy have them. Gives: SCMs.
+Formats: BIF (`.bif`, `.bif.gz`) for discrete networks, and JSON for linear Gaussian
+ones, as in bnlearn's repository and in pgmpy. The variables of a discrete network are
+the numbers of states; each conditional probability table is a function that turns
+uniform noise into a state.
 
 References:
     Scutari 2010, J. Statistical Software 35(3), and https://www.bnlearn.com/bnrepository
 """
 
+import dataclasses
 import json
+import math
 import os
+import re
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from frugax.causal.data import package_file
+import jax.numpy as jnp
+import numpy as np
+
+from frugax.causal.data import read_package_file
 from frugax.causal.scm import SCM
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from ._bif import scm_from_bif
-
 _ENDINGS = (".json", ".bif", ".bif.gz")
-_MOST_BYTES = 256 * 2**20
+_MAX_BYTES = 256 * 2**20
+# A few words can announce a table that does not fit into memory.
+_MAX_ENTRIES = 10_000_000
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_WORD = r"[{}()\[\],;|]|[^\s{}()\[\],;|]+"
+_TOKENS = re.compile(rf"\s*(?:({_COMMENT})|({_WORD}))", re.DOTALL)
 
 
 def load_network(
     name: str | os.PathLike[str], *, source: str | os.PathLike[str] | None = None
 ) -> SCM:
-    """A model from a file, or one of those that the package pgmpy brings.
+    """Load a model from a file, or a network that the package pgmpy contains.
 
     Linear networks (`ecoli70`, `arth150`, `magic-niab`, `magic-irri`) have their
-    coefficients and variances. The values of discrete ones (`asia`, `sachs`, `alarm`,
-    `child`, `insurance`...) are numbers of states, from 0; what these are called says
-    `scm.states(name)`.
+    coefficients and variances. The values of discrete networks (`asia`, `sachs`,
+    `alarm`, `child`, `insurance`...) are numbers of states, from 0;
+    `scm.states(name)` gives their names.
 
     Args:
         name: a file that ends in `.json`, `.bif` or `.bif.gz`; or the name of a network
             of pgmpy, without an ending.
-        source: where pgmpy is: a wheel, or a folder that it lies in. The installed one
-            by default; it is never imported.
+        source: a wheel of pgmpy, or the folder that contains the package; the
+            installed package by default. It is never imported.
 
     Raises:
-        CorruptFileError: the file is cut off, or not what it is called.
-        FileNotFoundError: there is no such file, or no such network in pgmpy.
-        MissingExtraError: pgmpy is not installed and no source is given.
-        UnsupportedFileError: the file is of another kind.
+        CorruptFileError: the file is truncated or damaged.
+        FileNotFoundError: the file, or the network in pgmpy, does not exist.
+        MissingExtraError: pgmpy is not installed and `source` is not given.
+        UnsupportedFileError: the file has another ending.
     """
     where = os.fspath(name)
     if where.endswith(_ENDINGS):
@@ -52,7 +64,7 @@ def load_network(
         except OSError as error:
             raise type(error)(
                 f"{where}: {error.strerror or error}. Give the path of a network's "
-                "file, or for one of pgmpy's its name without an ending."
+                "file, or the name of one of pgmpy's networks, without an ending."
             ) from error
         return _parse(content, where)
     if Path(where).suffix and Path(where).exists():
@@ -62,7 +74,7 @@ def load_network(
     for ending in (".json", ".bif.gz"):
         inside = f"utils/example_models/{where}{ending}"
         try:
-            content = package_file("pgmpy", inside, source)
+            content = read_package_file("pgmpy", inside, source)
         except FileNotFoundError:
             if source is not None and not Path(source).exists():
                 raise
@@ -75,42 +87,46 @@ def load_network(
 
 
 def _parse(content: bytes, where: str) -> SCM:
-    """The model in the bytes of a file.
+    """Parse the bytes of a file.
 
     Raises:
-        CorruptFileError: they are cut off, or no such network.
+        CorruptFileError: they are truncated, or not a network.
     """
     if where.endswith(".gz"):
         unpacking = zlib.decompressobj(wbits=31)
         try:
-            content = unpacking.decompress(content, _MOST_BYTES)
+            content = unpacking.decompress(content, _MAX_BYTES)
         except zlib.error as error:
-            raise CorruptFileError(f"{where} is no sound gzip: {error}.") from error
+            raise CorruptFileError(
+                f"{where} is not a valid gzip file: {error}."
+            ) from error
         if not unpacking.eof:
             raise CorruptFileError(
-                f"{where} is cut off, or larger than {_MOST_BYTES:,} bytes unpacked."
+                f"{where} is truncated, or larger than {_MAX_BYTES:,} bytes unpacked."
             )
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"{where}: byte {error.start} is no text.") from error
+        raise CorruptFileError(
+            f"{where}: byte {error.start} is not UTF-8 text."
+        ) from error
     try:
         if not where.endswith(".json"):
             return scm_from_bif(text, where)
         return _linear(json.loads(text))
     except json.JSONDecodeError as error:
-        raise CorruptFileError(f"{where} is no JSON: {error}.") from error
+        raise CorruptFileError(f"{where} is not valid JSON: {error}.") from error
     except RecursionError as error:
-        raise CorruptFileError(f"{where} is nested without end.") from error
+        raise CorruptFileError(f"{where} is nested too deeply.") from error
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise CorruptFileError(f"{where} holds no network: {error!r}.") from error
+        raise CorruptFileError(f"{where} is not a network: {error!r}.") from error
 
 
 def _linear(network: Any) -> SCM:
-    """A linear network of nodes, arcs and coefficients.
+    """Build a linear model from nodes, arcs and coefficients.
 
     Raises:
-        ValueError: arcs and coefficients are not of the same graph.
+        ValueError: the arcs and the coefficients are of different graphs.
     """
     equations: dict[str, dict[str, float]] = {}
     bias: dict[str, float] = {}
@@ -121,9 +137,219 @@ def _linear(network: Any) -> SCM:
         bias[name] = weights.pop("(Intercept)", 0.0)
         equations[name] = weights
         noise_scale[name] = float(table["variance"][0]) ** 0.5
-    said = {(cause, effect) for cause, effect in network["arcs"]}
-    has = {(cause, effect) for effect, causes in equations.items() for cause in causes}
-    if said != has:
-        only = sorted(said ^ has)[0]
+    arcs = {(cause, effect) for cause, effect in network["arcs"]}
+    weighted = {
+        (cause, effect) for effect, causes in equations.items() for cause in causes
+    }
+    if arcs != weighted:
+        only = sorted(arcs ^ weighted)[0]
         raise ValueError(f"arc {only} is in the arcs or the coefficients, not in both")
     return SCM.linear(equations, bias=bias, noise_scale=noise_scale)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConditionalTable:
+    """A conditional probability table: maps parents' states and noise to a state.
+
+    Attributes:
+        states: names; the variable's value is the number of its state, from 0.
+        parents: names, in the order of the table's dimensions.
+        sizes: number of states of each parent.
+        cumulative: cumulative probabilities of the states, `(*sizes, states)`.
+    """
+
+    states: tuple[str, ...]
+    parents: tuple[str, ...]
+    sizes: tuple[int, ...]
+    cumulative: np.ndarray
+
+    def __call__(self, parents: Mapping[str, Any], noise: Any) -> Any:
+        """Invert the cumulative distribution at the noise."""
+        xp: Any = jnp
+        if isinstance(noise, np.ndarray):
+            xp = np
+        row = xp.zeros(noise.shape, "int32")
+        for name, size in zip(self.parents, self.sizes, strict=True):
+            # Arrays passed to `simulate` are not checked: take the nearest state.
+            state = xp.clip(xp.round(parents[name]), 0, size - 1)
+            row = row * size + state.astype("int32")
+        table = xp.asarray(self.cumulative.reshape(-1, len(self.states)))
+        # The noise is uniform with variance 1; on (0, 1) the variance is 1/12.
+        share = noise / 12**0.5 + 0.5
+        return (share[:, None] >= table[row][:, :-1]).sum(1).astype(noise.dtype)
+
+
+def scm_from_bif(text: str, where: str) -> SCM:
+    """Parse the text of a discrete network in the interchange format BIF.
+
+    Raises:
+        CorruptFileError: the text is truncated or not BIF.
+        UnsupportedFileError: a variable is not discrete, or a table is too large.
+    """
+    states: dict[str, tuple[str, ...]] = {}
+    tables: dict[str, ConditionalTable] = {}
+    tokens = _Tokens(text, where)
+    while (word := tokens.next_or_none()) is not None:
+        if word == "network":
+            tokens.until("{")
+            tokens.skip_block()
+        elif word == "variable":
+            name = tokens.next()
+            states[name] = _parse_states(tokens)
+        elif word == "probability":
+            name, table = _parse_table(tokens, states)
+            tables[name] = table
+        else:
+            tokens.fail(f"{word!r} does not begin a part of a network")
+    if not states:
+        raise CorruptFileError(f"{where} has no variables: it is not a BIF file.")
+    for name in states:
+        if name not in tables:
+            raise CorruptFileError(f"{where} has no probabilities for {name!r}.")
+    return SCM.create(
+        {name: tables[name] for name in states},
+        parents={name: tables[name].parents for name in states},
+        noise="uniform",
+    )
+
+
+class _Tokens:
+    """Tokenizer that knows the line of each token, for messages."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text, self.where, self.at = text, where, 0
+        self._found = self._all()
+
+    def _all(self) -> Iterator[str]:
+        for match in _TOKENS.finditer(self.text):
+            self.at = match.start(2)
+            if match[2]:
+                yield match[2]
+
+    def next_or_none(self) -> str | None:
+        return next(self._found, None)
+
+    def next(self) -> str:
+        word = self.next_or_none()
+        if word is None:
+            raise CorruptFileError(f"{self.where} ends in the middle of a part.")
+        return word
+
+    def expect(self, *wanted: str) -> str:
+        word = self.next()
+        if word not in wanted:
+            self.fail(f"{word!r} where {' or '.join(wanted)} belongs")
+        return word
+
+    def until(self, mark: str) -> list[str]:
+        """Consume and return the words before a mark, without commas."""
+        words: list[str] = []
+        while (word := self.next()) != mark:
+            if word != ",":
+                words.append(word)
+        return words
+
+    def skip_block(self) -> None:
+        depth = 1
+        while depth:
+            word = self.next()
+            depth += {"{": 1, "}": -1}.get(word, 0)
+
+    def fail(self, what: str) -> None:
+        """Raise an error that names the line.
+
+        Raises:
+            CorruptFileError: always.
+        """
+        line = self.text.count("\n", 0, self.at) + 1
+        raise CorruptFileError(f"{self.where}, line {line}: {what}.")
+
+
+def _parse_states(tokens: _Tokens) -> tuple[str, ...]:
+    """Parse the block of a variable: its states.
+
+    Raises:
+        UnsupportedFileError: the variable is not discrete.
+    """
+    tokens.expect("{")
+    found: list[str] = []
+    while (word := tokens.expect("type", "property", "}")) != "}":
+        if word == "property":
+            tokens.until(";")
+            continue
+        if (kind := tokens.next()) != "discrete":
+            raise UnsupportedFileError(
+                f"{tokens.where}: variables of type {kind!r} are not read, only "
+                "discrete ones."
+            )
+        tokens.expect("[")
+        (count,) = tokens.until("]") or [""]
+        tokens.expect("{")
+        found = tokens.until("}")
+        tokens.expect(";")
+        if count != str(len(found)) or not found:
+            tokens.fail(f"{count} states are announced and {len(found)} listed")
+    return tuple(found)
+
+
+def _parse_table(
+    tokens: _Tokens, states: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ConditionalTable]:
+    """Parse a probability block: the variable and its table.
+
+    Raises:
+        UnsupportedFileError: the table is too large.
+    """
+    tokens.expect("(")
+    names = tokens.until(")")
+    if len(names) > 1 and names[1] != "|":
+        tokens.fail(f"{' '.join(names):.60} where one variable, | and parents belong")
+    child, parents = names[0], tuple(names[2:])
+    for name in (child, *parents):
+        if name not in states:
+            tokens.fail(f"there is no variable {name!r}")
+    sizes = tuple(len(states[name]) for name in parents)
+    if math.prod((*sizes, len(states[child]))) > _MAX_ENTRIES:
+        raise UnsupportedFileError(
+            f"{tokens.where}: the table of {child!r} has more than "
+            f"{_MAX_ENTRIES:,} probabilities."
+        )
+    table = np.full((*sizes, len(states[child])), math.nan)
+    tokens.expect("{")
+    while (word := tokens.expect("table", "(", "default", "property", "}")) != "}":
+        if word == "property":
+            tokens.until(";")
+            continue
+        if word == "table" and parents:
+            tokens.fail(f"the table of {child!r} must list the states of its parents")
+        index: tuple[Any, ...] = ()
+        if word == "(":
+            given = tokens.until(")")
+            if len(given) != len(parents):
+                tokens.fail(f"{len(given)} states for {len(parents)} parents")
+            for name, state in zip(parents, given, strict=True):
+                if state not in states[name]:
+                    tokens.fail(f"{name!r} has no state {state!r}")
+            pairs = zip(parents, given, strict=True)
+            index = tuple(states[name].index(state) for name, state in pairs)
+        row = _parse_row(tokens, len(states[child]))
+        if word == "default":
+            table[np.isnan(table).any(-1)] = row
+        else:
+            table[index] = row
+    if np.isnan(table).any():
+        tokens.fail(f"the table of {child!r} misses some states of its parents")
+    return child, ConditionalTable(states[child], parents, sizes, table.cumsum(-1))
+
+
+def _parse_row(tokens: _Tokens, states: int) -> np.ndarray:
+    """Parse probabilities up to a semicolon; normalize them."""
+    words = tokens.until(";")
+    try:
+        row = np.array([float(word) for word in words])
+    except ValueError:
+        row = np.full(1, math.nan)
+    # Files round to a few digits, so the sum is not exactly 1.
+    if len(row) != states or not (row >= 0).all() or abs(row.sum() - 1) > 0.02:
+        tokens.fail(f"{' '.join(words):.60} are not {states} probabilities")
+    return row / row.sum()

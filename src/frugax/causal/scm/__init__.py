@@ -1,41 +1,59 @@
-"""Structural causal models: who causes whom, how, and what interventions do.
+"""Structural causal models (SCMs), interventions on them, and samples from both.
 
 Start at `SCM` and `sample`. Guide: docs/causal_scm.md.
+
+References:
+    Pearl 2009, "Causality" (2nd ed.): SCMs and interventions, the do-operator.
 """
 
-from ._batch import GeneratedBatch, generate_batch
-from ._expectation import expectation
-from ._generate import generate, generate_scm_for_difficulty
+from ._expectation import interventional_mean
+from ._generate import (
+    FAMILIES,
+    GeneratedBatch,
+    generate_batch,
+    generate_scm,
+    generate_scm_for_difficulty,
+)
 from ._intervention import (
-    Change,
     Intervention,
-    imperfect,
+    VariableIntervention,
     intervene,
+    intervene_imperfectly,
     scale,
     shift,
 )
 from ._mechanisms import Mechanisms
-from ._sample import collect_observational_data, sample, standardised
+from ._noise import NOISES, noise_from_uniform, sample_noise
+from ._random_graphs import GRAPHS, random_graphs
+from ._sample import collect_observational_data, evaluate, sample, standardize
 from ._scm import SCM
-from ._simulate import simulate, stack
+from ._simulate import evaluate_jax, simulate, stack_models
 
 __all__ = [
+    "FAMILIES",
+    "GRAPHS",
+    "NOISES",
     "SCM",
-    "Change",
     "GeneratedBatch",
     "Intervention",
     "Mechanisms",
+    "VariableIntervention",
     "collect_observational_data",
-    "expectation",
-    "generate",
+    "evaluate",
+    "evaluate_jax",
     "generate_batch",
+    "generate_scm",
     "generate_scm_for_difficulty",
-    "imperfect",
     "intervene",
+    "intervene_imperfectly",
+    "interventional_mean",
+    "noise_from_uniform",
+    "random_graphs",
     "sample",
+    "sample_noise",
     "scale",
     "shift",
     "simulate",
-    "stack",
-    "standardised",
+    "stack_models",
+    "standardize",
 ]

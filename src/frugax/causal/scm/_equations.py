@@ -1,7 +1,4 @@
-"""What a user writes to describe a model, read and checked before any array is made.
-
-Reads: equations, names, numbers. Gives: the same, or an error that names the place.
-"""
+"""Validate the equations, names and numbers from which a user builds a model."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,72 +12,72 @@ Equation: TypeAlias = Mapping[str, float] | Callable[[Mapping[str, Any], Any], A
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class _Reads(Mapping[str, Any]):
-    """Values that note which of them are read.
+class _RecordingMapping(Mapping[str, Any]):
+    """Values that record which of them are read.
 
-    No dict: its `get` and `values` would read without asking `__getitem__`.
+    A dict subclass would not do: its `get` and `values` bypass `__getitem__`.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.all, self.read = dict(values), list[str]()
+        self.values_by_name, self.names_read = dict(values), list[str]()
 
     def __getitem__(self, name: str) -> Any:
-        value = self.all[name]
-        if name not in self.read:
-            self.read.append(name)
+        value = self.values_by_name[name]
+        if name not in self.names_read:
+            self.names_read.append(name)
         return value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.all)
+        return iter(self.values_by_name)
 
     def __len__(self) -> int:
-        return len(self.all)
+        return len(self.values_by_name)
 
 
-def parents_read_by(
+def detect_parents(
     function: Callable[..., Any], name: str, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The parents that a function reads when it is called once.
+    """Call a function once and return the parents that it reads.
 
     Raises:
-        ValueError: it cannot be called, reads a variable that there is not, or gives
-            no numbers.
+        ValueError: the call fails, reads an unknown variable, or returns no numbers.
     """
     half = np.broadcast_to(0.5, 1)  # read-only
-    values = _Reads({other: half for other in names if other != name})
+    values = _RecordingMapping({other: half for other in names if other != name})
+    # One made-up row: an overflow or 0/0 here says nothing about real data.
     with np.errstate(all="ignore"):
-        value_of(function, name, values, np.zeros(1))
-    return tuple(values.read)
+        call_function(function, name, values, np.zeros(1))
+    return tuple(values.names_read)
 
 
-def value_of(
+def call_function(
     function: Callable[..., Any], name: str, parents: Mapping[str, Any], noise: Any
 ) -> Any:
-    """What a user's function makes of its parents and noise.
+    """Call the user's function of variable `name` and check the result.
 
     Args:
-        function: the user's own.
-        name: of its variable.
-        parents: what it may read; NumPy arrays are read-only, as others read them too.
-        noise: `(rows,)`, of NumPy or of JAX.
+        function: the user's function.
+        name: its variable, for messages.
+        parents: values by name. NumPy arrays are read-only, because they are shared.
+        noise: `(rows,)`, a NumPy or JAX array.
 
     Raises:
-        ValueError: it fails, or gives neither one number nor one for each row.
+        ValueError: the call fails, or returns neither one number nor one per row.
     """
     try:
-        given = function(parents, noise)
-        value = given if hasattr(given, "dtype") else np.asarray(given)
+        result = function(parents, noise)
+        value = result if hasattr(result, "dtype") else np.asarray(result)
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
             f"the function of {name!r} failed ({why:.200}): it is called as "
-            "function(parents, noise) on arrays that are not to be written to, and may "
-            f"read {', '.join(parents) or 'no other variable'}. Mend it, or name all "
-            "that it reads in parents=."
+            "function(parents, noise) on read-only arrays, and may read "
+            f"{', '.join(parents) or 'no other variable'}. Correct it, or list all "
+            "variables that it reads in parents=."
         ) from error
-    shape, number = np.shape(value), value.dtype.kind in "biufV"  # V: bfloat16
-    if not number or shape not in ((), (1,), noise.shape):
-        what = f"an array of shape {shape}" if number else f"{given!r:.60}"
+    shape, is_number = np.shape(value), value.dtype.kind in "biufV"  # V: bfloat16
+    if not is_number or shape not in ((), (1,), noise.shape):
+        what = f"an array of shape {shape}" if is_number else f"{result!r:.60}"
         raise ValueError(
             f"the function of {name!r} gives {what}: it must give one number for each "
             f"row, {len(noise)} here, or one for all of them."
@@ -88,11 +85,11 @@ def value_of(
     return value
 
 
-def names_of(equations: Mapping[str, Equation]) -> tuple[str, ...]:
-    """The variables of a model.
+def check_names(equations: Mapping[str, Equation]) -> tuple[str, ...]:
+    """Return the names of a model's variables.
 
     Raises:
-        ValueError: there is none, or one is no name.
+        ValueError: there are no variables, or a name is empty or not a string.
     """
     if not equations:
         raise ValueError("a model needs at least one variable; there is none.")
@@ -102,25 +99,25 @@ def names_of(equations: Mapping[str, Equation]) -> tuple[str, ...]:
     return tuple(equations)
 
 
-def check_known(given: Iterable[str], names: tuple[str, ...], where: str) -> None:
-    """Refuse a name that is no variable.
+def check_known(names: Iterable[str], known: tuple[str, ...], where: str) -> None:
+    """Raise unless all names are variables; `where` begins the message.
 
     Raises:
-        ValueError: there is one.
+        ValueError: a name is unknown.
     """
-    for name in given:
-        if name not in names:
-            shown = ", ".join(map(str, names))
+    for name in names:
+        if name not in known:
+            listed = ", ".join(map(str, known))
             raise ValueError(
-                f"{where}: there is no variable {name!r}, only {shown:.200}."
+                f"{where}: there is no variable {name!r}, only {listed:.200}."
             )
 
 
-def finite(value: float, what: str) -> float:
-    """The value as a number.
+def to_finite(value: float, what: str) -> float:
+    """Convert to a float that float32 can hold; `what` names it in messages.
 
     Raises:
-        TypeError: it is none.
+        TypeError: `value` is not a number.
         ValueError: it is not finite, or too large for float32.
     """
     if isinstance(value, str | bytes) or np.ndim(value):
@@ -129,7 +126,7 @@ def finite(value: float, what: str) -> float:
         number = float(value)
     except TypeError as error:
         raise TypeError(f"{what} must be a number, not {value!r:.60}.") from error
-    except OverflowError:
+    except OverflowError:  # a Python int of more than 308 digits
         number = math.inf
     if not math.isfinite(number) and not isinstance(value, int):
         raise ValueError(f"{what} must be finite, got {value}.")
@@ -140,8 +137,10 @@ def finite(value: float, what: str) -> float:
     return number
 
 
-def by_name(value: Any, names: tuple[str, ...], what: str, default: Any) -> list[Any]:
-    """One value for each variable, from one for all or some by name."""
+def expand_by_name(
+    value: Any, names: tuple[str, ...], what: str, default: Any
+) -> list[Any]:
+    """Expand one value for all, or some values by name, to one per variable."""
     if isinstance(value, Mapping):
         check_known(value, names, what)
         return [value.get(name, default) for name in names]

@@ -1,36 +1,41 @@
-"""What an experimenter does to variables: set, shift, scale, or try to set them.
+"""Interventions: hard (do), shift, scale, and imperfect ones.
 
-All kinds are one formula, so that programs need no branch on the kind:
+One formula covers all kinds, so programs need no branch on the kind:
 
     x_j = keep * natural_j + value + sd * noise    with probability `hit`
-    x_j = natural_j                                else
+    x_j = natural_j                                otherwise
 
-`intervene` keeps nothing, `shift` keeps all and adds, `scale` keeps a multiple.
+A hard intervention has `keep = 0`, a shift `keep = 1`, and a scaling `value = 0`.
+
+References:
+    Pearl 2009, "Causality", ch. 3 (do); Eaton & Murphy 2007, AISTATS (imperfect and
+    uncertain interventions).
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import ArrayLike, Float
 
-from ._equations import finite
+from ..checks import check_kind
+from ._equations import to_finite
+from ._scm import SCM
 
 KINDS = ("perfect", "shift", "scale", "imperfect")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """What happens to one variable.
+class VariableIntervention:
+    """The intervention on one variable.
 
     Attributes:
         target: the variable.
-        kind: `"perfect"`, `"shift"`, `"scale"` or `"imperfect"`.
-        value: what it is set to, shifted by or multiplied by.
-        sd: for `"imperfect"`, how far it misses that value: a standard deviation.
-        hit: for `"imperfect"`, how often it has an effect at all; in [0, 1].
+        kind: `"perfect"` (do), `"shift"`, `"scale"` or `"imperfect"`.
+        value: the value that is set, added or multiplied by.
+        sd: for `"imperfect"`, standard deviation of the reached value around `value`.
+        hit: for `"imperfect"`, probability of having an effect at all.
     """
 
     target: str
@@ -41,9 +46,12 @@ class Change:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r} of intervention is none of {KINDS}.")
+            raise ValueError(
+                f"kind {self.kind!r} of intervention is unknown: take one of "
+                f"{', '.join(KINDS)}."
+            )
         for what in ("value", "sd", "hit"):
-            number = finite(getattr(self, what), f"{what} for {self.target!r}")
+            number = to_finite(getattr(self, what), f"{what} for {self.target!r}")
             object.__setattr__(self, what, number)
         if self.sd < 0 or not 0 <= self.hit <= 1:
             raise ValueError(
@@ -54,110 +62,91 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Intervention:
-    """Changes to some variables in one experiment; `|` combines two.
+    """Interventions on some variables in one experiment; `|` combines two.
 
     Attributes:
-        changes: one for each variable, sorted by name; none is an observation.
+        parts: one for each intervened variable, sorted by name; empty for an
+            observation.
     """
 
-    changes: tuple[Change, ...] = ()
+    parts: tuple[VariableIntervention, ...] = ()
 
     def __post_init__(self) -> None:
-        ordered = tuple(sorted(self.changes, key=lambda change: change.target))
-        object.__setattr__(self, "changes", ordered)
+        ordered = tuple(sorted(self.parts, key=lambda part: part.target))
+        object.__setattr__(self, "parts", ordered)
         for one, other in itertools.pairwise(ordered):
             if one.target == other.target:
-                raise ValueError(f"{one.target!r} is changed twice: say which it is.")
+                raise ValueError(f"{one.target!r} is changed twice: keep one of them.")
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The variables that are changed."""
-        return tuple(change.target for change in self.changes)
+        """The intervened variables."""
+        return tuple(part.target for part in self.parts)
 
     @property
     def values(self) -> dict[str, float]:
-        """What each is set to, shifted by or multiplied by."""
-        return {change.target: change.value for change in self.changes}
+        """For each target the value that is set, added or multiplied by."""
+        return {part.target: part.value for part in self.parts}
 
     @property
     def kind(self) -> str:
-        """The kind that all changes have; `"mixed"`, or `"none"` without any."""
-        kinds = {change.kind for change in self.changes}
-        return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
+        """The kind common to all parts; `"mixed"`, or `"none"` for an observation."""
+        kinds = {part.kind for part in self.parts}
+        if len(kinds) > 1:
+            return "mixed"
+        return kinds.pop() if kinds else "none"
 
     def __or__(self, other: "Intervention") -> "Intervention":
         if not isinstance(other, Intervention):
             return NotImplemented
-        return type(self)(self.changes + other.changes)
+        return type(self)(self.parts + other.parts)
 
     def __str__(self) -> str:
-        words = {"perfect": "=", "shift": "+=", "scale": "*=", "imperfect": "~"}
-        each = [f"{c.target} {words[c.kind]} {c.value:g}" for c in self.changes]
+        signs = {"perfect": "=", "shift": "+=", "scale": "*=", "imperfect": "~"}
+        each = [f"{p.target} {signs[p.kind]} {p.value:g}" for p in self.parts]
         return f"do({', '.join(each)})"
-
-    def record(self) -> list[dict[str, Any]]:
-        """What JSON can hold; `from_record` reads it."""
-        return [dataclasses.asdict(change) for change in self.changes]
-
-    @classmethod
-    def from_record(cls, record: Iterable[Mapping[str, Any]]) -> "Intervention":
-        """The intervention that was written down.
-
-        Args:
-            record: what `record` gave.
-
-        Raises:
-            ValueError: it is no such record.
-        """
-        try:
-            return cls(tuple(Change(**change) for change in record))
-        except TypeError as error:
-            raise ValueError(
-                f"this is no record of an intervention: {error}"
-            ) from error
 
     def arrays(
         self, variables: tuple[str, ...], d: int | None = None
     ) -> Float[np.ndarray, "4 D"]:
-        """Rows `keep`, `value`, `sd` and `hit`, for `simulate` and its like.
+        """Return the rows `keep`, `value`, `sd` and `hit`, for `simulate`.
 
         Args:
             variables: names of the columns.
             d: columns with padding; `len(variables)` by default.
 
         Raises:
-            ValueError: a target is none of the variables.
+            ValueError: a target is not among the variables.
         """
-        table = np.zeros((4, len(variables) if d is None else d), np.float32)
+        table = np.zeros((4, d or len(variables)), np.float32)
         table[0] = table[3] = 1
-        for change in self.changes:
-            if change.target not in variables:
+        for part in self.parts:
+            if part.target not in variables:
                 raise ValueError(
-                    f"{self} changes {change.target!r}, which is no variable: there "
+                    f"{self} changes {part.target!r}, which is not a variable: there "
                     f"are {', '.join(variables):.200}."
                 )
-            keep = {"shift": 1.0, "scale": change.value}.get(change.kind, 0.0)
-            value = 0.0 if change.kind == "scale" else change.value
-            table[:, variables.index(change.target)] = (
-                keep,
-                value,
-                change.sd,
-                change.hit,
-            )
+            keep = {"shift": 1.0, "scale": part.value}.get(part.kind, 0.0)
+            value = part.value * (part.kind != "scale")
+            table[:, variables.index(part.target)] = keep, value, part.sd, part.hit
         return table
 
 
-def _all(kind: str, values: Mapping[str, float], **more: float) -> Intervention:
+def _intervene(kind: str, values: Mapping[str, float], **more: float) -> Intervention:
     return Intervention(
-        tuple(Change(name, kind, value, **more) for name, value in values.items())
+        tuple(
+            VariableIntervention(name, kind, value, **more)
+            for name, value in values.items()
+        )
     )
 
 
 def intervene(**values: float) -> Intervention:
-    """Set variables to values: what caused them before no longer does.
+    """Set variables to values (do): their usual causes no longer matter.
 
     Args:
-        **values: by variable; `intervene(**{"a name": 1.0})` where it is no identifier.
+        **values: by variable; `intervene(**{"a name": 1.0})` if a name is not an
+            identifier.
 
     Raises:
         ValueError: a value is not finite.
@@ -166,44 +155,79 @@ def intervene(**values: float) -> Intervention:
         >>> print(intervene(x=1.0) | shift(y=-2.0))
         do(x = 1, y += -2)
     """
-    return _all("perfect", values)
+    return _intervene("perfect", values)
 
 
 def shift(**values: float) -> Intervention:
-    """Add to variables; their causes stay.
+    """Add to variables; the effects of their causes stay.
 
     Args:
-        **values: what is added, by variable.
+        **values: the addends, by variable.
 
     Raises:
         ValueError: a value is not finite.
     """
-    return _all("shift", values)
+    return _intervene("shift", values)
 
 
 def scale(**values: float) -> Intervention:
-    """Multiply variables; their causes stay, weaker or stronger.
+    """Multiply variables; the effects of their causes stay, weaker or stronger.
 
     Args:
-        **values: the factor, by variable.
+        **values: the factors, by variable.
 
     Raises:
         ValueError: a value is not finite.
     """
-    return _all("scale", values)
+    return _intervene("scale", values)
 
 
-def imperfect(
+def intervene_imperfectly(
     values: Mapping[str, float], *, sd: float = 0.0, hit: float = 1.0
 ) -> Intervention:
-    """Try to set variables: it misses by some noise, and at times has no effect.
+    """Try to set variables: the value is noisy, and some attempts have no effect.
 
     Args:
-        values: what each is aimed at, by variable.
-        sd: standard deviation of what is reached around what was aimed at; >= 0.
-        hit: how often it has an effect, in [0, 1], apart for each variable.
+        values: the intended value, by variable.
+        sd: standard deviation of the reached value around the intended one; >= 0.
+        hit: probability of having an effect, in [0, 1], independent by variable.
 
     Raises:
         ValueError: a number is not finite or out of its range.
     """
-    return _all("imperfect", values, sd=sd, hit=hit)
+    return _intervene("imperfect", values, sd=sd, hit=hit)
+
+
+def intervention_table(
+    scm: SCM, intervention: Intervention, d: int
+) -> Float[np.ndarray, "4 {d}"]:
+    """`Intervention.arrays` for one model, checked against its variables and states.
+
+    Raises:
+        TypeError: `intervention` is not an Intervention.
+        ValueError: it intervenes on an unknown variable, or sets a discrete one to a
+            value that is not a state.
+    """
+    check_kind("intervention", intervention, Intervention, "intervene(x=1.0) makes one")
+    table = intervention.arrays(scm.variables, d)
+    for part in intervention.parts:
+        # Shifting, scaling or missing a state does not lead to a state.
+        is_exact = part.kind in ("perfect", "imperfect") and not part.sd
+        value = part.value if is_exact else np.nan
+        check_states(scm, part.target, value, intervention)
+    return table
+
+
+def check_states(scm: SCM, name: str, values: ArrayLike, where: object) -> None:
+    """Raise if a discrete variable gets a value that is not the number of a state.
+
+    Raises:
+        ValueError: a value is not the number of a state; `where` begins the message.
+    """
+    states = scm.states(name)
+    if states and not np.isin(values, range(len(states))).all():
+        each = ", ".join(f"{number} ({state})" for number, state in enumerate(states))
+        raise ValueError(
+            f"{where}: {name!r} has states and can only be set to one, by its number: "
+            f"{each:.200}."
+        )

@@ -1,15 +1,15 @@
-"""How every variable of one causal model comes about, as padded arrays.
+"""The mechanisms of all variables of a causal model, as padded arrays.
 
-One formula serves all kinds, so that a program compiled for `D` variables and `H`
-hidden units runs every model that fits into them:
+One formula covers all kinds, so a program compiled for `D` variables and `H` hidden
+units runs every model that fits into them:
 
     raw_j = bias_j + x @ weight[:, j] + act_j(x @ inner[:, j] + phase_j) @ outer_j
             + noise_scale_j * exp(tanh(x @ spread[:, j])) * noise_j
     x_j   = (raw_j - centre_j) / scale_j
 
-`act` is tanh for a small network and cos for random Fourier features. NumPy evaluates
-it in `_propagate.py`, JAX in `_simulate.py`. Functions of the user's own stand in the
-SCM.
+`act` is tanh for a small network and cos for random Fourier features (Rahimi & Recht
+2007). `evaluate` computes it in NumPy, `evaluate_jax` in JAX. User-defined functions
+are stored in the SCM.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ import numpy as np
 Leaf: TypeAlias = Any
 
 KINDS = ("linear", "mlp", "rff", "function")
-"""What `kind` counts."""
+"""The kinds that `Mechanisms.kind` indexes."""
 
 
 @jax.tree_util.register_dataclass
@@ -30,25 +30,25 @@ KINDS = ("linear", "mlp", "rff", "function")
 class Mechanisms:
     """The arrays of a structural causal model; a pytree, to `vmap` over when stacked.
 
-    `D` variables, of which the last may be padding; `H` hidden units. First index the
-    parent, second the child.
+    `D` variables, the last of which may be padding; `H` hidden units. The first index
+    is the parent, the second the child.
 
     Attributes:
-        parents: who is a direct cause of whom; bool `(D, D)`.
+        parents: the graph, `[parent, child]`; bool `(D, D)`.
         order: variables by index, causes before effects, padding last; int32 `(D,)`.
-        present: which are variables and not padding; bool `(D,)`.
+        present: False for padding; bool `(D,)`.
         kind: index into `("linear", "mlp", "rff", "function")`; int32 `(D,)`.
         weight: linear effects, `(D, D)`.
         bias: constants, `(D,)`.
         inner: weights into the hidden units, `(D, D, H)`.
         phase: constants of the hidden units, `(D, H)`.
-        outer: weights out of them, `(D, H)`; 0 where `kind` is linear.
+        outer: weights out of the hidden units, `(D, H)`; 0 where `kind` is linear.
         noise: index into the kinds of noise (`NOISES`); int32 `(D,)`.
-        noise_scale: standard deviation of the noise where nothing spreads it, `(D,)`.
-        spread: how parents change that deviation, `(D, D)`; 0 for equal noise
-            everywhere. It stays within a factor of e.
-        centre: subtracted from each variable once made, `(D,)`.
-        scale: then divides it, `(D,)`; > 0.
+        noise_scale: standard deviation of the noise where `spread` is 0, `(D,)`.
+        spread: effects of parents on the noise's scale, `(D, D)`; 0 for
+            homoscedastic noise. The scale stays within a factor of e.
+        centre: subtracted from the raw value, `(D,)`.
+        scale: divisor after that, `(D,)`; > 0.
     """
 
     parents: Leaf
@@ -67,13 +67,13 @@ class Mechanisms:
     scale: Leaf
 
 
-def blank(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechanisms:
-    """NumPy arrays of variables without causes: standard normal, in the given order.
+def empty_mechanisms(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechanisms:
+    """Allocate NumPy arrays of `d` standard normal variables without edges.
 
     Args:
         batch: leading dimensions.
-        d: variables.
-        hidden: hidden units of each.
+        d: number of variables.
+        hidden: hidden units of each variable.
     """
     zeros = lambda *shape: np.zeros((*batch, *shape), np.float32)
     ones = np.ones((*batch, d), np.float32)
@@ -95,16 +95,11 @@ def blank(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechanisms:
     )
 
 
-def padded(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
-    """The same model in larger arrays; the added variables are always 0.
-
-    Args:
-        mechanisms: of one model, without leading dimensions.
-        d: variables with padding.
-        hidden: hidden units with padding.
+def pad_mechanisms(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
+    """Copy one model into larger arrays; the padding variables are always 0.
 
     Raises:
-        ValueError: it has more variables or hidden units than that.
+        ValueError: the model has more variables or hidden units than that.
     """
     have_d, have_hidden = np.shape(mechanisms.phase)
     if have_d > d or have_hidden > hidden:
@@ -112,7 +107,7 @@ def padded(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
             f"a model of {have_d} variables and {have_hidden} hidden units does not "
             f"fit into {d} and {hidden}: pad to more."
         )
-    wide = blank((), d, hidden)
+    wide = empty_mechanisms((), d, hidden)
     wide.present[:] = False
     wide.noise_scale[:] = 0
     for field in dataclasses.fields(Mechanisms):

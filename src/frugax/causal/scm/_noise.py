@@ -1,8 +1,8 @@
-"""The kinds of noise, each with mean 0 and variance 1, drawn in NumPy and in JAX.
+"""The kinds of noise, each of mean 0 and variance 1, sampled in NumPy and in JAX.
 
-NumPy takes the cheapest draw of each kind, as training draws millions. JAX inverts the
-distribution function of one uniform number per value: a compiled program then holds one
-random draw whatever the kinds are, and compiles fast.
+NumPy uses the cheapest method for each kind, because training draws millions of values.
+JAX inverts the distribution function of one uniform number per value: a compiled
+program then holds one random draw for all kinds, and compiles fast.
 """
 
 import jax
@@ -12,22 +12,22 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, Key
 
 NOISES = ("gaussian", "laplace", "uniform", "student")
-"""What `Mechanisms.noise` counts. Student's has four degrees of freedom, as its
-distribution function then has a closed inverse."""
+"""The kinds that `Mechanisms.noise` indexes. Student's t has four degrees of freedom,
+because its distribution function then has a closed inverse."""
 
 
-def draw_noise(
+def sample_noise(
     rng: np.random.Generator,
     kinds: Int[np.ndarray, "batch D"],
     n: int,
     dtype: type[np.float32] | type[np.float64] = np.float64,
 ) -> Float[np.ndarray, "batch D {n}"]:
-    """Independent noise of unit variance.
+    """Sample independent noise of unit variance.
 
     Args:
-        rng: where the numbers come from.
+        rng: source of the random numbers.
         kinds: index into `NOISES` of each variable.
-        n: values of each.
+        n: number of values of each variable.
         dtype: of the result.
     """
     noise = rng.standard_normal((*kinds.shape, n), dtype)
@@ -42,8 +42,9 @@ def draw_noise(
         elif name == "uniform":
             noise[rows] = (rng.random(shape, dtype) - 0.5) * np.sqrt(12, dtype=dtype)
         else:
-            # t of 4 degrees is z / sqrt(chi2 / 4), its variance 2, and chi2 / 2 of 4
-            # degrees is a gamma of shape 2; both factors cancel.
+            # Student's t with 4 degrees of freedom is z / sqrt(chi2 / 4) and has
+            # variance 2; chi2 / 2 is gamma distributed with shape 2. The factors
+            # cancel, so z / sqrt(gamma) has variance 1.
             noise[rows] /= np.sqrt(rng.standard_gamma(2, shape, dtype))
     return noise
 
@@ -51,10 +52,10 @@ def draw_noise(
 def noise_from_uniform(
     uniform: Float[Array, "*shape"], kinds: Int[Array, "*#shape"]
 ) -> Float[Array, "*shape"]:
-    """Unit noise whose distribution function has the given values.
+    """Apply the inverse distribution function of unit noise.
 
     Args:
-        uniform: in (0, 1).
+        uniform: probabilities in (0, 1).
         kinds: index into `NOISES`, broadcast against `uniform`.
 
     References:
@@ -63,7 +64,7 @@ def noise_from_uniform(
     side = jnp.sign(uniform - 0.5)
     tail = jnp.minimum(uniform, 1 - uniform)
     root = jnp.sqrt(4 * uniform * (1 - uniform))
-    # Just above 1 in the middle, by rounding: the clip keeps its square root a number.
+    # Rounding lifts `root` just above 1 in the middle, where arccos is not defined.
     heavy = jnp.cos(jnp.arccos(jnp.minimum(root, 1.0)) / 3) / root
     values = (
         ndtri(uniform),
@@ -77,22 +78,15 @@ def noise_from_uniform(
 def simulate_noise(
     key: Key[Array, ""], kinds: Int[Array, " D"], n: int
 ) -> Float[Array, "{n} D"]:
-    """`draw_noise` of one model in JAX; runs under `jit` and `vmap`.
-
-    Args:
-        key: random key.
-        kinds: index into `NOISES` of each variable.
-        n: values of each.
-    """
-    return noise_from_uniform(uniform_inside(key, (n, kinds.shape[0])), kinds[None])
+    """Sample the noise of one model in JAX; works under `jit` and `vmap`."""
+    return noise_from_uniform(
+        sample_open_uniform(key, (n, kinds.shape[0])), kinds[None]
+    )
 
 
-def uniform_inside(key: Key[Array, ""], shape: tuple[int, int]) -> Float[Array, "n D"]:
-    """Uniform numbers away from 0 and 1, where the inverses are infinite.
-
-    Args:
-        key: random key.
-        shape: of the result.
-    """
+def sample_open_uniform(
+    key: Key[Array, ""], shape: tuple[int, int]
+) -> Float[Array, "n D"]:
+    """Sample uniformly from (0, 1) without its ends, where the inverses diverge."""
     edge = float(jnp.finfo(jnp.float32).eps) / 2
     return jax.random.uniform(key, shape, minval=edge, maxval=1 - edge)

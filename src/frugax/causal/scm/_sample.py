@@ -1,20 +1,20 @@
-"""Tables drawn from a causal model, under interventions or none.
-
-Reads: a model, a seed. Gives: `Samples`. NumPy only: nothing is compiled.
-"""
+"""Sample tables from a causal model in NumPy, under interventions or none."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Float
 
 from frugax.causal.data import Samples
 
 from ..checks import check_whole
-from ._changed import changes_of
-from ._intervention import Intervention
+from ._equations import call_function
+from ._intervention import Intervention, intervention_table
 from ._mechanisms import Mechanisms
-from ._noise import draw_noise
-from ._propagate import propagate
+from ._noise import sample_noise
 from ._scm import SCM
 
 
@@ -24,26 +24,23 @@ def sample(
     *,
     seed: int,
     intervention: Intervention | None = None,
-    standardise: bool = False,
 ) -> Samples:
-    """Rows that a causal model gives.
+    """Sample rows from a causal model.
 
-    The same seed gives the same noise under every intervention, so two calls show what
-    would have happened to the same units.
+    The same seed gives the same noise under every intervention, so two calls give
+    counterfactual outcomes of the same units.
 
     Args:
         scm: the model.
         n: rows; >= 0.
         seed: of the noise.
-        intervention: what is changed; nothing by default.
-        standardise: draw from `standardised(scm)` instead; values of interventions then
-            count standard deviations.
+        intervention: none by default.
 
     Raises:
-        TypeError: `intervention` is none.
-        ValueError: it names no variable of the model, a hidden one, or what is no state
-            of a discrete one; `n` or `seed` is no whole number >= 0; or the model gives
-            values that are no finite float32.
+        TypeError: `intervention` is not an Intervention.
+        ValueError: `intervention` is on an unknown or hidden variable, or sets a
+            discrete one to a value that is not a state; `n` or `seed` is not a whole
+            number >= 0; or a value is not a finite float32.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
@@ -52,18 +49,15 @@ def sample(
     """
     check_whole("n", n, 0)
     check_whole("seed", seed, 0)
-    if standardise:
-        scm = standardised(scm)
     intervention = intervention or Intervention()
-    m, rng = one(scm.mechanisms), np.random.default_rng(seed)
-    d = m.order.shape[-1]
-    table = changes_of(scm, intervention, d)
+    m, rng = add_batch_axis(scm.mechanisms), np.random.default_rng(seed)
+    table = intervention_table(scm, intervention, m.order.shape[-1])
     for name in scm.hidden:
         if name in intervention.targets:
             raise ValueError(f"{intervention} changes {name!r}, which is hidden.")
-    noise = draw_noise(rng, m.noise, n)
-    keep, offset = _reached(table.astype(np.float64), n, rng)
-    x, _ = propagate(
+    noise = sample_noise(rng, m.noise, n)
+    keep, offset = _realize(table.astype(np.float64), n, rng)
+    x, _ = evaluate(
         m,
         noise,
         keep=keep[None],
@@ -72,16 +66,15 @@ def sample(
         names=scm.variables,
     )
     _check_finite(x[0], scm)
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by `Samples`
+    with np.errstate(over="ignore"):  # `Samples` raises on values that become infinite
         values = x[0, : len(scm.variables)].T.astype(np.float32)
-    changed = [name in intervention.targets for name in scm.variables]
-    intervened = np.tile(np.array(changed), (n, 1))
-    samples = Samples(scm.variables, values, intervened)
-    return samples.select(scm.observed) if scm.hidden else samples
+    is_target = [name in intervention.targets for name in scm.variables]
+    samples = Samples(scm.variables, values, np.tile(np.array(is_target), (n, 1)))
+    return samples.select(scm.observed)
 
 
 def collect_observational_data(scm: SCM, n: int = 100, *, seed: int = 0) -> Samples:
-    """Rows of a model to which nobody does anything; `sample` without interventions.
+    """Sample rows without an intervention.
 
     Args:
         scm: the model.
@@ -91,15 +84,15 @@ def collect_observational_data(scm: SCM, n: int = 100, *, seed: int = 0) -> Samp
     return sample(scm, n, seed=seed)
 
 
-def standardised(scm: SCM, *, n: int = 4096, seed: int = 0) -> SCM:
-    """The same graph with variables of mean 0 and variance 1.
+def standardize(scm: SCM, *, n: int = 4096, seed: int = 0) -> SCM:
+    """Return a model with the same graph whose variables have mean 0 and variance 1.
 
-    Each is centred and scaled as it is made, before others depend on it: scaled at the
-    end, the variances would still tell causes from effects.
+    Each variable is standardized before its children are computed. Standardized at the
+    end instead, the variances would still reveal the causal order.
 
     Args:
         scm: the model.
-        n: rows that means and variances are estimated from.
+        n: rows from which means and variances are estimated.
         seed: of those rows.
 
     Raises:
@@ -108,46 +101,121 @@ def standardised(scm: SCM, *, n: int = 4096, seed: int = 0) -> SCM:
     """
     for name in scm.variables:
         if scm.states(name):
-            raise ValueError(f"{name!r} has states, which nothing can standardise.")
-    m = one(scm.mechanisms)
-    noise = draw_noise(np.random.default_rng(seed), m.noise, n)
-    x, m = propagate(
-        m,
-        noise,
-        functions=scm.functions,
-        names=scm.variables,
-        standardise_rows=n,
+            raise ValueError(f"{name!r} has states: discrete models stay as they are.")
+    m = add_batch_axis(scm.mechanisms)
+    noise = sample_noise(np.random.default_rng(seed), m.noise, n)
+    x, m = evaluate(
+        m, noise, functions=scm.functions, names=scm.variables, standardize_rows=n
     )
     _check_finite(x[0], scm)
-    return dataclasses.replace(scm, mechanisms=first(m))
+    return dataclasses.replace(scm, mechanisms=select_model(m, 0))
 
 
-def one(mechanisms: Mechanisms) -> Mechanisms:
-    """NumPy arrays with a leading dimension of 1."""
-    return Mechanisms(
-        **{
-            field.name: np.asarray(getattr(mechanisms, field.name))[None]
-            for field in dataclasses.fields(Mechanisms)
-        }
-    )
+def add_batch_axis(mechanisms: Mechanisms) -> Mechanisms:
+    """Convert one model to NumPy arrays with a leading axis of length 1."""
+    return jax.tree.map(lambda array: np.asarray(array)[None], mechanisms)
 
 
-def first(mechanisms: Mechanisms, index: int = 0) -> Mechanisms:
-    """One of several stacked models."""
-    return Mechanisms(
-        **{
-            field.name: getattr(mechanisms, field.name)[index]
-            for field in dataclasses.fields(Mechanisms)
-        }
-    )
+def select_model(mechanisms: Mechanisms, index: int) -> Mechanisms:
+    """Return one of several stacked models."""
+    return jax.tree.map(lambda array: array[index], mechanisms)
 
 
-def _reached(
+def evaluate(
+    mechanisms: Mechanisms,
+    noise: Float[np.ndarray, "batch D n"],
+    *,
+    keep: Float[np.ndarray, "#batch D #n"] | None = None,
+    offset: Float[np.ndarray, "#batch D #n"] | None = None,
+    functions: Sequence[Callable[..., Any] | None] = (),
+    names: Sequence[str] = (),
+    standardize_rows: int = 0,
+) -> tuple[Float[np.ndarray, "batch D n"], Mechanisms]:
+    """Compute all variables from given noise, in NumPy, for a batch of models at once.
+
+    The loop runs over positions in the causal order only, so thousands of data sets
+    need few NumPy calls. A test holds `evaluate_jax` to the same values.
+
+    Args:
+        mechanisms: NumPy arrays with one leading axis.
+        noise: of unit variance.
+        keep: factor of each variable's natural value.
+        offset: addend after that. Give both or neither.
+        functions: the user's, by variable; for a batch of one only.
+        names: of the variables, for those functions.
+        standardize_rows: if n > 0, each variable gets mean 0 and variance 1 over its
+            first n values before its children are computed, and the returned
+            mechanisms hold that transformation in `centre` and `scale`.
+
+    Returns:
+        The values, and the mechanisms that gave them.
+
+    References:
+        Ormaniec et al. 2025, ICLR, "Standardizing structural causal models" (why
+        while sampling: scaled afterwards, variances reveal the causal order).
+    """
+    m, models = mechanisms, np.arange(noise.shape[0])
+    x = np.zeros_like(noise)
+    if standardize_rows:
+        m = dataclasses.replace(m, centre=m.centre.copy(), scale=m.scale.copy())
+    activations = ((1, np.tanh), (2, np.cos))[: 2 * bool(m.phase.shape[-1])]
+    is_heteroscedastic = m.spread.any()
+    for j in m.order.T:
+        own = noise[models, j] * m.noise_scale[models, j, None]
+        if is_heteroscedastic:
+            log_scale = np.matmul(m.spread[models, None, :, j], x)[:, 0]
+            own *= np.exp(np.tanh(log_scale))
+        if any(functions) and (function := functions[j[0]]) is not None:
+            causes = np.flatnonzero(m.parents[0, :, j[0]]).tolist()
+            # Read-only views: a function that wrote to them would change its parents.
+            by_name = {names[i]: np.broadcast_to(x[0, i], x.shape[2]) for i in causes}
+            value = call_function(function, names[int(j[0])], by_name, own[0])
+            raw = np.broadcast_to(np.asarray(value, x.dtype), own.shape)
+        else:
+            raw = own + np.matmul(m.weight[models, None, :, j], x)[:, 0]
+            raw += m.bias[models, j, None]
+            for kind, activation in activations:
+                some = np.flatnonzero(m.kind[models, j] == kind)
+                if some.size:
+                    raw[some] += _hidden_units(m, x, some, j[some], activation)
+        if standardize_rows:
+            rows = raw[:, :standardize_rows]
+            sd = rows.std(1)
+            m.centre[models, j] = rows.mean(1)
+            # A constant variable has no scale to divide by.
+            m.scale[models, j] = np.where(sd > 1e-6, sd, 1)
+        natural = (raw - m.centre[models, j, None]) / m.scale[models, j, None]
+        if keep is not None and offset is not None:
+            at = models if len(keep) > 1 else 0
+            natural = natural * keep[at, j] + offset[at, j]
+        x[models, j] = natural
+    return x, m
+
+
+def _hidden_units(
+    m: Mechanisms,
+    x: Float[np.ndarray, "batch D n"],
+    some: np.ndarray,
+    j: np.ndarray,
+    activation: Callable[..., Any],
+) -> Float[np.ndarray, "some n"]:
+    """Output of the hidden units of variable `j[i]` in model `some[i]`."""
+    inner = m.inner[some, :, j].swapaxes(1, 2)  # (some, H, D)
+    if len(some) < len(x):  # indexing copies: skip it when all models take part
+        x = x[some]
+    units = np.matmul(inner, x)
+    units += m.phase[some, j, :, None]
+    activation(units, out=units)
+    return np.matmul(m.outer[some, j, None], units)[:, 0]
+
+
+def _realize(
     table: np.ndarray, n: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What each row's intervention keeps of each variable and adds to it, `(D, n)`."""
+    """Draw `keep` and `offset` of each row from an intervention's table, `(D, n)`."""
     keep, value, sd, hit = (np.repeat(row[:, None], n, 1) for row in table)
-    # Drawn only where it matters, and after the noise, which stays the same.
+    # Drawn only if needed and after the noise: one seed gives the same units under
+    # every intervention.
     if sd.any():
         value += sd * rng.standard_normal(value.shape)
     if (hit < 1).any():
@@ -157,16 +225,16 @@ def _reached(
 
 
 def _check_finite(x: np.ndarray, scm: SCM) -> None:
-    """Refuse what is no number: the first variable that is none is the cause.
+    """Raise on values that are not finite.
 
     Raises:
-        ValueError: a value is not finite.
+        ValueError: the first such variable in causal order is named: it is the cause.
     """
     for name in scm.order:
         row = x[scm.index(name)]
         if not np.isfinite(row).all():
             bad = int(np.flatnonzero(~np.isfinite(row))[0])
             raise ValueError(
-                f"{name!r} is {row[bad]} in row {bad}: its equation leaves the numbers "
-                "there. Bound it, or change the intervention."
+                f"{name!r} is {row[bad]} in row {bad}: its equation gives a value that "
+                "is not finite. Bound the equation, or change the intervention."
             )

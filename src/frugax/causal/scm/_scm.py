@@ -1,11 +1,7 @@
-"""A structural causal model: names outside, arrays inside.
-
-Reads: equations as weights, or as functions of the user's own. Gives: one frozen
-pytree. Its arrays: `_mechanisms.py`. Drawing from it: `_sample.py` in NumPy,
-`_simulate.py` in JAX.
-"""
+"""A structural causal model: a pytree of mechanism arrays with named variables."""
 
 import dataclasses
+import graphlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,35 +9,36 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
-from .._shown import count_and_names
+from ..checks import count_and_names
 from ._equations import (
     Equation,
-    by_name,
     check_known,
-    finite,
-    names_of,
-    parents_read_by,
+    check_names,
+    detect_parents,
+    expand_by_name,
+    to_finite,
 )
-from ._mechanisms import KINDS, Mechanisms, blank
+from ._mechanisms import KINDS, Mechanisms, empty_mechanisms
 from ._noise import NOISES
-from ._order import topological_order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SCM:
-    """Who causes whom, and how.
+    """A structural causal model.
 
     A pytree whose leaves are the arrays of `mechanisms`; names and functions are
-    static. Over models with other names `vmap` and `jit` go with `stack(models)`.
+    static. To use `vmap` or `jit` over models with different names, stack their arrays
+    with `stack_models`.
 
     Attributes:
         variables: names, in the order of columns.
         mechanisms: the arrays, for at least as many variables.
-        target: the variable that a campaign wants to change; or None.
-        hidden: variables that nobody observes: samples leave them out.
-        functions: the user's own function of each variable or None; empty for none.
-        graph: parents of each variable, by name; empty without functions. Those are
-            called by name, so their graph must be known while a program is traced.
+        target: the variable that a campaign optimises, or None.
+        hidden: unobserved variables; samples leave them out.
+        functions: for each variable its user-defined function or None; empty if there
+            are no functions.
+        graph: the parents of each variable, by name; empty without functions.
+            Functions are called by name, so their graph must be static under tracing.
     """
 
     variables: tuple[str, ...]
@@ -57,19 +54,22 @@ class SCM:
         for name in self.hidden:
             self.index(name)
         if self.target in self.hidden:
-            raise ValueError(f"target {self.target!r} is hidden: nobody could see it.")
+            raise ValueError(
+                f"target {self.target!r} is hidden: choose an observed variable."
+            )
 
     def __repr__(self) -> str:
-        said = [count_and_names(self.variables)]
+        parts = [count_and_names(self.variables)]
         kind = self.mechanisms.kind
-        if isinstance(kind, np.ndarray):  # not where it is traced or mapped over
-            there = np.unique(kind[..., : len(self.variables)])
-            said.append(", ".join(KINDS[k] for k in there))
+        if isinstance(kind, np.ndarray):  # not a tracer, and not mapped over
+            parts.append(
+                ", ".join(KINDS[k] for k in np.unique(kind[..., : len(self.variables)]))
+            )
         if self.target is not None:
-            said.append(f"target {self.target}")
+            parts.append(f"target {self.target}")
         if self.hidden:
-            said.append(f"hidden {', '.join(self.hidden)}")
-        return f"SCM({'; '.join(said)})"
+            parts.append(f"hidden {', '.join(self.hidden)}")
+        return f"SCM({'; '.join(parts)})"
 
     @classmethod
     def linear(
@@ -82,19 +82,20 @@ class SCM:
         target: str | None = None,
         hidden: Iterable[str] = (),
     ) -> "SCM":
-        """A model whose variables are weighted sums of their parents, plus noise.
+        """Build a linear model: each variable is a weighted sum of parents plus noise.
 
         Args:
             equations: for each variable its parents and their weights; `{}` for none.
-            bias: constants; 0 where none is given.
+            bias: constants by variable; 0 by default.
             noise_scale: standard deviation of the noise, one for all or by name.
             noise: `"gaussian"`, `"laplace"`, `"uniform"` or `"student"` (4 degrees of
                 freedom), one for all or by name.
-            target: the variable that a campaign wants to change.
+            target: the variable that a campaign optimises.
             hidden: variables that samples leave out.
 
         Raises:
-            ValueError: an unknown name, a cycle, or a number that is not finite.
+            ValueError: a name is unknown, the graph has a cycle, or a number is not
+                finite.
 
         Example:
             >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}}, target="y")
@@ -122,56 +123,59 @@ class SCM:
         target: str | None = None,
         hidden: Iterable[str] = (),
     ) -> "SCM":
-        """A model of weights and of functions of your own.
+        """Build a model from weights and user-defined functions.
 
-        A function gets the values of its parents by name and the noise, already times
-        `noise_scale`, and returns the variable. Written with `jax.numpy`, or with
-        operators only, it works in both samplers; with `numpy` in `sample` only.
+        A function takes the values of its parents by name and the noise, already
+        scaled by `noise_scale`, and returns the variable. Written with `jax.numpy`, or
+        with operators only, it works in both samplers; with `numpy`, in `sample` only.
 
         Args:
             equations: for each variable its weights, or its function.
-            parents: of the functions. Without it each function is called once to see
-                which names it reads; one that branches must be told.
+            parents: parents of the functions. By default each function is called once
+                to record which names it reads; a function that branches on values
+                needs its parents listed here.
             bias: constants of the variables that have weights.
             noise_scale: standard deviation of the noise, one for all or by name.
             noise: kind of noise, one for all or by name.
-            target: the variable that a campaign wants to change.
+            target: the variable that a campaign optimises.
             hidden: variables that samples leave out.
 
         Raises:
             TypeError: an equation is neither weights nor a function.
-            ValueError: an unknown name, a cycle, or a number that is not finite.
+            ValueError: a name is unknown, the graph has a cycle, or a number is not
+                finite.
 
         Example:
             >>> scm = SCM.create({"x": {}, "y": lambda p, e: p["x"] ** 2 + e})
             >>> scm.parents("y")
             ('x',)
         """
-        names = names_of(equations)
-        for what, given in (("parents", parents), ("bias", bias)):
-            check_known(given or {}, names, what)
-        m = blank((), len(names))
+        names = check_names(equations)
+        parents, bias = parents or {}, bias or {}
+        check_known(parents, names, "parents")
+        check_known(bias, names, "bias")
+        m = empty_mechanisms((), len(names))
         functions: list[Callable[..., Any] | None] = [None] * len(names)
         for j, (name, equation) in enumerate(equations.items()):
+            where = f"the parents of {name!r}"
             if isinstance(equation, Mapping):
-                if name in (parents or {}):
+                if name in parents:
                     raise ValueError(f"parents of {name!r}: its weights name them.")
-                check_known(equation, names, f"the parents of {name!r}")
+                check_known(equation, names, where)
                 for parent, weight in equation.items():
                     i = names.index(parent)
                     m.parents[i, j] = True
-                    m.weight[i, j] = finite(weight, f"weight {parent!r} of {name!r}")
-                m.bias[j] = finite((bias or {}).get(name, 0.0), f"bias of {name!r}")
+                    m.weight[i, j] = to_finite(weight, f"weight {parent!r} of {name!r}")
+                m.bias[j] = to_finite(bias.get(name, 0.0), f"bias of {name!r}")
             elif callable(equation):
-                if name in (bias or {}):
+                if name in bias:
                     raise ValueError(f"bias of {name!r}: its function adds its own.")
-                told = (parents or {}).get(name)
-                if told is None:
-                    reads = parents_read_by(equation, name, names)
+                if name in parents:
+                    causes = tuple(parents[name])
                 else:
-                    reads = tuple(told)
-                check_known(reads, names, f"the parents of {name!r}")
-                m.parents[[names.index(i) for i in reads], j] = True
+                    causes = detect_parents(equation, name, names)
+                check_known(causes, names, where)
+                m.parents[[names.index(i) for i in causes], j] = True
                 m.kind[j] = KINDS.index("function")
                 functions[j] = equation
             else:
@@ -180,14 +184,15 @@ class SCM:
                     "weights ({} for no parents) or a function of parents and noise."
                 )
         m.order[:] = topological_order(m.parents, names)
-        scales = by_name(noise_scale, names, "noise_scale", 1.0)
-        m.noise_scale[:] = [finite(s, "noise_scale") for s in scales]
+        scales = expand_by_name(noise_scale, names, "noise_scale", 1.0)
+        m.noise_scale[:] = [to_finite(s, "noise_scale") for s in scales]
         if (m.noise_scale < 0).any():
             raise ValueError(f"noise_scale must be >= 0, got {m.noise_scale.min():g}.")
-        for j, kind in enumerate(by_name(noise, names, "noise", NOISES[0])):
+        for j, kind in enumerate(expand_by_name(noise, names, "noise", NOISES[0])):
             if kind not in NOISES:
                 raise ValueError(
-                    f"noise {kind!r} of {names[j]!r}: is none of {NOISES}."
+                    f"noise {kind!r} of {names[j]!r} is unknown: take one of "
+                    f"{', '.join(NOISES)}."
                 )
             m.noise[j] = NOISES.index(kind)
         scm = cls(names, m, target, tuple(hidden))
@@ -198,18 +203,17 @@ class SCM:
 
     @property
     def adjacency(self) -> Bool[np.ndarray, "d d"]:
-        """Who is a direct cause of whom, `[parent, child]`."""
+        """The direct causes, `[parent, child]`."""
         if self.graph:
-            pairs = [
-                [name in causes for causes in self.graph] for name in self.variables
-            ]
-            return np.array(pairs)
+            return np.array(
+                [[name in causes for causes in self.graph] for name in self.variables]
+            )
         d = len(self.variables)
         return np.asarray(self.mechanisms.parents)[:d, :d]
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The variables, causes before effects."""
+        """The variables in topological order, causes before effects."""
         if self.graph:
             order = topological_order(self.adjacency, self.variables)
         else:
@@ -218,11 +222,11 @@ class SCM:
 
     @property
     def observed(self) -> tuple[str, ...]:
-        """The variables that samples have: all but the hidden ones."""
+        """The variables that samples contain: all but the hidden ones."""
         return tuple(name for name in self.variables if name not in self.hidden)
 
     def parents(self, name: str) -> tuple[str, ...]:
-        """The direct causes of a variable.
+        """Return the direct causes of a variable.
 
         Args:
             name: the variable.
@@ -234,7 +238,7 @@ class SCM:
         return tuple(self.variables[i] for i in np.flatnonzero(column))
 
     def ancestors(self, name: str) -> frozenset[str]:
-        """All causes of a variable, direct and indirect.
+        """Return all causes of a variable, direct and indirect.
 
         Args:
             name: the variable.
@@ -249,7 +253,7 @@ class SCM:
         return frozenset(found)
 
     def index(self, name: str) -> int:
-        """The column of a variable.
+        """Return the column of a variable.
 
         Args:
             name: the variable.
@@ -261,7 +265,7 @@ class SCM:
         return self.variables.index(name)
 
     def states(self, name: str) -> tuple[str, ...]:
-        """What the values 0, 1... of a discrete variable are called; else nothing.
+        """Return the names of the states 0, 1... of a discrete variable; else `()`.
 
         Args:
             name: the variable.
@@ -270,10 +274,12 @@ class SCM:
             ValueError: there is no such variable.
         """
         column = self.index(name)
-        return getattr(self.functions[column], "states", ()) if self.functions else ()
+        if not self.functions:
+            return ()
+        return getattr(self.functions[column], "states", ())
 
     def with_target(self, name: str | None) -> "SCM":
-        """The same model with another target.
+        """Return the same model with another target.
 
         Args:
             name: the variable; None for no target.
@@ -289,3 +295,26 @@ jax.tree_util.register_dataclass(
     data_fields=["mechanisms"],
     meta_fields=["variables", "target", "hidden", "functions", "graph"],
 )
+
+
+def topological_order(
+    parents: Bool[np.ndarray, "D D"], names: tuple[str, ...]
+) -> list[int]:
+    """Order the variables, given as `[parent, child]`, causes before effects.
+
+    Raises:
+        ValueError: there is a cycle; the message shows it.
+    """
+    sorter = graphlib.TopologicalSorter[int]()
+    # All nodes enter first, in column order: ties then keep the order of the columns.
+    for j in range(len(names)):
+        sorter.add(j)
+    for j in range(len(names)):
+        sorter.add(j, *np.flatnonzero(parents[:, j]).tolist())
+    try:
+        return list(sorter.static_order())
+    except graphlib.CycleError as error:
+        cycle = " -> ".join(names[j] for j in error.args[1])
+        raise ValueError(
+            f"the edges run in a cycle: {cycle}. Remove one of them."
+        ) from error

@@ -16,9 +16,9 @@ from frugax import train
 from frugax.budget import ExperimentBudget
 from frugax.causal.campaign import Campaign
 from frugax.causal.checks import check_kind, check_real, check_whole
-from frugax.causal.environments import Environment, environment_of
+from frugax.causal.environments import Environment, environment_from_scm
 from frugax.causal.policy import POLICIES, Outlook, Policy
-from frugax.causal.scm import generate
+from frugax.causal.scm import generate_scm
 from frugax.errors import CorruptFileError
 from frugax.fileio import atomic_write, check_ownership
 
@@ -163,7 +163,7 @@ def random_tasks(
     while True:
         rng = np.random.default_rng([seed, number])
         number += 1
-        scm = generate(
+        scm = generate_scm(
             str(rng.choice(_GRAPHS)),
             int(rng.integers(variables[0], variables[1] + 1)),
             family=str(rng.choice(families)),
@@ -172,7 +172,7 @@ def random_tasks(
         observed, rows = int(rng.integers(20, 101)), int(rng.integers(1, 11))
         if scm.target is None:
             continue
-        truth = environment_of(scm, nodes=512)
+        truth = environment_from_scm(scm, nodes=512)
         ends = {n: np.linspace(*truth.ranges[n], 9) for n in truth.ranges}
         least = min(float(truth.mean({n: at}).min()) for n, at in ends.items())
         if truth.expected() - least < 0.3:
@@ -273,7 +273,7 @@ def true_means(
             values = np.stack([value for _, value in at], 1)
             names = [truth.variables[v] for v in at[0][0]]
             found[row, there] = truth.mean(dict(zip(names, values, strict=True)))
-    return found if truth.minimise else -found
+    return found if truth.minimize else -found
 
 
 def _place_of(outlook: Outlook, board: Board, point: int) -> int:

@@ -1,7 +1,7 @@
-"""Random and textbook graphs, many at once, in causal order.
+"""Random and textbook directed acyclic graphs (DAGs), many at once, in causal order.
 
-Reads: a kind, how many variables each graph has. Gives: edges from earlier to later
-positions only, so none has a cycle. Names and a shuffled order come in `_batch.py`.
+Edges go from earlier to later positions only, so no graph has a cycle. `generate_batch`
+shuffles the positions afterwards.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ GRAPHS = (
     "full",
     "empty",
 )
-"""The kinds that `generate` and `generate_batch` take."""
+"""The kinds that `generate_scm` and `generate_batch` accept."""
 
 
 def random_graphs(
@@ -31,17 +31,17 @@ def random_graphs(
     edges_per_node: Float[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch {d} {d}"]:
-    """Edges `[graph, parent, child]`, parents before children.
+    """Draw edges `[graph, parent, child]`, parents before children.
 
     Args:
         kind: one of `GRAPHS`.
         sizes: variables of each graph; in [1, d].
         d: variables with padding, which has no edges.
-        edges_per_node: how many edges a random graph has on average, by its variables.
-        rng: where random edges come from.
+        edges_per_node: mean number of edges of a random graph, per variable.
+        rng: source of the random edges.
 
     Raises:
-        ValueError: there is no such kind.
+        ValueError: the kind is unknown.
 
     References:
         Barabási & Albert 1999, Science 286:509-512 (scale-free); Newman & Watts 1999,
@@ -55,11 +55,11 @@ def random_graphs(
             share = 2 * edges_per_node[:, None, None] / np.maximum(last, 1)
             edges = rng.random((len(sizes), d, d), np.float32) < share
         case "scale_free" | "scale_free_effects":
-            edges = _attached(sizes, d, edges_per_node, rng)
+            edges = _preferential_attachment(sizes, d, edges_per_node, rng)
             if kind == "scale_free_effects":
-                edges = _reversed(edges, sizes)
+                edges = _reverse(edges, sizes)
         case "small_world":
-            edges = _ring(sizes, d, edges_per_node, rng)
+            edges = _small_world(sizes, d, edges_per_node, rng)
         case "tree":
             edges = (rng.random((len(sizes), 1, d)) * j).astype(int) == i
         case "chain":
@@ -84,16 +84,17 @@ def random_graphs(
     return np.broadcast_to(edges & (i < j) & (j < size), (len(sizes), d, d))
 
 
-def _attached(
+def _preferential_attachment(
     sizes: np.ndarray, d: int, edges_per_node: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Each variable takes parents among the earlier, the popular ones more often."""
+    """Give each variable parents among the earlier ones, in proportion to degree."""
     edges = np.zeros((len(sizes), d, d), bool)
     degree = np.ones((len(sizes), d), np.float32)
-    # The fraction is drawn, so that 1.5 parents each is 1 or 2.
+    # Stochastic rounding: 1.5 parents each are 1 or 2.
     whole = edges_per_node[:, None] + rng.random((len(sizes), d))
     wanted = np.maximum(whole.astype(int), 1)
     for j in range(1, d):
+        # Gumbel top-k: sampling without replacement in proportion to the degree.
         gumbel = -np.log(rng.standard_exponential((len(sizes), j), np.float32))
         rank = np.argsort(np.argsort(-(np.log(degree[:, :j]) + gumbel), 1), 1)
         edges[:, :j, j] = rank < wanted[:, j, None]
@@ -102,18 +103,18 @@ def _attached(
     return edges
 
 
-def _reversed(edges: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Every edge turned round, and positions with them: causes are first again."""
+def _reverse(edges: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Reverse all edges and positions, so that causes still come first."""
     back = np.maximum(sizes[:, None] - 1 - np.arange(edges.shape[1]), 0)
     models = np.arange(len(sizes))[:, None, None]
-    turned = edges[models, back[:, :, None], back[:, None, :]]
-    return turned.swapaxes(1, 2)
+    flipped = edges[models, back[:, :, None], back[:, None, :]]
+    return flipped.swapaxes(1, 2)
 
 
-def _ring(
+def _small_world(
     sizes: np.ndarray, d: int, edges_per_node: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Neighbours on a ring; one edge in five is moved to a random pair."""
+    """Connect neighbours on a ring; move one edge in five to a random pair."""
     at, size = np.arange(d), sizes[:, None, None]
     gap = np.abs(at[:, None] - at[None])
     near = np.minimum(gap, size - gap) <= np.maximum(edges_per_node, 1)[:, None, None]
@@ -122,24 +123,18 @@ def _ring(
     share = 0.2 * near.sum((1, 2), keepdims=True) / (size * np.maximum(size - 1, 1))
     draws = rng.random(shape, np.float32)
     undirected = (near & (draws >= 0.2)) | (rng.random(shape, np.float32) < share)
-    # Positions on the ring say nothing about causal order.
-    ranks = shuffled(sizes, d, rng)
+    # The causal order is independent of the positions on the ring.
+    ranks = shuffle_positions(sizes, d, rng)
     models = np.arange(len(sizes))[:, None, None]
     upper = np.triu(undirected, 1)
     both = upper | upper.swapaxes(1, 2)
     return both[models, ranks[:, :, None], ranks[:, None, :]]
 
 
-def shuffled(
+def shuffle_positions(
     sizes: Int[np.ndarray, " batch"], d: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "batch {d}"]:
-    """For each graph its variables in random order, padding last.
-
-    Args:
-        sizes: variables of each graph.
-        d: variables with padding.
-        rng: where the order comes from.
-    """
+    """Draw a random order of each graph's variables, with the padding last."""
     keys = rng.random((len(sizes), d), np.float32)
     keys[np.arange(d) >= sizes[:, None]] = 2
     return keys.argsort(1).astype(np.int32)

