@@ -33,7 +33,7 @@ from rich.console import Console
 from frugax.errors import ConfigError, FrugaxError, MissingExtraError
 from frugax.jaxprs import fast_convolution
 from frugax.run import Task, load_trained
-from frugax.watch.sinks import log_grid_to_console
+from frugax.watch.drawing import log_grid_to_console
 
 # What each asks for. All can be done cell by cell, and turned or mirrored they are the
 # same tasks: so every training step shows each pair from another side.

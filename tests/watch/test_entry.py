@@ -146,7 +146,7 @@ def test_iterating_over_records_gives_their_names(tmp_path):
 
 
 def test_large_numbers_are_printed_in_wider_cells(capsys):
-    watch.sinks.log_grid_to_console([[100, -7], [3, 12345]], show_numbers=True)
+    watch.drawing.log_grid_to_console([[100, -7], [3, 12345]], show_numbers=True)
     assert capsys.readouterr().out.splitlines()[:2] == ["  100    -7", "    3 12345"]
-    watch.sinks.log_grid_to_console(np.full((2, 2, 2), 50), show_numbers=True)
-    assert "numbers are shown of one grid" in capsys.readouterr().out
+    watch.drawing.log_grid_to_console(np.full((2, 2, 2), 50), show_numbers=True)
+    assert "only a single grid without colours" in capsys.readouterr().out

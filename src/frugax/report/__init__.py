@@ -6,11 +6,10 @@ has the colours, light and dark, and `CHART_SCRIPT` lets readers read off values
 """
 
 from ._bar_chart import bar_chart
-from ._chart_script import CHART_SCRIPT
 from ._downsample import downsample
 from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
 from ._markup import Markup, element, escape, format_number, fragment
-from ._page import PAGE_STYLE, page
+from ._page import CHART_SCRIPT, PAGE_STYLE, page
 from ._ticks import ticks
 
 __all__ = [

@@ -12,7 +12,7 @@ from jaxtyping import Num
 
 from frugax.report import Markup, element, fragment
 from frugax.watch import Records
-from frugax.watch.sinks import sheet_svg
+from frugax.watch.drawing import sheet_svg
 
 from ._task_checks import RESERVED_STREAMS
 

@@ -1,5 +1,6 @@
 from . import (
     delivery as delivery,
+    drawing as drawing,
     journal as journal,
     probes as probes,
     sinks as sinks,
@@ -31,6 +32,12 @@ from ._watcher import (
     Watcher as Watcher,
     default as default,
 )
+from .drawing import (
+    episode_svg as episode_svg,
+    grid_svg as grid_svg,
+    sheet_svg as sheet_svg,
+    step_svg as step_svg,
+)
 from .journal import (
     Follower as Follower,
     Journal as Journal,
@@ -60,8 +67,4 @@ from .sinks import (
     TensorBoard as TensorBoard,
     Terminal as Terminal,
     WandB as WandB,
-    episode_svg as episode_svg,
-    grid_svg as grid_svg,
-    sheet_svg as sheet_svg,
-    step_svg as step_svg,
 )

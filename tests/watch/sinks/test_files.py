@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from frugax.errors import OutputError
-from frugax.watch.sinks import Event, JsonLines, Sink, SvgFiles
-from frugax.watch.sinks._file_names import safe_name
+from frugax.watch.sinks import Event, JsonLines, Sink, SvgFiles, safe_file_name
 
 
 def event(kind, stream, step, values):
@@ -140,13 +139,13 @@ def test_frames_become_files_in_a_tidy_tree(tmp_path):
         ET.parse(path)
 
 
-def test_after_the_most_files_nothing_is_written_or_deleted(tmp_path):
-    sink = SvgFiles(tmp_path, most_files=2)
+def test_after_the_max_files_nothing_is_written_or_deleted(tmp_path):
+    sink = SvgFiles(tmp_path, max_files=2)
     sink.write([frame(i, grid=[[1]]) for i in range(5)])
     assert (sink.written, sink.skipped) == (2, 3)
     assert tree(tmp_path) == ["grid/step_000000.svg", "grid/step_000001.svg"]
-    with pytest.raises(ValueError, match="most_files must be >= 1, got 0"):
-        SvgFiles(tmp_path, most_files=0)
+    with pytest.raises(ValueError, match="max_files must be >= 1, got 0"):
+        SvgFiles(tmp_path, max_files=0)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_no_stream_leaves_the_folder(tmp_path, stream):
 @settings(max_examples=200, deadline=None)
 @given(st.text(), st.text())
 def test_two_names_never_become_one_file(a, b):
-    names = safe_name(a), safe_name(b)
+    names = safe_file_name(a), safe_file_name(b)
     assert (names[0] == names[1]) == (a == b)
     for name in names:
         assert 0 < len(name.encode()) < 100 or name == a == "" or name == b == ""

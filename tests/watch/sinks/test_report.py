@@ -14,9 +14,8 @@ import pytest
 
 from frugax.budget import Receipt, Spend
 from frugax.errors import OutputError
-from frugax.watch.sinks import Event, HtmlReport, Sink
-from frugax.watch.sinks._gathered import Curve
-from frugax.watch.sinks._palettes import PALETTES, as_bytes
+from frugax.watch.drawing import PALETTES, hex_to_rgb
+from frugax.watch.sinks import Curve, Event, HtmlReport, Sink
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +120,7 @@ def test_without_a_script_the_last_frame_is_a_drawing(page):
 
 
 def test_of_too_many_frames_some_are_kept_evenly_and_it_is_said(tmp_path):
-    sink = HtmlReport(tmp_path / "a.html", most_bytes=20_000)
+    sink = HtmlReport(tmp_path / "a.html", max_bytes=20_000)
     for step in range(1000):
         sink.write([event("frame", "g", step, {"g": np.full((10, 10), step % 10)})])
     sink.close()
@@ -150,7 +149,7 @@ def test_an_empty_run_has_a_page_too(tmp_path):
 
 def test_it_is_written_while_the_run_goes_on_if_asked(tmp_path):
     now = [0.0]
-    sink = HtmlReport(tmp_path / "a.html", every_s=10.0, clock=lambda: now[0])
+    sink = HtmlReport(tmp_path / "a.html", interval_s=10.0, clock=lambda: now[0])
     for second in (5.0, 9.0):
         now[0] = second
         sink.write([event("scalar", "", int(second), {"loss": 1.0})])
@@ -164,8 +163,8 @@ def test_a_page_that_cannot_be_written_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         HtmlReport(tmp_path / "file" / "report.html").close()
-    with pytest.raises(ValueError, match="every_s must be > 0"):
-        HtmlReport(tmp_path / "a.html", every_s=0.0)
+    with pytest.raises(ValueError, match="interval_s must be > 0"):
+        HtmlReport(tmp_path / "a.html", interval_s=0.0)
 
 
 def opened(path, folder, *more):
@@ -248,6 +247,6 @@ def test_keys_scrub_films_and_choices_redraw(page, tmp_path):
     last = [e for e in run() if e.stream == "grid"][-1].values["grid"][-1, -1]
     assert last >= 0
     for name, pixel in zip(("arc", "high_contrast"), said[6:8], strict=True):
-        assert pixel == ",".join(map(str, as_bytes(PALETTES[name])[last]))
+        assert pixel == ",".join(map(str, hex_to_rgb(PALETTES[name])[last]))
     assert said[8].startswith("step 50: ")
     assert said[9:] == ["0", "true"]

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from frugax.budget import Receipt, Spend
-from frugax.watch.sinks import Event, Sink, Terminal, log_grid_to_console
+from frugax.watch.drawing import log_grid_to_console
+from frugax.watch.sinks import Event, Sink, Terminal
 
 
 def console(*, colour=True, width=80, height=40, encoding="utf-8"):
@@ -180,7 +181,7 @@ def test_on_a_terminal_one_block_stays_and_shows_the_newest_grid():
 
 def test_drawing_is_not_more_frequent_than_asked():
     out, clock = console(), Clock()
-    sink = Terminal(console=out, clock=clock, every_s=1.0)
+    sink = Terminal(console=out, clock=clock, interval_s=1.0)
     for i in range(100):
         clock.now = i * 0.1
         sink.write([step(i, loss=1.0)])
@@ -212,5 +213,5 @@ def test_the_receipt_is_printed_at_the_end():
 
 
 def test_an_interval_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="every_s must be >= 0, got -1"):
-        Terminal(every_s=-1.0)
+    with pytest.raises(ValueError, match="interval_s must be >= 0, got -1"):
+        Terminal(interval_s=-1.0)

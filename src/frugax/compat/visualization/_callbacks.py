@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax.watch.drawing import log_grid_to_console, step_svg
 from frugax.watch.probes import Probe, emit
-from frugax.watch.sinks import Kind, log_grid_to_console, step_svg
+from frugax.watch.sinks import Kind
 
 from . import host_calls
 from ._display import (

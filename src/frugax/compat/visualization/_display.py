@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from frugax.fileio import write_whole
-from frugax.watch.sinks import log_grid_to_console, step_svg
+from frugax.watch.drawing import log_grid_to_console, step_svg
 
 _MOST_LANES = 4
 

@@ -137,8 +137,7 @@ def _format_of(target: Path) -> Format:
         if target.suffix == f".{format}":
             return format
     raise ValueError(
-        f"{target} has no known suffix: use .npz, .zarr or .csv, or give "
-        'format="npz".'
+        f'{target} has no known suffix: use .npz, .zarr or .csv, or give format="npz".'
     )
 
 

@@ -1,13 +1,19 @@
-"""What a sink is given: one record that has left the program."""
+"""The records that sinks receive, and the numbers in them under their tags."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
+from jaxtyping import Shaped
 
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
-_KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PlainValue: TypeAlias = float | int | bool | str
+
+# The stream that reports on watching itself: `overhead` and `budget` as shares of the
+# running time, and the counts `kept_KIND` and `dropped_KIND` for each kind.
+STATUS_STREAM = "watch"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -15,25 +21,105 @@ class Event:
     """One record on the host.
 
     Attributes:
-        kind: its class; when something must be dropped, frames go before scalars, and
-            those before summaries.
-        stream: what it belongs to, `""` for the training steps themselves.
-        step: rising within a stream.
-        values: by name; copies of the sink's own, so nothing on the device stays alive.
+        kind: the class of the record. If some must be dropped, frames go before
+            scalars, and scalars before summaries.
+        stream: the stream that it belongs to; `""` for the training steps.
+        step: the step, increasing within a stream.
+        values: the values by name. The sink owns these copies, so that they keep no
+            memory of the device alive.
     """
 
     kind: Kind
     stream: str
     step: int
-    values: Mapping[str, np.ndarray]
+    values: Mapping[str, Shaped[np.ndarray, "..."]]
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
+        if self.kind not in KINDS:
             raise ValueError(
-                f"kind must be one of {', '.join(_KINDS)}, got {self.kind!r:.99}."
+                f"kind must be one of {', '.join(KINDS)}, got {self.kind!r:.99}."
             )
 
     @property
     def bytes(self) -> int:
-        """What its arrays hold."""
+        """The size of its arrays."""
         return sum(value.nbytes for value in self.values.values())
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Receives records in a worker thread of its own; it may fail or be slow.
+
+    Exceptions from `write` are counted and reported, and never reach the program.
+
+    Attributes:
+        name: the name in the receipt.
+    """
+
+    name: str
+
+    def write(self, events: Sequence[Event]) -> None:
+        """Take some records, in the order in which they were made.
+
+        Args:
+            events: at least one record.
+        """
+        ...
+
+    def close(self) -> None:
+        """Write everything that is buffered and release all files."""
+        ...
+
+
+def tag(stream: str, name: str) -> str:
+    """Name a value of a stream; names of the training steps stay as they are."""
+    if not stream or stream == name:
+        return name
+    return f"{stream}/{name}" if name else stream
+
+
+def event_numbers(event: Event) -> dict[str, float]:
+    """Return all real numbers of a record by tag; none of a frame.
+
+    An array, such as one value for each lane of a `vmap`, becomes its mean, minimum
+    and maximum.
+    """
+    numbers: dict[str, float] = {}
+    if event.kind == "frame":
+        return numbers
+    for name, value in event.values.items():
+        if not _is_real(value) or not value.size:
+            continue
+        key = tag(event.stream, name)
+        if value.size == 1:
+            numbers[key] = float(value.reshape(()))
+        else:
+            wide = value.astype(np.float64)
+            numbers[f"{key}/mean"] = float(wide.mean())
+            numbers[f"{key}/min"] = float(wide.min())
+            numbers[f"{key}/max"] = float(wide.max())
+    return numbers
+
+
+def to_plain(value: Shaped[np.ndarray, "..."]) -> PlainValue:
+    """Convert an array of size 1 to a Python value, any other to its description."""
+    if value.size == 1:
+        item = value.reshape(()).item()
+        return item if isinstance(item, float | int | bool | str) else str(item)
+    return f"{value.dtype} {value.shape}"
+
+
+def _is_real(value: np.ndarray) -> bool:
+    if value.dtype.kind in "biuf":
+        return True
+    # NumPy reports bfloat16 and float8 as raw bytes ("V") that cast to float32.
+    return value.dtype.kind == "V" and np.can_cast(value.dtype, np.float32)
+
+
+def kept_and_dropped(status: Mapping[str, float]) -> dict[Kind, tuple[int, int]]:
+    """Return the records kept and dropped so far, by kind."""
+    return {
+        kind: (int(status.get(f"kept_{kind}", 0)), int(status[f"dropped_{kind}"]))
+        for kind in KINDS
+        if f"dropped_{kind}" in status
+    }

@@ -1,4 +1,4 @@
-"""Packages that are imported only by who asks for them."""
+"""Import optional packages only when a sink needs them."""
 
 import contextlib
 import importlib
@@ -9,13 +9,13 @@ from typing import Any
 from frugax.errors import MissingExtraError
 
 
-def need(module: str, *, package: str, extra: str) -> Any:
+def import_extra(module: str, *, package: str, extra: str) -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: its name.
-        package: what `pip` calls it.
-        extra: the extra of frugax that brings it.
+        module: the name of the module.
+        package: the name of the package on PyPI.
+        extra: the extra of frugax that installs it.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -29,9 +29,11 @@ def need(module: str, *, package: str, extra: str) -> Any:
 
 
 @contextlib.contextmanager
-def environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set those variables that are not set, for as long as the block takes."""
-    missing = {name: value for name, value in wanted.items() if name not in os.environ}
+def default_environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Set the variables that are not set yet, until the block ends."""
+    missing = {
+        name: value for name, value in defaults.items() if name not in os.environ
+    }
     os.environ.update(missing)
     try:
         yield

@@ -1,28 +1,54 @@
-"""A report that is one HTML file: it opens anywhere, and asks nobody for anything."""
+"""A sink that writes a report as one HTML file, readable anywhere without a network."""
 
+import base64
+import importlib.resources
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from frugax.budget import Receipt
-from frugax.fileio import write_whole
+import numpy as np
 
-from ._event import Event
-from ._gathered import Gathered
-from ._palettes import Palette, check_palette
-from ._report_page import report_page
+from frugax.budget import Receipt, Spend, amount, format_seconds, format_share
+from frugax.fileio import write_whole
+from frugax.report import (
+    CHART_SCRIPT,
+    PAGE_STYLE,
+    Markup,
+    element,
+    fragment,
+    line_chart,
+    page,
+)
+
+from ..drawing import PALETTES, Palette, Picture, check_palette, grid_svg, ramp
+from ._event import Event, PlainValue, kept_and_dropped
+from ._report_data import Film, ReportData, SummaryTable
+
+_STATIC = importlib.resources.files("frugax.watch.sinks") / "static"
+_STYLE = PAGE_STYLE + (_STATIC / "report.css").read_text("utf-8")
+_SCRIPT = CHART_SCRIPT + (_STATIC / "report.js").read_text("utf-8")
+# The code of unknown cells in films; digits and levels of the ramp are below it.
+_UNKNOWN = 255
+_STATISTICS = {"mean", "min", "max"}
+_PALETTE_NAMES = {
+    "arc": "ARC colours",
+    "colour_blind": "colour-blind safe",
+    "high_contrast": "high contrast",
+}
 
 
 class HtmlReport:
-    """Writes a page with curves, films to scrub through, tables and the receipt.
+    """Writes a page with curves, films, tables and the receipt.
 
-    Memory is bounded whatever the length of the run: curves are thinned so that peaks
-    stay, and of frames beyond `most_bytes` every other one is let go. The page says
-    what it leaves out.
+    Memory is bounded whatever the length of the run: curves are downsampled so that
+    peaks stay, and beyond `max_bytes` every other frame is dropped. The page states
+    all omissions.
 
     Attributes:
-        name: for the receipt.
+        name: the name in the receipt.
         receipt: if set before `close`, shown on the page.
     """
 
@@ -34,29 +60,29 @@ class HtmlReport:
         *,
         title: str = "",
         palette: Palette = "arc",
-        every_s: float | None = None,
-        most_bytes: int = 32 * 2**20,
+        interval_s: float | None = None,
+        max_bytes: int = 32 * 2**20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; the file is written by `close`.
+        """Prepare the report; `close` writes the file.
 
         Args:
-            path: the file; its folder is made if need be.
-            title: the page's heading; the file's name if empty.
-            palette: the one that the page opens with; the reader may choose another.
-            every_s: also write it while the run goes on, no more often than this, in
-                seconds. That takes tens of milliseconds of a CPU core each time.
-            most_bytes: of all frames together, as they are kept in memory.
-            clock: seconds, rising.
+            path: the file; missing folders are created.
+            title: the heading of the page; by default the name of the file.
+            palette: the palette at first; readers may choose another on the page.
+            interval_s: also write the page during the run, at most once in this many
+                seconds. Each time takes tens of milliseconds of a CPU core.
+            max_bytes: the size of all frames together, as they are kept in memory.
+            clock: monotonic seconds.
 
         Raises:
-            ValueError: `path` is a folder, `every_s` is not positive, `most_bytes`
-                below 1, or there is no such palette.
+            ValueError: `path` is a folder, `interval_s` is not positive, `max_bytes`
+                is below 1, or there is no such palette.
         """
-        if every_s is not None and not every_s > 0:
-            raise ValueError(f"every_s must be > 0, got {every_s}.")
-        if most_bytes < 1:
-            raise ValueError(f"most_bytes must be >= 1, got {most_bytes}.")
+        if interval_s is not None and not interval_s > 0:
+            raise ValueError(f"interval_s must be > 0, got {interval_s}.")
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be >= 1, got {max_bytes}.")
         if Path(path).is_dir():
             raise ValueError(
                 f"path must be the report's file, but {os.fspath(path)} is a folder; "
@@ -66,10 +92,10 @@ class HtmlReport:
         self._path = Path(path)
         self._title = title or self._path.stem
         self._palette: Palette = check_palette(palette)
-        self._every = every_s
+        self._interval_s = interval_s
         self._clock = clock
         self._start = self._written_at = clock()
-        self._gathered = Gathered(most_bytes)
+        self._data = ReportData(max_bytes)
 
     def write(self, events: Sequence[Event]) -> None:
         """Take the records.
@@ -78,25 +104,303 @@ class HtmlReport:
             OutputError: it was time to write the page, and that failed.
         """
         for event in events:
-            self._gathered.take(event)
-        if self._every and self._clock() - self._written_at >= self._every:
+            self._data.add(event)
+        if self._interval_s and self._clock() - self._written_at >= self._interval_s:
             self._save()
 
     def close(self) -> None:
         """Write the page.
 
         Raises:
-            OutputError: no space or no permission; a page that stood there is whole.
+            OutputError: the page cannot be written; an earlier page stays intact.
         """
         self._save()
 
     def _save(self) -> None:
         self._written_at = self._clock()
-        page = report_page(
-            self._gathered,
-            title=self._title,
-            palette=self._palette,
-            seconds=self._written_at - self._start,
-            receipt=self.receipt,
+        seconds = self._written_at - self._start
+        data = self._data
+        body = fragment(
+            _heading(data, self._title, seconds, self.receipt),
+            _section("Budgets and what was spent", _budget_table(self.receipt)),
+            _section("Frames", _films(data.films, self._palette)),
+            _section("Curves", _charts(data)),
+            [_section(name, _table(table)) for name, table in data.tables.items()],
+            _section("Records given and dropped", _losses(data.status)),
         )
-        write_whole(self._path, page)
+        title = f"{self._title} - frugax"
+        write_whole(self._path, page(title, body, style=_STYLE, script=_SCRIPT))
+
+
+def _section(title: str, body: Markup) -> Markup:
+    return element("section", element("h2", title), body) if body else body
+
+
+def _heading(
+    data: ReportData, title: str, seconds: float, receipt: Receipt | None
+) -> Markup:
+    tiles: list[Markup] = []
+
+    def add_tile(label: str, value: str, kind: str = "") -> None:
+        figure = element("b", value, class_=kind)
+        tiles.append(element("div", figure, element("span", label), class_="tile"))
+
+    if receipt is not None:
+        verdict = str(receipt.verdict)
+        add_tile("budgets", verdict, verdict.split()[0])
+    if data.last_step is not None:
+        add_tile("last step", f"{data.last_step:,}")
+    for name in ("loss", "accuracy"):
+        if name in data.curves:
+            last = data.curves[name].points()[1][-1]
+            add_tile(f"{name}, at the end", f"{last:.4g}")
+    if "overhead" in data.status:
+        label, kind = "overhead", ""
+        spent, limit = data.status["overhead"], data.status.get("budget")
+        if limit is not None:
+            label += f" of {format_share(limit)}"
+            kind = "kept" if spent <= limit else "broken"
+        add_tile(label, format_share(spent), kind)
+    if losses := kept_and_dropped(data.status):
+        dropped = {kind: n for kind, (_, n) in losses.items() if n}
+        kind = "kept"
+        if "summary" in dropped:
+            kind = "broken"
+        elif dropped:
+            kind = "cannot"
+        add_tile("records dropped", f"{sum(dropped.values()):,}", kind)
+    add_tile("time", format_seconds(seconds))
+    count = f"{data.records:,} records watched by frugax."
+    return fragment(
+        element("h1", title),
+        element("p", count, class_="sub"),
+        element("div", tiles, class_="tiles"),
+    )
+
+
+def _row(tag: str, texts: Sequence[str], numbers: Sequence[str]) -> Markup:
+    cells = [element(tag, text) for text in texts]
+    return element("tr", cells, [element(tag, text, class_="n") for text in numbers])
+
+
+def _budget_table(receipt: Receipt | None) -> Markup:
+    if receipt is None or not receipt.spends:
+        return Markup()
+    head = _row("th", ("budget", "verdict"), ("limit", "predicted", "measured"))
+    table = element("table", head, map(_budget_row, receipt.spends))
+    sources = [
+        element("li", element("b", s.name), f": {s.source}") for s in receipt.spends
+    ]
+    summary = element("summary", "How each figure was measured")
+    return fragment(
+        element("div", table, class_="scroll"),
+        element("details", summary, element("ul", sources)),
+    )
+
+
+def _budget_row(s: Spend) -> Markup:
+    measured = amount(s.measured, s.unit)
+    if s.noise:
+        measured += f" ± {amount(s.noise, s.unit)}"
+    verdict = str(s.verdict)
+    badge = element("span", verdict, class_=f"verdict {verdict.split()[0]}")
+    numbers = (amount(s.limit, s.unit), amount(s.predicted, s.unit), measured)
+    return _row("td", (s.name, badge), numbers)
+
+
+def _films(films: Mapping[str, Film], palette: Palette) -> Markup:
+    if not films:
+        return Markup()
+    colours = {
+        "palettes": {k: list(v) for k, v in PALETTES.items()},
+        "ramp": ["#" + colour.tobytes().hex() for colour in ramp()],
+    }
+    choices = [
+        element("option", name, value=key, selected=key == palette)
+        for key, name in _PALETTE_NAMES.items()
+    ]
+    key = lambda name: element("kbd", name)
+    options = element(
+        "div",
+        element("label", "Colours ", element("select", choices, class_="palette")),
+        _checkbox("numbers", " numbers"),
+        _checkbox("changes", " frame what changed"),
+        element(
+            "span",
+            (key("←"), " ", key("→"), " step, ", key("Home"), " ", key("End"), ", "),
+            (key("space"), " plays"),
+            class_="note keys",
+        ),
+        class_="options needs-script",
+    )
+    drawn = [_film(name, film, palette) for name, film in films.items()]
+    body = element("div", drawn, class_="films")
+    return fragment(options, body, _json_script("film-colours", colours))
+
+
+def _checkbox(name: str, label: str) -> Markup:
+    return element("label", element("input", type="checkbox", class_=name), label)
+
+
+# Readers without a script see the last frame as a drawing; the script replaces it by a
+# canvas with a slider.
+def _film(name: str, film: Film, palette: Palette) -> Markup:
+    frames = film.all_frames()
+    step, newest = frames[-1]
+    count = f"{len(frames):,}"
+    if len(frames) < film.seen:
+        count += f" of {film.seen:,}"
+    count += " frame" if film.seen == 1 else " frames"
+    if newest.note:
+        count += f", {newest.note}"
+    array = newest.codes
+    if newest.kind == "ramp":
+        array = newest.levels_to_values()
+    still = grid_svg(
+        array, mask=newest.known, palette=palette, title=f"{name}, step {step}"
+    )
+    last = len(frames) - 1
+    slider = element(
+        "input",
+        type="range",
+        min=0,
+        max=last,
+        value=last,
+        aria_label=f"frame of {name}",
+    )
+    play = element("button", "▶", type="button", class_="play", aria_label="play")
+    return element(
+        "div",
+        element("h3", f"{name} ", element("small", count)),
+        element(
+            "div",
+            element("noscript", Markup(still)),
+            element("canvas", class_="screen needs-script", role="img"),
+            class_="stage",
+        ),
+        element("div", play, slider, element("output"), class_="controls needs-script"),
+        element("canvas", class_="strip needs-script", aria_hidden="true"),
+        _json_script("film-data", _pack_film(frames)),
+        class_="film",
+        tabindex=0,
+        role="group",
+        aria_label=f"film {name}",
+    )
+
+
+def _pack_film(frames: Sequence[tuple[int, Picture]]) -> dict[str, object]:
+    """Pack frames of one kind for the script; all get the size of the largest."""
+    first = frames[0][1]
+    rows = max(picture.rows for _, picture in frames)
+    columns = max(picture.columns for _, picture in frames)
+    channels = first.codes.shape[2:]
+    codes = np.full((len(frames), rows, columns, *channels), _UNKNOWN, np.uint8)
+    for i, (_, picture) in enumerate(frames):
+        part = picture.codes.copy()
+        if not channels:
+            part[~picture.known] = _UNKNOWN
+        codes[i, : picture.rows, : picture.columns] = part
+    # Browsers inflate zlib streams natively (DecompressionStream).
+    data = base64.b64encode(zlib.compress(codes.tobytes(), 9)).decode()
+    return {
+        "kind": first.kind,
+        "rows": rows,
+        "columns": columns,
+        "steps": [step for step, _ in frames],
+        "sizes": [[picture.rows, picture.columns] for _, picture in frames],
+        "ranges": [[float(f"{p.low:.5g}"), float(f"{p.high:.5g}")] for _, p in frames],
+        "data": data,
+    }
+
+
+def _charts(data: ReportData) -> Markup:
+    if not data.curves:
+        return Markup()
+    # Curves such as `norm/mean`, `norm/min` and `norm/max` share one chart.
+    groups: dict[str, dict[str, str]] = {}
+    stems = {key: key.rpartition("/")[0] or key for key in data.curves}
+    # A stable sort, which keeps the order within a group: mean, min, max.
+    for key in sorted(data.curves, key=lambda k: (k != "loss", stems[k])):
+        stem, _, end = key.rpartition("/")
+        if stem and end in _STATISTICS:
+            groups.setdefault(stem, {})[end] = key
+        else:
+            groups.setdefault(key, {})[key] = key
+    charts = [
+        line_chart({n: data.curves[k].points() for n, k in lines.items()}, title=name)
+        for name, lines in groups.items()
+    ]
+    body = element("div", charts, class_="charts")
+    if not data.omitted_curves:
+        return body
+    note = f"{data.omitted_curves:,} further curves are not shown."
+    return fragment(body, element("p", note, class_="note"))
+
+
+def _table(table: SummaryTable) -> Markup:
+    names = list(table.names)
+    head = [
+        element(
+            "th",
+            element("button", name.replace("_", " "), type="button"),
+            class_="n",
+            scope="col",
+        )
+        for name in ["step", *names]
+    ]
+    rows = [
+        element(
+            "tr",
+            element("td", f"{step:,}", class_="n"),
+            [_cell(row.get(name)) for name in names],
+        )
+        for step, row in reversed(table.rows)
+    ]
+    count = f"{table.seen:,} records, newest first"
+    if table.seen > len(table.rows):
+        count += f"; the newest {len(table.rows):,} are shown"
+    body = element(
+        "table",
+        element("thead", element("tr", head)),
+        element("tbody", rows),
+        class_="sortable",
+    )
+    return fragment(
+        element("p", f"{count}.", class_="note"),
+        element("div", body, class_="scroll tall", tabindex=0),
+    )
+
+
+# `data-v` is the value by which the script sorts; empty values go to the end.
+def _cell(value: PlainValue | None) -> Markup:
+    match value:
+        case None:
+            return element("td", "-", class_="n", data_v="")
+        case bool():
+            kind, text = ("kept", "yes") if value else ("broken", "no")
+            return element("td", text, class_=f"n {kind}", data_v=str(int(value)))
+        case float():
+            return element("td", f"{value:.4g}", class_="n", data_v=repr(value))
+        case int():
+            return element("td", f"{value:,}", class_="n", data_v=str(value))
+        case _:
+            return element("td", value, class_="n", data_v="")
+
+
+def _losses(status: Mapping[str, float]) -> Markup:
+    losses = kept_and_dropped(status)
+    if not losses:
+        return Markup()
+    rows = [
+        _row("td", (kind,), (f"{kept + n:,}", f"{kept:,}", f"{n:,}"))
+        for kind, (kept, n) in losses.items()
+    ]
+    head = _row("th", ("class",), ("given", "kept", "dropped"))
+    return element("table", head, rows)
+
+
+def _json_script(kind: str, data: object) -> Markup:
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    # In a script element nothing is unescaped, and only "<" could end it.
+    text = text.replace("<", "\\u003c")
+    return element("script", Markup(text), type="application/json", class_=kind)

@@ -1,4 +1,4 @@
-"""Records as lines of JSON, for `jq`, pandas, and whatever comes next."""
+"""A sink that writes records as lines of JSON, for `jq`, pandas and other tools."""
 
 import json
 import math
@@ -19,12 +19,12 @@ class JsonLines:
     """Appends one JSON object for each record.
 
     A line is `{"kind": ..., "stream": ..., "step": ..., "values": {...}}`. Numbers that
-    JSON does not have are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`; arrays are
-    nested lists. Lines are whole: one that could not be written is taken back, and one
-    that another process left cut off is ended before the first of ours.
+    JSON lacks are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`; arrays are nested
+    lists. Lines are complete: a line that could not be written is removed, and a line
+    that another process left unfinished is ended before the first new one.
 
     Attributes:
-        name: for the receipt.
+        name: the name in the receipt.
     """
 
     name = "json lines"
@@ -33,11 +33,11 @@ class JsonLines:
         """Open the file for appending.
 
         Args:
-            path: the file; its folder is made if need be.
-            frames: also write frames, which are long lines.
+            path: the file; missing folders are created.
+            frames: whether to write frames, which make long lines.
 
         Raises:
-            OutputError: it cannot be opened.
+            OutputError: the file cannot be opened.
         """
         self._path = Path(path)
         self._frames = frames
@@ -56,13 +56,13 @@ class JsonLines:
         """Append the records.
 
         Raises:
-            OutputError: no space or no permission; none of these records was written.
+            OutputError: the file cannot be written; it has none of these records.
             ValueError: the sink is closed.
         """
         if self._file.closed:
-            raise ValueError(f"{self._path} is closed: nothing can be written to it.")
+            raise ValueError(f"{self._path} is closed: open a new sink to write.")
         chosen = [e for e in events if self._frames or e.kind != "frame"]
-        data = memoryview(b"".join(_line(event) for event in chosen))
+        data = memoryview(b"".join(_encode_line(event) for event in chosen))
         start = self._file.seek(0, os.SEEK_END)
         try:
             while data:
@@ -72,7 +72,7 @@ class JsonLines:
             raise OutputError(write_error_reason(self._path, e)) from e
 
     def close(self) -> None:
-        """Wait until the file is on the disk, and let go of it.
+        """Wait until the disk has the file, and release it.
 
         Raises:
             OutputError: the disk failed.
@@ -86,8 +86,8 @@ class JsonLines:
             raise OutputError(write_error_reason(self._path, e)) from e
 
 
-def _line(event: Event) -> bytes:
-    values = {name: _plain(value) for name, value in event.values.items()}
+def _encode_line(event: Event) -> bytes:
+    values = {name: _to_json(value) for name, value in event.values.items()}
     line = {
         "kind": event.kind,
         "stream": event.stream,
@@ -98,17 +98,17 @@ def _line(event: Event) -> bytes:
     return text.encode() + b"\n"
 
 
-def _plain(value: np.ndarray) -> Any:
-    if value.dtype.kind == "V":  # bfloat16 and its kind, whose items are no numbers
+def _to_json(value: np.ndarray) -> Any:
+    if value.dtype.kind == "V":  # bfloat16 or float8, whose items are bytes to NumPy
         value = value.astype(np.float32)
     if value.dtype.kind == "f" and not np.isfinite(value).all():
-        return _named(value.tolist())
+        return _name_nonfinite(value.tolist())
     return value.tolist()
 
 
-def _named(value: Any) -> Any:
+def _name_nonfinite(value: Any) -> Any:
     if isinstance(value, list):
-        return [_named(v) for v in value]
+        return [_name_nonfinite(v) for v in value]
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""Records as a run of MLflow, in a folder of plain files."""
+"""A sink that writes an MLflow run into a folder of plain files."""
 
 import os
 import re
@@ -11,30 +11,27 @@ from urllib.request import url2pathname
 
 from frugax.fileio import make_folder, write_whole
 
-from ._event import Event
-from ._extras import environment, need
-from ._file_names import safe_name
-from ._numbers import numbers, tag
-from ._palettes import Palette, check_palette
-from ._picture import pictures
-from ._png import picture_png
+from ..drawing import Palette, check_palette, make_pictures, picture_png
+from ._event import Event, event_numbers, tag
+from ._extras import default_environment, import_extra
+from ._svg_files import safe_file_name
 
-# What MLflow allows in the name of a metric, besides letters and digits.
+# MLflow allows letters, digits and these characters in the name of a metric.
 _FORBIDDEN = re.compile(r"[^\w./ -]")
-_MOST_AT_ONCE = 1000
-# While MLflow is imported and its store is opened: it keeps stores of plain files
-# only for who asks for them (3.17), and reports every import to its makers.
+_MAX_BATCH = 1000
+# Set while MLflow is imported and its store is opened. Since 3.17 it opens stores of
+# plain files on request only, and it sends telemetry for every import.
 _ENVIRONMENT = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 class MLflow:
     """Logs metrics to a file store, and pictures as artifacts of the run.
 
-    Pictures are `frames/NAME/step_000012.png`. Neither the active run nor the tracking
-    address of the program changes.
+    Pictures are stored as `frames/NAME/step_000012.png`. Neither the active run nor the
+    tracking URI of the program changes.
 
     Attributes:
-        name: for the receipt.
+        name: the name in the receipt.
     """
 
     name = "mlflow"
@@ -52,32 +49,31 @@ class MLflow:
 
         Args:
             folder: the store, as in `mlflow ui --backend-store-uri FOLDER`.
-            experiment: what the run belongs to; made if it is not there.
-            run: its name; MLflow makes one up if not given.
-            params: what the run was made with.
-            palette: as in `grid_svg`.
+            experiment: the experiment of the run; created if it does not exist.
+            run: the name of the run; by default MLflow makes one up.
+            params: the parameters of the run.
+            palette: the palette, as in `grid_svg`.
 
         Raises:
             MissingExtraError: mlflow is not installed (mlflow-skinny is enough).
-            OutputError: the folder cannot be made.
+            OutputError: the folder cannot be created.
             ValueError: there is no such palette.
         """
         self._palette: Palette = check_palette(palette)
         where = make_folder(folder).resolve().as_uri()
-        with environment(_ENVIRONMENT):
-            how = {"package": "mlflow-skinny", "extra": "mlflow"}
-            tracking = need("mlflow.tracking", **how)
-            self._entities = need("mlflow.entities", **how)
+        with default_environment(_ENVIRONMENT):
+            names = {"package": "mlflow-skinny", "extra": "mlflow"}
+            tracking = import_extra("mlflow.tracking", **names)
+            self._entities = import_extra("mlflow.entities", **names)
             self._client = tracking.MlflowClient(tracking_uri=where)
-            known = self._client.get_experiment_by_name(experiment)
-            number = (
-                self._client.create_experiment(experiment)
-                if known is None
-                else known.experiment_id
-            )
-            made = self._client.create_run(number, run_name=run)
-        self._id: str = made.info.run_id
-        self._artifacts = Path(url2pathname(urlparse(made.info.artifact_uri).path))
+            existing = self._client.get_experiment_by_name(experiment)
+            if existing is None:
+                experiment_id = self._client.create_experiment(experiment)
+            else:
+                experiment_id = existing.experiment_id
+            info = self._client.create_run(experiment_id, run_name=run).info
+        self._id: str = info.run_id
+        self._artifacts = Path(url2pathname(urlparse(info.artifact_uri).path))
         for key, value in (params or {}).items():
             self._client.log_param(self._id, key, value)
         self._closed = False
@@ -92,16 +88,17 @@ class MLflow:
         metrics = [
             self._entities.Metric(_FORBIDDEN.sub("_", key), value, now, event.step)
             for event in events
-            for key, value in numbers(event).items()
+            for key, value in event_numbers(event).items()
         ]
-        for i in range(0, len(metrics), _MOST_AT_ONCE):
-            self._client.log_batch(self._id, metrics=metrics[i : i + _MOST_AT_ONCE])
+        for i in range(0, len(metrics), _MAX_BATCH):
+            self._client.log_batch(self._id, metrics=metrics[i : i + _MAX_BATCH])
         for event in events:
             if event.kind != "frame":
                 continue
-            for name, shown in pictures(event.values).items():
-                folder = self._artifacts / "frames" / safe_name(tag(event.stream, name))
-                image = picture_png(shown, self._palette)
+            for name, picture in make_pictures(event.values).items():
+                folder = self._artifacts / "frames"
+                folder /= safe_file_name(tag(event.stream, name))
+                image = picture_png(picture, self._palette)
                 write_whole(folder / f"step_{event.step:06d}.png", image)
 
     def close(self) -> None:

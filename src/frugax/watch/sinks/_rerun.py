@@ -1,4 +1,4 @@
-"""Records as a Rerun recording: curves and pictures on one time line of steps."""
+"""A sink that writes a Rerun recording: curves and pictures on one timeline."""
 
 import os
 from collections.abc import Sequence
@@ -6,21 +6,26 @@ from pathlib import Path
 
 from frugax.fileio import make_folder
 
-from ._event import Event
-from ._extras import need
-from ._numbers import numbers, tag
-from ._palettes import PALETTES, Palette, as_bytes, check_palette
-from ._picture import Picture, pictures
+from ..drawing import (
+    PALETTES,
+    Palette,
+    Picture,
+    check_palette,
+    hex_to_rgb,
+    make_pictures,
+)
+from ._event import Event, event_numbers, tag
+from ._extras import import_extra
 
 
 class Rerun:
     """Writes an `.rrd` file, for `rerun FILE`.
 
-    Grids of whole numbers are segmentation images, whose cells show their value under
-    the pointer. Every stream has the one time line `step`.
+    Grids of whole numbers become segmentation images, whose cells show their value
+    under the pointer. All streams share the timeline `step`.
 
     Attributes:
-        name: for the receipt.
+        name: the name in the receipt.
     """
 
     name = "rerun"
@@ -32,25 +37,25 @@ class Rerun:
         application: str = "frugax",
         palette: Palette = "arc",
     ) -> None:
-        """Begin the recording; nothing is sent anywhere.
+        """Begin a recording without any network connection.
 
         Args:
-            path: the file; its folder is made if need be.
-            application: what Rerun keeps the layout of its window under.
-            palette: as in `grid_svg`.
+            path: the file; missing folders are created.
+            application: the name under which Rerun remembers the layout of its window.
+            palette: the palette, as in `grid_svg`.
 
         Raises:
             MissingExtraError: rerun-sdk is not installed.
-            OutputError: the folder cannot be made.
+            OutputError: the folder cannot be created.
             ValueError: there is no such palette.
         """
         self._palette: Palette = check_palette(palette)
-        self._rerun = need("rerun", package="rerun-sdk", extra="rerun")
+        self._rerun = import_extra("rerun", package="rerun-sdk", extra="rerun")
         self._path = Path(path)
         make_folder(self._path.parent)
         self._recording = self._rerun.RecordingStream(application)
         self._recording.save(self._path)
-        colours = as_bytes(PALETTES[self._palette]).tolist()
+        colours = hex_to_rgb(PALETTES[self._palette]).tolist()
         self._log(
             "/",
             self._rerun.AnnotationContext(
@@ -67,30 +72,30 @@ class Rerun:
             ValueError: the sink is closed.
         """
         if self._closed:
-            raise ValueError(f"{self._path} is closed: nothing can be written to it.")
+            raise ValueError(f"{self._path} is closed: open a new sink to write.")
         for event in events:
             self._recording.set_time("step", sequence=event.step)
-            for key, value in numbers(event).items():
+            for key, value in event_numbers(event).items():
                 self._log(key, self._rerun.Scalars(value))
             if event.kind == "frame":
-                for name, shown in pictures(event.values).items():
-                    self._log(tag(event.stream, name), self._image(shown))
+                for name, picture in make_pictures(event.values).items():
+                    self._log(tag(event.stream, name), self._image(picture))
         self._recording.flush()
 
     def close(self) -> None:
-        """End the recording and let go of the file."""
+        """End the recording and release the file."""
         if not self._closed:
             self._closed = True
             self._recording.flush()
             self._recording.disconnect()
 
-    def _image(self, shown: Picture) -> object:
-        if shown.kind == "digits" and shown.known.all():
-            return self._rerun.SegmentationImage(shown.codes)
-        return self._rerun.Image(shown.colours(self._palette))
+    def _image(self, picture: Picture) -> object:
+        if picture.kind == "digits" and picture.known.all():
+            return self._rerun.SegmentationImage(picture.codes)
+        return self._rerun.Image(picture.colours(self._palette))
 
-    def _log(self, key: str, what: object, *, static: bool = False) -> None:
-        # As parts: a name may hold what would be punctuation in a path.
+    def _log(self, key: str, entity: object, *, static: bool = False) -> None:
+        # Passed as parts, since a name may contain characters that paths reserve.
         parts = [part for part in key.split("/") if part]
-        # strict: Rerun would otherwise turn a failure into a warning.
-        self._recording.log(parts or "/", what, static=static, strict=True)
+        # Without strict=True Rerun turns failures into warnings.
+        self._recording.log(parts or "/", entity, static=static, strict=True)

@@ -1,7 +1,7 @@
-"""Records as TensorBoard reads them.
+"""A sink that writes event files for TensorBoard.
 
-Only tensorboardX's file format is used. Its usual writer starts a thread with a
-`multiprocessing.Queue` and leaves a hook at exit; a sink has a thread already.
+Of tensorboardX only the file format is used. Its usual writer starts a thread with a
+`multiprocessing.Queue` and an exit hook, but a sink has a thread already.
 """
 
 import itertools
@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from frugax.errors import OutputError
 from frugax.fileio import make_folder, write_error_reason
 
-from ._event import Event
-from ._extras import environment, need
-from ._numbers import numbers, tag
-from ._palettes import Palette, check_palette
-from ._picture import pictures
-from ._png import picture_png
+from ..drawing import Palette, check_palette, make_pictures, picture_png
+from ._event import Event, event_numbers, tag
+from ._extras import default_environment, import_extra
 
-# Two sinks may begin within one second, and the format's file names count seconds.
-_BEGUN = itertools.count()
-# tensorboardX sets this while it is imported, and leaves it.
+# File names of the format count seconds, in which two sinks may begin.
+_SEQUENCE = itertools.count()
+# tensorboardX sets this variable while it is imported, and does not restore it.
 _ENVIRONMENT = {"CRC32C_SW_MODE": "auto"}
 
 
@@ -29,7 +26,7 @@ class TensorBoard:
     """Writes scalars and pictures into an event file.
 
     Attributes:
-        name: for the receipt.
+        name: the name in the receipt.
     """
 
     name = "tensorboard"
@@ -40,24 +37,24 @@ class TensorBoard:
         """Begin an event file.
 
         Args:
-            folder: where it stands; what `tensorboard --logdir` is given.
-            palette: as in `grid_svg`.
+            folder: the folder of the file, as in `tensorboard --logdir FOLDER`.
+            palette: the palette, as in `grid_svg`.
 
         Raises:
             MissingExtraError: tensorboardX is not installed.
-            OutputError: the file cannot be made.
+            OutputError: the file cannot be created.
             ValueError: there is no such palette.
         """
         self._palette: Palette = check_palette(palette)
-        how = {"package": "tensorboardX", "extra": "tensorboard"}
-        with environment(_ENVIRONMENT):
-            self._summaries = need("tensorboardX.proto.summary_pb2", **how)
-            self._events = need("tensorboardX.proto.event_pb2", **how)
-            files = need("tensorboardX.event_file_writer", **how)
+        names = {"package": "tensorboardX", "extra": "tensorboard"}
+        with default_environment(_ENVIRONMENT):
+            self._summaries = import_extra("tensorboardX.proto.summary_pb2", **names)
+            self._events = import_extra("tensorboardX.proto.event_pb2", **names)
+            files = import_extra("tensorboardX.event_file_writer", **names)
         self._folder = make_folder(folder)
         try:
             self._writer = files.EventsWriter(
-                str(self._folder / "events"), f".{os.getpid()}.{next(_BEGUN)}"
+                str(self._folder / "events"), f".{os.getpid()}.{next(_SEQUENCE)}"
             )
         except OSError as e:
             raise OutputError(write_error_reason(self._folder, e)) from e
@@ -67,20 +64,20 @@ class TensorBoard:
         """Append the records.
 
         Raises:
-            OutputError: no space or no permission.
+            OutputError: the file cannot be written.
         """
         try:
             for event in events:
                 summary = self._summaries.Summary()
-                for key, value in numbers(event).items():
+                for key, value in event_numbers(event).items():
                     summary.value.add(tag=key, simple_value=value)
                 if event.kind == "frame":
-                    for name, shown in pictures(event.values).items():
+                    for name, picture in make_pictures(event.values).items():
                         image = self._summaries.Summary.Image(
-                            height=shown.rows,
-                            width=shown.columns,
+                            height=picture.rows,
+                            width=picture.columns,
                             colorspace=3,
-                            encoded_image_string=picture_png(shown, self._palette),
+                            encoded_image_string=picture_png(picture, self._palette),
                         )
                         summary.value.add(tag=tag(event.stream, name), image=image)
                 if summary.value:
@@ -97,7 +94,7 @@ class TensorBoard:
         """Close the file.
 
         Raises:
-            OutputError: no space or no permission.
+            OutputError: the file cannot be written.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""Records as a Weights & Biases run, kept in a folder until somebody uploads it."""
+"""A sink that writes a Weights & Biases run into a folder, to be uploaded later."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,30 +6,28 @@ from typing import Any, ClassVar, Literal
 
 from frugax.fileio import make_folder
 
-from ._event import Event
-from ._extras import environment, need
-from ._numbers import numbers, tag
-from ._palettes import Palette, check_palette
-from ._picture import pictures
+from ..drawing import Palette, check_palette, make_pictures
+from ._event import Event, event_numbers, tag
+from ._extras import default_environment, import_extra
 
-# While W&B is imported and starts: it reports on itself to its makers unless told not.
+# Set while W&B is imported and starts: by default it reports errors to its makers.
 _ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false"}
 
 
 class WandB:
-    """Logs to a run of its own; offline unless you say otherwise.
+    """Logs to a run of its own, offline by default.
 
-    The program's own `wandb.run` stays what it is. Each stream has its own step:
+    The program's own `wandb.run` does not change. Each stream has a step of its own:
     `step` for the training steps, `STREAM/step` for any other. Neither the console nor
-    the machine's statistics are recorded.
+    statistics of the machine are recorded.
 
     Attributes:
-        name: for the receipt.
+        name: the name in the receipt.
     """
 
     name = "wandb"
-    _open: ClassVar[int] = 0
-    _ours: ClassVar[bool] = False  # whether W&B's process was started by a sink
+    _open_count: ClassVar[int] = 0
+    _owns_service: ClassVar[bool] = False  # whether a sink started W&B's process
 
     def __init__(
         self,
@@ -44,29 +42,29 @@ class WandB:
         """Begin a run; `wandb sync FOLDER/wandb/offline-run-*` uploads it later.
 
         Args:
-            folder: where the run is kept; made if need be.
-            project: what it belongs to.
-            run: its name; W&B makes one up if not given.
-            config: what the run was made with.
+            folder: the folder of the run; created if necessary.
+            project: the project of the run.
+            run: the name of the run; by default W&B makes one up.
+            config: the configuration of the run.
             mode: `"online"` sends the records as they come, and needs an account.
-            palette: as in `grid_svg`.
+            palette: the palette, as in `grid_svg`.
 
         Raises:
             MissingExtraError: wandb or pillow is not installed.
-            OutputError: the folder cannot be made.
+            OutputError: the folder cannot be created.
             ValueError: there is no such palette or mode.
         """
         if mode not in {"offline", "online"}:
             raise ValueError(f"mode must be 'offline' or 'online', got {mode!r}.")
         self._palette: Palette = check_palette(palette)
-        need("PIL", package="pillow", extra="wandb")
-        WandB._ours = WandB._ours or "WANDB_SERVICE" not in os.environ
-        with environment(_ENVIRONMENT):
-            self._wandb = need("wandb", package="wandb", extra="wandb")
+        import_extra("PIL", package="pillow", extra="wandb")
+        WandB._owns_service = WandB._owns_service or "WANDB_SERVICE" not in os.environ
+        with default_environment(_ENVIRONMENT):
+            self._wandb = import_extra("wandb", package="wandb", extra="wandb")
             self._run = self._begin(
                 str(make_folder(folder)), project, run, config, mode
             )
-        WandB._open += 1
+        WandB._open_count += 1
         self._streams: set[str] = set()
         self._closed = False
 
@@ -84,7 +82,7 @@ class WandB:
             name=run,
             config=dict(config or {}),
             mode=mode,
-            reinit="create_new",  # or the program's own run would end here
+            reinit="create_new",  # otherwise the program's own run would end
             save_code=False,
             settings=self._wandb.Settings(
                 console="off",
@@ -102,17 +100,17 @@ class WandB:
         """Log the records."""
         for event in events:
             count = tag(event.stream, "step")
-            row: dict[str, Any] = dict(numbers(event))
+            row: dict[str, Any] = dict(event_numbers(event))
             if event.kind == "frame":
-                for name, shown in pictures(event.values).items():
-                    pixels = shown.colours(self._palette)
+                for name, picture in make_pictures(event.values).items():
+                    pixels = picture.colours(self._palette)
                     row[tag(event.stream, name)] = self._wandb.Image(pixels)
             if not row:
                 continue
             if event.stream not in self._streams:
                 self._streams.add(event.stream)
-                every = f"{event.stream}/*" if event.stream else "*"
-                self._run.define_metric(every, step_metric=count)
+                metrics = tag(event.stream, "*")
+                self._run.define_metric(metrics, step_metric=count)
             self._run.log(row | {count: event.step})
 
     def close(self) -> None:
@@ -121,7 +119,7 @@ class WandB:
             return
         self._closed = True
         self._run.finish()
-        WandB._open -= 1
-        if WandB._ours and not WandB._open and self._wandb.run is None:
-            WandB._ours = False
+        WandB._open_count -= 1
+        if WandB._owns_service and not WandB._open_count and self._wandb.run is None:
+            WandB._owns_service = False
             self._wandb.teardown()

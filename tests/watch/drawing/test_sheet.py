@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from frugax.watch.sinks import sheet_svg
+from frugax.watch.drawing import sheet_svg
 
 
 def panels(svg):

@@ -1,10 +1,6 @@
-"""JavaScript that reads values off line charts, by pointer or arrow keys.
-
-The one script of a page begins with it. It defines `charts`, the charts of the page;
-`show(step)` of a chart reads its values at a step.
-"""
-
-CHART_SCRIPT = r"""
+// Reads values off line charts, by pointer or arrow keys. The one script of a page begins
+// with this file. It defines `charts`, the charts of the page; `show(step)` of a chart
+// reads its values at a step.
 "use strict";
 document.documentElement.classList.add("scripted");
 
@@ -59,4 +55,3 @@ const charts = [...document.querySelectorAll("svg[data-points]")].map((svg) => {
   });
   return { show, low, high };
 });
-"""

@@ -11,75 +11,80 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from frugax.watch.sinks._palettes import PALETTES, as_bytes
-from frugax.watch.sinks._picture import picture, pictures
-from frugax.watch.sinks._png import picture_png, png
+from frugax.watch.drawing import (
+    PALETTES,
+    encode_png,
+    hex_to_rgb,
+    make_picture,
+    make_pictures,
+    picture_png,
+)
 
 
 def test_whole_numbers_up_to_nine_keep_their_value():
     grid = np.arange(10).reshape(2, 5)
-    shown = picture(grid)
+    shown = make_picture(grid)
     assert shown.kind == "digits"
     np.testing.assert_array_equal(shown.codes, grid)
-    assert [shown.said(1, c) for c in range(5)] == list("56789")
+    assert [shown.cell_text(1, c) for c in range(5)] == list("56789")
     assert (shown.colours("arc")[0, 2] == [0xFF, 0x41, 0x36]).all()
 
 
 def test_minus_one_and_masked_cells_are_not_known():
-    shown = picture([[-1, 2], [3, 4]], [[True, True], [True, False]])
+    shown = make_picture([[-1, 2], [3, 4]], [[True, True], [True, False]])
     np.testing.assert_array_equal(shown.known, [[False, True], [True, False]])
-    assert shown.said(0, 0) == ""
-    assert "2 masked" in shown.described()
+    assert shown.cell_text(0, 0) == ""
+    assert "2 masked" in shown.describe()
 
 
 def test_other_numbers_lie_on_a_ramp_and_what_is_no_number_is_left_out():
-    shown = picture([[-3.0, np.nan], [1.0, np.inf]])
+    shown = make_picture([[-3.0, np.nan], [1.0, np.inf]])
     assert (shown.kind, shown.low, shown.high) == ("ramp", -3.0, 1.0)
     np.testing.assert_array_equal(shown.known, [[True, False], [True, False]])
     assert shown.codes[0, 0] == 0
     assert shown.codes[1, 0] == 254
-    assert picture([[10, 11]]).kind == "ramp"
+    assert make_picture([[10, 11]]).kind == "ramp"
 
 
 @pytest.mark.parametrize("value", [0.0, 3.5, -1e308])
 def test_one_value_everywhere_is_drawn(value):
-    assert picture(np.full((2, 2), value)).codes.max() == 0
+    assert make_picture(np.full((2, 2), value)).codes.max() == 0
 
 
 def test_the_widest_range_of_floats_does_not_overflow():
-    shown = picture(np.array([[-1.7e308, 0.0, 1.7e308]]))
+    shown = make_picture(np.array([[-1.7e308, 0.0, 1.7e308]]))
     np.testing.assert_array_equal(shown.codes, [[0, 127, 254]])
 
 
 def test_bfloat16_and_jax_arrays_are_numbers():
     values = np.array([[1.5, 2.5]], ml_dtypes.bfloat16)
-    assert picture(values).high == 2.5
-    assert picture(jnp.array([[1, 2]])).kind == "digits"
+    assert make_picture(values).high == 2.5
+    assert make_picture(jnp.array([[1, 2]])).kind == "digits"
 
 
 def test_bytes_with_three_channels_are_colours():
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    shown = picture(pixels)
+    shown = make_picture(pixels)
     assert shown.kind == "colours"
     np.testing.assert_array_equal(shown.colours("arc"), pixels)
 
 
 def test_of_many_lanes_four_stand_side_by_side():
     lanes = np.broadcast_to(np.arange(6)[:, None, None], (6, 2, 3))
-    shown = picture(lanes)
+    shown = make_picture(lanes)
     np.testing.assert_array_equal(shown.codes[0, ::4], [0, 1, 2, 3])
     np.testing.assert_array_equal(np.flatnonzero(~shown.known[0]), [3, 7, 11])
-    assert shown.described() == "2 × 15, 4 of 6 lanes"
+    assert shown.describe() == "2 × 15, 4 of 6 lanes"
 
 
 def test_a_large_picture_is_thinned_and_says_so():
-    shown = picture(np.zeros((10, 100), int)).thinned(40)
+    shown = make_picture(np.zeros((10, 100), int)).shrink(40)
     assert (shown.rows, shown.columns) == (4, 34)
-    assert "1 of 3 rows and columns of 10 × 100" in shown.described()
+    assert "1 of 3 rows and columns of 10 × 100" in shown.describe()
 
 
 def test_a_record_gives_every_array_a_picture_and_the_mask_to_those_it_fits():
-    found = pictures(
+    found = make_pictures(
         {
             "grid": np.ones((2, 2), int),
             "other": np.ones((3, 3), int),
@@ -103,12 +108,12 @@ def test_a_record_gives_every_array_a_picture_and_the_mask_to_those_it_fits():
 )
 def test_what_cannot_be_seen_is_refused(grid, mask, error, said):
     with pytest.raises(error, match=said):
-        picture(grid, mask)
+        make_picture(grid, mask)
 
 
 def test_inside_jit_the_error_names_the_way_out():
     with pytest.raises(TypeError, match="inside jit use jax_log_grid"):
-        jax.jit(lambda x: picture(x).codes)(jnp.zeros((2, 2)))
+        jax.jit(lambda x: make_picture(x).codes)(jnp.zeros((2, 2)))
 
 
 def colour_blind(colours, matrix):
@@ -134,7 +139,7 @@ def nearest(name):
     )
     least = []
     for matrix in kinds:
-        lab = colour_blind(as_bytes(PALETTES[name]).astype(float), matrix)
+        lab = colour_blind(hex_to_rgb(PALETTES[name]).astype(float), matrix)
         apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
         least.append(apart[~np.eye(10, dtype=bool)].min())
     return min(least)
@@ -167,19 +172,19 @@ def unpacked(data):
     hnp.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3)))
 )
 def test_a_png_holds_the_pixels_it_was_made_from(pixels):
-    np.testing.assert_array_equal(unpacked(png(pixels)), pixels)
-    large = unpacked(png(pixels, scale=3))
+    np.testing.assert_array_equal(unpacked(encode_png(pixels)), pixels)
+    large = unpacked(encode_png(pixels, scale=3))
     np.testing.assert_array_equal(large[1::3, 2::3], pixels)
 
 
 def test_a_small_grid_is_a_png_with_large_cells():
-    pixels = unpacked(picture_png(picture([[1, 2]]), "arc"))
+    pixels = unpacked(picture_png(make_picture([[1, 2]]), "arc"))
     assert pixels.shape == (160, 320, 3)
 
 
 def test_a_png_opens_in_an_imaging_library(tmp_path):
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
-    (tmp_path / "a.png").write_bytes(png(pixels))
-    with image.open(tmp_path / "a.png") as opened:
+    (tmp_path / "a.encode_png").write_bytes(encode_png(pixels))
+    with image.open(tmp_path / "a.encode_png") as opened:
         np.testing.assert_array_equal(np.asarray(opened), pixels)

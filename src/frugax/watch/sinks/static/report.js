@@ -1,13 +1,5 @@
-"""The report's one script: films, values under the cursor, sorting of tables.
-
-It is allowed by its hash in the page's policy, and is all that runs there.
-"""
-
-from frugax.report import CHART_SCRIPT
-
-SCRIPT = (
-    CHART_SCRIPT
-    + r"""
+// The script of a report, after charts.js: films, and tables that sort. The page's policy
+// allows it by its hash.
 // Films.
 const style = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -283,5 +275,3 @@ for (const table of document.querySelectorAll("table.sortable")) {
     table.tBodies[0].append(...rows);
   }));
 }
-"""
-)

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from frugax.watch.sinks import episode_svg, grid_svg, step_svg
-from frugax.watch.sinks._palettes import PALETTES, check_palette
+from frugax.watch.drawing import (
+    PALETTES,
+    check_palette,
+    episode_svg,
+    grid_svg,
+    step_svg,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -125,7 +130,9 @@ def test_a_step_of_measured_numbers_is_compared_on_one_scale():
 
 def test_an_episode_shows_first_and_last_and_says_how_many_there_are():
     grids = [np.full((2, 2), i % 10) for i in range(50)]
-    svg = episode_svg(grids, steps=range(100, 150), most=5, summary={"reward": 2.5})
+    svg = episode_svg(
+        grids, steps=range(100, 150), max_grids=5, summary={"reward": 2.5}
+    )
     assert re.findall(r">step (\d+)<", svg) == ["100", "112", "124", "137", "149"]
     assert "50 grids, 5 shown, reward 2.5" in svg
 
@@ -135,7 +142,10 @@ def test_an_episode_shows_first_and_last_and_says_how_many_there_are():
     [
         (lambda: episode_svg([]), "grids must be at least 1, got 0"),
         (lambda: episode_svg([[[1]]], steps=[1, 2]), "steps must have 1 items, got 2"),
-        (lambda: episode_svg([[[1]]], most=0), "most must be at least 1, got 0"),
+        (
+            lambda: episode_svg([[[1]]], max_grids=0),
+            "max_grids must be at least 1, got 0",
+        ),
         (lambda: check_palette("pink"), "arc, colour_blind, high_contrast, got 'pink'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Ten colours for ten values, in three sets, and a ramp for everything else."""
+"""Three palettes of ten colours for whole numbers, and a ramp for other numbers."""
 
 from typing import Literal, TypeAlias, get_args
 
@@ -8,40 +8,46 @@ from jaxtyping import UInt8
 Palette: TypeAlias = Literal["arc", "colour_blind", "high_contrast"]
 
 PALETTES: dict[Palette, tuple[str, ...]] = {
-    # As the ARC pages draw them.
+    # The colours of the ARC web pages.
     "arc": (
         "#000000", "#0074d9", "#ff4136", "#2ecc40", "#ffdc00",
         "#aaaaaa", "#f012be", "#ff851b", "#7fdbff", "#870c25",
     ),
     # Okabe & Ito's eight (2008, jfly.uni-koeln.de/color), a grey, and a deep brown.
-    # tests/watch/sinks/test_palettes.py measures how far apart any two stay.
+    # tests/watch/drawing/test_pictures.py measures the least distance of two of them.
     "colour_blind": (
         "#000000", "#0072b2", "#d55e00", "#009e73", "#f0e442",
         "#b4b4b4", "#cc79a7", "#e69f00", "#56b4e9", "#5c1a00",
     ),
-    # Corners of the colour cube: the greatest distances that a screen has.
+    # Corners of the RGB cube, the greatest distances on a screen.
     "high_contrast": (
         "#000000", "#0000ff", "#ff0000", "#00a000", "#ffff00",
         "#808080", "#ff00ff", "#ff8000", "#00ffff", "#700000",
     ),
 }  # fmt: skip
 
-# What is masked, padding or no number.
+# The colour of cells that are masked, padding or not finite.
 PAD = "#d9dde2"
 
-# viridis (van der Walt & Smith 2015, CC0), of which matplotlib keeps 256.
+# Rec. 709 luma. Black text is readable on colours above the threshold, white below.
+LUMA = np.array([0.2126, 0.7152, 0.0722])
+LIGHT_ABOVE = 140
+
+# Nine of the 256 colours of viridis (van der Walt & Smith 2015, CC0), a ramp that is
+# perceptually uniform and readable for colour-blind people.
 _RAMP = (
     "#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c",
     "#28ae80", "#5ec962", "#addc30", "#fde725",
 )  # fmt: skip
+# 255 remains free: films encode unknown cells as 255.
 RAMP_LEVELS = 255
 
 
 def check_palette(palette: str) -> Palette:
-    """The palette of that name.
+    """Return the palette of that name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such palette.
     """
     for known in get_args(Palette):
         if palette == known:
@@ -51,14 +57,16 @@ def check_palette(palette: str) -> Palette:
     )
 
 
-def as_bytes(colours: tuple[str, ...]) -> UInt8[np.ndarray, "colours 3"]:
-    """Colours such as `#ff4136` as red, green and blue."""
+def hex_to_rgb(colours: tuple[str, ...]) -> UInt8[np.ndarray, "colours 3"]:
+    """Convert colours such as `#ff4136` to red, green and blue."""
     return np.array([list(bytes.fromhex(c[1:])) for c in colours], np.uint8)
 
 
 def ramp() -> UInt8[np.ndarray, "levels 3"]:
-    """The ramp's `RAMP_LEVELS` colours, dark for the lowest."""
-    anchors = as_bytes(_RAMP).astype(float)
-    at = np.linspace(0, len(anchors) - 1, RAMP_LEVELS)
-    columns = [np.interp(at, np.arange(len(anchors)), anchors[:, i]) for i in range(3)]
+    """Return the colours of the ramp, dark for the lowest level."""
+    anchors = hex_to_rgb(_RAMP).astype(float)
+    positions = np.linspace(0, len(anchors) - 1, RAMP_LEVELS)
+    columns = [
+        np.interp(positions, np.arange(len(anchors)), anchors[:, i]) for i in range(3)
+    ]
     return np.stack(columns, axis=1).round().astype(np.uint8)
