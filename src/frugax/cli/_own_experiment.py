@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from frugax.errors import ConfigError, FrugaxError
 
-from ._own_function import own_function
+from ._user_function import load_function
 
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, Entry
@@ -24,7 +24,7 @@ def checked_function(target: str) -> tuple[str, Callable[..., Any]]:
     Raises:
         ConfigError: there is none, or it does not take (values, *, rows, seed).
     """
-    function = own_function(target)
+    function = load_function(target)
     _check_signature(target, function)
     return target, function
 

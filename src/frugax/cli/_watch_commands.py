@@ -1,4 +1,4 @@
-"""What `frugax watch COMMAND` does. Each returns the process's exit code."""
+"""The commands of `frugax watch`. Each returns an exit code."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,7 +29,7 @@ def export(
     format: Literal["npz", "zarr", "csv"] | None = None,
     force: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Write what a run has recorded as .npz, zarr or CSV.
+    """Write the records of a run as .npz, zarr or CSV.
 
     For example:
 
@@ -38,14 +38,14 @@ def export(
     frugax watch export runs/digits/journal --to digits.csv --force
 
     Args:
-        journal: the folder of a run, or its journal; the run may still go on.
+        journal: the folder of a run, or its journal; the run may still be training.
         to: the file, or with zarr the folder, to write. A journal of several streams
             becomes several CSV files.
-        format: if the ending of the file does not say it.
-        force: overwrite what stands there.
+        format: needed if the file's ending does not tell it.
+        force: overwrite an existing file.
 
     Raises:
-        ConfigError: there is no journal, or no format.
+        ConfigError: the journal does not exist, or the format is not known.
     """
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
@@ -54,8 +54,8 @@ def export(
     named = format or _SUFFIXES.get(to.suffix.lower())
     if named is None:
         raise ConfigError(
-            f"which format is {to}? End its name in .npz, .zarr or .csv, or say "
-            "--format."
+            f"the format of {to} is not known: end its name in .npz, .zarr or .csv, or "
+            "give --format."
         )
     path = find_journal(journal)
     columns = ("Exporting", BarColumn(), TimeRemainingColumn())
@@ -80,15 +80,20 @@ def export(
             markup=False,
         )
     if not done.closed:
-        errors.print("The run still goes on, or died: later records may be missing.")
-    counted = ", ".join(
-        f"{n:,} records" + (f" of {name}" if name else "")
+        errors.print(
+            "The run is still training, or it died: later records may be missing."
+        )
+    counts = ", ".join(
+        f"{n:,} records of {name}".removesuffix(" of ")  # the main stream has no name
         for name, n in done.records.items()
         if n or not name
     )
     for place in done.paths:
+        line = str(place)
+        if len(done.paths) == 1:
+            line = f"{place}: {counts}"
         console.print(
-            f"{place}: {counted}" if len(done.paths) == 1 else str(place),
+            line,
             soft_wrap=True,
             highlight=False,
             markup=False,
@@ -96,13 +101,15 @@ def export(
     return 0
 
 
-def find_journal(given: Path) -> Path:
-    """The journal of a run's folder, or the journal itself.
+def find_journal(run: Path) -> Path:
+    """Find the journal of a run by its folder, or by the journal itself.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no journal.
     """
-    path = given / "journal" if given.is_dir() else given
+    path = run
+    if run.is_dir():
+        path = run / "journal"
     if not path.is_file():
         raise ConfigError(
             f"there is no journal at {path}: give the folder of a run (runs/digits) or "
@@ -120,7 +127,7 @@ def serve(
     token: tyro.conf.FlagCreatePairsOff[bool] = False,
     open: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Show a run in the browser, while it goes on or afterwards, until Ctrl-C.
+    """Show a run in the browser, while it trains or afterwards, until Ctrl-C.
 
     For example:
 
@@ -130,18 +137,17 @@ def serve(
 
     frugax watch serve runs/digits --host 0.0.0.0
 
-    Only the journal is read, from a process of its own: the run is not slowed and
-    cannot be changed. From another machine, a tunnel is safest: ssh -L
+    The server is a separate process that only reads the journal: it neither slows nor
+    changes the run. From another machine, a tunnel is safest: ssh -L
     8765:localhost:8765 THAT_MACHINE.
 
     Args:
         run: the folder of a run, or its journal.
-        port: where to listen; 0 for any free port.
-        host: the address to listen at. Beyond this machine a token is asked for,
-            which is part of the address that is printed; the connection is not
-            encrypted.
-        token: ask for a token on this machine, too: its other users could read along.
-        open: open the page in a browser here.
+        port: port to listen on; 0 for any free port.
+        host: address to listen on. Other machines need a token, which is part of the
+            printed address; the connection is not encrypted.
+        token: require a token on this machine, too, against its other users.
+        open: open the page in a browser on this machine.
     """
     from frugax.watch.serve import serve as start
 

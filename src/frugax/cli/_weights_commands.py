@@ -1,4 +1,4 @@
-"""The commands about files of weights: compress, decompress, verify, inspect."""
+"""The commands for files of weights: compress, decompress, verify, inspect."""
 
 import contextlib
 import dataclasses
@@ -13,15 +13,39 @@ from frugax.budget import SizeBudget, Verdict, format_bytes
 from frugax.errors import ConfigError
 
 from ._consoles import console, errors
-from ._show import print_receipt
+from ._run_view import print_receipt
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
-Size = Annotated[str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
-# Text: what is no number is then said in one line, as all that is wrong.
-Number = Annotated[str | None, tyro.conf.arg(metavar="NUMBER")]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+# Read as text, so that a value that is not a number becomes one line of error.
+Number = Annotated[str | None, tyro.conf.arg(metavar="NUMBER")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The options that state a size, an error, or one of each.
+
+    Attributes:
+        size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
+            weight, or 8x for a ratio. decompress reads this much of a progressive
+            file.
+        ratio: how many times smaller than the weights.
+        rel_error: largest relative error over all weights; 0 is exact.
+        max_abs: largest error of any one weight; 0 is exact.
+    """
+
+    size: Annotated[str | None, tyro.conf.arg(metavar="SIZE", aliases=["--bytes"])] = (
+        None
+    )
+    ratio: Number = None
+    rel_error: Number = None
+    max_abs: Number = None
+
+
+NO_LIMITS = Limits()
+LimitOptions = tyro.conf.OmitArgPrefixes[Limits]
 
 
 def compress(
@@ -29,10 +53,7 @@ def compress(
     /,
     *,
     to: Output = None,
-    size: Size = None,
-    ratio: Number = None,
-    rel_error: Number = None,
-    max_abs: Number = None,
+    limits: LimitOptions = NO_LIMITS,
     progressive: Flag = False,
     force: Flag = False,
 ) -> int:
@@ -51,20 +72,16 @@ def compress(
     Args:
         file: the weights.
         to: the compressed file; by default the same name with .fxz.
-        size: length of the file: 2MiB, or bytes as 2000000, or 4bpw for bits per
-            weight, or 8x for a ratio.
-        ratio: how many times smaller the file must be.
-        rel_error: largest relative error over all weights; 0 is exact.
-        max_abs: largest error of any one weight; 0 is exact.
-        progressive: in layers, so that decompress can read as much as is wanted.
-        force: replace the compressed file if it is there already.
+        limits: the largest size or error.
+        progressive: store layers, so that decompress can read any part of the file.
+        force: replace the compressed file if it exists.
 
     Raises:
-        ConfigError: no limit, limits that do not go together, or no weights.
+        ConfigError: no limit, limits that exclude each other, or no weights.
     """
     from frugax import compress as room
 
-    budget = _budget("compress", size, ratio, rel_error, max_abs)
+    budget = _parse_limits("compress", limits)
     if budget is None:
         raise ConfigError(_LIMITS.format("compress"))
     _must_exist(file)
@@ -75,13 +92,13 @@ def compress(
     target = to or file.with_suffix(".fxz")
     if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
         raise ConfigError(
-            f"--to {target}: compressed weights go into a file of their own that ends "
-            "in .fxz; the original is never replaced."
+            f"--to {target}: compressed weights need a separate file that ends in "
+            ".fxz; the original is never replaced."
         )
     _must_be_free(target, force=force)
     weights = room.load_weights(file)
     if not weights:
-        raise ConfigError(f"{file}: there are no weights in this file.")
+        raise ConfigError(f"{file}: this file has no weights.")
     with _bar(f"compressing to {budget}") as progress:
         saved = room.save(
             target,
@@ -92,8 +109,8 @@ def compress(
             progress=progress,
         )
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
-    _say_written(target)
-    return 0 if saved.receipt.verdict is Verdict.KEPT else 1
+    _print_size(target)
+    return int(saved.receipt.verdict is not Verdict.KEPT)
 
 
 def decompress(
@@ -101,10 +118,7 @@ def decompress(
     /,
     *,
     to: Output = None,
-    size: Size = None,
-    ratio: Number = None,
-    rel_error: Number = None,
-    max_abs: Number = None,
+    limits: LimitOptions = NO_LIMITS,
     force: Flag = False,
 ) -> int:
     """Write the weights of a .fxz file back as .safetensors or .npz.
@@ -122,36 +136,33 @@ def decompress(
     Args:
         file: the compressed weights.
         to: the file to write, .safetensors or .npz; by default the same name with
-            .safetensors, which holds no complex128, as .npz holds no bfloat16.
-        size: of a progressive file read only so much, the best of it: 2MiB, 2000000,
-            4bpw or 8x.
-        ratio: read so many times less than the weights take.
-        rel_error: read no more than this relative error over all weights needs.
-        max_abs: read no more than this error of any one weight needs.
-        force: replace it if it is there already.
+            .safetensors, which cannot store complex128, as .npz cannot store bfloat16.
+        limits: how much of a progressive file to read.
+        force: replace the target if it exists.
 
     Raises:
-        ConfigError: there is no such file, or the target is neither of these files,
-            or limits do not go together.
+        ConfigError: the file does not exist, the target is of another kind, or the
+            limits exclude each other.
     """
     from frugax import compress as room
 
-    budget = _budget("decompress", size, ratio, rel_error, max_abs)
+    budget = _parse_limits("decompress", limits)
     _must_exist(file)
     target = to or file.with_suffix(".safetensors")
     if target.suffix not in (".safetensors", ".npz"):
         raise ConfigError(f"--to {target}: the file must end in .safetensors or .npz.")
     _must_be_free(target, force=force)
-    npz = target.suffix == ".npz"
-    export = room.export_npz if npz else room.export_safetensors
+    export = room.export_safetensors
+    if target.suffix == ".npz":
+        export = room.export_npz
     with _bar(f"decompressing {file.name}") as progress:
         try:
             export(file, target, budget=budget, progress=progress)
-        except ValueError as e:  # over the file itself
+        except ValueError as e:  # the target cannot be the file itself
             raise ConfigError(f"frugax decompress: {e}") from e
     if budget is not None:
         with room.open(file, budget=budget) as read:
-            assert read.prefix is not None  # there is a budget
+            assert read.prefix is not None  # because of the budget
             assert read.receipt is not None
             console.print(
                 f"Read {read.prefix.bytes:,} of {read.nbytes:,} bytes: relative error "
@@ -160,12 +171,12 @@ def decompress(
                 soft_wrap=True,
             )
             print_receipt(console, read.receipt)
-    _say_written(target)
+    _print_size(target)
     return 0
 
 
 def verify(file: File, /, *, against: Target = None) -> int:
-    """Check every byte of a .fxz file, and what it claims about the original.
+    """Check every byte of a .fxz file, and its claims about the original.
 
     For example:
 
@@ -175,28 +186,29 @@ def verify(file: File, /, *, against: Target = None) -> int:
 
     Args:
         file: the compressed weights.
-        against: the original weights: errors are measured anew and compared.
+        against: the original weights, to measure the errors again and compare.
 
     Raises:
-        ConfigError: there is no such file, or the originals are other weights.
+        ConfigError: a file does not exist, or the originals are other weights.
     """
     from frugax import compress as room
 
     _must_exist(file)
+    original = None
     if against is not None:
         _must_exist(against)
-    original = None if against is None else room.load_weights(against)
+        original = room.load_weights(against)
     with _bar(f"verifying {file.name}") as progress:
         try:
             report = room.verify(file, against=original, progress=progress)
         except ValueError as e:
             raise ConfigError(f"{against}: {e}") from e
     console.print(str(report), highlight=False, markup=False, soft_wrap=True)
-    return 0 if report.ok else 1
+    return int(not report.ok)
 
 
 def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
-    """Show what a .fxz file says of each tensor: codec, bytes, error, way to the bound.
+    """Show the codec, bytes, error and gap to the bound of each tensor in a .fxz file.
 
     For example:
 
@@ -204,15 +216,15 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
 
     frugax inspect model.fxz --plot model.svg
 
-    Nothing is decoded: frugax verify does that.
+    Nothing is decoded; frugax verify does that.
 
     Args:
         file: the compressed weights.
-        plot: draw bits against error, beside the bound, into this .svg file.
-        force: replace the picture if it is there already.
+        plot: draw bits against error, with the bound, into this .svg file.
+        force: replace the picture if it exists.
 
     Raises:
-        ConfigError: there is no such file, or the picture is no .svg file.
+        ConfigError: the file does not exist, or the picture is not an .svg file.
     """
     from frugax import compress as room
     from frugax.fileio import write_whole
@@ -226,7 +238,7 @@ def inspect(file: File, /, *, plot: Output = None, force: Flag = False) -> int:
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         write_whole(plot, found.svg())
-        _say_written(plot)
+        _print_size(plot)
     return 0
 
 
@@ -236,40 +248,33 @@ _LIMITS = (
 )
 
 
-def _budget(
-    command: str,
-    size: str | None,
-    ratio: str | None,
-    rel_error: str | None,
-    max_abs: str | None,
-) -> SizeBudget | None:
-    """The limits that were stated; None if none was.
+def _parse_limits(command: str, limits: Limits) -> SizeBudget | None:
+    """Parse the options into a budget; None without any.
 
     Raises:
-        ConfigError: they do not go together, or one is out of its range.
+        ConfigError: options exclude each other, or one is out of range.
     """
-    given = {"size": size, "ratio": ratio, "rel_error": rel_error, "max_abs": max_abs}
-    stated = {name: text for name, text in given.items() if text is not None}
+    stated = {k: v for k, v in dataclasses.asdict(limits).items() if v is not None}
     if not stated:
         return None
     if {"size", "ratio"} <= stated.keys() or {"rel_error", "max_abs"} <= stated.keys():
         raise ConfigError(_LIMITS.format(command))
-    limits: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, text in stated.items():
-        option = "size (or --bytes)" if name == "size" else name.replace("_", "-")
         try:
-            part = dataclasses.asdict(_limit(name, text))
+            part = dataclasses.asdict(_parse_limit(name, text))
         except ValueError as e:
+            option = {"size": "size (or --bytes)"}.get(name, name.replace("_", "-"))
             raise ConfigError(f"frugax {command}: --{option} {text}: {e}") from e
-        limits |= {field: value for field, value in part.items() if value is not None}
-    return SizeBudget(**limits)
+        fields |= {field: value for field, value in part.items() if value is not None}
+    return SizeBudget(**fields)
 
 
-def _limit(name: str, text: str) -> SizeBudget:
-    """What one option states.
+def _parse_limit(name: str, text: str) -> SizeBudget:
+    """Parse one option.
 
     Raises:
-        ValueError: it is no number, or out of its range.
+        ValueError: `text` is not a number, or out of range.
     """
     try:
         number = float(text)
@@ -281,24 +286,24 @@ def _limit(name: str, text: str) -> SizeBudget:
         limit: dict[str, Any] = {name: number}
         return SizeBudget(**limit)
     if not number.is_integer():
-        raise ValueError("bytes are whole; other units are written as in 2MiB.")
+        raise ValueError("bytes are whole numbers; write other units as in 2MiB.")
     return SizeBudget(bytes=int(number))
 
 
 def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
-    """Never replace a file that nobody said to replace.
+    """Refuse to replace a file without --force.
 
     Raises:
-        ConfigError: it is there already.
+        ConfigError: the file exists.
     """
     if target.exists() and not force:
         raise ConfigError(
-            f"{target}: this file is there already; choose another with {option}, "
+            f"{target}: this file exists already; choose another with {option}, "
             "or replace it with --force."
         )
 
 
-def _say_written(path: Path) -> None:
+def _print_size(path: Path) -> None:
     size = path.stat().st_size
     console.print(
         f"{path}: {size:,} bytes ({format_bytes(size)})",
@@ -310,7 +315,7 @@ def _say_written(path: Path) -> None:
 
 @contextlib.contextmanager
 def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
-    """A bar of what is done, with what is being done; nothing if not in a terminal."""
+    """Show a progress bar with the current part, if the output is a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
 
     columns = ("{task.description}", BarColumn(), TaskProgressColumn())
@@ -323,23 +328,25 @@ def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
     ) as bar:
         row = bar.add_task(escape(task), total=1.0)
 
-        def show(done: float, what: str) -> None:
-            bar.update(row, completed=done, description=escape(f"{task}: {what}"))
+        def show(done: float, part: str) -> None:
+            bar.update(row, completed=done, description=escape(f"{task}: {part}"))
 
         yield show
 
 
 def _must_exist(file: Path) -> None:
-    """Meet a mistyped name at the edge.
+    """Refuse a mistyped name before any work is done.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: the file does not exist.
     """
     if not file.is_file():
-        what = "this is a folder" if file.is_dir() else "there is no such file"
+        problem = "there is no such file"
         if file == Path():
-            what = "this folder, or no name at all: name a file"
-        raise ConfigError(f"{file}: {what}.")
+            problem = "this is the current folder, or an empty name: name a file"
+        elif file.is_dir():
+            problem = "this is a folder"
+        raise ConfigError(f"{file}: {problem}.")
 
 
 # Each command by its name.

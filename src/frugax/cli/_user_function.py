@@ -14,16 +14,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from frugax.budget import MemoryBudget
 from frugax.errors import ConfigError
 
-# The arguments of `remat.plan` that a function may return beside the loss.
+# The arguments of `remat.plan` that a function may return besides the loss.
 _OPTIONS = ("argnums", "has_aux", "within", "block_size")
-_WANTED = (
+_EXPECTED = (
     "return (loss, example_args), or a dict of remat.plan's arguments: loss, "
     f"example_args and, if you like, {', '.join(_OPTIONS)}"
 )
 
 
-def names_function(target: str) -> bool:
-    """Whether this is written module:function, and not a file's name."""
+def is_function_name(target: str) -> bool:
+    """Whether the text is module:function, and not the name of a file."""
     return ":" in target and not Path(target).exists()
 
 
@@ -36,36 +36,36 @@ def plan_function(
     console: Console,
     progress: Console,
 ) -> None:
-    """Plan what a function returns; print the plan, and what it holds over time.
+    """Plan the loss that a function returns; print the plan and its memory over time.
 
     Args:
         target: module:function, or file.py:function.
-        budget: the most memory the gradient, or what is around it, may need.
-        picture: where to write the picture; None for nowhere.
-        json: where to write the plan; None for nowhere.
+        budget: the most memory that the gradient, or the step around it, may need.
+        picture: file for the picture; None for none.
+        json: file for the plan; None for none.
         console: for results.
-        progress: for what moves while programs compile, if it is a terminal.
+        progress: for the spinner while programs compile, if it is a terminal.
 
     Raises:
-        ConfigError: there is no such function, it does not return what can be planned,
-            or a file has an ending that cannot be written.
+        ConfigError: the function does not exist, it does not return a loss and its
+            arguments, or a file has the wrong ending.
         InfeasibleBudgetError: nothing fits.
     """
     if picture is not None and picture.suffix not in (".svg", ".txt"):
         raise ConfigError(f"--picture {picture}: the file must end in .svg or .txt.")
-    asked = _asked(target)
+    options = _call_function(target)
 
     # After the user's own module, which may set up JAX.
     from frugax import remat, train
     from frugax.fileio import write_whole
 
     train.use_compile_cache()
-    loss, args = asked.pop("loss"), tuple(asked.pop("example_args"))
-    with _busy("compiling and measuring plans", progress):
-        plan = remat.plan(loss, budget, example_args=args, **asked)
+    loss, args = options.pop("loss"), tuple(options.pop("example_args"))
+    with _spin("compiling and measuring plans", progress):
+        plan = remat.plan(loss, budget, example_args=args, **options)
     console.print(plan.explain(), highlight=False, markup=False, soft_wrap=True)
-    with _busy("drawing what is held over time", progress):
-        drawn = remat.draw_memory(loss, plan, args, within=asked.get("within"))
+    with _spin("drawing the memory over time", progress):
+        drawn = remat.draw_memory(loss, plan, args, within=options.get("within"))
     width = min(max(console.width, 40), 110)
     console.print()
     console.print(
@@ -79,32 +79,36 @@ def plan_function(
         console.print(f"Plan: {json}", highlight=False, soft_wrap=True)
 
 
-def own_function(target: str) -> Callable[..., Any]:
-    """A function by its module's name or file.
+def load_function(target: str) -> Callable[..., Any]:
+    """Load a function by its module's name or file.
 
     Args:
         target: module:function, or file.py:function.
 
     Raises:
-        ConfigError: there is no such function, or its module is no Python or ended the
-            program.
+        ConfigError: the function does not exist, its module has a syntax error, or
+            importing it ended the program.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise ConfigError(
-            f'{target!r} names no function: write "module:function", for example '
+            f'{target!r} does not name a function: write "module:function", such as '
             "my_model:loss_and_shapes."
         )
     try:
-        module = _module(place)
+        module = _import_module(place)
     except SyntaxError as e:  # of the module, or of one that it imports
-        line = "" if e.lineno is None else f":{e.lineno}"
-        said = "" if e.text is None else f": {e.text.strip():.80}"
-        raise ConfigError(f"{e.filename or place}{line}: {e.msg}{said}") from e
+        where = e.filename or place
+        if e.lineno is not None:
+            where = f"{where}:{e.lineno}"
+        message = f"{where}: {e.msg}"
+        if e.text is not None:
+            message = f"{message}: {e.text.strip():.80}"
+        raise ConfigError(message) from e
     except SystemExit as e:
         raise ConfigError(
             f"{place} ended the program when it was imported (SystemExit "
-            f"{e.code!s:.200}): put what it does as a program under "
+            f"{e.code!s:.200}): put the code of its main program under "
             'if __name__ == "__main__".'
         ) from e
     function = getattr(module, name, None)
@@ -122,62 +126,66 @@ def own_function(target: str) -> Callable[..., Any]:
     return function
 
 
-def _asked(target: str) -> dict[str, Any]:
-    """The arguments of `remat.plan` that the function at `target` returns.
+def _call_function(target: str) -> dict[str, Any]:
+    """Call the function at `target` for the arguments of `remat.plan`.
 
     Raises:
-        ConfigError: there is no such function, or it returns something else.
+        ConfigError: the function does not exist, or returns anything else.
     """
-    function = own_function(target)
-    given = function()
-    if isinstance(given, tuple) and len(given) == 2:
-        given = dict(zip(("loss", "example_args"), given, strict=True))
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{target} returned {_kind(given)}: it must {_WANTED}.")
+    function = load_function(target)
+    result = function()
+    if isinstance(result, tuple) and len(result) == 2:
+        result = dict(zip(("loss", "example_args"), result, strict=True))
+    if not isinstance(result, Mapping):
+        raise ConfigError(
+            f"{target} returned {_describe(result)}: it must {_EXPECTED}."
+        )
     needed = {"loss", "example_args"}
-    if not needed <= given.keys() <= needed | {*_OPTIONS}:
-        keys = ", ".join(map(str, given)) or "nothing"
-        raise ConfigError(f"{target} returned a dict of {keys}: it must {_WANTED}.")
-    loss, args = given["loss"], given["example_args"]
+    if not needed <= result.keys() <= needed | {*_OPTIONS}:
+        keys = ", ".join(map(str, result)) or "nothing"
+        raise ConfigError(f"{target} returned a dict of {keys}: it must {_EXPECTED}.")
+    loss, args = result["loss"], result["example_args"]
     if not callable(loss) or not isinstance(args, tuple | list):
         raise ConfigError(
-            f"{target} returned {_kind(loss)} and {_kind(args)} as loss and "
-            f"example_args: it must {_WANTED}, with example_args a tuple."
+            f"{target} returned {_describe(loss)} and {_describe(args)} as loss and "
+            f"example_args: it must {_EXPECTED}, with example_args a tuple."
         )
-    return dict(given)
+    return dict(result)
 
 
-def _module(place: str) -> ModuleType:
+def _import_module(place: str) -> ModuleType:
     """Import a module by its dotted name or by its file.
 
     Raises:
-        ConfigError: there is no such module.
-        ModuleNotFoundError: it imports another that is not there.
+        ConfigError: the module does not exist.
+        ModuleNotFoundError: it imports another one that does not exist.
     """
     if place.endswith(".py") or "/" in place:
-        return _from_file(Path(place))
+        return _import_file(Path(place))
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(place)
+        return importlib.import_import_module(place)
     except ModuleNotFoundError as e:
         if e.name is None or not f"{place}.".startswith(f"{e.name}."):
-            raise  # the user's module is there, but imports something that is not
+            raise  # the user's module exists, but imports a missing one
         raise ConfigError(
-            f"there is no module {place!r} in {Path.cwd()} or among the installed "
+            f"module {place!r} was not found in {Path.cwd()} or among the installed "
             "packages."
         ) from e
 
 
-def _from_file(file: Path) -> ModuleType:
+def _import_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"{file}: there is no such file.")
-    # A name of its own: my random.py must not take the place of Python's.
+    # A unique name: the user's random.py must not replace Python's.
     name = f"_planned_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{file}: this is no Python file; its name must end in .py.")
-    # Its own folder first, as when Python runs a file.
+        raise ConfigError(
+            f"{file}: this is not a Python file; its name must end in .py."
+        )
+    # Its folder comes first, as when Python runs a file.
     sys.path.insert(0, str(file.resolve().parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -185,8 +193,8 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
-def _busy(said: str, console: Console) -> Progress:
-    """A line that moves while the block runs; nothing where there is no terminal."""
+def _spin(text: str, console: Console) -> Progress:
+    """Show a spinner while the block runs, if the output is a terminal."""
     line = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -195,11 +203,11 @@ def _busy(said: str, console: Console) -> Progress:
         disable=not console.is_terminal,
         transient=True,
     )
-    line.add_task(said, total=None)
+    line.add_task(text, total=None)
     return line
 
 
-def _kind(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
     return f"something of type {type(value).__name__}"

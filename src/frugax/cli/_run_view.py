@@ -1,8 +1,8 @@
-"""How a run looks in a terminal: a progress bar while it goes, a table at the end."""
+"""Show a run in a terminal: a progress bar while it trains, a table at the end."""
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskID,
     TextColumn,
@@ -28,20 +29,23 @@ _COLOURS = {
 
 
 class RunView:
-    """An observer that draws a run: a line for each stage, a bar while it trains.
+    """An observer that shows a run: a line for each stage, a bar while it trains.
 
-    A context manager: the bar lives inside the block. Where the output is no terminal
-    nothing moves, and each stage is a plain line.
+    A context manager: the bar exists inside the block. If the output is not a terminal
+    there is no bar, and each stage is a plain line.
     """
 
     def __init__(self, console: Console, folder: Path | None) -> None:
         self._console, self._folder = console, folder
-        wide = console.width >= 110
-        self._bar = Progress(
-            *([SpinnerColumn(), TextColumn("training"), BarColumn(24)] if wide else []),
+        columns: list[ProgressColumn] = [
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}", style="cyan"),
-            *([TimeElapsedColumn()] if wide else []),
+        ]
+        if console.width >= 110:  # there is room for more
+            bar = [SpinnerColumn(), TextColumn("training"), BarColumn(24)]
+            columns = [*bar, *columns, TimeElapsedColumn()]
+        self._bar = Progress(
+            *columns,
             TimeRemainingColumn(compact=True),
             console=console,
             disable=not console.is_terminal,
@@ -60,41 +64,38 @@ class RunView:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._listen(to_ctrl_c=False)
-
-    def _listen(self, *, to_ctrl_c: bool) -> None:
-        if threading.current_thread() is threading.main_thread():
-            handler = self._interrupt if to_ctrl_c else signal.default_int_handler
-            signal.signal(signal.SIGINT, handler)
+        _handle_ctrl_c(signal.default_int_handler)
 
     def _interrupt(self, *_: object) -> None:
-        # JAX's garbage collection callback swallows exceptions; the next stage raises
-        # this one again.
+        # JAX's garbage collection callback swallows exceptions, so the next stage
+        # raises this one again.
         self._interrupted = True
         raise KeyboardInterrupt
 
     def stop(self) -> None:
-        """Take the bar away; safe to call twice."""
+        """Remove the bar; safe to call twice."""
         self._bar.stop()
 
     def stage(self, text: str) -> None:
         """Print the stage.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came before and was swallowed.
+            KeyboardInterrupt: an earlier Ctrl-C was swallowed.
         """
         if self._interrupted:
             raise KeyboardInterrupt
-        # Training listens for itself: it ends after a whole step and saves.
-        self._listen(to_ctrl_c=text != "training")
+        handler = self._interrupt
+        if text == "training":  # which handles Ctrl-C itself: it ends a step and saves
+            handler = signal.default_int_handler
+        _handle_ctrl_c(handler)
         self._console.print(f"[dim]·[/dim] {text}", highlight=False)
 
     def note(self, text: str) -> None:
-        """Print a fact as it is."""
+        """Print a fact."""
         self._console.print(text, highlight=False, markup=False, style="dim")
 
     def memory(self, used_bytes: int, limit_bytes: int | None) -> None:
-        """Show beside the bar what the step uses of its budget."""
+        """Show the memory of the step and its budget beside the bar."""
         self._memory = format_bytes(used_bytes)
         if limit_bytes is not None:
             self._memory += f" of {format_bytes(limit_bytes)}"
@@ -112,12 +113,19 @@ class RunView:
         figures = [f"{k} {v:.4g}" for k, v in latest.items()]
         if seconds > 0.5:
             figures.append(f"{done / seconds:.3g} steps/s")
-        figures += [self._memory] if self._memory else []
-        self._bar.update(self._task, completed=step, figures="  ".join(figures))
+        figures.append(self._memory)
+        text = "  ".join(figures).rstrip()
+        self._bar.update(self._task, completed=step, figures=text)
+
+
+def _handle_ctrl_c(handler: Callable[..., object]) -> None:
+    # Python allows signal handlers in the main thread only.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 def print_receipt(console: Console, receipt: Receipt) -> None:
-    """Print every budget beside what was spent."""
+    """Print every budget with its predicted and measured expense."""
     if not receipt.spends:
         console.print("No budget was stated, so none was checked.")
         return
@@ -127,12 +135,11 @@ def print_receipt(console: Console, receipt: Receipt) -> None:
         table.add_column(name, justify="right")
     table.add_column("verdict")
     for s in receipt.spends:
-        noise = f" ± {amount(s.noise, s.unit)}" if s.noise else ""
         table.add_row(
             s.name,
             amount(s.limit, s.unit),
             amount(s.predicted, s.unit),
-            amount(s.measured, s.unit) + noise,
+            s.measured_text,
             f"[{_COLOURS[s.verdict]}]{s.verdict}",
         )
     console.print(table)

@@ -1,0 +1,81 @@
+"""Parse arguments with tyro, and turn its boxes of errors into one line."""
+
+import contextlib
+import functools
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tyro
+
+from frugax.errors import ConfigError
+
+_RULE = re.compile(r"[╭╮╰╯─\s]+")
+
+
+def parse(
+    commands: Mapping[str, Callable[..., int]],
+    args: Sequence[str],
+    *,
+    prog: str,
+    about: str,
+) -> Callable[[], int]:
+    """Parse arguments into a call that is not made yet.
+
+    Args:
+        commands: each command by its name.
+        args: the arguments, the command's name first.
+        prog: the program's name in help and errors.
+        about: introduction of `--help`.
+
+    Raises:
+        ConfigError: no command takes these arguments.
+        SystemExit: with code 0, after printing the help that was asked for.
+    """
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(output):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: _defer(command) for name, command in commands.items()},
+                prog=prog,
+                description=about,
+                args=args,
+            )
+    except SystemExit as e:
+        if not e.code:
+            raise
+        raise ConfigError(_to_line(output.getvalue(), prog)) from None
+
+
+def _defer(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+    """Wrap a command so that it returns its call instead of making it."""
+
+    @functools.wraps(command)
+    def defer(*args: Any, **options: Any) -> Callable[[], int]:
+        return functools.partial(command, *args, **options)
+
+    return defer
+
+
+def _to_line(box: str, prog: str) -> str:
+    """Join the messages of a box of errors, without the help that it quotes."""
+    parts: list[list[str]] = [[]]
+    for line in box.splitlines():
+        text = line.strip().strip("│").strip()
+        if "─" in text and (_RULE.fullmatch(text) or text[0] == "╭"):
+            parts.append([])  # headings add nothing to the messages below
+        elif text:
+            parts[-1].append(text)
+    messages = []
+    for heading, *more in filter(None, parts):
+        if heading.startswith("Perhaps you meant"):
+            # Each option is listed with its help and its command.
+            options = [m.split()[0] for m in more if m.startswith("-")]
+            messages.append(f"perhaps you meant {' or '.join(dict.fromkeys(options))}")
+        elif heading.startswith("Missing from"):
+            messages.append(f"{heading} {more[0]}")
+        elif not heading.startswith(("For full helptext", "Argument helptext")):
+            messages.append(" ".join([heading, *more]).rstrip("."))
+    shown = re.findall(r"frugax[\w ]* --help", box) or [f"{prog} --help"]
+    return f"{'; '.join(messages)}; see {shown[-1]}."
