@@ -248,7 +248,7 @@ def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
         (("target: y", "target: q"), "'q'"),
         (("observations: 40", "observations: no.csv"), "no.csv"),
         (("  noise_scale: 0.1", "  environment: toy"), "one of environment, linear"),
-        (("worlds: 8", "word: 8"), "no such key"),
+        (("worlds: 8", "word: 8"), "unknown key"),
         (("worlds: 8", "constraints: {Q: [0, 1]}"), "constraints names 'Q', but no"),
         (("worlds: 8", "forbidden: [[x, y], [z, y]]"), "no way by which x, z could"),
     ],
@@ -265,7 +265,7 @@ def test_what_to_run_must_be_said_once(config, tmp_path):
     for args in ([], [config, "--resume", "runs/chain"]):
         done = frugax("causal", "run", *args, cwd=tmp_path)
         assert done.returncode == 2
-        assert "say either a config file" in done.stderr
+        assert "give either a config file" in done.stderr
     done = frugax("causal", "report", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
 

@@ -107,9 +107,9 @@ def test_planning_writes_nothing(small):
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
-        (["run"], ["say either a config file"]),
+        (["run"], ["give either a config file"]),
         (["run", "none.yaml"], ["none.yaml: there is no such file"]),
-        (["run", "c.yaml", "--resume", "runs/x"], ["say either a config file"]),
+        (["run", "c.yaml", "--resume", "runs/x"], ["give either a config file"]),
         (["run", "--resume", "runs/none"], ["runs/none: this folder has no run"]),
         (
             ["run", "c.yaml", "--set", "train.stepz=1"],
@@ -217,7 +217,7 @@ def test_compress_verify_and_decompress_a_file(tmp_path):
         (["--bytes", "9x", "--ratio", "9"], "give one size"),
         (["--ratio", "2", "--to", "m.safetensors"], "the original is never replaced"),
         (["--ratio", "2", "--to", "m.zip"], "ends in .fxz"),
-        (["--ratio", "2", "--to", "there.fxz"], "there already; choose another"),
+        (["--ratio", "2", "--to", "there.fxz"], "exists already; choose another"),
     ],
 )
 def test_what_compress_cannot_do_is_one_line(tmp_path, args, part):
@@ -336,7 +336,7 @@ def test_doctor_says_what_is_here_and_what_to_install(tmp_path):
     done = doctor(XDG_CACHE_HOME=str(tmp_path), PATH="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "apt-get install chromium" in done.stdout
-    assert "All that frugax needs is here" in done.stdout
+    assert "Everything that frugax needs is here" in done.stdout
     assert "decodes the bits that NumPy does" in done.stdout
     assert str(tmp_path / "frugax" / "xla") in done.stdout
 
@@ -449,7 +449,7 @@ def test_weights_that_are_no_originals_are_one_line(exact):
     ("arrays", "part"),
     [
         ({"s": np.array(["x"])}, "m.npz: array 's' has dtype <U1"),
-        ({}, "m.npz: there are no weights in this file"),
+        ({}, "m.npz: this file has no weights"),
     ],
 )
 def test_files_without_weights_are_one_line(tmp_path, arrays, part):

@@ -165,7 +165,7 @@ def _import_module(place: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_import_module(place)
+        return importlib.import_module(place)
     except ModuleNotFoundError as e:
         if e.name is None or not f"{place}.".startswith(f"{e.name}."):
             raise  # the user's module exists, but imports a missing one
