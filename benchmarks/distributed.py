@@ -57,7 +57,7 @@ def worker(folder: Path, fault: tuple[int, int, str] | None) -> None:
     step = train.make_train_step(loss, optax.adam(1e-2), layout=layout)
     state = step.init({"a": a.astype(np.float32), "b": b.astype(np.float32)})
     checkpoints = train.Checkpoints(folder / "checkpoints")
-    last = checkpoints.latest_sound_step()
+    last = checkpoints.latest_intact_step()
     if last is not None:
         state, _ = checkpoints.restore(state, step=last)
     result = train.fit(

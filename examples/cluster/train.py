@@ -49,7 +49,7 @@ def main() -> int:
     step = train.make_train_step(loss, optax.adam(1e-3), layout=layout)
     state = step.init(params)
     checkpoints = train.Checkpoints(args.checkpoints)
-    last = checkpoints.latest_sound_step()
+    last = checkpoints.latest_intact_step()
     if last is not None:
         state, _ = checkpoints.restore(state, step=last)
     result = train.fit(

@@ -145,26 +145,26 @@ def damage(file):
 
 def test_damaged_checkpoints_are_told_from_sound_ones(tmp_path):
     saved = Checkpoints(tmp_path, keep=3)
-    assert saved.latest_sound_step() is None
+    assert saved.latest_intact_step() is None
     for step in (1, 2, 3):
         saved.save(state_of(step))
-    assert (saved.damaged(), saved.latest_sound_step()) == ({}, 3)
+    assert (saved.find_damaged(), saved.latest_intact_step()) == ({}, 3)
     for file in files_of(tmp_path / "frugax-3"):
         whole = damage(file)
         name = file.relative_to(tmp_path / "frugax-3").as_posix()
-        assert saved.damaged() == {3: f"{name} is damaged"}
-        assert saved.latest_sound_step() == 2
+        assert saved.find_damaged() == {3: f"{name} is damaged"}
+        assert saved.latest_intact_step() == 2
         file.write_bytes(whole)
     damage(files_of(tmp_path / "frugax-2")[0])
     files_of(tmp_path / "frugax-3")[0].unlink()
-    assert sorted(saved.damaged()) == [2, 3]
-    assert saved.damaged()[3].endswith(" is missing")
-    assert saved.latest_sound_step() == 1
+    assert sorted(saved.find_damaged()) == [2, 3]
+    assert saved.find_damaged()[3].endswith(" is missing")
+    assert saved.latest_intact_step() == 1
     assert saved.steps() == [1, 2, 3]  # looking deletes nothing
     with pytest.raises(CheckpointError, match="step=1"):  # not the damaged step 2
         saved.restore(state_of())
     damage(files_of(tmp_path / "frugax-1")[0])
-    assert saved.latest_sound_step() is None
+    assert saved.latest_intact_step() is None
     with pytest.raises(CheckpointError, match="no sound one, train from the start"):
         saved.restore(state_of())
 
@@ -176,7 +176,7 @@ def test_a_save_replaces_the_damaged_steps_that_are_not_behind_it(tmp_path):
     for step in (5, 9):
         damage(files_of(tmp_path / f"frugax-{step}")[-1])
     saved.save(state_of(5))
-    assert (saved.steps(), saved.damaged()) == ([1, 5], {})
+    assert (saved.steps(), saved.find_damaged()) == ([1, 5], {})
     assert same_bits(saved.restore(state_of())[0], state_of(5))
 
 
@@ -197,8 +197,8 @@ def test_what_cannot_be_read_just_now_is_passed_over_but_never_dropped(tmp_path)
     manifest = tmp_path / "frugax-5" / "frugax.json"
     manifest.rename(tmp_path / "aside")
     manifest.mkdir()  # reading it is an OSError
-    assert list(saved.damaged()) == [5]
-    assert saved.latest_sound_step() == 1
+    assert list(saved.find_damaged()) == [5]
+    assert saved.latest_intact_step() == 1
     with pytest.raises(CheckpointError, match=r"cannot be read .*step=1"):
         saved.restore(state_of())
     with pytest.raises(OutputError):
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_another_format_is_not_taken_for_damage(tmp_path):
     text = json.dumps(body | {"version": 2, "files": "elsewhere"})
     sealed = {"crc32": zlib.crc32(text.encode()), "manifest": text}
     manifest.write_text(json.dumps(sealed))
-    assert (saved.damaged(), saved.latest_sound_step()) == ({}, 5)
+    assert (saved.find_damaged(), saved.latest_intact_step()) == ({}, 5)
     with pytest.raises(CheckpointError, match="update frugax"):
         saved.restore(state_of())
     with pytest.raises(CheckpointError, match="holds step 5"):

@@ -1,4 +1,4 @@
-"""Every cause of a compile is named, by `explained` and by a training step."""
+"""Every cause of a compile is named, by `explain_recompiles` and by a training step."""
 
 import functools
 import itertools
@@ -38,7 +38,7 @@ def jitted(function=scaled, **options):
 
 def change(first, second, **options):
     """What is said about the second call; each call is a pair of args and kwargs."""
-    f = train.explained(jitted(static_argnames="static", **options))
+    f = train.explain_recompiles(jitted(static_argnames="static", **options))
     for args, kwargs in (first, second, second):
         f(*args, **kwargs)
     assert [c.kinds for c in f.compiles][:1] == [("first",)]
@@ -109,7 +109,7 @@ def test_the_cause_is_named_with_its_leaf(name):
 
 
 def test_a_setting_of_jax_is_named():
-    f = train.explained(jitted())
+    f = train.explain_recompiles(jitted())
     f(X)
     with jax.default_matmul_precision("float32"):
         f(X)
@@ -117,7 +117,7 @@ def test_a_setting_of_jax_is_named():
     first, second = f.compiles
     assert (first.cause, second.kinds) == ("the first call", ("setting",))
     assert second.cause == "matmul precision: None -> float32"
-    mesh_said = train.explained(jitted())
+    mesh_said = train.explain_recompiles(jitted())
     mesh_said(X)
     with jax.set_mesh(mesh()):
         mesh_said(X)
@@ -127,7 +127,7 @@ def test_a_setting_of_jax_is_named():
 def test_a_function_defined_anew_each_time_is_named():
     causes = []
     for k in (1.0, 2.0):
-        f = train.explained(jax.jit(lambda x, k=k: x * k))
+        f = train.explain_recompiles(jax.jit(lambda x, k=k: x * k))
         f(X)
         causes += f.compiles
     assert causes[1].kinds == ("function",)
@@ -137,7 +137,7 @@ def test_a_function_defined_anew_each_time_is_named():
 
 def test_what_a_function_closes_over_is_named():
     def make(k):
-        return train.explained(jax.jit(lambda x: x * k))
+        return train.explain_recompiles(jax.jit(lambda x: x * k))
 
     one, two = make(3.0), make(4.0)
     one(X)
@@ -147,7 +147,7 @@ def test_what_a_function_closes_over_is_named():
 
 
 def test_a_function_passed_as_static_is_known_again():
-    f = train.explained(jitted(static_argnames="static"), compile_budget=1)
+    f = train.explain_recompiles(jitted(static_argnames="static"), compile_budget=1)
     make = lambda: lambda: 1
     f(X, static=make())
     with pytest.raises(BudgetExceededError, match="the same defined anew"):
@@ -155,7 +155,7 @@ def test_a_function_passed_as_static_is_known_again():
 
 
 def test_the_cause_is_told_against_the_nearest_program():
-    f = train.explained(jitted())
+    f = train.explain_recompiles(jitted())
     for x in (jnp.ones((5, 2)), X, jnp.ones((5, 2), jnp.bfloat16)):
         f(x)
     assert f.compiles[2].cause == "x: float32[5,2] -> bfloat16[5,2]"
@@ -163,7 +163,7 @@ def test_the_cause_is_told_against_the_nearest_program():
 
 def test_the_same_function_wrapped_again_is_not_compiled_again():
     inner = jitted()
-    one, two = train.explained(inner), train.explained(inner)
+    one, two = train.explain_recompiles(inner), train.explain_recompiles(inner)
     one(X)
     two(X)
     assert (len(one.compiles), len(two.compiles)) == (1, 0)
@@ -175,7 +175,7 @@ def test_arguments_by_keyword_are_another_program_as_jax_has_it():
 
 
 def test_one_too_many_is_refused_before_it_is_compiled():
-    f = train.explained(jitted(), compile_budget=1)
+    f = train.explain_recompiles(jitted(), compile_budget=1)
     f(X)
     with (
         train.CompileLedger() as ledger,
@@ -190,7 +190,7 @@ def test_one_too_many_is_refused_before_it_is_compiled():
 
 
 def test_what_does_not_compile_is_not_told():
-    f = train.explained(jitted())
+    f = train.explain_recompiles(jitted())
     f(X, by=2.0)
     with train.CompileLedger() as ledger:
         f(np.ones((4, 2), np.float32), by=3.0)
@@ -202,7 +202,7 @@ def test_what_does_not_compile_is_not_told():
 
 
 def test_the_ledger_is_a_table_and_the_function_stays_itself():
-    f = train.explained(jitted())
+    f = train.explain_recompiles(jitted())
     f(X)
     f(jnp.ones((6, 2)))
     assert f.__name__ == "scaled"
@@ -215,7 +215,7 @@ def test_the_ledger_is_a_table_and_the_function_stays_itself():
 
 
 def test_a_failed_call_is_no_program():
-    f = train.explained(jitted())
+    f = train.explain_recompiles(jitted())
     with pytest.raises(TypeError):
         f(X, nonsense=1, other="text")
     assert f.compiles == []
@@ -223,9 +223,9 @@ def test_a_failed_call_is_no_program():
 
 def test_wrong_arguments_are_refused():
     with pytest.raises(TypeError, match="must come from jax"):
-        train.explained(lambda x: x)
+        train.explain_recompiles(lambda x: x)
     with pytest.raises(ValueError, match="got 0"):
-        train.explained(jitted(), compile_budget=0)
+        train.explain_recompiles(jitted(), compile_budget=0)
 
 
 # --- the same causes for a training step ----------------------------------------
@@ -280,7 +280,7 @@ class Doubling:
     "function", [functools.partial(lambda y, x: y * x, 3.0), Doubling()]
 )
 def test_partial_functions_and_objects_are_counted(function):
-    watched = train.explained(jax.jit(function), compile_budget=2)
+    watched = train.explain_recompiles(jax.jit(function), compile_budget=2)
     for n in (3, 3, 4):
         watched(jnp.ones(n))
     assert [c.kinds for c in watched.compiles] == [("first",), ("shape",)]
@@ -290,4 +290,4 @@ def test_partial_functions_and_objects_are_counted(function):
 
 def test_what_jax_has_not_jitted_is_refused():
     with pytest.raises(TypeError, match=r"jit, got [\s\S]*for equinox or flax"):
-        train.explained(eqx.filter_jit(Doubling()))
+        train.explain_recompiles(eqx.filter_jit(Doubling()))

@@ -312,7 +312,7 @@ def test_sigterm_lets_the_step_finish_saves_and_ends_the_process(tmp_path):
             on_step=press_terminate,
         )  # fmt: skip
     assert e.value.code == 128 + signal.SIGTERM
-    assert saved.latest_sound_step() == 7
+    assert saved.latest_intact_step() == 7
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -416,10 +416,10 @@ def test_going_on_from_the_newest_sound_checkpoint_replaces_the_damaged_one(tmp_
     saved = Checkpoints(tmp_path)
     fit(new_step(), start(), batch_of, steps=10, checkpoints=saved, save_every=5)
     (tmp_path / "frugax-10" / "frugax.json").write_text("{")
-    state, _ = saved.restore(start(), step=saved.latest_sound_step())
+    state, _ = saved.restore(start(), step=saved.latest_intact_step())
     rest = fit(new_step(), state, batch_of, steps=10, checkpoints=saved)
     assert (rest.steps, bits(rest.state)) == (5, bits(straight.state))
-    assert (saved.steps(), saved.damaged()) == ([5, 10], {})
+    assert (saved.steps(), saved.find_damaged()) == ([5, 10], {})
     assert bits(saved.restore(start())[0]) == bits(straight.state)
 
 

@@ -123,7 +123,7 @@ def _train(
     notes: list[str] = []
     if resume and checkpoints.latest_step() is not None:
         with stopwatch.measure("checkpoints"):
-            damaged = checkpoints.damaged()
+            damaged = checkpoints.find_damaged()
             # If all are damaged, restoring the newest raises an error with the reason.
             intact = [s for s in checkpoints.steps() if s not in damaged]
             step = max(intact, default=checkpoints.latest_step())

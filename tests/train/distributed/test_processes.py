@@ -109,7 +109,7 @@ def test_whatever_happens_to_one_the_others_leave(
 def test_sigterm_to_one_saves_and_stops_all(tmp_path, capfd):
     code, result = start(tmp_path, 100_000, "step", "term", 1, 25)
     assert (code, result) == (EXIT_PEER_LOST, None), capfd.readouterr().err
-    saved = worker.train.Checkpoints(tmp_path).latest_sound_step()
+    saved = worker.train.Checkpoints(tmp_path).latest_intact_step()
     assert saved is not None
     assert 25 < saved < 100_000
 

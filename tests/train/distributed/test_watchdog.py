@@ -28,7 +28,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def dog(clock):
     """One that watches, without its thread."""
-    dog = Watchdog(least_s=30, factor=10, first_s=1800)
+    dog = Watchdog(min_s=30, factor=10, first_s=1800)
     dog._watch = lambda: None
     with dog:
         yield dog
@@ -82,7 +82,7 @@ def test_it_ends_a_process_that_makes_no_progress():
         "from frugax.train.distributed import Watchdog\n"
         "def stuck(): time.sleep(600)\n"
         "print('not lost', end='')\n"
-        "with Watchdog(least_s=0.2, first_s=0.2): stuck()\n"
+        "with Watchdog(min_s=0.2, first_s=0.2): stuck()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
@@ -98,8 +98,8 @@ def test_it_watches_once():
         dog.__enter__()
     with dog:  # but again
         pass
-    with pytest.raises(ValueError, match=r"least_s must be > 0, got 0"):
-        Watchdog(least_s=0)
+    with pytest.raises(ValueError, match=r"min_s must be > 0, got 0"):
+        Watchdog(min_s=0)
 
 
 def test_fit_has_none_in_one_process_and_takes_one_that_is_given():

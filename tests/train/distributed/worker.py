@@ -43,7 +43,7 @@ def train_to(folder, steps, *, layout=None, batches=batch_of, **options):
     step = train.make_train_step(loss, optax.adam(1e-2), layout=layout)
     state = step.init(weights())
     checkpoints = train.Checkpoints(folder)
-    last = checkpoints.latest_sound_step()
+    last = checkpoints.latest_intact_step()
     if last is not None:
         state, _ = checkpoints.restore(state, step=last)
     return train.fit(
@@ -117,7 +117,7 @@ def main(folder, steps, *fault):
         evaluate=evaluate,
         evaluate_every=10,
         on_step=on_step,
-        watchdog=distributed.Watchdog(least_s=6, first_s=20),
+        watchdog=distributed.Watchdog(min_s=6, first_s=20),
     )
     if result.stopped_because == "interrupted":
         sys.exit(75)

@@ -1,28 +1,26 @@
 """Training on several devices and in several processes, on JAX's own engine.
 
 Start at `initialize` and `Layout`; `plan` chooses a layout for a memory budget per
-device, `audit` shows what lies where, `launch` starts processes on this machine.
-Guide: docs/distributed.md.
+device and `apply` makes its step, `audit` shows where arrays lie, `launch` starts
+processes on this machine. Guide: docs/distributed.md.
 """
 
-from frugax.train._layout import Layout, LayoutKind
-from frugax.train._leaving import EXIT_PEER_LOST
-from frugax.train._watchdog import Watchdog
-
-from ._audit import Audit, Leaf, audit
+from ..processes import EXIT_PEER_LOST, Layout, LayoutKind, Watchdog
+from ._audit import ArrayPlacement, ShardingAudit, audit
 from ._initialize import initialize, is_initialized
 from ._launch import launch
-from ._plan import LayoutPlan, Tried, plan
+from ._plan import LayoutPlan, LayoutTrial, apply, plan
 
 __all__ = [
     "EXIT_PEER_LOST",
-    "Audit",
+    "ArrayPlacement",
     "Layout",
     "LayoutKind",
     "LayoutPlan",
-    "Leaf",
-    "Tried",
+    "LayoutTrial",
+    "ShardingAudit",
     "Watchdog",
+    "apply",
     "audit",
     "initialize",
     "is_initialized",

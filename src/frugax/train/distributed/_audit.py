@@ -1,4 +1,4 @@
-"""What lies where: every array that is copied or on one device without need."""
+"""Find the arrays of a state that are replicated, or on one device, without need."""
 
 import dataclasses
 
@@ -12,15 +12,15 @@ _LARGE_BYTES = 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
-    """One array.
+class ArrayPlacement:
+    """Placement of one array.
 
     Attributes:
-        path: its place in the tree.
+        path: its path in the tree.
         nbytes: its size, counted once.
-        device_bytes: what of it lies on each device that holds any.
-        devices: how many do.
-        fault: what is wrong with where it lies; empty if nothing is.
+        device_bytes: bytes on each device that holds a part of it.
+        devices: number of these devices.
+        fault: what is wrong with its placement; empty if it is right.
     """
 
     path: str
@@ -31,37 +31,37 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Audit:
-    """Where the arrays of a tree lie.
+class ShardingAudit:
+    """Placement of the arrays of a tree.
 
     Attributes:
-        leaves: all of them, large ones first.
-        devices: how many devices there are to lie on.
+        leaves: all arrays, those with a fault first, then large ones first.
+        devices: number of available devices.
     """
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ArrayPlacement, ...]
     devices: int
 
     @property
-    def faults(self) -> tuple[Leaf, ...]:
-        """Those that lie where they should not."""
+    def faults(self) -> tuple[ArrayPlacement, ...]:
+        """The arrays with a wrong placement."""
         return tuple(leaf for leaf in self.leaves if leaf.fault)
 
     @property
     def device_bytes(self) -> int:
-        """Bytes on the fullest device, if all arrays lie on the same."""
+        """Bytes on the fullest device, if it holds a part of every array."""
         return sum(leaf.device_bytes for leaf in self.leaves)
 
     def assert_sound(self) -> None:
-        """For tests and the start of a run.
+        """Raise if the audit found a fault; for tests and the start of a run.
 
         Raises:
-            ValueError: an array lies where it should not; each is named.
+            ValueError: an array has a wrong placement; each is named.
         """
         if self.faults:
-            named = "; ".join(f"{f.path}: {f.fault}" for f in self.faults[:5])
+            found = "; ".join(f"{f.path}: {f.fault}" for f in self.faults[:5])
             more = f" (and {len(self.faults) - 5} more)" if len(self.faults) > 5 else ""
-            raise ValueError(f"{named}{more}.")
+            raise ValueError(f"{found}{more}.")
 
     def __str__(self) -> str:
         rows = [
@@ -79,56 +79,62 @@ class Audit:
 
 def audit(
     tree: PyTree, *, planned: PyTree | None = None, large_bytes: int = _LARGE_BYTES
-) -> Audit:
-    """Look where the arrays of a state lie.
+) -> ShardingAudit:
+    """Inspect the placement of a state's arrays.
 
-    It catches what costs memory silently: an optimiser state that `jax.jit(init)` put
-    on one device although its weights are split, and large arrays that are copied.
+    This finds silent losses of memory: an optimiser state that `jax.jit(init)` put on
+    one device although its weights are sharded, and large arrays that are replicated.
 
     Args:
         tree: arrays, such as a `TrainState`.
-        planned: a tree of shardings, such as `Layout.of_state` gives. What lies as
-            planned is sound, what does not is a fault. Without it a fault is any large
-            array that is copied to all devices or lies on one of several.
-        large_bytes: what counts as large.
+        planned: a tree of shardings, such as `Layout.state_sharding` returns; each
+            array must have its own. By default a fault is any large array that is
+            replicated on all devices or lies on one of several.
+        large_bytes: size above which an array counts as large.
     """
-    shardings = None if planned is None else jax.tree.leaves(planned)
-    arrays = jax.tree_util.tree_leaves_with_path(tree)
-    count = len(jax.devices())
-    leaves: list[Leaf] = []
-    for i, (path, x) in enumerate(arrays):
+    num_devices = len(jax.devices())
+    leaves: list[ArrayPlacement] = []
+    flat = jax.tree_util.tree_leaves_with_path(tree)
+    shardings = [None] * len(flat) if planned is None else jax.tree.leaves(planned)
+    for (path, x), sharding in zip(flat, shardings, strict=True):
         if not isinstance(x, jax.Array):
             continue
-        place = jax.tree_util.keystr(path)
-        wanted = None if shardings is None else shardings[i]
-        leaves.append(_look(place, x, wanted, count, large_bytes))
+        part = x.sharding.shard_shape(x.shape)
+        fault = ""
+        if sharding is not None:
+            fault = _compare(x, sharding)
+        elif x.nbytes > large_bytes and num_devices > 1:
+            fault = _find_waste(x, num_devices)
+        leaves.append(
+            ArrayPlacement(
+                path=jax.tree_util.keystr(path),
+                nbytes=x.nbytes,
+                device_bytes=int(np.prod(part)) * x.dtype.itemsize,
+                devices=len(x.sharding.device_set),
+                fault=fault,
+            )
+        )
     leaves.sort(key=lambda leaf: (not leaf.fault, -leaf.nbytes))
-    return Audit(tuple(leaves), count)
+    return ShardingAudit(tuple(leaves), num_devices)
 
 
-def _look(
-    path: str,
-    x: jax.Array,
-    wanted: jax.sharding.Sharding | None,
-    count: int,
-    large_bytes: int,
-) -> Leaf:
-    part = x.sharding.shard_shape(x.shape)
-    held = int(np.prod(part)) * x.dtype.itemsize
-    on = len(x.sharding.device_set)
-    fault = ""
-    if wanted is not None:
-        if not x.sharding.is_equivalent_to(wanted, x.ndim):
-            fault = f"lies as {_said(x.sharding)}, planned is {_said(wanted)}"
-    elif x.nbytes > large_bytes and count > 1:
-        if on == 1:
-            fault = f"lies on one device of {count}"
-        elif x.is_fully_replicated:
-            fault = f"is copied to {on} devices"
-    return Leaf(path, x.nbytes, held, on, fault)
+def _compare(x: jax.Array, planned: jax.sharding.Sharding) -> str:
+    # Not `==`: shardings with different specs may place an array the same way.
+    if x.sharding.is_equivalent_to(planned, x.ndim):
+        return ""
+    return f"is {_describe(x.sharding)}, planned is {_describe(planned)}"
 
 
-def _said(sharding: jax.sharding.Sharding) -> str:
+def _find_waste(x: jax.Array, num_devices: int) -> str:
+    devices = len(x.sharding.device_set)
+    if devices == 1:
+        return f"is on one device of {num_devices}"
+    if x.is_fully_replicated:
+        return f"is replicated on {devices} devices"
+    return ""
+
+
+def _describe(sharding: jax.sharding.Sharding) -> str:
     spec = getattr(sharding, "spec", None)
     if spec is None:
         return f"whole on {len(sharding.device_set)} device"

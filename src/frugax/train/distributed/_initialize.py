@@ -1,22 +1,22 @@
-"""Join the processes of one run, with time-outs that a person would wait for."""
+"""Join the processes of one run, with timeouts that a person would wait for."""
 
 import os
 import threading
 
 import jax
 
-from frugax.train._leaving import joining, leave
+from ..processes import exit_now, join_peers
 
-# What `launch` tells the processes it starts; any other launcher may say the same.
+# Variables that `launch` sets for the processes it starts; other launchers may do so.
 COORDINATOR = "FRUGAX_COORDINATOR"
 PROCESSES = "FRUGAX_PROCESSES"
 PROCESS = "FRUGAX_PROCESS"
 # The end of a pipe that closes when `launch` is gone.
 LAUNCHER = "FRUGAX_LAUNCHER"
 
-# The same three from `launch`, and from Kubeflow Trainer, whose last two JAX itself
-# does not read.
-_TOLD = (
+# The variables of `launch`, and those of Kubeflow Trainer; JAX itself reads only the
+# coordinator's among the latter.
+_VARIABLES = (
     (COORDINATOR, PROCESSES, PROCESS),
     ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
 )
@@ -33,34 +33,34 @@ def initialize(
 ) -> None:
     """Join the other processes of this run; call it before any other use of JAX.
 
-    Without arguments the three are read from what `frugax launch` or Kubeflow Trainer
-    set, and else found by JAX itself, which knows Slurm, Open MPI and TPU pods. A run
-    of one process, and one that was started by hand, joins nobody and needs no
-    coordinator.
+    Without arguments the three are read from the variables that `frugax launch` or
+    Kubeflow Trainer set, and otherwise detected by JAX itself, which supports Slurm,
+    Open MPI and TPU pods. A run of one process, or one started by hand, joins nobody
+    and needs no coordinator.
 
-    A process that joined others leaves differently. Where another one is gone, it ends
-    with exit code 75, without waiting. Where an error of its own is not caught, it ends
-    with 1 as always, but without waiting either, so that the others find out at once.
-    Where the others do not come in time, JAX ends the process: with 75 as well.
+    A process that joined others exits differently. If another process is lost, it exits
+    with code 75 without waiting. After an uncaught error of its own it exits with 1 as
+    usual, but without waiting either, so that the others notice immediately. If the
+    others do not come in time, JAX ends the process, also with 75.
 
     Args:
         coordinator: address and port of the first process, `"10.0.0.1:1234"`.
-        processes: how many there are.
-        process: which of them this is, from 0.
-        heartbeat_s: after how many silent seconds a process counts as dead. JAX's own
-            100 keep the survivors waiting.
-        join_s: how long to wait for the others at the start.
-        leave_s: how long one that is done waits for the others to be done too. Where
-            it is shorter than they take, all of them fail.
+        processes: number of processes.
+        process: number of this one, from 0.
+        heartbeat_s: silent seconds after which a process counts as lost. JAX's own 100
+            keep the survivors waiting.
+        join_s: seconds to wait for the others at the start.
+        leave_s: seconds that a finished process waits for the others to finish. If they
+            take longer, all of them fail.
 
     Raises:
-        ValueError: only some of the three are said, or they contradict each other.
-        RuntimeError: JAX was used before.
+        ValueError: only some of the three are given, or they contradict each other.
+        RuntimeError: JAX was used before, or the coordinator cannot be reached.
     """
     if coordinator is None and processes is None and process is None:
-        coordinator, processes, process = _told()
-    said = (coordinator, processes, process)
-    if any(x is None for x in said) and not all(x is None for x in said):
+        coordinator, processes, process = _read_environment()
+    num_given = sum(x is not None for x in (coordinator, processes, process))
+    if num_given not in (0, 3):
         raise ValueError(
             f"coordinator, processes and process belong together, got {coordinator!r}, "
             f"{processes!r} and {process!r}."
@@ -70,7 +70,7 @@ def initialize(
             raise ValueError(
                 f"process must be from 0 to {processes - 1}, got {process}."
             )
-        _end_with_launcher()
+        _exit_with_launcher()
         if processes == 1:
             return
     for name, value in (
@@ -80,13 +80,13 @@ def initialize(
     ):
         if value < 1:
             raise ValueError(f"{name} must be >= 1, got {value}.")
-    alone = (
+    failure = (
         f"this process could not join the others at {coordinator or 'the cluster'} "
         f"within {join_s} s: start all of them, and see that this address can be "
         "reached from each"
     )
     try:
-        with joining(alone):
+        with join_peers(failure):
             jax.distributed.initialize(
                 coordinator,
                 processes,
@@ -94,56 +94,55 @@ def initialize(
                 initialization_timeout=join_s,
                 heartbeat_timeout_seconds=heartbeat_s,
                 shutdown_timeout_seconds=leave_s,
-                coordinator_bind_address=_bound_to(coordinator),
+                coordinator_bind_address=_choose_bind_address(coordinator),
             )
     except ValueError as e:
-        # JAX knows no cluster here and nothing was said: a run of one process.
+        # JAX detected no cluster and no arguments were given: a run of one process.
         if coordinator is None and "coordinator_address" in str(e):
             return
         raise
     except jax.errors.JaxRuntimeError as e:
-        raise RuntimeError(f"{alone}.") from e
+        raise RuntimeError(f"{failure}.") from e
 
 
 def is_initialized() -> bool:
-    """Whether this process joined others."""
+    """Return whether this process joined others."""
     return jax.distributed.is_initialized()
 
 
-def _told() -> tuple[str | None, int | None, int | None]:
-    """Coordinator, processes and process, as the environment has them.
-
-    JAX's own variable for the coordinator alone says nothing: JAX finds the rest.
-    """
-    for names in _TOLD:
+def _read_environment() -> tuple[str | None, int | None, int | None]:
+    """Return coordinator, processes and process from the environment."""
+    for names in _VARIABLES:
+        # JAX's own variable alone may come from Slurm or MPI: JAX detects the rest.
+        if names[0] != COORDINATOR and not all(name in os.environ for name in names):
+            continue
         coordinator, processes, process = names
-        if names[0] == COORDINATOR or all(name in os.environ for name in names):
-            told = (os.environ.get(coordinator), _number(processes), _number(process))
-            if any(x is not None for x in told):
-                return told
+        found = os.environ.get(coordinator), _read_int(processes), _read_int(process)
+        if any(x is not None for x in found):
+            return found
     return None, None, None
 
 
-def _number(name: str) -> int | None:
+def _read_int(name: str) -> int | None:
     text = os.environ.get(name)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{name} must be a whole number, got {text!r}.")
+        raise ValueError(f"{name} must be an integer, got {text!r}.")
     return int(text)
 
 
-def _bound_to(coordinator: str | None) -> str | None:
-    """On this machine alone the coordinator needs no open port to the network."""
+def _choose_bind_address(coordinator: str | None) -> str | None:
+    """Bind to this machine alone if the coordinator is on it."""
     if coordinator is None or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
         return None
     host = coordinator.rsplit(":", 1)[0]
     return coordinator if host in ("127.0.0.1", "localhost", "[::1]") else None
 
 
-def _end_with_launcher() -> None:
-    """Where `launch` itself is killed, nobody is left to end this process."""
-    pipe = _number(LAUNCHER)
+def _exit_with_launcher() -> None:
+    """Exit when `launch` is gone: if it was killed, nobody else ends this process."""
+    pipe = _read_int(LAUNCHER)
     if pipe is None:
         return
 
@@ -151,8 +150,8 @@ def _end_with_launcher() -> None:
         try:
             while os.read(pipe, 1):
                 pass
-        except OSError:  # this process was started by one of launch's, without the pipe
+        except OSError:  # a grandchild of launch, which did not inherit the pipe
             return
-        leave("frugax launch is gone")
+        exit_now("frugax launch is gone")
 
     threading.Thread(target=wait, name="frugax launcher", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Start the processes of one run on this machine, and start them again if one dies.
+"""Start the processes of one run on this machine, and restart them if one fails.
 
 For tests and for one machine. On a cluster Kubeflow Trainer, JobSet or Slurm do this.
 """
@@ -9,17 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
 
-from frugax.train._leaving import EXIT_PEER_LOST
-
+from ..processes import EXIT_PEER_LOST
 from ._initialize import COORDINATOR, LAUNCHER, PROCESS, PROCESSES
-from ._labels import Labels
 
-# How long the others may take to leave by themselves when one has ended: those that
-# compile, or are far from the next collective operation, do not notice by themselves.
+# Time for the others to exit by themselves. Processes that compile, or are far from the
+# next collective operation, do not notice that one is lost.
 _GRACE_S = 3.0
+_POLL_S = 0.05
 
 
 def launch(
@@ -33,25 +34,26 @@ def launch(
 ) -> int:
     """Run a command as several processes that can find each other.
 
-    Each gets `FRUGAX_COORDINATOR`, `FRUGAX_PROCESSES` and `FRUGAX_PROCESS`, which
-    `initialize()` reads. When one ends with an error the others are ended too, and all
-    are started again, as often as `restarts` says: with checkpoints they go on.
+    Each process gets `FRUGAX_COORDINATOR`, `FRUGAX_PROCESSES` and `FRUGAX_PROCESS`,
+    which `initialize()` reads. When one fails the others are ended too, and all are
+    started again, up to `restarts` times; with checkpoints they resume.
 
-    Ctrl-C and SIGTERM are passed on: `fit` then saves and returns. A second one is
-    passed on as well, the third ends all processes at once. None restarts them.
+    Ctrl-C and SIGTERM are forwarded: `fit` then saves and returns. A second one is
+    forwarded as well, and the third ends all processes immediately. After any of them
+    there is no restart.
 
     Args:
         command: the program and its arguments.
-        processes: how many; >= 1.
+        processes: number of processes; >= 1.
         restarts: how often all may be started again.
-        devices: virtual CPU devices in each process; JAX's own number if not given.
-        label: write the number of the process before each line that it prints.
-        grace_s: seconds to leave by themselves once one has failed.
+        devices: virtual CPU devices in each process; by default JAX's own number.
+        label: print the number of the process before each line of its output.
+        grace_s: seconds to exit by themselves once one has failed.
 
     Returns:
-        0; or the exit code of the process that was the first to fail by itself in the
-        last attempt, 75 if none did and they only lost each other; 128 and the
-        signal's number where a signal ended it, or ended `launch`.
+        0; or the exit code of the first process that failed by itself in the last
+        attempt, 75 if they only lost each other; 128 and the signal's number if a
+        signal ended it, or ended `launch`.
 
     Raises:
         ValueError: a number is out of its range, or there is no command.
@@ -59,41 +61,43 @@ def launch(
     """
     if not command:
         raise ValueError("launch needs a command: frugax launch -n 2 -- python x.py.")
-    for name, value, least in (
+    for name, value, minimum in (
         ("processes", processes, 1),
         ("restarts", restarts, 0),
         ("grace_s", grace_s, 0),
         ("devices", 1 if devices is None else devices, 1),
     ):
-        if value < least:
-            raise ValueError(f"{name} must be >= {least}, got {value}.")
+        if value < minimum:
+            raise ValueError(f"{name} must be >= {minimum}, got {value}.")
     code = 0
-    with _signals_noted() as asked:
+    with _catch_signals() as caught:
         for attempt in range(restarts + 1):
             if attempt:
-                _say(f"starting all again, {attempt} of {restarts}.")
-            code = _once(list(command), processes, devices, asked, grace_s, label=label)
-            if asked:
-                return 128 + asked[0]
+                _print(f"starting all again, {attempt} of {restarts}.")
+            code = _run_once(
+                list(command), processes, devices, caught, grace_s, label=label
+            )
+            if caught:
+                return 128 + caught[0]
             if code == 0:
                 return 0
     return code
 
 
-def _once(
+def _run_once(
     command: list[str],
     processes: int,
     devices: int | None,
-    asked: list[int],
+    caught: list[int],
     grace_s: float,
     *,
     label: bool,
 ) -> int:
     running: list[subprocess.Popen[bytes]] = []
-    with _free_port() as port, _pipe() as (ours, theirs), Labels() as labels:
+    with _reserve_port() as port, _open_pipe() as (ours, theirs), _Labels() as labels:
         try:
             for i in range(processes):
-                env = _environment(port, processes, i, devices)
+                env = _make_environment(port, processes, i, devices)
                 env[LAUNCHER] = str(theirs)
                 if label:
                     env.setdefault("PYTHONUNBUFFERED", "1")
@@ -105,14 +109,14 @@ def _once(
                         stdout=subprocess.PIPE if label else None,
                         stderr=subprocess.PIPE if label else None,
                         pass_fds=(theirs,),
-                        # A group of its own: signals reach it once and through us, and
-                        # what it has started ends with it.
+                        # A group of its own: a signal reaches it once, through us, and
+                        # its children end with it.
                         start_new_session=True,
                     )
                 )
                 if label:
                     labels.follow(running[-1], str(i))
-            return _wait(running, asked, grace_s)
+            return _wait(running, caught, grace_s)
         finally:
             for p in running:
                 with contextlib.suppress(ProcessLookupError):
@@ -122,7 +126,7 @@ def _once(
             os.close(ours)
 
 
-def _environment(
+def _make_environment(
     port: int, processes: int, process: int, devices: int | None
 ) -> dict[str, str]:
     env = {
@@ -138,52 +142,50 @@ def _environment(
 
 
 def _wait(
-    running: list[subprocess.Popen[bytes]], asked: list[int], grace_s: float
+    running: list[subprocess.Popen[bytes]], caught: list[int], grace_s: float
 ) -> int:
-    """Until all have ended, or one has failed and the rest had time to leave."""
-    failed: dict[int, int] = {}  # in the order in which they did
-    passed_on = 0
+    """Wait until all have ended, or one has failed and the grace is over."""
+    failed: dict[int, int] = {}  # in the order of their failure
+    num_forwarded = 0
     until = float("inf")
     while True:
-        while passed_on < len(asked):
-            passed_on += 1
-            if passed_on > 2:
-                return _at_fault(failed) or EXIT_PEER_LOST
-            _pass_on(running, asked[passed_on - 1])
+        while num_forwarded < len(caught):
+            num_forwarded += 1
+            if num_forwarded > 2:
+                return _choose_exit_code(failed) or EXIT_PEER_LOST
+            _forward_signal(running, caught[num_forwarded - 1])
         codes = [p.poll() for p in running]
         for i, code in enumerate(codes):
             if not code or i in failed:
                 continue
             failed[i] = code
-            # Not ended at once: they notice by themselves and say why.
-            waits = None in codes and len(failed) == 1
-            _say(
-                f"process {i} ended with {_said(code)}"
-                + ("; the others are given time to leave." if waits else ".")
-            )
-            if not asked:  # else they may still be saving
+            # Not ended at once: they notice by themselves, and say why.
+            is_waiting = None in codes and len(failed) == 1
+            ending = "; the others are given time to leave." if is_waiting else "."
+            _print(f"process {i} ended with {_describe_code(code)}{ending}")
+            if not caught:  # after a signal they may still be saving
                 until = min(until, time.monotonic() + grace_s)
         if None not in codes or time.monotonic() > until:
-            return _at_fault(failed)
-        time.sleep(0.05)
+            return _choose_exit_code(failed)
+        time.sleep(_POLL_S)
 
 
-def _pass_on(running: list[subprocess.Popen[bytes]], signum: int) -> None:
+def _forward_signal(running: list[subprocess.Popen[bytes]], signum: int) -> None:
     for p in running:
         if p.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(p.pid, signum)
 
 
-def _at_fault(failed: Mapping[int, int]) -> int:
-    """The exit code of the first that failed by itself; as shells have it."""
+def _choose_exit_code(failed: Mapping[int, int]) -> int:
+    """Return the code of the first that failed by itself, in the shells' convention."""
     codes = list(failed.values())
-    by_itself = [code for code in codes if code != EXIT_PEER_LOST]
-    code = next(iter([*by_itself, *codes]), 0)
+    own_failures = [code for code in codes if code != EXIT_PEER_LOST]
+    code = next(iter([*own_failures, *codes]), 0)
     return code if code >= 0 else 128 - code
 
 
-def _said(code: int) -> str:
+def _describe_code(code: int) -> str:
     if code == EXIT_PEER_LOST:
         return f"exit code {code} (it lost another one)"
     if code > 0:
@@ -195,24 +197,26 @@ def _said(code: int) -> str:
 
 
 @contextlib.contextmanager
-def _free_port() -> Iterator[int]:
-    """A port that nobody else is given as long as this lasts.
+def _reserve_port() -> Iterator[int]:
+    """Yield a port that nobody else is given within this block.
 
-    gRPC shares its port with whoever asks to share, as this does without listening.
+    gRPC binds with SO_REUSEPORT, so it can share the port that we bind but do not
+    listen on.
     """
     with socket.socket() as s:
-        if share := getattr(socket, "SO_REUSEPORT", None):
-            s.setsockopt(socket.SOL_SOCKET, share, 1)
+        reuse = getattr(socket, "SO_REUSEPORT", None)
+        if reuse:
+            s.setsockopt(socket.SOL_SOCKET, reuse, 1)
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-        if not share:
+        if not reuse:
             s.close()
         yield port
 
 
 @contextlib.contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    """Our end and theirs; ours is closed when this process ends, however it does."""
+def _open_pipe() -> Iterator[tuple[int, int]]:
+    """Yield our end and theirs; ours closes when this process ends in any way."""
     theirs, ours = os.pipe()
     try:
         yield ours, theirs
@@ -221,19 +225,54 @@ def _pipe() -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def _signals_noted() -> Iterator[list[int]]:
-    """In this block Ctrl-C and SIGTERM are written down, where that is possible."""
-    asked: list[int] = []
+def _catch_signals() -> Iterator[list[int]]:
+    """Record Ctrl-C and SIGTERM within this block, where that is possible."""
+    caught: list[int] = []
     before: dict[int, Callable[..., object] | int | None] = {}
     with contextlib.suppress(ValueError):  # not in the main thread
         for signum in (signal.SIGINT, signal.SIGTERM):
-            before[signum] = signal.signal(signum, lambda n, _: asked.append(n))
+            before[signum] = signal.signal(signum, lambda n, _: caught.append(n))
     try:
-        yield asked
+        yield caught
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"frugax launch: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a command's own words
+
+
+class _Labels:
+    """Copies the output of processes line by line, each with a label in front."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # lines of different processes must not mix
+        self._threads: list[threading.Thread] = []
+
+    def follow(self, process: subprocess.Popen[bytes], label: str) -> None:
+        """Copy until the process and all of its children have ended."""
+        for source, target in (
+            (process.stdout, sys.stdout),
+            (process.stderr, sys.stderr),
+        ):
+            assert source is not None  # for the type checker: started with pipes
+            thread = threading.Thread(
+                target=self._copy, args=(source, target, f"[{label}] "), daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+
+    def __enter__(self) -> "_Labels":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self._threads:
+            thread.join(5.0)  # a process that left its group may hold the pipe
+
+    def _copy(self, source: IO[bytes], target: IO[str], label: str) -> None:
+        with source:
+            for line in source:
+                text = line.decode(errors="replace").rstrip("\r\n")
+                with self._lock:
+                    print(f"{label}{text}", file=target, flush=True)

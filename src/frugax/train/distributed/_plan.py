@@ -1,4 +1,4 @@
-"""Choose layout and micro-batches that fit in the memory of each device."""
+"""Choose the layout and micro-batches of a step that fit each device's memory."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,22 +15,24 @@ from frugax.budget import (
     table,
 )
 from frugax.errors import InfeasibleBudgetError
-from frugax.train._layout import Layout, LayoutKind
-from frugax.train._step import TrainStep
 from frugax.trees import PyTree
 
-# From the one that sends least to the one that holds least.
+from ..options import check_instance
+from ..processes import Layout, LayoutKind
+from ..step import TrainStep
+
+# From the layout that communicates least to the one that needs least memory.
 _KINDS: tuple[LayoutKind, ...] = ("data", "tensor", "fully-sharded")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tried:
-    """One way to spread a step that was compiled to be measured.
+class LayoutTrial:
+    """One layout that was compiled and measured.
 
     Attributes:
-        kind: its layout.
-        accum: its micro-batches.
-        nbytes: what it needs on one device, as XLA measures it.
+        kind: kind of the layout.
+        accum: number of micro-batches.
+        nbytes: bytes needed on one device, as XLA reports them.
     """
 
     kind: LayoutKind
@@ -40,26 +42,26 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutPlan(JsonPlan):
-    """How a step is spread, and what each way that was tried needs.
+    """The layout of a step, and the bytes of each layout that was tried.
 
     Attributes:
-        budget: the memory of one device.
-        shape: devices along `data` and `model`.
-        tried: in order; the last one is chosen.
+        budget: memory of one device.
+        shape: number of devices along `data` and `model`.
+        tried: the trials in order; the last one is chosen.
     """
 
     budget: MemoryBudget
     shape: tuple[int, int]
-    tried: tuple[Tried, ...]
+    tried: tuple[LayoutTrial, ...]
 
     @property
     def kind(self) -> LayoutKind:
-        """The layout that was chosen."""
+        """Kind of the chosen layout."""
         return self.tried[-1].kind
 
     @property
     def accum(self) -> int:
-        """The micro-batches that were chosen."""
+        """Chosen number of micro-batches."""
         return self.tried[-1].accum
 
     @property
@@ -68,78 +70,73 @@ class LayoutPlan(JsonPlan):
         return self.tried[-1].nbytes
 
     def layout(self, *, devices: Sequence[Any] | None = None) -> Layout:
-        """The layout on the devices that are here.
+        """Return the layout on the devices of this run.
 
         Args:
-            devices: which of them; all of every process if not given.
+            devices: the devices; by default all devices of every process.
 
         Raises:
-            ValueError: there are fewer than the plan was made for.
+            ValueError: there are fewer devices than the plan was made for.
         """
         return Layout.over(self.shape, self.kind, devices=devices)
 
     def __str__(self) -> str:
-        rows = [
-            [
-                t.kind,
-                str(t.accum),
-                format_bytes(t.nbytes),
-                "chosen" if t is self.tried[-1] else "",
-            ]
-            for t in self.tried
-        ]
+        rows = [[t.kind, str(t.accum), format_bytes(t.nbytes), ""] for t in self.tried]
+        rows[-1][-1] = "chosen"
         within = f"within {self.budget}"
         return table(["layout", "micro-batches", "on each device", within], rows)
 
 
 def plan(
     make_step: Callable[[Layout, int], TrainStep],
-    params: PyTree,
-    batch: PyTree,
     budget: MemoryBudget,
     *,
+    params: PyTree,
+    batch: PyTree,
     shape: Sequence[int] | None = None,
     accums: Sequence[int] = (1,),
     devices: Sequence[Any] | None = None,
 ) -> LayoutPlan:
-    """Find the first way to spread a step that fits in the memory of each device.
+    """Find the first layout of a step that fits in the memory of each device.
 
-    Layouts come in the order of what they send, micro-batches in the order given: as
-    few as possible. On other devices than before, plan anew and then restore: neither
-    changes what is learned, up to rounding.
+    Layouts are tried in the order of their communication, micro-batches in the given
+    order: as few as possible. On other devices, plan again and then restore: neither
+    layout nor micro-batches change the result of training, up to rounding.
 
-    Each is compiled, none is run; the arrays may be shapes only.
+    Each trial is compiled and none is run, so the arrays may be shapes only.
 
     Args:
-        make_step: makes the step, mostly `lambda layout, accum: make_train_step(loss,
+        make_step: makes the step, usually `lambda layout, accum: make_train_step(loss,
             optimizer, layout=layout, accum=accum)`.
+        budget: memory of one device.
         params: the weights, or their shapes.
         batch: a whole batch, or its shapes.
-        budget: what one device has.
-        shape: devices along `data` and `model`; all along `data` if not given.
-        accums: numbers of micro-batches to try where no layout fits with fewer.
-        devices: which of them; all of every process if not given.
+        shape: number of devices along `data` and `model`; by default all along `data`.
+        accums: numbers of micro-batches to try in turn until a layout fits.
+        devices: the devices; by default all devices of every process.
 
     Raises:
-        InfeasibleBudgetError: nothing fits; it says what the smallest needs.
-        ValueError: there are not so many devices, or the batch cannot be split.
-        TypeError: `budget` is no memory budget.
+        InfeasibleBudgetError: nothing fits; `needed` is the smallest that was measured.
+        ValueError: there are too few devices, or the batch is not divisible.
+        TypeError: `budget` is not a MemoryBudget.
     """
     check_budget(budget, MemoryBudget)
     if not accums:
         raise ValueError("accums is empty: give at least (1,).")
-    tried: list[Tried] = []
+    tried: list[LayoutTrial] = []
     for accum in accums:
         for kind in _KINDS:
             layout = Layout.over(shape, kind, devices=devices)
-            if kind == "tensor" and layout.mesh.shape["model"] == 1:
-                continue
+            along_data, along_model = layout.mesh.devices.shape
+            if kind == "tensor" and along_model == 1:
+                continue  # the same as "data"
             step = make_step(layout, accum)
-            state, given = step.init_shapes(params), jax.eval_shape(lambda b: b, batch)
-            program = measure.program(step.lower(state, given).compile())
-            tried.append(Tried(kind, accum, program.bytes_of(budget.kind)))
+            # Shapes alone: nothing is allocated that would not fit anyway.
+            state = step.init_shapes(params)
+            batch_shapes = jax.eval_shape(lambda b: b, batch)
+            program = measure.program(step.lower(state, batch_shapes).compile())
+            tried.append(LayoutTrial(kind, accum, program.bytes_of(budget.kind)))
             if tried[-1].nbytes <= budget.usable_bytes:
-                along_data, along_model = layout.mesh.devices.shape
                 return LayoutPlan(
                     budget=budget, shape=(along_data, along_model), tried=tuple(tried)
                 )
@@ -151,3 +148,29 @@ def plan(
         hint="use more devices or micro-batches, a smaller batch, or a memory budget "
         "in the step.",
     )
+
+
+def apply(
+    make_step: Callable[[Layout, int], TrainStep],
+    plan: LayoutPlan,
+    *,
+    devices: Sequence[Any] | None = None,
+) -> TrainStep:
+    """Make the step with the layout and micro-batches of a plan.
+
+    Once it is compiled, `step.report()` holds the bytes that the plan predicted for
+    each device against the measured ones.
+
+    Args:
+        make_step: the function that was planned.
+        plan: the result of `plan`.
+        devices: the devices; by default all devices of every process.
+
+    Raises:
+        TypeError: `plan` is not a LayoutPlan.
+        ValueError: there are fewer devices than the plan was made for.
+    """
+    check_instance("plan", plan, LayoutPlan, example="distributed.plan(...)")
+    step = make_step(plan.layout(devices=devices), plan.accum)
+    step.expect_memory(plan.budget, predicted_bytes=plan.predicted)
+    return step

@@ -1,0 +1,283 @@
+"""`Checkpoints`: saved states that are complete or ignored, and know their owner.
+
+Orbax writes the arrays. A manifest is written last, with the step, path and type of
+every leaf, length and checksum of every file, and the caller's own JSON. A folder
+without a manifest is an interrupted save and is ignored. On restore all of it is
+compared first, so neither a damaged file nor another model's state reaches Orbax.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from frugax.errors import CheckpointError, DivergedError, OutputError
+from frugax.fileio import make_folder, write_error_reason
+
+from ..compiles import Signature
+from ..options import check_integer, check_path
+from ..processes import run_on_first
+from ..step import TrainState, check_is_state
+from ._arrays import from_numpy, read_arrays, to_numpy, write_arrays
+from ._manifest import (
+    MANIFEST,
+    VERSION,
+    find_damage,
+    read_manifest,
+    write_manifest,
+)
+
+# Unfinished saves are deleted, so their name must be unmistakably ours: Orbax's own
+# manager, for example, uses bare numbers.
+_OUR_FOLDER = re.compile(r"frugax-(\d+)(\.orbax-checkpoint-tmp.*)?(\.deleted)?")
+_DELETED = ".deleted"
+
+
+class Checkpoints:
+    """The latest states of one training run, in one folder.
+
+    Attributes:
+        folder: the folder, with one sub-folder `frugax-<step>` for each state.
+        keep: number of states kept; >= 1.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
+        """Name the folder; nothing is read or written yet.
+
+        Raises:
+            TypeError: `folder` is not a path, or `keep` is not an integer.
+            ValueError: `keep` is below 1.
+        """
+        check_path("folder", folder)
+        check_integer("keep", keep)
+        # Orbax refuses relative paths.
+        self.folder = Path(folder).absolute()
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a finished checkpoint, in order."""
+        finished = [p for p in self._list_folders() if (p / MANIFEST).exists()]
+        return sorted(int(p.name.removeprefix("frugax-")) for p in finished)
+
+    def latest_step(self) -> int | None:
+        """Return the latest of these steps, or None."""
+        return max(self.steps(), default=None)
+
+    def latest_intact_step(self) -> int | None:
+        """Return the latest step whose files are intact, or None; reads the files."""
+        sound = (s for s in reversed(self.steps()) if not self._find_damage(s))
+        return next(sound, None)
+
+    def find_damaged(self) -> dict[int, str]:
+        """Return each step whose files are damaged, with a description.
+
+        It reads every file and deletes none: `save` replaces a damaged step when it
+        saves that step or an earlier one.
+        """
+        found = {step: self._find_damage(step) for step in self.steps()}
+        return {step: damage for step, damage in found.items() if damage}
+
+    def save(self, state: TrainState, extra: Mapping[str, Any] | None = None) -> None:
+        """Write a state, then delete all but the latest `keep`.
+
+        In a run of several processes all must call this: each contributes its part of
+        the state, and the first writes it whole, so any number of processes can restore
+        it.
+
+        The state is on disk when this returns; an interrupted save is ignored. Damaged
+        checkpoints of this step or later ones are deleted first, because a run that
+        continues from an older one writes them again.
+
+        Args:
+            state: the state, saved under the number `state.step`.
+            extra: JSON data that `restore` returns.
+
+        Raises:
+            CheckpointError: the folder has an intact checkpoint of this step or a later
+                one.
+            DivergedError: a weight is not finite. Such a state must not displace a
+                sound one.
+            OutputError: the disk is full, permission is missing, or another file is in
+                the way.
+            TypeError: `state` is not a TrainState, or `extra` is not JSON data.
+        """
+        check_is_state(state)
+        _check_finite(state)
+        arrays = to_numpy(state)  # all processes take part in this
+        with run_on_first("checkpoint") as writes:
+            if writes:
+                try:
+                    self._write(int(state.step), state, arrays, extra)
+                except OSError as e:
+                    raise OutputError(
+                        write_error_reason(e.filename or self.folder, e)
+                    ) from e
+
+    def _write(
+        self,
+        step: int,
+        state: TrainState,
+        arrays: dict[str, np.ndarray],
+        extra: Mapping[str, Any] | None,
+    ) -> None:
+        not_earlier = [s for s in self.steps() if s >= step]
+        # An OSError ends the save here: files that cannot be read at the moment may be
+        # intact, and must not be deleted.
+        sound = [s for s in not_earlier if not find_damage(self._folder_of(s))]
+        if sound:
+            raise CheckpointError(
+                f"{self.folder} holds step {sound[-1]}, so step {step} cannot follow: "
+                "restore it and continue from there, or use another folder."
+            )
+        plain = json.loads(json.dumps(extra or {}))  # fails before the slow part
+        make_folder(self.folder)
+        folder = self._folder_of(step)
+        for damaged in not_earlier:
+            self._drop(damaged)
+        for unfinished in self._list_folders():
+            if not (unfinished / MANIFEST).exists():
+                _delete(unfinished)
+        if folder.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+        leaves = Signature.of_types(state=state).leaves
+        write_arrays(folder, arrays)
+        write_manifest(folder, step=step, leaves=leaves, extra=plain)
+        for old in self.steps()[: -self.keep]:
+            self._drop(old)
+
+    def restore(
+        self, like: TrainState, *, step: int | None = None
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Read a state, bit for bit.
+
+        Args:
+            like: a state of the same run, for its structure, types and devices. Its
+                values are not read, so `jax.ShapeDtypeStruct`s will do.
+            step: the step to restore; by default the latest, damaged or not.
+
+        Returns:
+            The state, and the `extra` saved with it.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it is damaged, or its state
+                has another structure, shape or dtype; the message names the leaf or
+                file.
+            TypeError: `like` is not a TrainState.
+        """
+        check_is_state(like)
+        if step is None:
+            step = self.latest_step()
+        if step is None or step not in self.steps():
+            which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+            raise CheckpointError(
+                f"{self.folder} holds {which}: check the path, or train from the start."
+            )
+        folder = self._folder_of(step)
+        if damage := self._find_damage(step):
+            sound = self.latest_intact_step()
+            remedy = f"restore the latest intact one with step={sound}."
+            if sound is None:
+                remedy = "there is no intact one, train from the start."
+            raise CheckpointError(f"{folder}: {damage}; {remedy}")
+        body = read_manifest(folder)
+        if body["version"] != VERSION:
+            raise CheckpointError(
+                f"{folder} is of format {body['version']}, and this frugax reads "
+                f"{VERSION}: update frugax."
+            )
+        saved = {str(path): str(kind) for path, kind in body["leaves"]}
+        expected = dict(Signature.of_types(state=like).leaves)
+        for leaf in [*expected, *saved]:
+            there, here = saved.get(leaf, "absent"), expected.get(leaf, "absent")
+            if there != here:
+                raise CheckpointError(
+                    f"{folder} belongs to another state: {leaf} is {there} there and "
+                    f"{here} here. Restore it into the model and optimiser that wrote "
+                    "it."
+                )
+        return from_numpy(read_arrays(folder), like), body["extra"]
+
+    def read_extra(self, step: int) -> dict[str, Any]:
+        """Return the `extra` saved with a step; empty if it has no intact checkpoint.
+
+        Args:
+            step: number of the step.
+        """
+        if step not in self.steps() or self._find_damage(step):
+            return {}
+        return read_manifest(self._folder_of(step))["extra"]
+
+    def _list_folders(self) -> list[Path]:
+        """List the sub-folders that may be checkpoints of ours.
+
+        Raises:
+            OutputError: the folder cannot be listed.
+        """
+        try:
+            found = list(self.folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as e:
+            raise OutputError(write_error_reason(self.folder, e)) from e
+        return [p for p in found if _OUR_FOLDER.fullmatch(p.name) and p.is_dir()]
+
+    def _folder_of(self, step: int) -> Path:
+        return self.folder / f"frugax-{step}"
+
+    def _drop(self, step: int) -> None:
+        # The manifest goes first: if this is interrupted, the rest is ignored.
+        (self._folder_of(step) / MANIFEST).unlink()
+        _delete(self._folder_of(step))
+
+    def _find_damage(self, step: int) -> str:
+        try:
+            return find_damage(self._folder_of(step))
+        except OSError as e:
+            return f"it cannot be read ({e.strerror})"
+
+
+def _check_finite(state: TrainState) -> None:
+    """Refuse weights that are not finite; they turn NaN one step before the loss does.
+
+    Raises:
+        DivergedError: a weight is not finite.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        is_inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
+        if is_inexact and not jnp.isfinite(leaf).all():
+            raise DivergedError(
+                f"params{jax.tree_util.keystr(path)} is not finite after "
+                f"{int(state.step)} steps, so this state was not saved: lower the "
+                "learning rate or clip the gradients."
+            )
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder in which other threads may still be at work.
+
+    After a failed write TensorStore's threads clean up behind themselves. A file that
+    they delete first is not an error, and under another name they cannot add files.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    aside = folder.with_name(folder.name.removesuffix(_DELETED) + _DELETED)
+    _remove_tree(aside)  # left by a process that was killed here
+    if folder != aside:
+        folder.rename(aside)
+        _remove_tree(aside)
+
+
+def _remove_tree(folder: Path) -> None:
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)

@@ -1,0 +1,303 @@
+"""The training loop behind `fit`: steps, waits, evaluations, checkpoints, the clock.
+
+JAX runs ahead of Python. The loop lets it, and waits only now and then (see `Pace`);
+at each wait it checks the time, and finds a loss that is not finite.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import jax
+import numpy as np
+
+from frugax.budget import TimeBudget
+from frugax.errors import DivergedError, InfeasibleBudgetError
+from frugax.trees import PyTree
+
+from ..checkpoints import Checkpoints
+from ..processes import Watchdog, agree_on_min, is_preempted
+from ..step import Metrics, TrainState, TrainStep
+from ._batches import BatchFunction, prefetch_batches
+from ._evaluation import EarlyStop, Evaluation, read_numbers
+from ._interrupt import catch_interrupts
+from ._plan import TrainPlan, steps_within
+from ._timing import LapClock, Pace
+
+StoppedBecause: TypeAlias = Literal[
+    "steps", "past", "time", "interrupted", "stop", "early"
+]
+
+_EVALUATIONS = "evaluations"  # the name of the judged evaluations in a checkpoint
+
+
+@dataclasses.dataclass(kw_only=True)
+class Loop:
+    """One run of `fit`, which documents the options.
+
+    Attributes:
+        state: the state after the last step taken.
+        clock: seconds of each part so far.
+        plan: the plan; made once steps were timed if the budget limits seconds.
+        num_taken: number of steps that the state has taken, earlier runs included.
+        loss: loss of the last step taken; None before the first.
+        history: evaluations so far.
+    """
+
+    step: TrainStep
+    state: TrainState
+    batch_of: BatchFunction
+    until: int
+    budget: TimeBudget | None
+    on_step: Callable[[int, Metrics, TrainState], Any] | None
+    evaluate: Callable[[TrainState], Mapping[str, Any]] | None
+    evaluate_every: int | None
+    checkpoints: Checkpoints | None
+    save_every: int | None
+    before_save: Callable[[], Any] | None
+    stop: Callable[[], bool] | None
+    early_stop: EarlyStop | None
+    prefetch: int
+    watchdog: Watchdog | None
+    clock: LapClock
+    plan: TrainPlan | None
+
+    def __post_init__(self) -> None:
+        """Read the step number, and evaluations from before an interruption."""
+        self.num_taken = int(self.state.step)
+        self.loss: float | None = None
+        self.history: list[Evaluation] = []
+        self._start = self.num_taken
+        self._pace = Pace()
+        self._first_batch: list[PyTree] = []  # made for compiling, not used yet
+        self._pending: list[jax.Array] = []  # losses of steps not waited for yet
+        # Duration of the latest evaluation and checkpoint.
+        self._evaluate_s = self._save_s = 0.0
+        # Early stopping judges evaluations from before an interruption too, so that a
+        # resumed run stops where an uninterrupted one does.
+        self._judged: list[Evaluation] = []
+        if self.early_stop is not None and self.checkpoints is not None:
+            saved = self.checkpoints.read_extra(self.num_taken).get(_EVALUATIONS, ())
+            self._judged = [Evaluation(**evaluation) for evaluation in saved]
+
+    def run(self) -> StoppedBecause:
+        """Train, and return why training stopped."""
+        with prefetch_batches(
+            self.batch_of, self.prefetch, until=self.until
+        ) as self.batch_of:
+            self._save_state()
+            if self.num_taken < self.until:
+                self._first_batch.append(self.batch_of(self.num_taken))
+                self.clock.lap("host_s")
+                self.step.prepare(self.state, self._first_batch[0])
+                self.clock.lap("compile_s")
+            self._evaluate_state()
+            # In a run of several processes JAX catches SIGTERM; see `is_preempted`.
+            saves = self.checkpoints is not None and jax.process_count() == 1
+            with catch_interrupts(also_terminate=saves) as asked:
+                because = self._take_steps(asked)
+                if because != "interrupted":
+                    self._evaluate_state()
+                self._save_state()
+        return because
+
+    def _take_steps(self, asked: threading.Event) -> StoppedBecause:
+        if self._has_stopped_early():
+            return "early"
+        while self.num_taken < self.until:
+            left_s = self._seconds_left()
+            self._make_plan(left_s)
+            # Every process of a run must take the same steps: the slowest one decides,
+            # and a request to stop one of them stops all.
+            ahead = agree_on_min(self._pace.steps_ahead(left_s=left_s))
+            if jax.process_count() > 1 and (because := self._agree_on_stop(asked)):
+                return because
+            if ahead == 0:
+                self._check_took_a_step()
+                return "time"
+            because = self._take(min(ahead, self._steps_to_pause()), asked)
+            if because is not None:
+                return because
+            if _is_due(self.num_taken, self.evaluate_every):
+                self._evaluate_state()
+                if self._has_stopped_early():
+                    return "early"
+            if _is_due(self.num_taken, self.save_every):
+                self._save_state()
+        return "past" if self.num_taken > self.until else "steps"
+
+    def _has_stopped_early(self) -> bool:
+        if self.early_stop is None or not self._judged:
+            return False
+        return self.early_stop.is_due(self._judged)
+
+    def _take(self, steps: int, asked: threading.Event) -> StoppedBecause | None:
+        """Take some steps, then wait for them."""
+        because: StoppedBecause | None = None
+        compile_s = 0.0
+        before = self.clock.elapsed
+        is_single = jax.process_count() == 1
+        while because is None and len(self._pending) < steps:
+            if is_single:
+                because = self._find_stop(asked)
+            if because is None:
+                compile_s += self._take_one()
+        self._wait()
+        taken = len(self._pending)
+        if taken:
+            seconds = self.clock.elapsed - before - compile_s
+            self._pace.record(steps=taken, seconds=seconds)
+            self._check_losses()
+        return because
+
+    def _find_stop(self, asked: threading.Event) -> StoppedBecause | None:
+        if asked.is_set():
+            return "interrupted"
+        return "stop" if self.stop is not None and self.stop() else None
+
+    def _agree_on_stop(self, asked: threading.Event) -> StoppedBecause | None:
+        """Return the stop that any process asks for; the same answer in all of them."""
+        if is_preempted():
+            return "interrupted"
+        order: tuple[StoppedBecause | None, ...] = ("interrupted", "stop", None)
+        return order[agree_on_min(order.index(self._find_stop(asked)))]
+
+    def _take_one(self) -> float:
+        """Dispatch one step; return the seconds that it spent compiling."""
+        if self._first_batch:
+            batch = self._first_batch.pop()
+        else:
+            batch = self.batch_of(self.num_taken)
+        self.clock.lap("host_s")
+        compiled_s = self.step.compile_seconds
+        self.state, metrics = self.step(self.state, batch)
+        compile_s = self.step.compile_seconds - compiled_s
+        self.clock.lap("run_s", of_which=("compile_s", compile_s))
+        self._pending.append(metrics["loss"])
+        self.num_taken += 1
+        if self.on_step is not None:
+            self.on_step(self.num_taken - 1, metrics, self.state)
+        self.clock.lap("host_s")
+        return compile_s
+
+    def _wait(self) -> None:
+        jax.block_until_ready(self._pending)
+        self.clock.lap("run_s")
+        if self.watchdog is not None:
+            self.watchdog.beat()
+
+    def _check_losses(self) -> None:
+        losses = [float(loss) for loss in jax.device_get(self._pending)]
+        self._pending.clear()
+        first = self.num_taken - len(losses)
+        for number, loss in enumerate(losses, start=first):
+            if not np.isfinite(loss):
+                raise DivergedError(self._describe_divergence(number, loss))
+        self.loss = losses[-1]
+
+    def _describe_divergence(self, number: int, loss: float) -> str:
+        text = (
+            f"the loss of step {number} (counted from 0) is {loss}: lower the learning "
+            "rate, clip the gradients, or look at that batch."
+        )
+        saved = self.checkpoints and self.checkpoints.latest_intact_step()
+        if saved is not None:
+            text += f" The checkpoint of step {saved} is intact."
+        return text
+
+    def _evaluate_state(self) -> None:
+        is_done = self.history and self.history[-1].step == self.num_taken
+        if self.evaluate is None or is_done:
+            return
+        with self._watched("evaluation"):
+            values = read_numbers(self.evaluate(self.state))
+        self._evaluate_s = self.clock.lap("eval_s")
+        self.history.append(Evaluation(self.num_taken, self.clock.elapsed, values))
+        # Evaluations at the start of a resumed run, or at an end, would count twice.
+        is_new = not self._judged or self._judged[-1].step < self.num_taken
+        if is_new and _is_due(self.num_taken, self.evaluate_every):
+            self._judged.append(self.history[-1])
+
+    def _save_state(self) -> None:
+        if self.checkpoints is None or self._is_saved(self.checkpoints):
+            return
+        with self._watched("checkpoint"):
+            if self.before_save is not None:
+                self.before_save()
+            extra = None
+            if self.early_stop is not None:
+                judged = [dataclasses.asdict(evaluation) for evaluation in self._judged]
+                extra = {_EVALUATIONS: judged}
+            self.checkpoints.save(self.state, extra=extra)
+        self._save_s = self.clock.lap("io_s")
+
+    def _watched(self, phase: str) -> contextlib.AbstractContextManager[None]:
+        if self.watchdog is None:
+            return contextlib.nullcontext()
+        return self.watchdog.phase(phase)
+
+    def _is_saved(self, checkpoints: Checkpoints) -> bool:
+        latest = checkpoints.latest_step()
+        if latest is None or latest < self.num_taken:
+            return False  # the usual case, for which no file is read
+        return checkpoints.latest_intact_step() == self.num_taken
+
+    def _steps_to_pause(self) -> int:
+        """Return the steps to the next evaluation, checkpoint or the end."""
+        periods = [n for n in (self.evaluate_every, self.save_every) if n is not None]
+        pauses = [n - self.num_taken % n for n in periods]
+        return min([self.until - self.num_taken, *pauses])
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds for steps; the last evaluation and save are set aside."""
+        if self.budget is None or self.budget.seconds is None:
+            return None
+        reserved_s = self._evaluate_s + self._save_s
+        return self.budget.seconds - self.clock.elapsed - reserved_s
+
+    def _make_plan(self, left_s: float | None) -> None:
+        """Plan how many steps will fit, as soon as their duration is known."""
+        step_s = self._pace.usual_s
+        if self.plan is not None or step_s is None or left_s is None:
+            return
+        # Later evaluations and checkpoints are spread over the steps between them.
+        if self.evaluate_every is not None:
+            step_s += self._evaluate_s / self.evaluate_every
+        if self.save_every is not None:
+            step_s += self._save_s / self.save_every
+        if left_s < step_s:
+            return
+        assert self.budget is not None  # for the type checker: it has seconds left
+        spent = self.clock.to_ledger()
+        self.plan = steps_within(
+            self.budget,
+            step_seconds=step_s,
+            compile_seconds=spent.compile_s,
+            steps=self.until - self._start,
+            other_seconds=spent.eval_s + spent.io_s + self._evaluate_s + self._save_s,
+        )
+
+    def _check_took_a_step(self) -> None:
+        """Refuse to return a result if the time ended before the first step.
+
+        Raises:
+            InfeasibleBudgetError: it did.
+        """
+        if self.num_taken > self._start:
+            return
+        # For the type checker: without a limit of seconds every step fits.
+        assert self.budget is not None
+        assert self.budget.seconds is not None
+        raise InfeasibleBudgetError(
+            "training, before its first step,",
+            needed=self.clock.elapsed + self._evaluate_s + self._save_s,
+            limit=self.budget.seconds,
+            unit="seconds",
+            hint="keep compiled programs with train.use_compile_cache().",
+        )
+
+
+def _is_due(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0

@@ -1,0 +1,90 @@
+"""Agreement and data movement between the processes of a run."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def agree_on_min(value: int) -> int:
+    """Return the least value of any process; all processes must call this.
+
+    Args:
+        value: the value of this process, clipped to int32.
+    """
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    largest = np.iinfo(np.int32).max
+    array = np.asarray(min(value, largest), np.int32)
+    return int(np.min(multihost_utils.process_allgather(array)))
+
+
+# Every process asks equally often, so the numbers of the sync points agree.
+_sync_points = itertools.count()
+
+
+def is_preempted() -> bool:
+    """Return whether some process received SIGTERM; all processes must call this.
+
+    JAX catches that signal in runs of several processes, and here all of them learn of
+    it at the same step.
+    """
+    if jax.process_count() == 1:
+        return False
+    from jax.experimental import multihost_utils
+
+    try:
+        number = next(_sync_points)
+        return bool(multihost_utils.reached_preemption_sync_point(number))
+    except RuntimeError:  # JAX's option jax_enable_preemption_service is off
+        return False
+
+
+def gather_to_host(x: Any) -> np.ndarray:
+    """Return a whole array on the host, even if other processes hold parts of it."""
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+        return np.asarray(x)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+
+def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Shard an array that every process holds; each puts its own part only."""
+    if isinstance(x, jax.Array) and x.sharding == sharding:
+        return x
+    if sharding.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    whole = np.asarray(x)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
+
+
+@contextlib.contextmanager
+def run_on_first(what: str) -> Iterator[bool]:
+    """Yield True in the first process; the others wait until its block has ended.
+
+    If the first process fails, the others do not wait for it in vain.
+
+    Args:
+        what: the name of the task.
+
+    Raises:
+        RuntimeError: in the others, if the first one failed.
+    """
+    if jax.process_count() == 1:
+        yield True
+        return
+    has_failed = True
+    try:
+        yield jax.process_index() == 0
+        has_failed = False
+    finally:
+        # Also on the way out of an error: without this collective the others hang.
+        have_all_succeeded = agree_on_min(0 if has_failed else 1)
+    if not have_all_succeeded:
+        raise RuntimeError(f"the first process failed at the {what}: see its output.")

@@ -1,0 +1,172 @@
+"""How one process of a multi-process run exits, with a code that states the cause.
+
+An ordinary exit waits for the other processes, in vain if one of them is lost. JAX's
+own threads end a process by `abort()`, which looks like a crash. Here both become exit
+code 75, and a process that fails by itself exits without waiting, so that the others
+notice immediately.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import jax
+
+# EX_TEMPFAIL of sysexits.h: a failure that another attempt may not meet.
+EXIT_PEER_LOST = 75
+_EXIT_ERROR = 1
+_EXIT_INTERRUPTED = 130
+
+# Parts, in lower case, of the errors of collective operations and of JAX's coordination
+# service. Some are raised as JaxRuntimeError, some as ValueError.
+_PEER_LOST_MESSAGES = (
+    "gloo",
+    "nccl",
+    "connection closed by peer",
+    "connection reset by peer",
+    "collective operation failed",
+    "heartbeat timeout",
+    "coordination service",
+    "coordinationservice",
+)
+
+
+def is_peer_lost(error: BaseException) -> bool:
+    """Return whether an error, or one of its causes, says that a process is lost."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (jax.errors.JaxRuntimeError, ValueError, RuntimeError)):
+            text = str(cause).lower()
+            if any(message in text for message in _PEER_LOST_MESSAGES):
+                return True
+        cause = cause.__cause__
+    return False
+
+
+def exit_now(why: str, *, stacks: bool = False, code: int = EXIT_PEER_LOST) -> None:
+    """End this process immediately, without waiting for its peers.
+
+    Args:
+        why: printed on stderr.
+        stacks: also print the stack of every thread.
+        code: the exit code.
+    """
+    _flush()
+    # Not through sys.stderr, whose lock another thread may hold for ever.
+    os.write(2, f"frugax: {why}. Leaving with exit code {code}.\n".encode())
+    if stacks:
+        faulthandler.dump_traceback(file=2)
+    os._exit(code)
+
+
+class _ExitState:
+    """The facts that decide how this process exits."""
+
+    def __init__(self) -> None:
+        self.join_failure = ""  # message while peers are being joined, else empty
+        self.is_exiting = False
+        self.code: int | None = None  # of an uncaught error
+
+
+_state = _ExitState()
+_callbacks: list[Any] = []  # C holds pointers to these: they must not be collected
+
+
+@contextlib.contextmanager
+def join_peers(failure: str) -> Iterator[None]:
+    """Join the other processes in this block; afterwards this process exits our way.
+
+    If the block fails, nothing is changed.
+
+    Args:
+        failure: message for the case that JAX aborts because the others do not come.
+    """
+    undo = _intercept_aborts()
+    _state.join_failure = failure
+    try:
+        yield
+    except BaseException:  # Ctrl-C while waiting included
+        undo()
+        raise
+    finally:
+        _state.join_failure = ""
+    sys.excepthook = _wrap_excepthook(sys.excepthook)
+    # Registered after JAX's own handler, so it runs before that waits for the others.
+    atexit.register(_exit_without_waiting)
+
+
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def _wrap_excepthook(show: _Hook) -> _Hook:
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        show(kind, error, trace)
+        _flush()  # in atexit it is too late: Python 3.12 starts no thread there
+        _state.code = _EXIT_ERROR
+        if isinstance(error, KeyboardInterrupt):
+            _state.code = _EXIT_INTERRUPTED
+        elif is_peer_lost(error):
+            _state.code = EXIT_PEER_LOST
+
+    return hook
+
+
+def _exit_without_waiting() -> None:
+    _state.is_exiting = True
+    if _state.code == EXIT_PEER_LOST:
+        exit_now("another process is gone")
+    if _state.code is not None:
+        exit_now("the others are not waited for", code=_state.code)
+
+
+def _intercept_aborts() -> Callable[[], object]:
+    """Turn an abort by JAX's coordination service into exit code 75; return the undo.
+
+    Such an abort comes on a thread that Python did not start, or while joining or
+    exiting. Any other abort on one of Python's own threads is a crash and stays one.
+    """
+    if os.name != "posix":
+        return lambda: None
+    libc = ctypes.CDLL(None)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def on_abort(_: int) -> None:
+        thread = threading.get_ident()
+        if _state.join_failure:
+            exit_now(_state.join_failure)
+        is_foreign = all(t.ident != thread for t in threading.enumerate())
+        if _state.is_exiting or is_foreign:
+            exit_now("JAX ended this process, as it says above: another one is gone")
+        # Where this returns, abort() ends the process by its signal.
+
+    _callbacks.append(on_abort)
+    # Python's own signal module cannot be used: its handlers run on the main thread,
+    # between bytecodes, and abort() never gets back to those.
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    libc.signal.restype = ctypes.c_void_p
+    before = libc.signal(signal.SIGABRT, ctypes.cast(on_abort, ctypes.c_void_p))
+    return lambda: libc.signal(signal.SIGABRT, before)
+
+
+def _flush() -> None:
+    """Print buffered output; a blocked pipe delays the exit by a second at most."""
+
+    def flush() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+    with contextlib.suppress(RuntimeError):  # Python starts no thread any more
+        thread = threading.Thread(target=flush, daemon=True)
+        thread.start()
+        thread.join(1.0)

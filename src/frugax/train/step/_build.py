@@ -1,0 +1,321 @@
+"""Build the function of a training step, to be jitted or run eagerly."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from frugax import remat
+from frugax.budget import MemoryBudget
+from frugax.errors import InfeasibleBudgetError
+from frugax.trees import PyTree
+
+from .._frozen import Frozen
+from ..compiles import Signature
+from ..processes import Layout
+from ._fallback import SAFER_OPTIONS, join_batch
+from ._gradients import (
+    Inputs,
+    Objective,
+    Precision,
+    compute_gradient,
+    first_micro_batch,
+    is_all_finite,
+    next_scale,
+)
+from ._model_parts import StaticPart, holds_carried, join_model, read_carried
+from ._state import TrainState, check_trainable
+
+Metrics: TypeAlias = dict[str, jax.Array]
+StepFunction: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """The options of a step; see `make_train_step`."""
+
+    loss: Callable[..., Any]
+    optimizer: optax.GradientTransformationExtraArgs
+    static: Frozen[Any] | None
+    accum: int
+    clip: float | None
+    precision: Precision
+    donate: bool
+    layout: Layout | None = None
+
+    @property
+    def own_metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that the step itself reports."""
+        names = ["loss"]
+        if self.clip is not None:
+            names.append("gradient_norm")
+        if self.precision == "f16":
+            names += ["loss_scale", "skipped"]
+        return tuple(names)
+
+    @property
+    def safer_options(self) -> dict[str, str]:
+        """Compiler options that avoid a known XLA failure; it exists on CPU only."""
+        return SAFER_OPTIONS if jax.default_backend() == "cpu" else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    """Builds the step for one signature.
+
+    Attributes:
+        options: the options of the step.
+        memory: the memory budget, if any.
+        values: Python values of the batch that are part of the program, if any.
+    """
+
+    options: StepOptions
+    memory: MemoryBudget | None
+    values: Frozen[dict[str, Any]] | None = None
+
+    def jit(
+        self,
+        state: TrainState,
+        batch: PyTree,
+        compiler_options: dict[str, str] | None = None,
+    ) -> tuple[jax.stages.Wrapped, remat.RematPlan | None]:
+        """Return the jitted step, with the plan of its backward pass."""
+        check_trainable(state.params)
+        objective = self._make_objective(state, batch)
+        donated = (0,) if self.options.donate else ()
+        layout = self.options.layout
+        shardings: dict[str, Any] = {}
+        if layout is not None:
+            of_state = layout.state_sharding(state)
+            shardings["in_shardings"] = (of_state, layout.batch_sharding(batch))
+            shardings["out_shardings"] = (of_state, layout.replicated)
+
+        def jit(grad_fn: Callable[..., Any]) -> jax.stages.Wrapped:
+            return jax.jit(
+                self._make_step(grad_fn),
+                donate_argnums=donated,
+                compiler_options=compiler_options or None,
+                **shardings,
+            )
+
+        if self.memory is None:
+            return jit(jax.value_and_grad(objective, has_aux=True)), None
+        part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
+        whole_step = remat.EnclosingProgram(
+            build=lambda grad_fn: self._make_step(grad_fn),
+            args=(state, batch),
+            donate_argnums=donated,
+        )
+
+        def plan_within(memory: MemoryBudget) -> remat.RematPlan:
+            examples = (state.params, _objective_inputs(state, part))
+            return remat.plan(
+                objective,
+                memory,
+                example_args=examples,
+                has_aux=True,
+                within=whole_step,
+            )
+
+        if layout is None:
+            plan = plan_within(self.memory)
+        else:
+            plan = _plan_for_all_devices(plan_within, self.memory, layout)
+        return jit(remat.apply(objective, plan)), plan
+
+    def build_eager(
+        self, context: Callable[[], contextlib.AbstractContextManager[Any]]
+    ) -> StepFunction:
+        """Return the step run operation by operation, with a jitted update."""
+        update = jax.jit(self._update)
+        objective = Objective(self._compute_loss, self.options.precision)
+
+        def step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+            with context():
+                metrics, grads, carried = compute_gradient(
+                    jax.value_and_grad(objective, has_aux=True),
+                    state.params,
+                    _objective_inputs(state, batch),
+                    parts=self.options.accum,
+                    compiled_loop=False,
+                )
+            return update(state, metrics, grads, carried)
+
+        return step
+
+    def _compute_loss(
+        self, params: PyTree, batch: PyTree, carried: PyTree, rest: StaticPart | None
+    ) -> tuple[Any, dict[str, Any], PyTree]:
+        """Call the user's loss with the whole model.
+
+        Raises:
+            TypeError: it returns something other than it should.
+        """
+        static = self.options.static
+        extra = () if static is None else (static.value,)
+        if self.values is not None:
+            batch = join_batch(batch, self.values)
+        model = join_model(params, carried, rest)
+        is_inside = holds_carried(rest)
+        if carried is None or is_inside:
+            out = self.options.loss(model, batch, *extra)
+            value, metrics = _read_loss(out, self.options.own_metrics)
+            return value, metrics, read_carried(model, rest) if is_inside else None
+        out = self.options.loss(model, batch, carried, *extra)
+        if not (isinstance(out, tuple) and len(out) == 3):
+            raise TypeError(
+                "a loss that is given carried arrays must return them: (scalar, "
+                f"dict of scalars, carried), got {_describe_types(out)}."
+            )
+        return *_read_loss(out[:2], self.options.own_metrics), out[2]
+
+    def _make_objective(self, state: TrainState, batch: PyTree) -> Objective:
+        """Return the objective, after checking that carried arrays keep their types.
+
+        Raises:
+            TypeError: the loss changes one.
+        """
+        objective = Objective(self._compute_loss, self.options.precision)
+        if state.carried is None and self.memory is None:
+            return objective  # tracing the step checks it all, and traces it only once
+        part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
+        inputs = _objective_inputs(state, part)
+        _, (_, carried) = jax.eval_shape(objective, state.params, inputs)
+        types = Signature.of_types(carried=state.carried)
+        changes = types.changes_to(Signature.of_types(carried=carried))
+        if changes:
+            raise TypeError(
+                f"the loss changes the type of a carried array, {changes[0]}, so the "
+                "next step would need another program: cast it."
+            )
+        return objective
+
+    def _make_step(self, grad_fn: Callable[..., Any]) -> StepFunction:
+        # The name is that of the program in ledgers, profiles and XLA dumps.
+        def train_step(state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+            metrics, grads, carried = compute_gradient(
+                grad_fn,
+                state.params,
+                _objective_inputs(state, batch),
+                parts=self.options.accum,
+            )
+            return self._update(state, metrics, grads, carried)
+
+        return train_step
+
+    def _update(
+        self, state: TrainState, metrics: Metrics, grads: PyTree, carried: PyTree
+    ) -> tuple[TrainState, Metrics]:
+        scale, finite = state.scale, None
+        if scale is not None:
+            grads = jax.tree.map(lambda g: g / scale.scale, grads)
+            finite = is_all_finite(grads)
+        if self.options.clip is not None:
+            norm = optax.tree.norm(grads)
+            # The lower bound avoids 0/0 where all gradients are zero.
+            factor = jnp.minimum(1.0, self.options.clip / jnp.maximum(norm, 1e-16))
+            grads = jax.tree.map(lambda g: g * factor.astype(g.dtype), grads)
+            metrics = {**metrics, "gradient_norm": norm}
+        # optax's own Adam (0.2.8) multiplies an integer by a float, which strict
+        # promotion forbids. The user's loss stays subject to the user's setting.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = self.options.optimizer.update(
+                grads, state.opt_state, state.params, value=metrics["loss"]
+            )
+        params = optax.apply_updates(state.params, updates)
+        new = TrainState(
+            state.step + 1, params, opt_state, carried=carried, rest=state.rest
+        )
+        if scale is None:
+            return new, metrics
+        assert finite is not None
+        # A skipped step still counts: the step number selects the next batch.
+        old = state._replace(step=new.step, scale=None)
+        selected = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+        metrics = {
+            **metrics,
+            "loss_scale": scale.scale,
+            "skipped": 1.0 - finite.astype(jnp.float32),
+        }
+        return selected._replace(scale=next_scale(scale, finite=finite)), metrics
+
+
+def _plan_for_all_devices(
+    plan_within: Callable[[MemoryBudget], remat.RematPlan],
+    memory: MemoryBudget,
+    layout: Layout,
+) -> remat.RematPlan:
+    """Plan for the temporaries of all devices together.
+
+    The plan is made for the program before it is partitioned; the bytes of one device
+    are measured on the compiled step.
+
+    Raises:
+        InfeasibleBudgetError: no plan fits; in bytes of one device, as the budget.
+    """
+    parts = layout.data_size
+    try:
+        return plan_within(
+            dataclasses.replace(memory, limit_bytes=memory.limit_bytes * parts)
+        )
+    except InfeasibleBudgetError as e:
+        raise InfeasibleBudgetError(
+            f"on each of {parts} devices {e.what}",
+            needed=math.ceil(e.needed / parts),
+            limit=memory.limit_bytes,
+            unit=e.unit,
+            hint=e.hint,
+        ) from e
+
+
+def _objective_inputs(state: TrainState, batch: PyTree) -> Inputs:
+    scale = state.scale and state.scale.scale
+    return Inputs(batch, scale, state.carried, state.rest)
+
+
+def _read_loss(
+    out: Any, reserved: tuple[str, ...]
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return the value of a loss and the metrics beside it.
+
+    Raises:
+        TypeError: the loss returned neither a scalar nor that with a dict of scalars,
+            or used a name reserved for the step's own metrics.
+    """
+    value, metrics = out, None
+    if isinstance(out, tuple) and len(out) == 2:
+        value, metrics = out
+    if not (_is_scalar(value) and jnp.issubdtype(value.dtype, jnp.floating)):
+        raise TypeError(
+            "loss must return a real scalar, or (scalar, dict of scalars), "
+            f"got {_describe_types(out)}."
+        )
+    if metrics is None:
+        return value, {}
+    if not (isinstance(metrics, dict) and all(map(_is_scalar, metrics.values()))):
+        raise TypeError(
+            "the metrics that loss returns must be a dict of scalars, got "
+            f"{_describe_types(metrics)}."
+        )
+    for name in reserved:
+        if name in metrics:
+            raise TypeError(
+                f"loss returns a metric named {name!r}, a name reserved for the step's "
+                "own metric: rename it."
+            )
+    return value, metrics
+
+
+def _describe_types(tree: PyTree) -> str:
+    """Describe arrays as `float32[3]`; the text of a tracer helps nobody."""
+    describe = lambda x: str(jax.typeof(x)) if isinstance(x, jax.Array) else x
+    return f"{jax.tree.map(describe, tree)!s:.99}"
+
+
+def _is_scalar(x: object) -> TypeGuard[jax.Array]:
+    return isinstance(x, (jax.ShapeDtypeStruct, jax.Array)) and x.shape == ()

@@ -1,0 +1,247 @@
+"""The gradient of the loss: mixed precision, loss scaling and micro-batches.
+
+Weights, optimiser state and updates stay in float32. The loss and its gradient are
+computed in the lower precision.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from frugax.trees import PyTree
+
+Precision: TypeAlias = Literal["f32", "bf16", "f16"]
+
+DTYPES = {"f32": None, "bf16": jnp.bfloat16, "f16": jnp.float16}
+# Dynamic loss scaling (Micikevicius et al. 2018, ICLR, arXiv:1710.03740, section 3.2):
+# doubled after a run of finite steps, halved after one that is not finite. The interval
+# and the factors are those of the common implementations.
+_GROWTH_INTERVAL = 2000
+_FIRST_SCALE, _MIN_SCALE, _MAX_SCALE = 2.0**15, 1.0, 2.0**24
+
+
+class LossScale(NamedTuple):
+    """The factor of a float16 loss that keeps small gradients from underflowing.
+
+    Attributes:
+        scale: the factor.
+        sound: number of consecutive steps whose gradients were finite.
+    """
+
+    scale: Float[Array, ""]
+    sound: Int[Array, ""]
+
+
+def first_scale(precision: Precision) -> LossScale | None:
+    """Return the scale before the first step; None where no scale is needed."""
+    if precision != "f16":
+        return None
+    return LossScale(jnp.float32(_FIRST_SCALE), jnp.int32(0))
+
+
+def next_scale(before: LossScale, *, finite: Bool[Array, ""]) -> LossScale:
+    """Return the scale after a step whose gradients were finite, or not."""
+    sound = jnp.where(finite, before.sound + 1, 0)
+    grows = sound >= _GROWTH_INTERVAL
+    grown = jnp.where(grows, before.scale * 2, before.scale)
+    scale = jnp.where(finite, grown, before.scale / 2)
+    return LossScale(
+        jnp.clip(scale, _MIN_SCALE, _MAX_SCALE), jnp.where(grows, 0, sound)
+    )
+
+
+def is_all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Return whether every number of a tree is finite."""
+    found = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree)]
+    return jnp.stack(found).all() if found else jnp.bool_(True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The user's loss in the form that is differentiated: `objective(params, inputs)`.
+
+    It returns the scaled loss in float32, and beside it the metrics, the unscaled loss
+    among them, and the carried arrays.
+
+    Attributes:
+        loss: `loss(params, batch, carried, rest)` returns loss, metrics and carried.
+        precision: the precision it computes in.
+    """
+
+    loss: Callable[..., tuple[Any, dict[str, Any], PyTree]]
+    precision: Precision
+
+    def __call__(
+        self, params: PyTree, inputs: "Inputs"
+    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], PyTree]]:
+        value, metrics, carried = self.loss(
+            _cast(params, self.precision),
+            _cast(inputs.batch, self.precision),
+            inputs.carried,
+            inputs.rest,
+        )
+        if self.precision != "f32":
+            # Before scaling: the first scale times 2 exceeds float16's 65504.
+            value = value.astype(jnp.float32)
+        scaled = value if inputs.scale is None else value * inputs.scale
+        return scaled, ({"loss": value, **metrics}, carried)
+
+
+class Inputs(NamedTuple):
+    """The arguments of an objective that are not differentiated.
+
+    Attributes:
+        batch: the batch of the loss.
+        scale: the loss scale, or None.
+        carried: arrays that the loss changes itself, or None.
+        rest: the untrained part of the model, or None.
+    """
+
+    batch: PyTree
+    scale: Any = None
+    carried: PyTree = None
+    rest: PyTree = None
+
+
+def compute_gradient(
+    grad_fn: Callable[..., Any],
+    params: PyTree,
+    inputs: Inputs,
+    *,
+    parts: int,
+    compiled_loop: bool = True,
+) -> tuple[dict[str, jax.Array], PyTree, PyTree]:
+    """Return metrics, gradient and carried arrays, of the batch or of its parts.
+
+    Args:
+        grad_fn: returns `((scaled loss, (metrics, carried)), gradient)`.
+        params: the weights.
+        inputs: the arguments beside them.
+        parts: number of micro-batches. Gradients and metrics are averaged over them,
+            which is exact for a loss that is a mean over examples; carried arrays go
+            from one to the next.
+        compiled_loop: loop over them with `lax.scan` instead of in Python.
+    """
+    if parts == 1:
+        (_, (metrics, carried)), grads = grad_fn(params, inputs)
+        return metrics, grads, carried
+    assemble, stacked = _stack_parts(inputs.batch, parts)
+    numbered = (jnp.arange(parts), stacked)
+
+    def accumulate(totals: PyTree, part: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
+        sums, carried = totals
+        part_inputs = inputs._replace(batch=assemble(*part), carried=carried)
+        (_, (metrics, carried)), grads = grad_fn(params, part_inputs)
+        return (jax.tree.map(jnp.add, sums, grads), carried), metrics
+
+    totals = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
+    if compiled_loop:
+        totals, metrics = lax.scan(accumulate, totals, numbered)
+    else:
+        found: list[Any] = []
+        for i in range(parts):
+            part = jax.tree.map(lambda x, i=i: x[i], numbered)
+            totals, part_metrics = accumulate(totals, part)
+            found.append(part_metrics)
+        metrics = jax.tree.map(lambda *xs: jnp.stack(xs), *found)
+    sums, carried = totals
+    return (
+        {name: _average(values) for name, values in metrics.items()},
+        jax.tree.map(lambda g: g / parts, sums),
+        carried,
+    )
+
+
+def first_micro_batch(batch: PyTree, parts: int) -> PyTree:
+    """Return the first of the parts, for planning.
+
+    Raises:
+        ValueError: the batch cannot be divided into that many parts.
+    """
+    if parts == 1:
+        return batch
+    assemble, stacked = _stack_parts(batch, parts)
+    return assemble(0, jax.tree.map(lambda x: x[0], stacked))
+
+
+def _cast(tree: PyTree, precision: Precision) -> PyTree:
+    """Cast the floating-point arrays of a tree to the precision of the computation."""
+    dtype = DTYPES[precision]
+    if dtype is None:
+        return tree
+
+    def cast(x: Any) -> Any:
+        is_float = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(dtype) if is_float else x
+
+    return jax.tree.map(cast, tree)
+
+
+def _average(values: jax.Array) -> jax.Array:
+    if jnp.issubdtype(values.dtype, jnp.inexact):
+        return values.mean(axis=0)
+    return values[-1]  # counters and flags have no mean
+
+
+def _stack_parts(
+    batch: PyTree, parts: int
+) -> tuple[Callable[[Any, PyTree], PyTree], PyTree]:
+    """Stack the parts of a batch; also return how a part becomes a batch again.
+
+    Every part shares the arrays without axes, except random keys: each part has its
+    own, because the same dropout mask in all parts would be less noise than intended.
+
+    Raises:
+        ValueError: the first axes differ in length, or cannot be divided.
+    """
+    flat, structure = jax.tree_util.tree_flatten_with_path(batch)
+    leaves = [leaf for _, leaf in flat]
+    with_axes = [i for i, leaf in enumerate(leaves) if jnp.ndim(leaf)]
+    if not with_axes:
+        raise ValueError(
+            f"accum={parts} divides the batch along its first axis, but no array of "
+            "the batch has one."
+        )
+    lengths = {jnp.shape(leaves[i])[0] for i in with_axes}
+    if len(lengths) > 1:
+        shapes = ", ".join(
+            f"batch{jax.tree_util.keystr(flat[i][0])} {jnp.shape(leaves[i])}"
+            for i in with_axes[:4]
+        )
+        raise ValueError(
+            f"accum={parts} divides the batch along its first axis, whose length must "
+            f"be the same in all arrays: {shapes}. Random keys must be of "
+            "jax.random.key; values that all parts share belong in static, in the "
+            "model, or in arrays without axes."
+        )
+    length = lengths.pop()
+    if length % parts:
+        raise ValueError(
+            f"accum={parts} does not divide the batch of {length}: take a batch of "
+            f"{length - length % parts or parts} or {length + parts - length % parts}."
+        )
+
+    def assemble(number: Any, part: list[Any]) -> PyTree:
+        filled = [
+            jax.random.fold_in(x, number) if _is_single_key(x) else x for x in leaves
+        ]
+        for i, x in zip(with_axes, part, strict=True):
+            filled[i] = x
+        return jax.tree.unflatten(structure, filled)
+
+    size = length // parts
+    stacked = [
+        jnp.reshape(leaves[i], (parts, size, *jnp.shape(leaves[i])[1:]))
+        for i in with_axes
+    ]
+    return assemble, stacked
+
+
+def _is_single_key(x: Any) -> bool:
+    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    return is_key and jnp.ndim(x) == 0

@@ -1,0 +1,171 @@
+"""`make_train_step`: check the options and budgets of a step, and make it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, get_args
+
+import optax
+
+from frugax.budget import MemoryBudget, TimeBudget, check_budget, format_seconds
+
+from .._frozen import Frozen
+from ..options import (
+    check_choice,
+    check_flag,
+    check_function,
+    check_instance,
+    check_integer,
+    check_number,
+)
+from ..processes import Layout
+from ._build import StepOptions
+from ._gradients import DTYPES, Precision
+from ._state import check_optimizer
+from ._step import OnExcess, TrainStep
+
+StepBudgets: TypeAlias = (
+    MemoryBudget | TimeBudget | Sequence["MemoryBudget | TimeBudget"] | None
+)
+
+
+def make_train_step(
+    loss: Callable[..., Any],
+    optimizer: optax.GradientTransformation,
+    *,
+    budget: StepBudgets = None,
+    static: Any = None,
+    accum: int = 1,
+    clip: float | None = None,
+    precision: Precision = "f32",
+    compile_budget: int | None = None,
+    on_excess: OnExcess = "raise",
+    fallback: bool = True,
+    donate: bool = True,
+    layout: Layout | None = None,
+) -> TrainStep:
+    """Make one compiled training step that keeps within its budgets.
+
+    With a memory budget the backward pass recomputes activations that do not fit. The
+    plan and its measurement cover the whole compiled step: gradient, optimiser and
+    donation.
+
+    Args:
+        loss: `loss(model, batch)` returns a real scalar, or that and a dict of scalars
+            to report beside it. `model` is the object given to `step.init`, with the
+            current weights. With `carried` arrays in the state, the loss is called
+            `loss(model, batch, carried)` and returns scalar, dict and the new arrays;
+            `static`, if given, comes last.
+        optimizer: an optax optimiser, or any object with its `init` and `update`. One
+            that accepts the loss receives it as `value=`.
+        budget: a limit on the memory of the compiled step, on each device; a
+            `TimeBudget` of `compiles` alone, because only `fit` can keep seconds; or
+            one of each.
+        static: Python values that the program is compiled for: see `Frozen`.
+        accum: number of micro-batches that each batch is divided into along its first
+            axis, computed in turn in a compiled loop; gradients and metrics are their
+            means. Arrays without axes are shared, and each part folds its number into
+            a random key.
+        clip: scale gradients down to this global norm, and report the norm before that
+            as `"gradient_norm"`.
+        precision: precision of the loss and its gradient. Weights and optimiser stay
+            float32. `"f16"` scales the loss, reports `"loss_scale"`, and skips steps
+            whose gradients are not finite; `step.init` makes its state.
+        compile_budget: maximum number of programs, one for each structure, shape and
+            dtype of state and batch; >= 1, or None for no limit.
+        on_excess: how to handle a program beyond that: raise, warn and compile it, or
+            run these shapes eagerly.
+        fallback: where JAX cannot trace or compile the step, run it in the next best
+            way that keeps the budgets, and warn once.
+        donate: let the next state reuse the state's memory.
+        layout: placement of state and batch on a mesh of devices, in one process or
+            several; `step.init` makes the state. See `frugax.train.distributed`.
+
+    Raises:
+        TypeError: an option is of the wrong kind, such as a number as text.
+        ValueError: a number is out of its range, a name is unknown, or the budget
+            limits seconds, or with a layout more than temporaries.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from frugax import train
+        >>> loss = lambda w, x: ((w - x) ** 2).sum()
+        >>> optimizer = optax.sgd(0.25)
+        >>> step = train.make_train_step(loss, optimizer, compile_budget=1)
+        >>> state = step.init(jnp.zeros(2))
+        >>> state, metrics = step(state, jnp.ones(2))
+        >>> print(state.params, metrics["loss"])
+        [0.5 0.5] 2.0
+    """
+    check_optimizer(optimizer)
+    check_function("loss", loss, example="loss(model, batch)")
+    memory, compiles = _split_budgets(budget)
+    check_integer("accum", accum)
+    check_choice("precision", precision, DTYPES)
+    check_choice("on_excess", on_excess, get_args(OnExcess))
+    check_flag("fallback", fallback)
+    check_flag("donate", donate)
+    if clip is not None:
+        # An infinite norm clips nothing, but has the gradient's norm reported.
+        check_number("clip", clip, above=0, allow_infinite=True)
+    if compile_budget is not None:
+        check_integer("compile_budget", compile_budget)
+    if layout is not None:
+        check_instance(
+            "layout", layout, Layout, example="train.distributed.Layout.over((8,))"
+        )
+        # Remat plans the program before it is partitioned, where only temporaries
+        # divide evenly over the devices; arguments depend on the layout.
+        if memory is not None and memory.kind != "temp":
+            raise ValueError(
+                "with a layout the memory of a step is planned for temporaries: write "
+                f'MemoryBudget(..., kind="temp") instead of {memory.kind!r}, and '
+                "choose the layout with distributed.plan."
+            )
+    limits = [n for n in (compile_budget, compiles) if n is not None]
+    options = StepOptions(
+        loss=loss,
+        optimizer=optax.with_extra_args_support(optimizer),
+        static=None if static is None else Frozen(static),
+        accum=accum,
+        clip=clip,
+        precision=precision,
+        donate=donate,
+        layout=layout,
+    )
+    return TrainStep(
+        options,
+        memory=memory,
+        compile_budget=min(limits, default=None),
+        on_excess=on_excess,
+        fallback=fallback,
+    )
+
+
+def _split_budgets(budget: StepBudgets) -> tuple[MemoryBudget | None, int | None]:
+    """Return the memory budget and the number of compiles among some budgets.
+
+    Raises:
+        TypeError: one of them is not a budget, or two are of one kind.
+        ValueError: one limits seconds, which a single step cannot keep.
+    """
+    memory: MemoryBudget | None = None
+    time: TimeBudget | None = None
+    for one in budget if isinstance(budget, (tuple, list)) else [budget]:
+        if one is None:
+            continue
+        if not isinstance(one, TimeBudget):
+            check_budget(one, MemoryBudget)
+            assert isinstance(one, MemoryBudget)  # for the type checker: just checked
+            if memory is not None:
+                raise TypeError(f"two memory budgets were given: {memory} and {one}.")
+            memory = one
+            continue
+        if one.seconds is not None:
+            raise ValueError(
+                f"a step cannot keep the {format_seconds(one.seconds)} of {one!r}: "
+                "give the seconds to fit(budget=...), and here "
+                "TimeBudget(compiles=...) or nothing."
+            )
+        if time is not None:
+            raise TypeError(f"two time budgets were given: {time} and {one}.")
+        time = one
+    return memory, time and time.compiles

@@ -1,0 +1,417 @@
+"""`TrainStep`: one compiled training step that keeps budgets of memory and compiles.
+
+Planning and compiling happen before the first step of each batch shape. A new shape is
+a new program; `compile_budget` limits their number, and the refusal names the leaf that
+changed before anything is compiled.
+"""
+
+import contextlib
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+import jax
+
+from frugax import measure, remat
+from frugax.budget import MemoryBudget, Receipt, Spend, format_seconds
+from frugax.errors import BudgetExceededError, InfeasibleBudgetError
+from frugax.trees import PyTree
+
+from ..compiles import Signature, find_nearest_changes
+from ..processes import pause_watchdogs
+from ._build import Builder, Metrics, StepOptions
+from ._compiler import StepCompiler, StepVariant
+from ._fallback import FOR_VALUES, Mode, list_places, warn_of_fallback
+from ._gradients import Precision
+from ._model_parts import ModelParts
+from ._state import (
+    TrainState,
+    check_belongs,
+    check_call,
+    check_has_rows,
+    check_not_donated,
+    make_first_state,
+    split_for_init,
+)
+
+OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
+
+# A counter in the batch compiles at every step: after this many programs for Python
+# values, warn about their cost.
+_MANY_VALUES = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepInfo:
+    """How the step runs now, and what led to that.
+
+    Attributes:
+        mode: how the step runs.
+        precision: precision of the loss.
+        accum: micro-batches in a step.
+        compiles: programs compiled so far.
+        compile_seconds: wall seconds spent planning and compiling so far.
+        causes: the change that caused each compile after the first, in order.
+    """
+
+    mode: Mode
+    precision: Precision
+    accum: int
+    compiles: int
+    compile_seconds: float
+    causes: tuple[str, ...]
+
+
+class TrainStep:
+    """`step(state, batch) -> (state, metrics)`, compiled; see `make_train_step`.
+
+    Attributes:
+        compile_seconds: wall seconds spent planning and compiling so far.
+    """
+
+    def __init__(
+        self,
+        options: StepOptions,
+        *,
+        memory: MemoryBudget | None,
+        compile_budget: int | None,
+        on_excess: OnExcess,
+        fallback: bool,
+    ) -> None:
+        self._options = options
+        self._compiler = StepCompiler(
+            options, memory=memory, compile_limit=compile_budget, fallback=fallback
+        )
+        self._on_excess: OnExcess = on_excess
+        self._prepare_lock = threading.RLock()
+        self._variants: dict[Signature, StepVariant] = {}
+        self._current: StepVariant | None = None
+        self._causes: list[str] = []
+        self._expected_memory: tuple[MemoryBudget, int] | None = None
+        self.compile_seconds = 0.0
+
+    def __call__(self, state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+        """Take one step.
+
+        Args:
+            state: the current state. Its memory is donated (unless `donate=False`):
+                continue with the returned state.
+            batch: the second argument of `loss`.
+
+        Returns:
+            The next state, and a dict of arrays on the device: `"loss"` before the step
+            and the metrics of `loss`. The call does not wait for them.
+
+        Raises:
+            BudgetExceededError: these shapes need a compile beyond the budget.
+            TypeError: see `prepare`.
+            RuntimeError: the device failed, for example because its memory is full.
+            ValueError: the state was donated before, the batch has no rows, or an array
+                is on other devices than the step was compiled for.
+        """
+        if self._current is not None:
+            # The compiled program checks its arguments itself, in C++. Reading the
+            # signature at each call would cost more than a small step.
+            try:
+                return self._current.run(state, batch)
+            except (RuntimeError, TypeError, ValueError) as e:
+                # A failure of the device may destroy the state. JAX 0.12 raises other
+                # RuntimeErrors for a donated array.
+                if isinstance(e, jax.errors.JaxRuntimeError):
+                    raise
+                check_call(state, batch)
+                check_not_donated(state)
+                self._compiler.notice_text(batch)
+                if self._current.signature == self._compiler.signature(state, batch):
+                    raise
+        self.prepare(state, batch)
+        assert self._current is not None  # prepare has set it
+        return self._current.run(state, batch)
+
+    def init(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
+        """Return the state before the first step, from weights or a module.
+
+        Args:
+            model: see `init_state`.
+            carried: see `init_state`.
+        """
+        parts = split_for_init(model, carried)
+        layout = self._options.layout
+        if layout is None:
+            return self._make_first(parts)
+        # Created with its sharding: no device holds the whole state even for a moment.
+        shardings = layout.state_sharding(jax.eval_shape(self._make_first, parts))
+        return jax.jit(self._make_first, out_shardings=shardings)(parts)
+
+    def init_shapes(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
+        """Return the result of `init` as `jax.ShapeDtypeStruct`s, without computing it.
+
+        Args:
+            model: see `init_state`; its arrays may be shapes only.
+            carried: see `init_state`.
+        """
+        return jax.eval_shape(self._make_first, split_for_init(model, carried))
+
+    def _make_first(self, parts: ModelParts) -> TrainState:
+        options = self._options
+        return make_first_state(parts, options.optimizer, precision=options.precision)
+
+    def prepare(self, state: TrainState, batch: PyTree) -> None:
+        """Plan and compile for these shapes, without taking a step.
+
+        Args:
+            state: any state of the right shapes; it is not changed.
+            batch: any batch of the right shapes.
+
+        Raises:
+            BudgetExceededError: this compile exceeds `compile_budget`, or the compiled
+                step needs more memory than its plan promised.
+            InfeasibleBudgetError: no plan fits the memory budget. If other shapes were
+                planned before, the message names the change.
+            TypeError: `state` is not a TrainState, or of another optimiser or
+                precision; a leaf of `batch` is not a valid JAX type; the call is inside
+                of `jit`; the loss does not return a scalar with an optional dict of
+                scalars; some of `params` are not floating-point numbers; the step would
+                change the type of its own state; or the loss cannot be traced and no
+                fallback is left.
+            ValueError: the batch has no rows, or cannot be divided as requested.
+        """
+        with self._prepare_lock:  # or two threads compile the same program twice
+            self._prepare(state, batch)
+
+    def _prepare(self, state: TrainState, batch: PyTree) -> None:
+        check_call(state, batch)
+        self._compiler.notice_text(batch)
+        signature = self._compiler.signature(state, batch)
+        if signature not in self._variants:
+            started = time.perf_counter()
+            check_has_rows(batch)
+            self._check_belongs(state)
+            variant = self._make_variant(signature, state, batch)
+            # The signature changes where Python values became part of the program.
+            signature = variant.signature
+            if self._variants:
+                self._causes.append(self._describe_changes(signature))
+            self._variants[signature] = variant
+            self._warn_of_many_values(variant)
+            self.compile_seconds += time.perf_counter() - started
+        self._current = self._variants[signature]
+
+    def _make_variant(
+        self, signature: Signature, state: TrainState, batch: PyTree
+    ) -> StepVariant:
+        excess = self._check_compile_budget(signature)
+        try:
+            with pause_watchdogs():
+                if excess is not None:
+                    return self._compiler.make_eager(signature, state, batch, excess)
+                return self._compiler.make(signature, state, batch)
+        except InfeasibleBudgetError as e:
+            if not self._variants:
+                raise
+            raise InfeasibleBudgetError(
+                f"with {self._describe_changes(signature)}, {e.what}",
+                needed=e.needed,
+                limit=e.limit,
+                unit=e.unit,
+                hint=e.hint,
+            ) from e
+
+    def _check_belongs(self, state: TrainState) -> None:
+        options = self._options
+        check_belongs(state, precision=options.precision, optimizer=options.optimizer)
+
+    def lower(self, state: TrainState, batch: PyTree) -> jax.stages.Lowered:
+        """Plan the step for these shapes, and lower it as `jax.jit(...).lower` does.
+
+        Raises:
+            TypeError: the step runs eagerly for these shapes, so it has no program.
+        """
+        check_call(state, batch)
+        known = self._variants.get(self._compiler.signature(state, batch))
+        if known is None:
+            self._check_belongs(state)
+            builder = Builder(self._options, self._compiler.memory)
+            jitted, _ = builder.jit(state, batch)
+        elif known.jitted is None:
+            raise TypeError(f"the step runs {known.mode}: there is nothing to lower.")
+        else:
+            jitted = known.jitted
+        return jitted.lower(state, self._compiler.traced(batch))
+
+    @property
+    def compiles(self) -> int:
+        """Programs of this step that were compiled, one for each signature.
+
+        Those that planning compiles to measure are not included; `CompileLedger` counts
+        them too.
+        """
+        return self._compiler.compiles
+
+    @property
+    def info(self) -> StepInfo:
+        """How the step runs now.
+
+        Raises:
+            RuntimeError: nothing was compiled yet.
+        """
+        return StepInfo(
+            mode=self._get_current().mode,
+            precision=self._options.precision,
+            accum=self._options.accum,
+            compiles=self.compiles,
+            compile_seconds=self.compile_seconds,
+            causes=tuple(self._causes),
+        )
+
+    @property
+    def _num_planned_devices(self) -> int:
+        """Number of devices that a plan's bytes are spread over."""
+        layout = self._options.layout
+        return 1 if layout is None else layout.data_size
+
+    @property
+    def plan(self) -> remat.RematPlan | None:
+        """How the backward pass fits the memory budget; None without a budget.
+
+        With a layout its bytes are those of all devices together.
+        """
+        return self._current and self._current.plan
+
+    @property
+    def unplanned_bytes(self) -> int | None:
+        """Bytes that the same step would need without a plan; None without a plan.
+
+        With a layout these are the bytes that the plan expects on each device.
+        """
+        if self.plan is None:
+            return None
+        return math.ceil(self.plan.unplanned_bytes / self._num_planned_devices)
+
+    @property
+    def program(self) -> measure.ProgramCosts:
+        """Bytes and flops of the compiled step that runs now.
+
+        Raises:
+            RuntimeError: nothing was compiled yet, or the step runs eagerly.
+        """
+        program = self._get_current().program
+        if program is None:
+            raise RuntimeError("this step runs eagerly, so it has no program.")
+        return program
+
+    def expect_memory(self, budget: MemoryBudget, *, predicted_bytes: int) -> None:
+        """Have `report` hold the compiled step against a budget it was planned for.
+
+        Args:
+            budget: memory of one device.
+            predicted_bytes: bytes that a plan, such as `distributed.plan`, predicted.
+        """
+        self._expected_memory = budget, predicted_bytes
+
+    def report(self) -> Receipt:
+        """Return memory and compiles, predicted beside measured, one row per budget.
+
+        Memory is that of the program that runs now; it is left out while there is none.
+        """
+        spends: list[Spend] = []
+        has_program = self._current is not None and self._current.program is not None
+        if self._expected_memory is not None and has_program:
+            spends.append(self._memory_spend(*self._expected_memory, "on each device"))
+        memory = self._compiler.memory
+        if memory is not None and self.plan is not None:
+            where = "" if self._options.layout is None else "on each device"
+            predicted = self.plan.predicted / self._num_planned_devices
+            spends.append(self._memory_spend(memory, predicted, where))
+        if self._compiler.compile_limit is not None:
+            spends.append(
+                Spend(
+                    name="compiles of the step",
+                    unit="compiles",
+                    limit=self._compiler.compile_limit,
+                    predicted=1,
+                    measured=self.compiles,
+                    source="programs compiled by this step",
+                )
+            )
+        return Receipt(tuple(spends))
+
+    def _memory_spend(
+        self, budget: MemoryBudget, predicted_bytes: float, where: str
+    ) -> Spend:
+        return Spend(
+            name=f"{budget.kind} memory of one step {where}".rstrip(),
+            unit="bytes",
+            limit=budget.limit_bytes,
+            predicted=predicted_bytes,
+            measured=self.program.bytes_of(budget.kind),
+            source="memory_analysis() of the compiled step",
+        )
+
+    @contextlib.contextmanager
+    def limit_compiles(self, limit: int | None) -> Iterator[None]:
+        """Allow at most `limit` compiles in total within a block, if that is fewer."""
+        before = self._compiler.compile_limit
+        limits = [n for n in (before, limit) if n is not None]
+        self._compiler.compile_limit = min(limits, default=None)
+        try:
+            yield
+        finally:
+            self._compiler.compile_limit = before
+
+    def _get_current(self) -> StepVariant:
+        if self._current is None:
+            raise RuntimeError(
+                "this step has no program yet: call step.prepare(state, batch) first."
+            )
+        return self._current
+
+    def _check_compile_budget(self, signature: Signature) -> BudgetExceededError | None:
+        """Return None if a compile is allowed, and the error if eager steps replace it.
+
+        Raises:
+            BudgetExceededError: the budget is spent and `on_excess` is "raise".
+        """
+        limit = self._compiler.compile_limit
+        if limit is None or self.compiles < limit:
+            return None
+        changes = find_nearest_changes(self._variants, signature)
+        values = [c.place for c in changes if c.kind == "static value"]
+        remedy = "Give every batch the same shapes (pad or drop the last one)"
+        if values:
+            remedy = f"Make {list_places(values)} an array, or keep to few values"
+        error = BudgetExceededError(
+            f"the compile budget of {limit} is spent and "
+            f"{self._describe_changes(signature)} needs another program. {remedy}, or "
+            "raise the budget."
+        )
+        if self._on_excess == "raise":
+            raise error
+        if self._on_excess == "warn":
+            warn_of_fallback(
+                f'{error.args[0]} It is compiled all the same: on_excess="warn".'
+            )
+            return None
+        return error
+
+    def _warn_of_many_values(self, variant: StepVariant) -> None:
+        for_values = [v for v in self._variants.values() if v.mode == FOR_VALUES]
+        if variant.mode != FOR_VALUES or len(for_values) != _MANY_VALUES:
+            return
+        *others, last = (v.signature for v in for_values)
+        places = list_places(c.place for c in find_nearest_changes(others, last))
+        warn_of_fallback(
+            f"{_MANY_VALUES} programs were compiled for as many values of {places}, in "
+            f"{format_seconds(self.compile_seconds)}, and each other value needs one "
+            "more: make it an array, leave it out of the batch, or limit the "
+            "programs with compile_budget=."
+        )
+
+    def _describe_changes(self, signature: Signature) -> str:
+        """Describe the differences from the nearest program."""
+        changes = find_nearest_changes(self._variants, signature)
+        more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
+        return "; ".join(map(str, changes[:3])) + more
