@@ -76,8 +76,16 @@ def _prices(share):
 
 
 def _train(seconds):
-    budget = fx.TimeBudget(seconds=seconds)
-    return fx.train.plan(budget, step_seconds=0.5, compile_seconds=3.0, steps=100)
+    ticks = itertools.count()  # every reading of the clock is half a second later
+    step = fx.train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
+    return fx.train.plan(
+        step,
+        fx.TimeBudget(seconds=seconds),
+        state=step.init(jnp.zeros(2)),
+        batch=jnp.ones(2),
+        steps=100,
+        clock=lambda: next(ticks) * 0.5,
+    )
 
 
 _MODEL = fx.models.MLP(input_size=16, hidden_sizes=[16] * 3, output_size=4)
@@ -103,9 +111,9 @@ def _distributed(limit):
         lambda layout, accum: fx.train.make_train_step(
             lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1), layout=layout
         ),
-        jnp.ones((256, 256)),
-        jnp.ones((8, 256)),
         fx.MemoryBudget(limit_bytes=int(limit), kind="total"),
+        params=jnp.ones((256, 256)),
+        batch=jnp.ones((8, 256)),
     )
 
 
@@ -125,7 +133,7 @@ ROOMS = {
         enough=4000,
         too_little=10,
     ),
-    "train": Room(_train, enough=10.0, too_little=1.0, below=_LESS),
+    "train": Room(_train, enough=10.0, too_little=0.5, below=_LESS),
     "train, distributed": Room(_distributed, enough=2**21, too_little=100),
     "watch": Room(_watch, enough=0.01, too_little=1e-9, below=_LESS),
     # As for remat.

@@ -62,7 +62,7 @@ def history(*values):
         ([1, 2, 3], {"patience": 2}, True),
         ([1, 2, 3], {"patience": 3}, False),
         ([1, 2, 3], {"patience": 1, "better": "higher"}, False),
-        ([1, 0.99, 0.98], {"patience": 2, "least": 0.1}, True),
+        ([1, 0.99, 0.98], {"patience": 2, "min_delta": 0.1}, True),
     ],
 )
 def test_when_it_is_time_to_stop(values, options, due):
@@ -102,11 +102,9 @@ def test_a_metric_that_is_not_there_is_named(stop, value, words):
 
 
 def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="patience must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match="patience must be an integer >= 1, got 0"):
         EarlyStop(patience=0)
-    with pytest.raises(
-        ValueError, match="prefetch must be a whole number >= 0, got -1"
-    ):
+    with pytest.raises(ValueError, match="prefetch must be an integer >= 0, got -1"):
         fit([jnp.ones(2)], 1, prefetch=-1)
     with pytest.raises(ValueError, match="needs evaluate= and evaluate_every="):
         fit([jnp.ones(2)], 1, early_stop=EarlyStop())

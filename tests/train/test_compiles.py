@@ -5,10 +5,23 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from frugax.train import CompileLedger
 
 
+@pytest.fixture
+def no_persistent_cache():
+    """Compile everything: the suite's cache on disk may hold a test's programs."""
+    before = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks once a process whether there is one
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("no_persistent_cache")
 def test_a_ledger_counts_compiles_of_each_function_and_not_calls():
     @jax.jit
     def halve(x):
@@ -25,6 +38,7 @@ def test_a_ledger_counts_compiles_of_each_function_and_not_calls():
     assert "halve" in str(ledger)
 
 
+@pytest.mark.usefixtures("no_persistent_cache")
 def test_a_closed_ledger_counts_no_more_and_leaves_no_listener(monkeypatch):
     listeners = []
 

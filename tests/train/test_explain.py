@@ -80,7 +80,7 @@ CAUSES = {
         on(X),
         on(jax.device_put(X, jax.NamedSharding(mesh(), jax.P("data")))),
         "placement",
-        "x: float32[4,2] -> float32[4,2] split as "
+        "x: float32[4,2] -> float32[4,2] sharded as "
         "PartitionSpec('data',) over {'data': 2}",
     ),
     "device": (
@@ -93,7 +93,7 @@ CAUSES = {
         on(X),
         on(jax.device_put(X, jax.devices()[0])),
         "committed",
-        "x: float32[4,2] -> float32[4,2] put there on purpose",
+        "x: float32[4,2] -> float32[4,2] committed",
     ),
 }
 
@@ -131,7 +131,7 @@ def test_a_function_defined_anew_each_time_is_named():
         f(X)
         causes += f.compiles
     assert causes[1].kinds == ("function",)
-    assert "the same defined anew" in causes[1].cause
+    assert "a new definition of the same" in causes[1].cause
     assert "define it once, outside the loop" in causes[1].cause
 
 
@@ -150,7 +150,7 @@ def test_a_function_passed_as_static_is_known_again():
     f = train.explain_recompiles(jitted(static_argnames="static"), compile_budget=1)
     make = lambda: lambda: 1
     f(X, static=make())
-    with pytest.raises(BudgetExceededError, match="the same defined anew"):
+    with pytest.raises(BudgetExceededError, match="a new definition of the same"):
         f(X, static=make())
 
 

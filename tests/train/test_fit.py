@@ -20,6 +20,7 @@ from frugax.errors import (
     InfeasibleBudgetError,
 )
 from frugax.train import Checkpoints, fit, init_state, make_train_step
+from frugax.train.loop import index_batches
 
 OPTIMIZER = optax.adam(0.05)
 
@@ -99,12 +100,10 @@ def test_an_iterator_is_refused(wrong):
 
 
 def test_the_refusal_says_why_and_what_to_do():
-    from frugax.train._batches import batches_by_index
-
     with pytest.raises(TypeError, match=r"generator: .* again after a restart. Write"):
-        batches_by_index(i for i in [1])
+        index_batches(i for i in [1])
     with pytest.raises(ValueError, match="empty"):
-        batches_by_index([])
+        index_batches([])
 
 
 def test_on_step_sees_every_step_in_order_with_arrays():
@@ -159,9 +158,8 @@ def test_the_ledgers_parts_add_up_to_the_wall(tmp_path):
 
 
 def clocked(monkeypatch, *, step_s, compile_s, evaluate_s=0.0):
-    """A step, batches and an evaluation that take exactly so long, on a fake clock."""
+    """A step, batches, an evaluation and the fake clock on which they are slow."""
     now = [0.0]
-    monkeypatch.setattr("frugax.train._clock.time.perf_counter", lambda: now[0])
     step = new_step()
     prepare = step.prepare
 
@@ -178,7 +176,7 @@ def clocked(monkeypatch, *, step_s, compile_s, evaluate_s=0.0):
         return {"zero": 0.0}
 
     monkeypatch.setattr(step, "prepare", slow_prepare)
-    return step, slow_batch, slow_evaluate
+    return step, slow_batch, slow_evaluate, lambda: now[0]
 
 
 # Whole numbers of eighths are exact in floating point: no rounding to allow for. The
@@ -188,7 +186,7 @@ def clocked(monkeypatch, *, step_s, compile_s, evaluate_s=0.0):
     [(20.0, 0.0, 120), (20.0, 2.0, 88), (5.5, 0.0, 4), (6.0, 0.25, 4)],
 )
 def test_it_stops_after_the_last_step_that_fits(monkeypatch, limit, evaluate_s, steps):
-    step, batch, evaluate = clocked(
+    step, batch, evaluate, clock = clocked(
         monkeypatch, step_s=0.125, compile_s=5.0, evaluate_s=evaluate_s
     )
     result = fit(
@@ -198,6 +196,7 @@ def test_it_stops_after_the_last_step_that_fits(monkeypatch, limit, evaluate_s, 
         steps=1000,
         budget=TimeBudget(seconds=limit),
         evaluate=evaluate,
+        clock=clock,
     )
     assert (result.stopped_because, result.steps) == ("time", steps)
     assert result.ledger.wall_s <= limit
@@ -206,7 +205,7 @@ def test_it_stops_after_the_last_step_that_fits(monkeypatch, limit, evaluate_s, 
 
 
 def test_the_plan_says_early_how_many_steps_will_fit(monkeypatch):
-    step, batch, evaluate = clocked(
+    step, batch, evaluate, clock = clocked(
         monkeypatch, step_s=0.125, compile_s=5.0, evaluate_s=1.0
     )
     result = fit(
@@ -217,6 +216,7 @@ def test_the_plan_says_early_how_many_steps_will_fit(monkeypatch):
         budget=TimeBudget("30s"),
         evaluate=evaluate,
         evaluate_every=10,
+        clock=clock,
     )
     assert result.plan is not None
     assert result.plan.predicted <= 30
@@ -228,9 +228,9 @@ def test_the_plan_says_early_how_many_steps_will_fit(monkeypatch):
 
 
 def test_time_that_is_over_before_the_first_step_is_an_error(monkeypatch):
-    step, batch, _ = clocked(monkeypatch, step_s=0.125, compile_s=5.0)
+    step, batch, _, clock = clocked(monkeypatch, step_s=0.125, compile_s=5.0)
     with pytest.raises(InfeasibleBudgetError, match="use_compile_cache") as e:
-        fit(step, start(), batch, steps=10, budget=TimeBudget("5s"))
+        fit(step, start(), batch, steps=10, budget=TimeBudget("5s"), clock=clock)
     assert e.value.needed == 5.125
 
 
@@ -253,7 +253,7 @@ def test_a_compile_budget_holds_inside_the_loop_only():
 def test_a_loss_that_is_not_finite_is_an_error_naming_the_step(tmp_path, bad):
     batches = lambda i: batch_of(i) * (np.float32("nan") if i == bad else np.float32(1))
     saved = Checkpoints(tmp_path)
-    said = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is sound"
+    said = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is intact"
     with pytest.raises(DivergedError, match=said):
         fit(new_step(), start(), batches, steps=20, checkpoints=saved, save_every=4)
     assert saved.latest_step() == bad // 4 * 4
@@ -406,7 +406,7 @@ def test_a_period_must_be_positive_and_for_something(wrong, said):
 def test_a_state_that_was_given_away_is_refused_with_the_way_out():
     step, state = new_step(), start()
     result = fit(step, state, batch_of, steps=2)
-    with pytest.raises(ValueError, match=r"given away.*go on with .*result\.state"):
+    with pytest.raises(ValueError, match=r"donated.*continue with .*result\.state"):
         fit(step, state, batch_of, steps=4)
     assert fit(step, result.state, batch_of, steps=4).steps == 2
 
@@ -431,7 +431,7 @@ def test_a_damaged_checkpoint_is_not_said_to_be_sound(tmp_path):
         if index == 5:
             (tmp_path / "frugax-4" / "frugax.json").write_text("{")
 
-    with pytest.raises(DivergedError, match="checkpoint of step 2 is sound"):
+    with pytest.raises(DivergedError, match="checkpoint of step 2 is intact"):
         fit(
             new_step(), start(), nan_at_5, steps=9, checkpoints=saved, save_every=2,
             on_step=damage,

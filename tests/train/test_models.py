@@ -199,12 +199,12 @@ def test_running_averages_of_linen_are_carried(accum):
 
 def test_a_loss_that_keeps_what_is_carried_is_told_so():
     step = train.make_train_step(lambda p, b, c: error(b["x"] @ p, b), SGD)
-    with pytest.raises(TypeError, match="must give them back"):
+    with pytest.raises(TypeError, match="must return them"):
         step(step.init(jnp.ones((3, 2)), carried=jnp.zeros(2)), batch())
     step = train.make_train_step(
         lambda p, b, c: (error(b["x"] @ p, b), {}, c.astype(jnp.bfloat16)), SGD
     )
-    with pytest.raises(TypeError, match=r"what is carried, carried: float32\[2\] ->"):
+    with pytest.raises(TypeError, match=r"a carried array, carried: float32\[2\] ->"):
         step(step.init(jnp.ones((3, 2)), carried=jnp.zeros(2)), batch())
 
 

@@ -35,7 +35,7 @@ CALLS = {
     "make(loss, sgd, compile_budget=1.5)": f"compile_budget {WHOLE}1, got 1.5.",
     "make(loss, sgd, layout='data')": "layout must be of class Layout, such as",
     "make(loss, sgd, budget='1MiB')": (
-        "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got '1MiB'."
+        "budget must be of type MemoryBudget, such as MemoryBudget(\"1MiB\"), got"
     ),
     "make(loss, sgd, budget=TimeBudget('10s'))": (
         "a step cannot keep the 10 s of TimeBudget(seconds=10.0, compiles=None): give "
@@ -45,24 +45,24 @@ CALLS = {
         "two time budgets were given: 1 compile and 1 compile."
     ),
     "make(loss, sgd, budget=MemoryBudget('1MiB', kind='total'), layout=layout)": (
-        "with a layout the memory of a step is planned for temporaries: say "
+        "with a layout the memory of a step is planned for temporaries: write "
         "MemoryBudget(..., kind=\"temp\") instead of 'total', and choose the layout"
     ),
     "make(loss, 1e-3)": (
-        "optimizer must be one of optax, such as optax.adam(1e-3), got 0.001."
+        "optimizer must be an optax optimiser, such as optax.adam(1e-3), got 0.001."
     ),
     "make(loss, optax.adam)": (
-        "optimizer must be one of optax, such as optax.adam(1e-3), got <function adam"
+        "optimizer must be an optax optimiser, such as optax.adam(1e-3), got <f"
     ),
     "make(3, sgd)": "loss must be a function, called as loss(model, batch), got 3.",
     "train.init_state(1.0, 1e-3)": (
-        "optimizer must be one of optax, such as optax.adam(1e-3), got 0.001."
+        "optimizer must be an optax optimiser, such as optax.adam(1e-3), got 0.001."
     ),
-    "train.init_state({}, sgd)": "there is nothing to train: the model holds no fl",
+    "train.init_state({}, sgd)": "there is nothing to train: the model has no fl",
     "fit(steps=2.5)": f"steps {WHOLE}0, got 2.5.",
     "fit(steps=-1)": f"steps {WHOLE}0, got -1.",
     "fit(steps=1, budget='1s')": (
-        "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
+        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
     "fit(steps=1, evaluate_every='1', evaluate=len)": (
         f"evaluate_every {WHOLE}1, got '1'."
@@ -78,21 +78,21 @@ CALLS = {
         "on_step must be a function, called as on_step(number, metrics, state), got 3."
     ),
     "fit(steps=1, evaluate=lambda s: 3.0)": (
-        'evaluate must give named numbers, such as {"loss": 0.5}, got 3.0.'
+        'evaluate must return named numbers, such as {"loss": 0.5}, got 3.0.'
     ),
     "fit(steps=1, evaluate=lambda s: {'a': 'b'})": (
-        "evaluate must give one number for each name, got 'b' for 'a'."
+        "evaluate must return one number for each name, got 'b' for 'a'."
     ),
     "fit(steps=1, early_stop=3, evaluate=len, evaluate_every=1)": (
         "early_stop must be of class EarlyStop, such as EarlyStop(), got 3."
     ),
     "train.fit(len, state, [1.0], steps=1)": "step must be of class TrainStep, such",
     "train.fit(step, 1.0, [1.0], steps=1)": (
-        "state must be a TrainState, got a float: make the first one of your weights "
+        "state must be a TrainState, got a float: make the first one from your weights "
         "or module with `state = step.init(model)`."
     ),
     "train.EarlyStop(patience=2.5)": f"patience {WHOLE}1, got 2.5.",
-    "train.EarlyStop(least='0')": "least must be a finite number >= 0, got '0'.",
+    "train.EarlyStop(min_delta='0')": "min_delta must be a finite number >= 0, got '0'",
     "train.EarlyStop(better='low')": (
         'better must be one of "lower", "higher", got \'low\'.'
     ),
@@ -107,19 +107,35 @@ CALLS = {
     "compat.benchmark_sustained_performance(len, len, 3)": (
         "args must be a tuple of arguments, such as (weights, x), got 3."
     ),
-    "train.plan('1s', step_seconds=1, compile_seconds=1, steps=1)": (
-        "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
+    "train.steps_within('1s', step_seconds=1, compile_seconds=1, steps=1)": (
+        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
-    "train.plan(TimeBudget('1s'), step_seconds='1', compile_seconds=1, steps=1)": (
+    "train.steps_within(TimeBudget('1s'), step_seconds='1', compile_seconds=1, steps=1"
+    ")": (
         "step_seconds must be a finite number > 0, got '1'."
     ),
+    "train.plan(step, '1s', state=state, batch=1.0, steps=1)": (
+        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
+    ),
+    "train.plan(TimeBudget('1s'), step, state=state, batch=1.0, steps=1)": (
+        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got <fr"
+    ),
+    "train.plan(step, TimeBudget('1s'), state=state, batch=1.0, steps=0)": (
+        f"steps {WHOLE}1, got 0."
+    ),
+    "train.distributed.apply(make, layout)": (
+        "plan must be of class LayoutPlan, such as distributed.plan(...), got Layout(me"
+    ),
+    "train.apply(step, 3, state=state, batches=[1.0])": (
+        "plan must be of class TrainPlan, such as train.plan(...), got 3."
+    ),
     "step(None, 1.0)": (
-        "state must be a TrainState, got None: make the first one of your weights or "
+        "state must be a TrainState, got None: make the first one from your weights or "
         "module with `state = step.init(model)`."
     ),
     "step((state, {}), 1.0)": (
-        "state must be a TrainState, got a tuple that holds one: step gives back two "
-        "things, so write `state, metrics = step(state, batch)`."
+        "state must be a TrainState, got a tuple that holds one: step returns two "
+        "values, so write `state, metrics = step(state, batch)`."
     ),
     "step(1.0, state)": (
         "state and batch are swapped: write step(state, batch)."

@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from frugax.train._pace import Pace
+from frugax.train.loop import Pace
 
 seconds = st.floats(1e-6, 1e3)
 

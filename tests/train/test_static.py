@@ -59,7 +59,7 @@ def test_what_cannot_be_static_is_named(value, error, words):
 def test_a_list_that_holds_itself_is_refused():
     endless: list[object] = []
     endless.append(endless)
-    with pytest.raises(ValueError, match=r"value\[0\] holds itself"):
+    with pytest.raises(ValueError, match=r"value\[0\] contains itself"):
         Frozen(endless)
 
 

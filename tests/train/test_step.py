@@ -144,7 +144,7 @@ def test_donation_reuses_the_states_memory_and_spares_the_callers_params():
 def test_a_state_that_was_given_away_is_refused_with_the_way_out():
     step, state, batch = small()
     step(state, batch)
-    with pytest.raises(ValueError, match="go on with the state that step gave back"):
+    with pytest.raises(ValueError, match="continue with the state that step returned"):
         step(state, batch)
 
 
@@ -181,7 +181,10 @@ def test_an_optimiser_that_wants_the_loss_is_given_it():
         (lambda p, b: jnp.int32(1), "real scalar"),
         (lambda p, b: (p["w"].sum(), {"all": p["w"]}), "dict of scalars"),
         (lambda p, b: (p["w"].sum(), [p["w"].sum()]), "dict of scalars"),
-        (lambda p, b: (p["w"].sum(), {"loss": p["w"].sum()}), "its own name"),
+        (
+            lambda p, b: (p["w"].sum(), {"loss": p["w"].sum()}),
+            "reserved for the step's own",
+        ),
     ],
 )
 def test_a_loss_of_the_wrong_kind_is_refused(loss, said):
@@ -240,8 +243,8 @@ def test_a_step_larger_than_its_plan_is_refused_and_not_run(monkeypatch):
     optimizer = optax.sgd(0.1)
     true_plan = remat.plan
 
-    def plan_for_more(loss, args, budget, **more):
-        return true_plan(loss, args, MemoryBudget("1GiB"), **more)
+    def plan_for_more(loss, budget, **options):
+        return true_plan(loss, MemoryBudget("1GiB"), **options)
 
     monkeypatch.setattr(remat, "plan", plan_for_more)
     step = make_train_step(mlp_loss, optimizer, budget=MemoryBudget("1KiB"))

@@ -142,19 +142,19 @@ def joined(monkeypatch):
     """What JAX is asked to join; nobody is."""
     asked = []
     nothing = contextlib.nullcontext()
-    monkeypatch.setattr(_initialize, "joining", lambda _: nothing)
+    monkeypatch.setattr(_initialize, "join_peers", lambda _: nothing)
 
     def initialize(*place, **options):
         asked.append((*place, options["coordinator_bind_address"]))
 
     monkeypatch.setattr(_initialize.jax.distributed, "initialize", initialize)
-    for names in _initialize._TOLD:
+    for names in _initialize._VARIABLES:
         for name in names:
             monkeypatch.delenv(name, raising=False)
     return asked
 
 
-@pytest.mark.parametrize("names", _initialize._TOLD, ids=["launch", "kubeflow"])
+@pytest.mark.parametrize("names", _initialize._VARIABLES, ids=["launch", "kubeflow"])
 def test_who_takes_part_is_read_from_the_environment(joined, monkeypatch, names):
     for name, value in zip(names, ("frugax-node-0-0.frugax:1", "4", "3"), strict=True):
         monkeypatch.setenv(name, value)
@@ -164,7 +164,7 @@ def test_who_takes_part_is_read_from_the_environment(joined, monkeypatch, names)
     with pytest.raises(ValueError, match="process must be from 0 to 3, got 4"):
         distributed.initialize()
     monkeypatch.setenv(names[1], "many")
-    with pytest.raises(ValueError, match=f"{names[1]} must be a whole number, got"):
+    with pytest.raises(ValueError, match=f"{names[1]} must be an integer, got"):
         distributed.initialize()
 
 

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from frugax import MemoryBudget, train
+from frugax.budget import Verdict
 from frugax.errors import InfeasibleBudgetError
 from frugax.train import distributed
 from frugax.train.distributed import Layout
@@ -67,7 +68,7 @@ def test_fifty_steps_are_those_of_one_device(kind, shape, on_one_device):
     told, state, step = losses(50, layout=layout)
     assert np.abs(told - on_one_device).max() <= 1e-6
     assert step.compiles == 1
-    distributed.audit(state, planned=layout.of_state(state)).assert_sound()
+    distributed.audit(state, planned=layout.state_sharding(state)).assert_sound()
 
 
 def test_the_more_is_split_the_less_each_device_holds():
@@ -102,7 +103,7 @@ def test_accumulation_and_memory_plans_go_with_a_layout(on_one_device):
     ],
 )
 def test_what_is_split_along_what(kind, shape, spec):
-    assert Layout.over((4, 2), kind).of_weight(shape, 4).spec == spec
+    assert Layout.over((4, 2), kind).array_sharding(shape, 4).spec == spec
 
 
 def test_the_cheapest_layout_that_fits_is_chosen():
@@ -112,41 +113,66 @@ def test_the_cheapest_layout_that_fits_is_chosen():
     chosen = {}
     for size in ("1MiB", "450KiB", "350KiB"):
         budget = MemoryBudget(size, kind="total")
-        plan = distributed.plan(make, WEIGHTS, batch_of(0), budget, shape=(4, 2))
+        plan = distributed.plan(
+            make, budget, params=WEIGHTS, batch=batch_of(0), shape=(4, 2)
+        )
         chosen[size] = plan.kind
         assert plan.predicted <= budget.limit_bytes
         assert type(plan).from_json(plan.to_json()) == plan
-        step = make(plan.layout(), plan.accum)
+        step = distributed.apply(make, plan)
+        assert step.report().spends == ()  # nothing is measured before it is compiled
         step.prepare(step.init(WEIGHTS), batch_of(0))
-        assert step.program.total_bytes == plan.predicted
+        (spend,) = step.report().spends
+        assert spend.measured == spend.predicted == plan.predicted
+        assert (spend.limit, spend.verdict) == (budget.limit_bytes, Verdict.KEPT)
+        assert spend.name == "total memory of one step on each device"
     assert chosen == {"1MiB": "data", "450KiB": "tensor", "350KiB": "fully-sharded"}
     little = MemoryBudget("10KiB", kind="total")
     with pytest.raises(InfeasibleBudgetError) as e:
-        distributed.plan(make, WEIGHTS, batch_of(0), little, shape=(4, 2))
+        distributed.plan(make, little, params=WEIGHTS, batch=batch_of(0), shape=(4, 2))
     assert e.value.needed == plan.predicted
+
+
+def test_a_batch_larger_than_planned_breaks_the_budget_of_the_report():
+    def make(layout, accum):
+        return train.make_train_step(loss, optax.adam(1e-2), layout=layout, accum=accum)
+
+    budget = MemoryBudget("450KiB", kind="total")
+    plan = distributed.plan(
+        make, budget, params=WEIGHTS, batch=batch_of(0), shape=(4, 2)
+    )
+    step = distributed.apply(make, plan)
+    larger = {k: np.concatenate([v] * 64) for k, v in batch_of(0).items()}
+    step.prepare(step.init(WEIGHTS), larger)
+    (spend,) = step.report().spends
+    assert spend.measured is not None
+    assert spend.predicted == plan.predicted < budget.limit_bytes < spend.measured
+    assert spend.verdict is Verdict.BROKEN
 
 
 def test_the_audit_finds_an_optimiser_state_on_one_device():
     layout = Layout.over((8,), "fully-sharded")
     big = {
-        "w": jax.device_put(jnp.zeros((1024, 512)), layout.of_weight((1024, 512), 4))
+        "w": jax.device_put(
+            jnp.zeros((1024, 512)), layout.array_sharding((1024, 512), 4)
+        )
     }
     optimizer = optax.adam(1e-3)
     trap = jax.jit(optimizer.init)(big)
     found = distributed.audit(trap)
     assert [f.path for f in found.faults] == ["[0].mu['w']", "[0].nu['w']"]
-    with pytest.raises(ValueError, match=r"mu\['w'\]: lies on one device of 8"):
+    with pytest.raises(ValueError, match=r"mu\['w'\]: is on one device of 8"):
         found.assert_sound()
-    assert "lies on one device of 8" in str(found)
+    assert "is on one device of 8" in str(found)
     # What frugax makes has no such fault.
     step = train.make_train_step(
         lambda p, b: (p["w"] ** 2).sum() * b, optimizer, layout=layout
     )
     state = step.init({"w": np.zeros((1024, 512), np.float32)})
     distributed.audit(state).assert_sound()
-    copied = jax.device_put(jnp.zeros((1024, 512)), layout.copied)
+    copied = jax.device_put(jnp.zeros((1024, 512)), layout.replicated)
     (fault,) = distributed.audit({"w": copied}).faults
-    assert fault.fault == "is copied to 8 devices"
+    assert fault.fault == "is replicated on 8 devices"
 
 
 def test_what_cannot_be_spread_is_refused():

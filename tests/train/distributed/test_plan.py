@@ -37,11 +37,11 @@ def make(layout, accum):
 def planned(size, count, shape=None):
     return distributed.plan(
         make,
-        WEIGHTS,
-        batch_of(0),
         MemoryBudget(size, kind="total")
         if isinstance(size, str)
         else MemoryBudget(limit_bytes=size, kind="total"),
+        params=WEIGHTS,
+        batch=batch_of(0),
         shape=shape,
         accums=(1, 2, 4),
         devices=jax.devices()[:count],
@@ -56,16 +56,16 @@ def test_a_run_goes_on_with_fewer_devices_in_the_same_memory(tmp_path):
 
     before = planned("1.5MiB", 8)
     assert (before.kind, before.accum) == ("fully-sharded", 1)
-    step = make(before.layout(), before.accum)
+    step = distributed.apply(make, before)
     train.fit(step, step.init(WEIGHTS), batch_of, steps=10, checkpoints=checkpoints)
 
     after = planned("1.5MiB", 2)
     assert after.shape == (2, 1)
     assert (after.kind, after.accum) == ("fully-sharded", 2)
     layout = after.layout(devices=jax.devices()[:2])
-    step = make(layout, after.accum)
+    step = distributed.apply(make, after, devices=jax.devices()[:2])
     state, _ = checkpoints.restore(step.init(WEIGHTS))
-    distributed.audit(state, planned=layout.of_state(state)).assert_sound()
+    distributed.audit(state, planned=layout.state_sharding(state)).assert_sound()
     result = train.fit(step, state, batch_of, steps=20)
     assert result.steps == 10
     assert step.program.total_bytes == after.predicted <= after.budget.limit_bytes
@@ -92,4 +92,6 @@ def test_what_never_fits_says_what_the_smallest_needs():
     with pytest.raises(InfeasibleBudgetError):
         planned(int(e.value.needed) - 1, 2)
     with pytest.raises(ValueError, match=r"accums is empty: give at least \(1,\)"):
-        distributed.plan(make, WEIGHTS, batch_of(0), MemoryBudget("1MiB"), accums=())
+        distributed.plan(
+            make, MemoryBudget("1MiB"), params=WEIGHTS, batch=batch_of(0), accums=()
+        )

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,25 +11,37 @@ import optax
 import pytest
 
 from frugax import train
-from frugax.train import _leaving, _watchdog
 from frugax.train.distributed import EXIT_PEER_LOST, Watchdog
+from frugax.train.processes import is_peer_lost
+
+
+class Clock:
+    """A clock that stands still between calls of `wait`."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def wait(self, seconds):
+        self.now += seconds
+
+    def __call__(self):
+        return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(_watchdog.time, "monotonic", lambda: now[0])
-
-    def wait(seconds):
-        now[0] += seconds
-
-    return wait
+def fake():
+    return Clock()
 
 
 @pytest.fixture
-def dog(clock):
-    """One that watches, without its thread."""
-    dog = Watchdog(min_s=30, factor=10, first_s=1800)
+def clock(fake):
+    return fake.wait
+
+
+@pytest.fixture
+def dog(fake):
+    """A watchdog without its thread."""
+    dog = Watchdog(min_s=30, factor=10, first_s=1800, clock=fake)
     dog._watch = lambda: None
     with dog:
         yield dog
@@ -53,7 +66,7 @@ def test_each_kind_of_work_has_its_own_patience(dog, clock):
     clock(1)
     dog.beat()
     for expected in (1800, 70):
-        with dog.during("evaluation"):
+        with dog.phase("evaluation"):
             assert dog.patience_s == expected
             clock(7)
         assert dog.patience_s == 30
@@ -102,6 +115,10 @@ def test_it_watches_once():
         Watchdog(min_s=0)
 
 
+def watching():
+    return sum(t.name == "frugax watchdog" for t in threading.enumerate())
+
+
 def test_fit_has_none_in_one_process_and_takes_one_that_is_given():
     seen = []
     step = train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
@@ -109,15 +126,16 @@ def test_fit_has_none_in_one_process_and_takes_one_that_is_given():
     def fit(**options):
         state = train.init_state(jnp.zeros(2), optax.sgd(0.1))
         batches = [jnp.ones(2)]
-        note = lambda *_: seen.append(list(_watchdog._watching))
+        note = lambda *_: seen.append(watching())
         train.fit(step, state, batches, steps=1, on_step=note, **options)
 
     dog = Watchdog()
     fit()
     fit(watchdog=False)
     fit(watchdog=dog)
-    assert seen == [[], [], [dog]]
-    assert _watchdog._watching == []
+    assert seen == [0, 0, 1]
+    dog.__enter__()  # it stopped watching with fit, so it can start again
+    dog.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +149,10 @@ def test_fit_has_none_in_one_process_and_takes_one_that_is_given():
     ],
 )
 def test_what_says_that_another_process_is_gone(error, lost):
-    assert _leaving.is_peer_lost(error) is lost
+    assert is_peer_lost(error) is lost
     outer = TypeError("something else")
     outer.__cause__ = error
-    assert _leaving.is_peer_lost(outer) is lost
+    assert is_peer_lost(outer) is lost
 
 
 CRASHES = {
@@ -186,10 +204,10 @@ def test_where_the_others_do_not_come_it_says_so():
 def test_where_nobody_was_joined_nothing_is_changed():
     script = (
         "import ctypes, signal, sys, time, _thread\n"
-        "from frugax.train import _leaving\n"
+        "from frugax.train.processes import join_peers\n"
         "hook = sys.excepthook\n"
         "try:\n"
-        "    with _leaving.joining('nobody came'): raise ValueError\n"
+        "    with join_peers('nobody came'): raise ValueError\n"
         "except ValueError: pass\n"
         "assert sys.excepthook is hook\n"
         "_thread.start_new_thread(ctypes.CDLL(None).abort, ())\n"
@@ -202,8 +220,8 @@ def test_where_nobody_was_joined_nothing_is_changed():
 def ends(crash, joining="pass"):
     script = (
         "import atexit, os, sys, time\n"
-        "from frugax.train import _leaving\n"
-        "with _leaving.joining('nobody came'):\n"
+        "from frugax.train.processes import join_peers\n"
+        "with join_peers('nobody came'):\n"
         f"    {joining}\n"
         "print('printed')\n" + crash
     )
