@@ -95,14 +95,15 @@ class SlowStep:
     def clock(self):
         return self.now
 
-    def plan(self, budget, **options):
+    def plan(self, budget, *, steps=100, other_seconds=0.0):
         return train.plan(
             self.step,
             budget,
             state=self.state,
             batch=jnp.ones(2),
             clock=self.clock,
-            **{"steps": 100} | options,
+            steps=steps,
+            other_seconds=other_seconds,
         )
 
 
