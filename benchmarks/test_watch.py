@@ -37,7 +37,7 @@ def test_watcher(benchmark, tmp_path, part):
     def prepared():
         journal = watch.Journal.create(tmp_path / str(len(journals)), {})
         journals.append(journal)
-        watcher = watch.Watcher(journal, OverheadBudget(share=0.0), most_pending=N)
+        watcher = watch.Watcher(journal, OverheadBudget(share=0.0), max_pending=N)
         given = records()
         if part == "finish":
             for step, metrics in enumerate(given):

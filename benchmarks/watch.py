@@ -34,7 +34,7 @@ from benchmarks import watch_programs as programs
 from benchmarks.parts import Part, run_parts
 
 from frugax.budget import table
-from frugax.watch._turns import take_turns  # noqa: PLC2701
+from frugax.measure import time_interleaved
 
 UNWATCHED, AGAIN = "unwatched", "unwatched, again"
 STEPS = 2000
@@ -53,7 +53,7 @@ def timed(
 ) -> dict[str, Any]:
     """Each program beside `UNWATCHED`, by name; all compiled anew some times."""
     turns = [
-        take_turns(
+        time_interleaved(
             compiled(),
             (state,),
             seconds=seconds / times,

@@ -23,12 +23,12 @@ class Purse(watch.Watcher):
         super().__init__(journal, OverheadBudget("1%"))
         self.seconds, self.asked, self.paid = seconds, [], 0
 
-    def affords(self, seconds: float) -> bool:
+    def can_afford(self, seconds: float) -> bool:
         self.asked.append(seconds)
         return seconds <= self.seconds
 
     @contextlib.contextmanager
-    def spending(self):
+    def overhead(self):
         self.paid += 1
         yield
 

@@ -15,8 +15,8 @@ from frugax.watch.delivery import (
     CircuitBreaker,
     EventQueue,
     Losses,
-    Outlet,
-    charge,
+    SinkWorker,
+    charge_bytes,
 )
 from frugax.watch.sinks import Event
 
@@ -70,7 +70,7 @@ def gate():
 
 
 def test_all_that_is_put_arrives_in_order_and_is_counted():
-    outlet = Outlet(sink := Sink())
+    outlet = SinkWorker(sink := Sink())
     for step in range(1000):
         outlet.put([event(step=step)])
     assert outlet.close()
@@ -82,7 +82,7 @@ def test_all_that_is_put_arrives_in_order_and_is_counted():
 
 
 def test_within_one_write_the_order_is_that_of_arrival():
-    outlet = Outlet(sink := Sink(lambda: time.sleep(0.1)))
+    outlet = SinkWorker(sink := Sink(lambda: time.sleep(0.1)))
     kinds = ["frame", "summary", "scalar", "frame", "summary"]
     outlet.put([event(step=-1)])
     until(lambda: sink.writes)
@@ -96,7 +96,7 @@ def test_within_one_write_the_order_is_that_of_arrival():
     "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), OSError(28, "full")]
 )
 def test_a_sink_that_raises_costs_scalars_and_frames_but_no_summary(error):
-    outlet = Outlet(sink := Sink(raises(error)), rest_s=0.0)
+    outlet = SinkWorker(sink := Sink(raises(error)), rest_s=0.0)
     outlet.put([event("summary", 0), event("scalar", 1), event("frame", 2)])
     assert outlet.flush()
     outlet.put([event("frame", 3)])
@@ -116,7 +116,7 @@ def test_a_record_that_no_sink_can_take_does_not_cost_the_others_their_place():
                 raise ValueError("three")
             super().write(events)
 
-    outlet = Outlet(sink := Picky(), rest_s=0.0)
+    outlet = SinkWorker(sink := Picky(), rest_s=0.0)
     outlet.put([event("summary", step) for step in range(6)])
     assert outlet.close()
     assert [e.step for e in sink.got] == [0, 1, 2, 4, 5]
@@ -124,7 +124,7 @@ def test_a_record_that_no_sink_can_take_does_not_cost_the_others_their_place():
 
 
 def test_after_three_failures_a_sink_rests_and_is_then_tried_with_one_record():
-    outlet = Outlet(sink := Sink(*[raises(ValueError())] * 3), rest_s=0.3)
+    outlet = SinkWorker(sink := Sink(*[raises(ValueError())] * 3), rest_s=0.3)
     for step in range(3):
         outlet.put([event("frame", step)])
         until(lambda: outlet.report().failures == step + 1)  # noqa: B023
@@ -141,7 +141,7 @@ def test_after_three_failures_a_sink_rests_and_is_then_tried_with_one_record():
 
 def test_flush_tries_a_resting_sink_once_and_says_if_it_still_fails():
     failing = [raises(ValueError("down"))] * 5
-    outlet = Outlet(sink := Sink(*failing), failures=1, rest_s=60.0)
+    outlet = SinkWorker(sink := Sink(*failing), failures=1, rest_s=60.0)
     outlet.put([event("frame", 0)])
     until(lambda: outlet.report().failures == 1)
     outlet.put([event("frame", 1), event("frame", 2)])
@@ -154,7 +154,7 @@ def test_flush_tries_a_resting_sink_once_and_says_if_it_still_fails():
 
 
 def test_a_hung_write_is_given_up_and_another_thread_goes_on(gate):
-    outlet = Outlet(sink := Sink(gate.wait), hang_s=0.05, rest_s=0.0)
+    outlet = SinkWorker(sink := Sink(gate.wait), hang_s=0.05, rest_s=0.0)
     outlet.put([event("summary", 0)])
     until(lambda: sink.writes)
     time.sleep(0.1)
@@ -163,7 +163,9 @@ def test_a_hung_write_is_given_up_and_another_thread_goes_on(gate):
     report = outlet.report()
     assert (report.hung, report.failures) == (1, 0)
     assert dict(report.tallies["summary"].dropped) == {"sink hung": 1}
-    assert outlet.waiting_bytes == charge(event("summary"))  # the thread still has it
+    assert outlet.waiting_bytes == charge_bytes(
+        event("summary")
+    )  # the thread still has it
     gate.set()  # and when the write ends after all, that is known too
     until(lambda: outlet.losses.tally("summary").kept == 2)
     assert outlet.losses.tally("summary").lost == 0
@@ -176,7 +178,7 @@ def test_when_every_thread_hangs_no_more_are_started(gate):
         return sum("stuck" in thread.name for thread in threading.enumerate())
 
     acts = [gate.wait] * 10
-    outlet = Outlet(Sink(*acts, name="stuck"), hang_s=0.01, rest_s=0.0, most_hung=3)
+    outlet = SinkWorker(Sink(*acts, name="stuck"), hang_s=0.01, rest_s=0.0, max_hung=3)
     for step in range(20):
         outlet.put([event("frame", step)])
         time.sleep(0.02)
@@ -193,7 +195,7 @@ def test_when_every_thread_hangs_no_more_are_started(gate):
 
 def test_a_hung_sink_never_holds_more_than_its_cap(gate):
     size, cap = 1 << 16, 1 << 20
-    outlet = Outlet(Sink(*[gate.wait] * 9), most_bytes=cap, hang_s=0.02, rest_s=0.0)
+    outlet = SinkWorker(Sink(*[gate.wait] * 9), max_bytes=cap, hang_s=0.02, rest_s=0.0)
     outlet.put([event("frame", -1, size=size)])  # the thread and all else is made
     tracemalloc.start()
     try:
@@ -218,7 +220,7 @@ def test_a_hung_sink_never_holds_more_than_its_cap(gate):
 @pytest.mark.thorough
 def test_many_small_records_take_no_more_than_they_are_counted_as(gate):
     # Never given up, however slow the machine is.
-    outlet = Outlet(sink := Sink(gate.wait), most_bytes=4 << 20, hang_s=1e9)
+    outlet = SinkWorker(sink := Sink(gate.wait), max_bytes=4 << 20, hang_s=1e9)
     outlet.put([event(step=-1)])
     until(lambda: sink.writes)
     tracemalloc.start()
@@ -235,7 +237,7 @@ def test_many_small_records_take_no_more_than_they_are_counted_as(gate):
 
 
 def test_a_record_larger_than_the_cap_is_refused_and_counted():
-    outlet = Outlet(sink := Sink(), most_bytes=10_000)
+    outlet = SinkWorker(sink := Sink(), max_bytes=10_000)
     outlet.put([event("summary", 0, size=10_001), event("frame", 1)])
     assert outlet.close()
     assert [e.step for e in sink.got] == [1]
@@ -243,7 +245,7 @@ def test_a_record_larger_than_the_cap_is_refused_and_counted():
 
 
 def test_after_close_records_are_counted_as_lost():
-    outlet = Outlet(sink := Sink())
+    outlet = SinkWorker(sink := Sink())
     outlet.put([event()])
     assert outlet.close()
     outlet.put([event()])
@@ -256,13 +258,13 @@ def test_after_close_records_are_counted_as_lost():
 def test_a_close_that_raises_or_hangs_is_said(gate, error):
     sink = Sink()
     sink.close = raises(error)
-    outlet = Outlet(sink)
+    outlet = SinkWorker(sink)
     outlet.put([event()])
     assert not outlet.close()
     assert outlet.report().failures == 1
     hanging = Sink()
     hanging.close = gate.wait
-    outlet = Outlet(hanging, hang_s=0.05)
+    outlet = SinkWorker(hanging, hang_s=0.05)
     assert not outlet.close(5.0)
     assert outlet.report().hung == 1
 
@@ -272,7 +274,7 @@ def test_an_error_whose_text_raises_is_counted_like_any_other():
         def __str__(self):
             raise SystemExit
 
-    outlet = Outlet(Sink(raises(Evil())), rest_s=0.0)
+    outlet = SinkWorker(Sink(raises(Evil())), rest_s=0.0)
     outlet.put([event("frame")])
     outlet.flush()
     assert outlet.report().last_error == "Evil"
@@ -280,7 +282,7 @@ def test_an_error_whose_text_raises_is_counted_like_any_other():
 
 
 def test_an_interrupt_in_the_middle_of_put_leaves_the_count_right():
-    outlet = Outlet(sink := Sink(lambda: time.sleep(0.05)))
+    outlet = SinkWorker(sink := Sink(lambda: time.sleep(0.05)))
     outlet.put([event(step=0)])
     until(lambda: sink.writes)
 
@@ -291,7 +293,9 @@ def test_an_interrupt_in_the_middle_of_put_leaves_the_count_right():
 
     with pytest.raises(KeyboardInterrupt):
         outlet.put(events())
-    outlet._queue._bytes["scalar"] += 5000  # as if it had come between two statements
+    outlet._queue.bytes_by_kind["scalar"] += (
+        5000  # as if it had come between two statements
+    )
     outlet.put([event(step=3)])
     assert outlet.close()
     assert outlet.waiting_bytes == 0
@@ -310,7 +314,7 @@ def no_threads(monkeypatch):
 
 @pytest.mark.usefixtures("no_threads")
 def test_where_no_thread_can_be_had_flush_and_close_write_here():
-    outlet = Outlet(sink := Sink())
+    outlet = SinkWorker(sink := Sink())
     outlet.put([event(step=0), event(step=1)])
     assert sink.got == []  # `put` never waits for a sink
     assert "can't start new thread" in outlet.report().last_error
@@ -324,7 +328,7 @@ def test_where_no_thread_can_be_had_flush_and_close_write_here():
 
 @pytest.mark.usefixtures("no_threads")
 def test_where_no_thread_can_be_had_a_sink_that_fails_is_still_booked():
-    outlet = Outlet(sink := Sink(*[raises(SystemExit(3))] * 9))
+    outlet = SinkWorker(sink := Sink(*[raises(SystemExit(3))] * 9))
     outlet.put([event()])
     outlet.close(5.0)
     assert dict(outlet.losses.tally("scalar").dropped) == {"sink failed": 1}
@@ -335,17 +339,17 @@ def test_where_no_thread_can_be_had_a_sink_that_fails_is_still_booked():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"most_bytes": 0}, "most_bytes"),
+        ({"max_bytes": 0}, "max_bytes"),
         ({"hang_s": 0.0}, "hang_s"),
         ({"failures": 0}, "failures"),
         ({"rest_s": -1.0}, "rest_s"),
-        ({"most_hung": 0}, "most_hung"),
-        ({"most_events": 0}, "most_events"),
+        ({"max_hung": 0}, "max_hung"),
+        ({"max_events": 0}, "max_events"),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(given, said):
     with pytest.raises(ValueError, match=said):
-        Outlet(Sink(), **given)
+        SinkWorker(Sink(), **given)
 
 
 moves = st.lists(
@@ -367,7 +371,7 @@ def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
     out, taken = [], 0
     for step, (move, number) in enumerate(moves):
         lost = {kind: losses.tally(kind).dropped.get("queue full", 0) for kind in KINDS}
-        frames = queue._bytes["frame"]
+        frames = queue.bytes_by_kind["frame"]
         if move == "take":
             more = queue.take(number)
             assert [w.order for w in more] == sorted(w.order for w in more)
@@ -385,8 +389,8 @@ def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
             full = losses.tally("summary").dropped.get("queue full", 0)
             # No summary goes while a frame has room that would do.
             if full > lost["summary"]:
-                assert queue._bytes["frame"] == 0 or move == "summary"
-                assert not (frames and queue._bytes["frame"] == frames > 5000)
+                assert queue.bytes_by_kind["frame"] == 0 or move == "summary"
+                assert not (frames and queue.bytes_by_kind["frame"] == frames > 5000)
         assert queue.bytes <= 10_000
     tallies = losses.tallies.values()
     assert sum(t.given for t in tallies) == (
@@ -397,7 +401,7 @@ def test_the_queue_keeps_to_its_cap_and_drops_the_least_important(moves):
 def test_what_is_more_important_stays():
     losses = Losses()
     queue = EventQueue(10_000, losses)
-    size = 10_000 // 4 - charge(event(size=0))
+    size = 10_000 // 4 - charge_bytes(event(size=0))
     for kind in ("frame", "scalar", "summary", "summary"):
         queue.add(event(kind, size=size))
     queue.add(event("summary", 1, size=size))  # the frame goes
@@ -445,7 +449,7 @@ def test_the_ledger_is_one_line_and_says_what_waits():
 
 
 def test_threads_may_put_at_the_same_time():
-    outlet = Outlet(sink := Sink(), most_bytes=64 << 20)
+    outlet = SinkWorker(sink := Sink(), max_bytes=64 << 20)
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

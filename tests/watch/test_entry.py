@@ -96,7 +96,7 @@ def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
             lambda: watch.Journal.create(folder / "b", [1]),
             lambda: journal.rewind(-1),
             lambda: watch.HtmlReport(folder),
-            lambda: watch.Event("sound", "", 0, {}),
+            lambda: watch.sinks.Event("sound", "", 0, {}),
             lambda: watch.export(folder / "a", folder / "o.xlsx"),
             lambda: watch.read(folder / "nowhere"),
             lambda: watch.Follower(folder / "nowhere"),

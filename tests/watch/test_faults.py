@@ -17,7 +17,7 @@ import pytest
 
 from fault_injection import Faults
 from frugax import OverheadBudget, watch
-from frugax.watch.delivery import KINDS, Outlet, charge
+from frugax.watch.delivery import KINDS, SinkWorker
 from frugax.watch.probes import Probe
 from frugax.watch.sinks import Event
 
@@ -55,21 +55,20 @@ def test_sinks_that_fail_cost_the_program_and_the_journal_nothing(tmp_path, most
         "end": probe("end", "summary", 1.0),
     }
     sinks = [FaultySink(seed) for seed in range(3)]
+    workers = [
+        SinkWorker(sink, hang_s=_HANG_S, rest_s=0.0, max_hung=10**6) for sink in sinks
+    ]
     step = jax.jit(lambda x: (jnp.tanh(x @ x.T / 8) + jnp.roll(x, 1), jnp.sum(x)))
     x = start = jnp.linspace(-1, 1, 64, dtype=jnp.float32).reshape(8, 8)
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(
-            journal, OverheadBudget("100%"), level="full", sinks=sinks
+            journal, OverheadBudget("100%"), level="full", sinks=workers
         )
-        outlets = watcher._handing._outlets
-        for outlet in outlets:
-            outlet._hang_s, outlet._most_hung = _HANG_S, 10**6
-            outlet._breaker._rest_s = 0.0
         n = 0
         while sum(sink.faults.count for sink in sinks) < most:
             x, total = step(x)
             given = {"norm": total, "grid": x, "end": total}
-            watcher.take(n, probes, given)
+            watcher.ingest(n, probes, given)
             n += 1
             if n % 10 == 0:  # so that writes are many, not few and long
                 time.sleep(0.001)
@@ -85,12 +84,12 @@ def test_sinks_that_fail_cost_the_program_and_the_journal_nothing(tmp_path, most
         assert watcher.losses.tally(kind).lost == 0
     # Each sink's own ledger accounts for every record, after the late ones have ended.
     end = time.monotonic() + 10
-    while any(outlet._given_up for outlet in outlets) and time.monotonic() < end:
+    while not all(w.is_settled for w in workers) and time.monotonic() < end:
         time.sleep(0.01)
-    for outlet, sink in zip(outlets, sinks, strict=True):
-        for kind, tally in outlet.losses.tallies.items():
+    for worker, sink in zip(workers, sinks, strict=True):
+        for kind, tally in worker.losses.tallies.items():
             assert tally.waiting == 0, (kind, tally)
-        kept = outlet.losses.tally("frame").kept
+        kept = worker.losses.tally("frame").kept
         assert kept == sum(got[0] == "frame" for got in sink.got)
 
 
@@ -104,13 +103,13 @@ def test_a_full_disk_never_reaches_the_program_and_what_is_lost_is_said(tmp_path
     ends, grids = rng.random((400, 8)), rng.random((400, 64))
     journal = watch.Journal.create(path, {})
     watcher = watch.Watcher(
-        journal, OverheadBudget("100%"), level="full", most_pending=50
+        journal, OverheadBudget("100%"), level="full", max_pending=50
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         for i in range(400):
-            watcher.take(i, probes, {"end": ends[i], "grid": grids[i]})
+            watcher.ingest(i, probes, {"end": ends[i], "grid": grids[i]})
             assert watcher.pending <= 50
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -141,7 +140,7 @@ def test_an_oversize_record_is_refused_at_once_and_said():
         def close(self):
             pass
 
-    outlet = Outlet(sink := Count(), most_bytes=1 << 20)
+    outlet = SinkWorker(sink := Count(), max_bytes=1 << 20)
     huge = np.zeros(1 << 24, np.uint8)
     tracemalloc.start()
     for step in range(200):
@@ -170,7 +169,7 @@ def test_no_summary_is_lost_and_each_is_the_right_one(tmp_path, many):
         watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
         for i in range(many // each):
             numbers = jnp.arange(i * each, (i + 1) * each)
-            watcher.take(i, probes, Records({"end": numbers}, {"end": ("steps",)}))
+            watcher.ingest(i, probes, Records({"end": numbers}, {"end": ("steps",)}))
         watcher.finish()
         tally = watcher.losses.tally("summary")
         assert (tally.given, tally.kept, tally.lost) == (many, many, 0)
@@ -197,28 +196,23 @@ def test_while_a_sink_hangs_memory_stays_within_its_cap(tmp_path, seconds):
     cap = 4 << 20
     probes = {"grid": probe("grid", "frame", 1.0), "end": probe("end", "summary", 1.0)}
     grid, end = np.zeros((128, 128), np.float32), np.float32(1)
+    worker = SinkWorker(Hung(), max_bytes=cap, hang_s=0.05, rest_s=0.0)
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = watch.Watcher(
             journal,
             OverheadBudget("100%"),
             level="full",
-            sinks=[Hung()],
-            most_queue_bytes=cap,
+            sinks=[worker],
         )
-        (outlet,) = watcher._handing._outlets
-        outlet._hang_s, outlet._breaker._rest_s = 0.05, 0.0
         try:
             n, until = 0, time.monotonic() + seconds
             while time.monotonic() < until or n < 400:
-                watcher.take(n, probes, {"grid": grid, "end": end})
+                watcher.ingest(n, probes, {"grid": grid, "end": end})
                 n += 1
                 if n % 20 == 0:
                     watcher.collect()
-                assert outlet.waiting_bytes <= cap
-            held = [item for worker in outlet._given_up for item in worker.taken]
-            held += [i for waits in outlet._queue._waiting.values() for i in waits]
-            assert sum(charge(item.event) for item in held) <= cap
-            assert 0 < outlet.report().hung <= 4
+                assert worker.waiting_bytes <= cap
+            assert 0 < worker.report().hung <= 4
         finally:
             gate.set()
         watcher.close()

@@ -26,7 +26,7 @@ def test_only_the_last_records_are_kept_and_within_the_bytes():
         recorder.keep(step, {"x": jnp.float32(step)})
     assert len(recorder) == 5
     assert recorder.nbytes == 20
-    small = FlightRecorder(100, most_bytes=1000)
+    small = FlightRecorder(100, max_bytes=1000)
     for step in range(20):
         small.keep(step, {"x": np.zeros(300, np.uint8)})
     assert (len(small), small.nbytes) == (3, 900)
@@ -57,7 +57,7 @@ def test_it_writes_once_until_all_is_well_again(journal):
     for step in range(20):
         recorder.keep(step, {"x": jnp.float32(step)})
         x = np.inf if step in {3, 4, 5, 15} else 0.0
-        wrote.append(recorder.look_at(step, {"x": np.float32(x)}, journal))
+        wrote.append(recorder.inspect(step, {"x": np.float32(x)}, journal))
     assert [step for step, did in enumerate(wrote) if did] == [3, 15]
 
 
@@ -104,7 +104,7 @@ def test_it_keeps_what_programs_record_whatever_the_level(tmp_path):
         )
         assert watcher.due(3) == 1
         for step in range(6):
-            watcher.take(step, {"norm": probe}, {"norm": jnp.float32(step)})
+            watcher.ingest(step, {"norm": probe}, {"norm": jnp.float32(step)})
         watcher.finish()
         assert watcher.losses.tally("scalar").left_out == 6
         assert recorder.write(journal, "asked") == 4
@@ -116,8 +116,8 @@ def test_it_keeps_what_programs_record_whatever_the_level(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"most_records": 0}, "most_records must be >= 1, got 0"),
-        ({"most_bytes": 0}, "most_bytes must be > 0, got 0"),
+        ({"max_records": 0}, "max_records must be >= 1, got 0"),
+        ({"max_bytes": 0}, "max_bytes must be > 0, got 0"),
         ({"stream": ""}, "must have a name"),
     ],
 )

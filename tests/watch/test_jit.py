@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 
 from frugax import OverheadBudget
-from frugax.watch import Watcher, probes
-from frugax.watch._asleep import wake_all
-from frugax.watch._jit import jit
+from frugax.watch import Watcher, jit, probes
 from frugax.watch.probes import collect, frame, record, summarise
 
 X = jnp.arange(4.0)
+
+
+def announce_change():
+    """Enter and leave a watcher, of which every idle function is told."""
+    with Watcher(None, OverheadBudget("1%")):
+        pass
 
 
 class Taker:
@@ -39,7 +43,7 @@ class Taker:
     def wants_frames(self):
         return self.level == 2
 
-    def take(self, step, probes, records):
+    def ingest(self, step, probes, records):
         assert list(probes) == list(records)
         self.got.append((step, records))
 
@@ -161,7 +165,7 @@ def test_while_nothing_is_due_nobody_is_asked_until_something_changes():
     for _ in range(5):
         watched(X)
     assert taker.asked == 2  # the first call is new: no rest is granted
-    wake_all()
+    announce_change()
     watched(X)
     watched(X)
     assert (taker.asked, taker.step) == (3, 5)  # the calls were counted all the same
@@ -176,7 +180,7 @@ def test_a_change_while_it_is_asked_is_not_overslept():
     taker = Asked(level=0)
     watched = jit(fn, watcher=taker)
     watched(X)
-    taker.idle = lambda step: wake_all()
+    taker.idle = lambda step: announce_change()
     for _ in range(3):
         watched(X)
     assert taker.asked == 4
@@ -369,7 +373,7 @@ def _record_all(x):
 
 _CACHED = """
     import jax, jax.monitoring, jax.numpy as jnp
-    from frugax.watch._jit import jit
+    from frugax.watch import jit
     from frugax.watch.probes import record, frame
     events = []
     jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
@@ -377,7 +381,7 @@ _CACHED = """
         level = 2
         def due(self, step): return self.level
         def wants_frames(self): return self.level == 2
-        def take(self, step, probes, records): pass
+        def ingest(self, step, probes, records): pass
     def f(x):
         record("sum", x.sum())
         frame("x", x)

@@ -383,7 +383,7 @@ def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
         "journal.rewind(7.5)",
         "watch.Watcher(journal, budget).record(7.5, {})",
         "watch.Watcher(journal, '1%')",
-        "watch.plan('1%', step_seconds=1.0, drain_seconds=0.1, steps=9)",
+        "watch.collection_interval('1%', step_seconds=1.0, drain_seconds=0.1, steps=9)",
     ]
     code = (
         "import sys\nfrom frugax import OverheadBudget, watch\n"

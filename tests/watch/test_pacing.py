@@ -50,7 +50,7 @@ def test_a_long_run_keeps_its_budget_to_the_end(journal):
     assert report.verdict is Verdict.KEPT
     # 5000 records of 30 us in 50 s: 0.3 %.
     assert report.spends[0].measured == pytest.approx(0.003, rel=1e-3)
-    assert "A/B run would prove" in report.spends[0].source
+    assert "`watch.prove` measures that" in report.spends[0].source
 
 
 def test_what_the_budget_cannot_pay_is_reported_as_broken(journal):
@@ -96,7 +96,7 @@ def test_only_what_the_device_has_finished_is_read(journal):
 def test_a_full_buffer_is_read_whatever_it_costs_and_said(journal):
     clock = Clock()
     watcher = watch.Watcher(
-        journal, OverheadBudget(share=0.0), clock=clock, most_pending=10
+        journal, OverheadBudget(share=0.0), clock=clock, max_pending=10
     )
     for i in range(100):
         watcher.record(i, {"loss": Metric(clock, i, 0.001)})
@@ -111,7 +111,14 @@ def test_a_full_buffer_is_read_whatever_it_costs_and_said(journal):
 def test_a_plan_sets_the_pace_and_the_prediction(journal):
     clock = Clock()
     budget = OverheadBudget("1%")
-    plan = watch.plan(budget, step_seconds=0.01, drain_seconds=0.002, steps=100)
+    plan = watch.WatchPlan(
+        budget=budget,
+        steps=100,
+        step_seconds=0.01,
+        drain_seconds=0.002,
+        probes=(),
+        interval=20,
+    )
     watcher = watch.Watcher(journal, budget, plan=plan, clock=clock)
     written = [0]
     for i in range(100):
@@ -119,7 +126,7 @@ def test_a_plan_sets_the_pace_and_the_prediction(journal):
         written.append(watcher.written)
         clock.now += 0.01
     drained = np.diff(written)
-    assert plan.every == 20 <= drained[drained > 0].min()
+    assert plan.interval <= drained[drained > 0].min()
     assert drained.sum() >= 80
     assert watcher.report().spends[0].predicted == plan.predicted
 
@@ -138,17 +145,17 @@ def test_frames_are_wanted_only_when_the_budget_has_earned_them(journal):
     watcher.record(0, {"x": 1.0})
     clock.now += 10.0
     assert watcher.wants_frames()
-    assert watcher.affords(0.09)
-    assert not watcher.affords(0.11)
-    watcher.take(0, {"g": probe("g", "frame")}, {"g": np.zeros(3)})
+    assert watcher.can_afford(0.09)
+    assert not watcher.can_afford(0.11)
+    watcher.ingest(0, {"g": probe("g", "frame")}, {"g": np.zeros(3)})
     assert not watcher.wants_frames()  # 30 a second at most
     clock.now += 0.04
     assert watcher.wants_frames()
-    with watcher.spending():
+    with watcher.overhead():
         clock.now += 1.0
         watcher.record(1, {"x": 1.0})  # counted once, although it is inside
     assert not watcher.wants_frames()
-    assert not watcher.affords(0.0)
+    assert not watcher.can_afford(0.0)
     watcher.level = "full"
     assert watcher.wants_frames()
     assert watcher.report().spends[0].measured == pytest.approx(1.0 / 10.04)
@@ -163,7 +170,7 @@ def test_the_stride_of_frames_follows_their_price(journal):
         for step in range(calls):
             clock.now += 1.0
             value = Metric(clock, 0.0, seconds)
-            watcher.take(step, probes, Slow({"g": np.zeros((4, 2))}, axes, value))
+            watcher.ingest(step, probes, Slow({"g": np.zeros((4, 2))}, axes, value))
             watcher.collect()
 
     run(4, 0.5)  # half a second for what earned a tenth

@@ -9,8 +9,7 @@ import pytest
 
 from frugax import OverheadBudget
 from frugax.budget import Verdict
-from frugax.watch._jit import jit
-from frugax.watch._prove import prove
+from frugax.watch import jit, prove
 from frugax.watch.probes import record
 
 pytestmark = pytest.mark.slow
@@ -22,7 +21,7 @@ class Taker:
     def wants_frames(self):
         return False
 
-    def take(self, step, probes, records):
+    def ingest(self, step, probes, records):
         pass
 
 

@@ -30,7 +30,7 @@ def test_what_a_program_gives_is_filed_by_its_class(tmp_path):
                     "end": {"reward": jnp.float32(i), "solved": jnp.bool_(i % 2)},
                     "lanes": jnp.arange(3.0) + i,
                 }
-                watcher.take(i, probes, Given(values))
+                watcher.ingest(i, probes, Given(values))
         assert watcher.latest["norm"] == 4
         assert str(watcher.losses) == (
             "0 of 5 summaries lost; 0 of 10 scalars lost; 0 of 5 frames lost"
@@ -54,7 +54,7 @@ def test_rounds_of_a_loop_become_steps_of_their_own(tmp_path):
             some = Partly(np.stack([h, h], 1), present)
             ring = Last(np.array([[4.0], [2.0], [3.0]]), np.uint32(4))
             given = {"h": h, "some": some, "ring": ring}
-            watcher.take(i, probes, Given(given, axes))
+            watcher.ingest(i, probes, Given(given, axes))
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True).streams
     assert back["h"]["h"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
@@ -70,7 +70,7 @@ def test_what_a_branch_or_loop_did_not_make_is_not_recorded(tmp_path):
         for i in range(4):
             a = Partly(np.float32(i), np.bool_(i % 2))
             b = Last(np.float32(i), np.uint32(i))
-            watcher.take(i, probes, {"a": a, "b": b, "c": np.float32(i)})
+            watcher.ingest(i, probes, {"a": a, "b": b, "c": np.float32(i)})
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True)
     assert back["a"].tolist() == [1, 3]
@@ -99,7 +99,7 @@ def test_a_level_says_what_is_kept_and_what_it_left_out(
         due = [watcher.due(step) for step in range(20)]
         for i in range(20):
             x = jnp.float32(i)
-            watcher.take(i, probes, {"n": x, "g": x, "e": x})
+            watcher.ingest(i, probes, {"n": x, "g": x, "e": x})
         watcher.finish()
         kept = {k: t.kept for k, t in watcher.losses.tallies.items()}
         assert kept == {"summary": summaries, "scalar": scalars, "frame": frames}
@@ -124,7 +124,7 @@ def test_numbers_of_the_same_step_from_both_sides_are_one_record(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         for i in range(10):
-            watcher.take(i, {"norm": probe("norm")}, {"norm": jnp.float32(i)})
+            watcher.ingest(i, {"norm": probe("norm")}, {"norm": jnp.float32(i)})
             watcher.record(i, {"loss": jnp.float32(-i)})
         watcher.finish()
         assert watcher.losses.tally("scalar").given == 20
@@ -142,7 +142,7 @@ def test_sinks_get_what_the_journal_gets_and_how_watching_goes(tmp_path):
             for i in range(3):
                 watcher.record(i, {"loss": jnp.float32(i)})
             probes, axes = {"h": probe("h")}, {"h": ("steps",)}
-            watcher.take(0, probes, Given({"h": np.arange(10_000.0)}, axes))
+            watcher.ingest(0, probes, Given({"h": np.arange(10_000.0)}, axes))
         assert "and CPU time of its sinks" in watcher.report().spends[0].source
         assert "listener: working, 0 of" in watcher.report().spends[0].source
     assert sink.closed
@@ -161,7 +161,7 @@ def test_sinks_get_what_the_journal_gets_and_how_watching_goes(tmp_path):
 def test_when_it_is_not_asynchronous_each_record_waits_for_the_sinks(journal):
     sink = Listener()
     watcher = taking(journal, sinks=[sink], asynchronous=False)
-    watcher.note("summary", "s", {"x": np.ones(())})
+    watcher.ingest_callback("summary", "s", {"x": np.ones(())})
     assert len(sink.got) == 1
     watcher.close()
 
@@ -177,7 +177,7 @@ def test_functions_on_the_host_are_called_with_each_row(journal):
     watcher = taking(journal, "off")  # no question of how much is watched
     probes = {"look": probe("look", "call", handler=look)}
     given = Given({"look": np.arange(5.0)}, {"look": ("steps",)})
-    watcher.take(0, probes, given)
+    watcher.ingest(0, probes, given)
     watcher.close()
     assert done.wait(10.0)
     assert got == [0, 1, 2, 3, 4]
@@ -188,7 +188,7 @@ def test_a_record_that_the_journal_cannot_hold_is_counted_and_named(tmp_path):
         watcher = taking(journal)
         probes = {"g": probe("g", "frame")}
         for i, size in enumerate([2, 3, 2]):  # a stream's frames have one shape
-            watcher.take(i, probes, {"g": np.zeros(size)})
+            watcher.ingest(i, probes, {"g": np.zeros(size)})
         watcher.finish()
         tally = watcher.losses.tally("frame")
         assert (tally.kept, dict(tally.dropped)) == (2, {"refused": 1})
@@ -198,8 +198,8 @@ def test_a_record_that_the_journal_cannot_hold_is_counted_and_named(tmp_path):
 
 def test_a_program_that_failed_is_its_callers_affair(journal):
     watcher = taking(journal)
-    watcher.take(0, {"x": probe("x", "frame")}, Gone())
-    watcher.take(1, {"x": probe("x", "frame")}, {"x": np.zeros(2)})
+    watcher.ingest(0, {"x": probe("x", "frame")}, Gone())
+    watcher.ingest(1, {"x": probe("x", "frame")}, {"x": np.zeros(2)})
     watcher.finish()
     tally = watcher.losses.tally("frame")
     assert (tally.kept, tally.lost, tally.waiting) == (1, 1, 0)
@@ -221,11 +221,12 @@ class Gone(Given):
 
 def test_what_only_calls_back_loses_no_summary_though_nobody_collects(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = taking(journal, "minimal", most_queue_bytes=200_000)
+        watcher = taking(journal, "minimal", max_queue_bytes=200_000)
         threads = [
             threading.Thread(
                 target=lambda: [
-                    watcher.note("summary", "s", {"x": np.ones(3)}) for _ in range(500)
+                    watcher.ingest_callback("summary", "s", {"x": np.ones(3)})
+                    for _ in range(500)
                 ]
             )
             for _ in range(4)
@@ -245,7 +246,7 @@ def test_a_shorter_loop_goes_on_behind_the_longer_one(tmp_path):
         watcher = taking(journal)
         for i, length in enumerate([4, 2, 3]):
             given = Given({"h": np.arange(float(length))}, {"h": ("steps",)})
-            watcher.take(i, {"h": probe("h")}, given)
+            watcher.ingest(i, {"h": probe("h")}, given)
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True).streams["h"]
     assert back["h"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
@@ -256,7 +257,7 @@ def test_records_that_come_late_are_kept_and_cost_the_caller_none(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         for i in (0, 2, 1, 3):
-            watcher.take(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+            watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
         watcher.collect()
         watcher.record(3, {"own": 1.0})  # the program is ahead: at 4
         watcher.record(4, {"own": 2.0})
@@ -273,7 +274,7 @@ def test_what_waits_is_judged_by_the_level_at_which_it_was_taken(tmp_path):
         for i in range(20):
             if i == 10:
                 watcher.level = "standard"
-            watcher.take(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
+            watcher.ingest(i, {"t": probe("t")}, Given({"t": jnp.float32(i)}))
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True)
     assert back["t"].tolist() == [*range(11)]

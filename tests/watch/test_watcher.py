@@ -170,7 +170,6 @@ def test_the_current_watcher_is_the_one_entered_last(journal):
             assert watch.current() is inner
         assert watch.current() is outer
     assert watch.current() is None
-    assert watch.default() is watch.default()
 
 
 def test_a_process_that_ends_without_finish_keeps_its_records(tmp_path):
@@ -221,8 +220,8 @@ def test_an_interrupt_in_the_middle_of_a_drain_doubles_no_record(journal, monkey
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"frames_per_s": 0.0}, "frames_per_s must be > 0, got 0"),
-        ({"most_pending": 0}, "most_pending must be >= 1, got 0"),
+        ({"max_frames_per_s": 0.0}, "max_frames_per_s must be > 0, got 0"),
+        ({"max_pending": 0}, "max_pending must be >= 1, got 0"),
     ],
 )
 def test_options_out_of_range_are_refused(journal, options, said):

@@ -61,7 +61,7 @@ class Snapshots:
         # The median, because on a busy machine a few take many times as long. The
         # price of the most expensive one is held back for the snapshot at the end.
         known = self._prices_s or [0.0]
-        if self._watcher.affords(statistics.median(known) + max(known)):
+        if self._watcher.can_afford(statistics.median(known) + max(known)):
             self.record(step, params)
 
     def record(self, step: int, params: PyTree) -> None:
@@ -75,7 +75,7 @@ class Snapshots:
         # Waiting for the weights is training time; only the rest counts as watching.
         jax.block_until_ready(params)
         entered = perf_counter()
-        with self._watcher.spending():
+        with self._watcher.overhead():
             for name, columns in self._show(params).items():
                 values = {key: np.asarray(value) for key, value in columns.items()}
                 self._journal.write(step, values, stream=name)

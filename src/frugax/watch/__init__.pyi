@@ -5,10 +5,14 @@ from . import (
     probes as probes,
     sinks as sinks,
 )
+from ._apply import (
+    WatchedProgram as WatchedProgram,
+    apply as apply,
+)
 from ._current import (
     current as current,
 )
-from ._flight import (
+from ._flight_recorder import (
     FlightRecorder as FlightRecorder,
 )
 from ._jit import (
@@ -18,10 +22,14 @@ from ._levels import (
     Level as Level,
 )
 from ._plan import (
+    PlannedProbe as PlannedProbe,
     WatchPlan as WatchPlan,
+    collection_interval as collection_interval,
     plan as plan,
+    plan_prices as plan_prices,
 )
 from ._price import (
+    ProbePrice as ProbePrice,
     WatchPrices as WatchPrices,
     price as price,
 )
@@ -30,18 +38,10 @@ from ._prove import (
 )
 from ._watcher import (
     Watcher as Watcher,
-    default as default,
-)
-from .drawing import (
-    episode_svg as episode_svg,
-    grid_svg as grid_svg,
-    sheet_svg as sheet_svg,
-    step_svg as step_svg,
 )
 from .journal import (
     Follower as Follower,
     Journal as Journal,
-    LostRange as LostRange,
     Records as Records,
     export as export,
     read as read,
@@ -57,14 +57,9 @@ from .probes import (
     summarise as summarise,
 )
 from .sinks import (
-    Event as Event,
     HtmlReport as HtmlReport,
     JsonLines as JsonLines,
-    MLflow as MLflow,
-    Rerun as Rerun,
     Sink as Sink,
     SvgFiles as SvgFiles,
-    TensorBoard as TensorBoard,
     Terminal as Terminal,
-    WandB as WandB,
 )

@@ -40,7 +40,7 @@ def receive(probe: Probe, value: Any) -> None:
                 outcome = _runner.run(lambda: handler(value), wait_s=_MAX_WAIT_S)
                 callback_stats.record(name, outcome.seconds, error=outcome.error)
             elif probe.kind != "call" and (watcher := current()) is not None:
-                watcher.note(probe.kind, probe.name, values)
+                watcher.ingest_callback(probe.kind, probe.name, values)
         # An exception that leaves a callback makes JAX end the whole program.
         except Exception as e:
             callback_stats.record(name, 0.0, error=error_text(e))

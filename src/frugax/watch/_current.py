@@ -1,6 +1,7 @@
-"""Which watcher is meant where none is named, and finishing all of them at the end.
+"""The current watcher, and closing all watchers when the process exits.
 
-Not a context variable: programs call back from threads that have no context.
+The current watcher is a process-wide stack and not a context variable, because programs
+call back from threads that have no context of their own.
 """
 
 import atexit
@@ -9,7 +10,10 @@ import threading
 import weakref
 from typing import Any
 
-from ._asleep import wake_all
+from ._idle_registry import wake_all
+
+# `atexit` runs this late; a sink that hangs must not keep the process alive for long.
+_EXIT_TIMEOUT_S = 2.0
 
 _lock = threading.Lock()
 _entered: list[Any] = []
@@ -18,29 +22,29 @@ _registered = False
 
 
 def current() -> Any:
-    """The watcher that was entered last (`with Watcher(...)`), or None."""
+    """Return the watcher that was entered last (`with Watcher(...)`), or None."""
     return _entered[-1] if _entered else None
 
 
 def enter(watcher: Any) -> None:
-    """From now on it is the current one."""
+    """Make a watcher the current one."""
     with _lock:
         _entered.append(watcher)
     wake_all()
 
 
 def leave(watcher: Any) -> None:
-    """It is not the current one any more."""
+    """Remove a watcher from the stack, wherever in the stack it is."""
     with _lock:
-        for place in reversed(range(len(_entered))):
-            if _entered[place] is watcher:
-                del _entered[place]
+        for i in reversed(range(len(_entered))):
+            if _entered[i] is watcher:
+                del _entered[i]
                 break
     wake_all()
 
 
-def at_exit(watcher: Any) -> None:
-    """Close it when the process ends, if it is still there."""
+def close_at_exit(watcher: Any) -> None:
+    """Close a watcher when the process exits, if it still exists then."""
     global _registered
     with _lock:
         _open.add(watcher)
@@ -52,6 +56,7 @@ def at_exit(watcher: Any) -> None:
 def _close_all() -> None:
     for watcher in list(_open):
         try:
-            watcher.close(timeout_s=2.0)
-        except BaseException as e:  # the others are to be closed too
+            watcher.close(timeout_s=_EXIT_TIMEOUT_S)
+        # One watcher that fails, whatever it raises, must not leave the others open.
+        except BaseException as e:
             sys.stderr.write(f"frugax.watch: {type(e).__name__}: {e}\n")

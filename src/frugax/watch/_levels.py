@@ -1,4 +1,4 @@
-"""How much is watched: five levels, chosen on the host, so no change recompiles."""
+"""The five watch levels; the host applies them, so a change compiles nothing anew."""
 
 from typing import Literal, TypeAlias
 
@@ -6,67 +6,52 @@ from .sinks import Kind
 
 Level: TypeAlias = Literal["off", "minimal", "standard", "verbose", "full"]
 
-# Numbers are kept every so many steps; 0: never.
-_EVERY: dict[Level, int] = {
+# Steps between two steps whose numbers are kept; 0 for never.
+_STEPS_BETWEEN: dict[Level, int] = {
     "off": 0,
     "minimal": 0,
     "standard": 10,
     "verbose": 5,
     "full": 1,
 }
-_NONE: frozenset[Kind] = frozenset()
+_NO_KINDS: frozenset[Kind] = frozenset()
 _SUMMARIES: frozenset[Kind] = frozenset({"summary"})
-_SELDOM: frozenset[Kind] = frozenset({"summary", "frame"})
-_ALL: frozenset[Kind] = frozenset({"summary", "frame", "scalar"})
-
-
-def check_level(level: str) -> Level:
-    """The level, if there is such a one.
-
-    Raises:
-        ValueError: there is none of this name.
-    """
-    for known in _EVERY:
-        if level == known:
-            return known
-    raise ValueError(f"level must be one of {', '.join(_EVERY)}, got {level!r}.")
+_SUMMARIES_AND_FRAMES: frozenset[Kind] = frozenset({"summary", "frame"})
+_ALL_KINDS: frozenset[Kind] = frozenset({"summary", "frame", "scalar"})
 
 
 class LevelDial:
-    """The level of a watcher: turned by one, read by all that must know it.
+    """The level of a watcher, set by one thread and read by many.
 
     Attributes:
-        level: the level.
-        every: numbers are kept every so many steps; 0: never.
+        level: the current level.
+        every: steps between two steps whose numbers are kept; 0 for never.
     """
 
     def __init__(self, level: str) -> None:
-        """Set it.
+        """Set the initial level; see `set`."""
+        self.set(level)
+
+    def set(self, level: str) -> None:
+        """Change the level.
 
         Raises:
-            ValueError: there is no such level.
+            ValueError: the level is unknown; the old one stays.
         """
-        self.turn(level)
+        for known in _STEPS_BETWEEN:
+            if level == known:
+                self.level: Level = known
+                self.every = _STEPS_BETWEEN[known]
+                return
+        known_levels = ", ".join(_STEPS_BETWEEN)
+        raise ValueError(f"level must be one of {known_levels}, got {level!r}.")
 
-    def turn(self, level: str) -> None:
-        """Set it anew.
+    def wanted_kinds(self, step: int) -> frozenset[Kind]:
+        """Return the classes of records that are wanted at this step.
 
-        Raises:
-            ValueError: there is no such level; it stays as it was.
+        Frames are wanted from "standard" on; whether they are affordable is a question
+        for `FramePacer`.
         """
-        self.level: Level = check_level(level)
-        self.every = _EVERY[self.level]
-
-    def wants(self, kind: Kind, step: int) -> bool:
-        """Whether a record of this class is wanted at this step.
-
-        Frames are wanted from "standard" on; whether they can be paid for is not asked.
-        """
-        return kind in self.wanted(step)
-
-    def wanted(self, step: int) -> frozenset[Kind]:
-        """The classes of which records are wanted at this step."""
-        every = self.every
-        if not every:
-            return _NONE if self.level == "off" else _SUMMARIES
-        return _SELDOM if step % every else _ALL
+        if not self.every:
+            return _NO_KINDS if self.level == "off" else _SUMMARIES
+        return _SUMMARIES_AND_FRAMES if step % self.every else _ALL_KINDS

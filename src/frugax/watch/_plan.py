@@ -1,140 +1,336 @@
-"""How often records may be collected, worked out before the run.
+"""Plan within an overhead budget what a function records and when it is collected.
 
 Between two collections the records stay where the program left them, as device
-arrays. Collecting (a "drain") has a price of its own, whatever it carries, and each
-record adds a little. Neither can be avoided by waiting, so a run that is too short for
-one drain at its end cannot keep the budget.
+arrays. A collection (a "drain") has a price of its own whatever it carries, and each
+record adds a little. Summaries and user callbacks are in every call, and the last
+records are collected at the end: a budget below the price of these cannot be kept.
 """
 
 import dataclasses
 import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from frugax.budget import (
     JsonPlan,
     OverheadBudget,
     check_budget,
+    format_bytes,
     format_seconds,
     format_share,
     table,
 )
 from frugax.errors import InfeasibleBudgetError
 
+from ._price import ProbePrice, WatchPrices, price
+from ._program_variants import BARE, LOUD, NEVER, QUIET
+from .probes import Probe
+
+# Numbers first, then frames; among equals the cheap ones first.
+_RANKS = {"summary": 0, "call": 0, "scalar": 1, "frame": 2}
+_UNIT = "of the running time (as a share)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProbe:
+    """A probe's price and how often it records.
+
+    Attributes:
+        name: name of the probe.
+        kind: its class.
+        seconds: seconds that it adds to a call that records it.
+        bytes: bytes that leave the program with such a call.
+        every: calls between two records; 1 for every call, 0 for never.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    bytes: int
+    every: int
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPlan(JsonPlan):
-    """How often to collect records, and what that will cost.
+    """What a function records and when it is collected; `str` is a table.
 
     Attributes:
-        budget: the share this plan was made for.
-        steps: steps of the run.
-        step_seconds: what one step takes without watching.
-        drain_seconds: what one drain takes, besides its records.
-        record_seconds: what each record adds.
-        every: steps between drains. Every record is kept all the same.
+        budget: the budget.
+        steps: calls of the run.
+        step_seconds: seconds of one call without watching.
+        drain_seconds: seconds of one collection, besides its records.
+        probes: the probes in the order in which the budget pays for them.
+        interval: calls between two collections.
     """
 
     budget: OverheadBudget
     steps: int
     step_seconds: float
     drain_seconds: float
-    record_seconds: float
-    every: int
+    probes: tuple[PlannedProbe, ...]
+    interval: int
 
     @property
     def drains(self) -> int:
-        """How many drains the run has; the one at its end is counted."""
-        return -(-self.steps // self.every)
+        """The number of collections in the run, the one at its end included."""
+        return -(-self.steps // self.interval)
 
     @property
     def predicted(self) -> float:
         """Share of the running time that watching adds; <= `budget.share`."""
-        return _share(self, self.drains)
+        records_s = sum(p.seconds / p.every for p in self.probes if p.every)
+        drains_s = self.drains * self.drain_seconds / self.steps
+        return (records_s + drains_s) / self.step_seconds
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The probes that the budget cannot pay for at any rate."""
+        return tuple(p.name for p in self.probes if not p.every)
+
+    @property
+    def slow_every(self) -> int:
+        """Calls between two records of the probes that do not record in every call.
+
+        0 if there are no such probes. One rate for all of them, because the programs
+        of a function are bare, quiet and loud: these probes are in the loud one.
+        """
+        return max((p.every for p in self.probes), default=0) if self._has_slow else 0
+
+    @property
+    def _has_slow(self) -> bool:
+        return any(p.every > 1 or (p.every and p.kind == "frame") for p in self.probes)
+
+    def level_of(self, probe: Probe) -> int:
+        """Return the lowest program level that records a probe under this plan."""
+        for planned in self.probes:
+            if (planned.name, planned.kind) == (probe.name, probe.kind):
+                if not planned.every:
+                    return NEVER
+                if _RANKS[planned.kind] == 0:
+                    return BARE
+                is_slow = planned.every > 1 or planned.kind == "frame"
+                return LOUD if is_slow else QUIET
+        # Not seen with the example arguments, so nothing is known of its price. Only
+        # summaries and calls are never left out.
+        return BARE if _RANKS[probe.kind] == 0 else NEVER
 
     def __str__(self) -> str:
-        drain = self.drains * self.drain_seconds
-        record = self.steps * self.record_seconds
-        run = self.steps * self.step_seconds
-        rows = [
-            ["drains", f"every {self.every} steps", f"{self.drains}", drain],
-            ["records", "every step", f"{self.steps}", record],
-            ["both", f"limit {format_share(self.budget.share)}", "", drain + record],
-        ]
-        return table(
-            ["cost", "when", "times", "time", "share"],
-            [[*text, format_seconds(s), format_share(s / run)] for *text, s in rows],
-        )
+        rows = []
+        for p in self.probes:
+            when = {0: "left out", 1: "every call"}.get(
+                p.every, f"every {p.every} calls"
+            )
+            share = p.seconds / p.every / self.step_seconds if p.every else 0.0
+            rows.append(
+                [
+                    p.name,
+                    p.kind,
+                    when,
+                    format_seconds(p.seconds),
+                    format_bytes(p.bytes),
+                    format_share(share),
+                ]
+            )
+        drains_share = self.drains * self.drain_seconds / self.steps / self.step_seconds
+        when = f"every {self.interval} calls"
+        drain_s = format_seconds(self.drain_seconds)
+        rows.append(["drains", "", when, drain_s, "", format_share(drains_share)])
+        limit = f"limit {format_share(self.budget.share)}"
+        step_s = f"of {format_seconds(self.step_seconds)}"
+        rows.append(["all", "", limit, step_s, "", format_share(self.predicted)])
+        return table(["probe", "kind", "when", "adds", "bytes", "share"], rows)
 
 
 def plan(
+    fn: Callable[..., Any],
+    budget: OverheadBudget,
+    *,
+    example_args: Sequence[Any],
+    steps: int,
+    seconds: float = 5.0,
+    chunk_s: float = 0.005,
+    clock: Callable[[], float] = time.perf_counter,
+) -> WatchPlan:
+    """Measure a function's probes and plan which of them the budget can pay for.
+
+    Summaries and user callbacks come first, since they are in every call, then numbers,
+    then frames. Probes that are not affordable in every call share a lower rate, which
+    takes half of the rest; the other half pays for more frequent collections.
+
+    Args:
+        fn: a function, or one from `watch.jit`.
+        budget: the share of the running time that watching may add.
+        example_args: arguments of `fn`, with which it is measured.
+        steps: calls of the run; >= 1.
+        seconds: total time to measure besides compiling, roughly.
+        chunk_s: duration of one turn, roughly.
+        clock: a monotonic clock in seconds.
+
+    Raises:
+        InfeasibleBudgetError: summaries, user callbacks and one collection at the end
+            cost more than the budget. With `needed` as the budget, planning succeeds,
+            if it measures the same times.
+        TypeError: `fn` is not callable, or `budget` is not an OverheadBudget.
+        ValueError: a number is out of its range.
+    """
+    check_budget(budget, OverheadBudget)
+    _check_steps(steps)
+    prices = price(
+        fn,
+        *example_args,
+        seconds=seconds,
+        chunk_s=chunk_s,
+        callbacks=False,
+        clock=clock,
+    )
+    return plan_prices(prices, budget, steps=steps)
+
+
+def plan_prices(
+    prices: WatchPrices, budget: OverheadBudget, *, steps: int
+) -> WatchPlan:
+    """Plan with prices that have been measured already; see `plan`.
+
+    Raises:
+        InfeasibleBudgetError: the budget is below the least price.
+        TypeError: `budget` is not an OverheadBudget.
+        ValueError: `steps` is below 1.
+    """
+    check_budget(budget, OverheadBudget)
+    _check_steps(steps)
+    ordered = sorted(prices.probes, key=lambda p: (_RANKS[p.kind], p.seconds))
+    planned = [_to_planned(p, every=int(_RANKS[p.kind] == 0)) for p in ordered]
+    draft = WatchPlan(
+        budget=budget,
+        steps=steps,
+        step_seconds=prices.step_seconds,
+        drain_seconds=prices.drain_seconds,
+        probes=tuple(planned),
+        interval=steps,
+    )
+    # Whether a plan fits is always decided by the prediction itself, so that rounding
+    # cannot make a plan of `needed` exceed it.
+    fits = lambda candidate: candidate.predicted <= budget.share
+    if not fits(draft):
+        raise InfeasibleBudgetError(
+            "recording the summaries and collecting them at the end of the run",
+            needed=draft.predicted,
+            limit=budget.share,
+            unit=_UNIT,
+            hint="run more steps, or record fewer summaries.",
+        )
+    slow: list[int] = []
+    for i, probe in enumerate(ordered):
+        if probe.kind == "scalar" and fits(with_rate := _set_rates(draft, {i: 1})):
+            draft = with_rate
+        elif _RANKS[probe.kind]:
+            slow.append(i)
+    # The most expensive probes are given up until the others can share a rate.
+    while slow:
+        rest_s = (budget.share - draft.predicted) * draft.step_seconds / 2
+        price_s = sum(ordered[i].seconds for i in slow)
+        every = steps + 1
+        if rest_s > 0:
+            every = max(math.ceil(price_s / rest_s), 1)
+        if every <= steps and fits(
+            with_rate := _set_rates(draft, dict.fromkeys(slow, every))
+        ):
+            draft = with_rate
+            break
+        slow.pop()
+    drains = lambda interval: dataclasses.replace(draft, interval=interval)
+    return drains(_smallest(lambda interval: fits(drains(interval)), steps))
+
+
+def collection_interval(
     budget: OverheadBudget,
     *,
     step_seconds: float,
     drain_seconds: float,
     steps: int,
     record_seconds: float = 0.0,
-) -> WatchPlan:
-    """Work out how often records may be collected within a budget.
+) -> int:
+    """Return the smallest number of steps between drains that keeps the budget.
 
     Args:
         budget: the share of the running time that watching may add.
-        step_seconds: what one step takes without watching; > 0.
-        drain_seconds: what one drain takes, besides its records; > 0.
+        step_seconds: seconds of one step without watching; > 0.
+        drain_seconds: seconds of one drain, besides its records; > 0.
         steps: steps of the run; >= 1.
-        record_seconds: what each record adds, collected or not; >= 0. The default
-            suits metrics that leave the program stacked, many steps in one array.
-
-    Returns:
-        The plan that drains most often.
+        record_seconds: seconds that each record adds, collected or not; >= 0. The
+            default suits metrics that leave the program stacked, many steps per array.
 
     Raises:
-        InfeasibleBudgetError: one drain at the end costs more than the budget. A
-            `needed` above 1 cannot be had by any budget: the run is too short.
-        TypeError: `budget` is none, but text or a number.
-        ValueError: a number out of its range.
+        InfeasibleBudgetError: one drain at the end costs more than the budget. If
+            `needed` is above 1 the run is too short for any budget.
+        TypeError: `budget` is not an OverheadBudget.
+        ValueError: a number is out of its range.
 
     Example:
-        >>> print(plan(OverheadBudget("1%"), step_seconds=0.01, drain_seconds=0.0003,
-        ...            record_seconds=0.00001, steps=10_000))
-        cost     when           times  time    share
-        -------  -------------  -----  ------  -----
-        drains   every 4 steps  2500   750 ms  0.75%
-        records  every step     10000  100 ms  0.1%
-        both     limit 1%              850 ms  0.85%
+        >>> collection_interval(OverheadBudget("1%"), step_seconds=0.01,
+        ...                     drain_seconds=0.0003, steps=10_000)
+        4
     """
     check_budget(budget, OverheadBudget)
-    times = {"step_seconds": step_seconds, "drain_seconds": drain_seconds}
-    for name, value in times.items():
+    _check_steps(steps)
+    for name, value in (
+        ("step_seconds", step_seconds),
+        ("drain_seconds", drain_seconds),
+    ):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be > 0 and finite, got {value}.")
     if not 0 <= record_seconds < math.inf:
         raise ValueError(f"record_seconds must be >= 0, got {record_seconds}.")
-    if isinstance(steps, bool) or steps < 1:
-        raise ValueError(f"steps must be a whole number >= 1, got {steps!r}.")
-    made = WatchPlan(
-        budget=budget,
-        steps=steps,
-        step_seconds=float(step_seconds),
-        drain_seconds=float(drain_seconds),
-        record_seconds=float(record_seconds),
-        every=steps,
-    )
-    if made.predicted > budget.share:
+
+    def share(interval: int) -> float:
+        drains = -(-steps // interval)
+        spent = drains * drain_seconds + steps * record_seconds
+        return spent / (steps * step_seconds)
+
+    if share(steps) > budget.share:
         raise InfeasibleBudgetError(
             "one collection of the records, at the end of the run,",
-            needed=made.predicted,
+            needed=share(steps),
             limit=budget.share,
-            unit="of the running time (as a share)",
+            unit=_UNIT,
             hint="run more steps.",
         )
-    # Bisection: fewer steps between drains never cost less, rounding included.
-    low, high = 0, steps  # `low` is too often, `high` fits
+    return _smallest(lambda interval: share(interval) <= budget.share, steps)
+
+
+def _smallest(fits: Callable[[int], bool], largest: int) -> int:
+    """Return the smallest number that fits, given that `largest` does.
+
+    Bisection: fewer drains never cost more, rounding included.
+    """
+    low, high = 0, largest  # `low` does not fit, `high` fits
     while high - low > 1:
         middle = (low + high) // 2
-        fits = _share(made, -(-steps // middle)) <= budget.share
-        low, high = (low, middle) if fits else (middle, high)
-    return dataclasses.replace(made, every=high)
+        if fits(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
-def _share(plan: WatchPlan, drains: int) -> float:
-    spent = drains * plan.drain_seconds + plan.steps * plan.record_seconds
-    return spent / (plan.steps * plan.step_seconds)
+def _check_steps(steps: int) -> None:
+    if isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"steps must be an integer >= 1, got {steps!r}.")
+
+
+def _to_planned(probe: ProbePrice, *, every: int) -> PlannedProbe:
+    return PlannedProbe(
+        name=probe.name,
+        kind=probe.kind,
+        seconds=probe.seconds,
+        bytes=probe.bytes,
+        every=every,
+    )
+
+
+def _set_rates(draft: WatchPlan, rates: dict[int, int]) -> WatchPlan:
+    probes = list(draft.probes)
+    for i, every in rates.items():
+        probes[i] = dataclasses.replace(probes[i], every=every)
+    return dataclasses.replace(draft, probes=tuple(probes))

@@ -1,52 +1,42 @@
-"""What each probe would cost before the run, and which of them a budget can pay for."""
+"""Measure the price of each probe before the run."""
 
 import dataclasses
-import math
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from frugax.budget import (
-    JsonPlan,
-    OverheadBudget,
-    check_budget,
-    format_bytes,
-    format_seconds,
-    format_share,
-    table,
-)
+from frugax.budget import format_bytes, format_seconds, table
+from frugax.measure import InterleavedTimes, copy_args, time_interleaved
 
-from ._turns import Turns, check_seconds, copied, take_turns
-from ._variants import Variants
+from ._program_variants import ProgramVariants
+from ._rows import make_rows
+from .journal import Journal
 from .probes import Probe
 
-# Whose turn it is first: what may never be left out, then numbers, then frames.
-_RANK = {"summary": 0, "call": 0, "scalar": 1, "frame": 2}
-# Records are read many at a time, when the budget can pay, not after each call.
-_READ = 32
-# What comes less often than that does not come.
-_MOST_SELDOM = 10**6
-_BARE = " "  # no probe has this name for itself: `price` numbers them
+# Calls whose records are read in one timed batch, as a drain reads many at a time.
+_READ_BATCH = 32
+# Seconds to measure a probe as a callback, which is many times slower than an output.
+_CALLBACK_SECONDS = 1.0
+_BARE = "bare"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePrice:
-    """What one probe costs, and how often it is paid for.
+    """The price of one probe.
 
     Attributes:
-        name: of the probe.
+        name: name of the probe.
         kind: its class.
-        seconds: that one step takes longer with it, reading it included; >= 0.
-        noise: half-width of the interval in which that lies, in seconds.
-        bytes: that leave the program with each step.
-        callback_seconds: what the same as a `jax.debug.callback` would add; None: not
-            measured, or it is in a `scan` of this room, which calls nobody.
-        every: it is paid for in every so manyth step; 0: not at all.
-        needs: share of the running time that would pay for it in every step, besides
-            those before it.
+        seconds: seconds that it adds to a call, reading included; >= 0.
+        noise: half-width of the interval of `seconds`.
+        bytes: bytes that leave the program with each call.
+        callback_seconds: seconds that the same probe adds as a `jax.debug.callback`;
+            None if not measured, or for a probe in `watch.scan`, which has no callback.
     """
 
     name: str
@@ -55,106 +45,78 @@ class ProbePrice:
     noise: float
     bytes: int
     callback_seconds: float | None
-    every: int
-    needs: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPrices(JsonPlan):
-    """The price list of a watched function; `str` is a table.
+class WatchPrices:
+    """The prices of a function's probes; `str` is a table.
 
     Attributes:
-        budget: the most that watching may add.
-        step_seconds: what one call takes without watching.
-        probes: in the order in which they were paid for.
+        step_seconds: seconds of one call without watching.
+        drain_seconds: seconds to write and flush the records of one call.
+        probes: the price of each probe, in the order of the program.
     """
 
-    budget: OverheadBudget
     step_seconds: float
+    drain_seconds: float
     probes: tuple[ProbePrice, ...]
 
-    @property
-    def predicted(self) -> float:
-        """Share of the running time that what is paid for adds; <= `budget.share`."""
-        paid = sum(p.seconds / p.every for p in self.probes if p.every)
-        return paid / self.step_seconds
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The probes that the budget cannot pay for, however seldom."""
-        return tuple(p.name for p in self.probes if not p.every)
-
     def __str__(self) -> str:
-        rows = []
-        for p in self.probes:
-            when = {0: "left out", 1: "every step"}.get(p.every, f"every {p.every}")
-            back = p.callback_seconds
-            rows.append(
-                [
-                    p.name,
-                    p.kind,
-                    f"{format_seconds(p.seconds)} ± {format_seconds(p.noise)}",
-                    format_bytes(p.bytes),
-                    "-" if back is None else format_seconds(back),
-                    when,
-                    format_share(p.needs),
-                ]
-            )
-        limit, paid = format_share(self.budget.share), format_share(self.predicted)
-        step = format_seconds(self.step_seconds)
-        rows.append(["all", f"limit {limit}", f"of {step}", "", "", paid, ""])
-        head = ["probe", "kind", "adds", "bytes", "as a callback", "paid for", "needs"]
-        return table(head, rows)
+        rows = [
+            [
+                p.name,
+                p.kind,
+                f"{format_seconds(p.seconds)} ± {format_seconds(p.noise)}",
+                format_bytes(p.bytes),
+                "-"
+                if p.callback_seconds is None
+                else format_seconds(p.callback_seconds),
+            ]
+            for p in self.probes
+        ]
+        rows.append(["one drain", "", format_seconds(self.drain_seconds), "", ""])
+        rows.append(["one call", "", format_seconds(self.step_seconds), "", ""])
+        return table(["probe", "kind", "adds", "bytes", "as a callback"], rows)
 
 
 def price(
     fn: Callable[..., Any],
     *args: Any,
-    budget: OverheadBudget | None = None,
     seconds: float = 5.0,
     chunk_s: float = 0.005,
     callbacks: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> WatchPrices:
-    """Measure what each probe of a function costs, and pay for what the budget can.
+    """Measure the price of each probe of a function.
 
-    For each probe a program with it alone is compiled; these and the bare one are timed
-    in turns. To what such a program takes longer, the reading of its records is added.
-    Summaries are paid for first, then numbers, then frames; among equals the cheap
-    ones. A number or a frame that does not fit in every step is paid for less often, of
-    half of what is left.
+    For each probe a program with that probe alone is compiled, and these programs and
+    the bare one are timed in turns. The time to read the records is added.
 
     Args:
-        fn: from `watch.jit`, or a function that could be.
-        args: its arguments; copied for each call if it donates.
-        budget: the most that watching may add; None: 1%.
-        seconds: about how long to measure, besides compiling.
-        chunk_s: how long each turn lasts, about.
-        callbacks: measure, too, what each would cost as a callback.
-        clock: seconds, rising.
+        fn: a function, or one from `watch.jit`.
+        args: its arguments; copied for each call if it donates them.
+        seconds: total time to measure besides compiling, roughly.
+        chunk_s: duration of one turn, roughly.
+        callbacks: whether to measure each probe as a callback too.
+        clock: a monotonic clock in seconds.
 
     Raises:
-        TypeError: `fn` cannot be called, or `budget` is no budget.
-        ValueError: a time is not above 0.
+        TypeError: `fn` is not callable.
+        ValueError: `seconds` or `chunk_s` is not positive and finite.
     """
     if not callable(fn):
-        raise TypeError(f"watch.price needs a function, got {fn!r}.")
-    budget = OverheadBudget("1%") if budget is None else budget
-    check_budget(budget, OverheadBudget)
-    check_seconds(seconds, chunk_s)
-    known = getattr(fn, "variants", None)
-    variants: Variants = known() if known else Variants(fn, {})
-    if not variants.known:
-        variants.look(args, {})
+        raise TypeError(f"a function is needed, got {fn!r}.")
+    variants = variants_of(fn) if hasattr(fn, "variants") else ProgramVariants(fn, {})
+    if not variants.is_traced:
+        variants.trace(args, {})
     probes = variants.all_probes
-    programs: dict[str, Callable[..., Any]] = {_BARE: variants.bare}
-    alone = [variants.alone(probe) for probe in probes]
-    for i, program in enumerate(alone):
-        programs[f"{i}"] = program
+    programs = [variants.with_probe(probe) for probe in probes]
 
-    def timed(programs: Mapping[str, Callable[..., Any]], seconds: float) -> Turns:
-        return take_turns(
-            programs,
+    def measure(
+        timed: Mapping[str, Callable[..., Any]], seconds: float
+    ) -> InterleavedTimes:
+        return time_interleaved(
+            timed,
             args,
             seconds=seconds,
             chunk_s=chunk_s,
@@ -162,86 +124,104 @@ def price(
             clock=clock,
         )
 
-    measured = timed(programs, seconds)
-    step = float(np.median(measured.seconds[_BARE]))
-    found = []
-    for i, probe in enumerate(probes):
-        added = measured.added(f"{i}", _BARE)
-        back = _as_callback(variants, probe, args, timed) if callbacks else None
-        _, shapes = alone[i].eval_shape(*args)
-        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-        reading = _reading_s(alone[i], args, clock, donates=variants.donates)
-        cost = max(added.middle, 0.0) + reading
-        found.append((probe, cost, added.noise, size, back))
-    return WatchPrices(
-        budget=budget, step_seconds=step, probes=_paid(found, budget.share * step, step)
-    )
-
-
-def _as_callback(
-    variants: Variants, probe: Probe, args: Sequence[Any], timed: Callable[..., Turns]
-) -> float | None:
-    """Seconds that a probe adds to a call if it is a callback; None: it is none."""
-    called = variants.called(probe)
-    # In `watch.scan` it leaves as an output whoever collects: there is no callback.
-    if not called.trace(*args).jaxpr.effects:
-        return None
-    try:
-        turns = timed({_BARE: variants.bare, "called": called}, 1.0)
-    except jax.errors.JaxRuntimeError:
-        # XLA:CPU cannot compile every program with a callback: in JAX 0.10.2 it fails
-        # for tanh(x @ w), called back with and returned.
-        return None
-    return max(turns.added("called", _BARE).middle, 0.0)
-
-
-def _reading_s(
-    program: Callable[..., Any],
-    args: Sequence[Any],
-    clock: Callable[[], float],
-    *,
-    donates: bool,
-) -> float:
-    """Seconds to read the records of one call, once the device has made them."""
-    made = []
-    for _ in range(_READ):
-        given = copied(args) if donates else args
-        made.append(program(*given)[1])
-    jax.block_until_ready(made)
-    started = clock()
-    for records in made:
-        records.fetch()
-    return (clock() - started) / _READ
-
-
-def _paid(
-    found: Sequence[tuple[Probe, float, float, int, float | None]],
-    limit: float,
-    step: float,
-) -> tuple[ProbePrice, ...]:
-    """Pay for them one after the other, out of so many seconds a step."""
-    spent = 0.0
+    # Probes are numbered here, since two of them may have the same name.
+    numbered = {f"{i}": program for i, program in enumerate(programs)}
+    times = measure({_BARE: variants.bare, **numbered}, seconds)
     prices = []
-    order = sorted(found, key=lambda f: (_RANK[f[0].kind], f[1]))
-    for probe, cost, noise, size, back in order:
-        left = max(limit - spent, 0.0)
-        if cost <= left:
-            every = 1
-        elif _RANK[probe.kind] == 0 or left / 2 * _MOST_SELDOM < cost:
-            every = 0  # a summary that is not of every step would be lost
-        else:
-            every = math.ceil(cost / (left / 2))
+    drain_seconds = 0.0
+    for i, (probe, program) in enumerate(zip(probes, programs, strict=True)):
+        added = times.added(f"{i}", _BARE)
+        read_s, write_s = _measure_collection(
+            program, probe, args, clock, donates=variants.donates
+        )
+        drain_seconds += write_s
+        callback_s = None
+        if callbacks:
+            callback_s = _measure_callback(variants, probe, args, measure)
+        _, shapes = program.eval_shape(*args)
+        leaves = jax.tree.leaves(shapes)
         prices.append(
             ProbePrice(
                 name=probe.name,
                 kind=probe.kind,
-                seconds=cost,
-                noise=noise,
-                bytes=size,
-                callback_seconds=back,
-                every=every,
-                needs=(spent + cost) / step,
+                seconds=max(added.middle, 0.0) + read_s,
+                noise=added.noise,
+                bytes=sum(x.size * x.dtype.itemsize for x in leaves),
+                callback_seconds=callback_s,
             )
         )
-        spent += cost / every if every else 0.0
-    return tuple(prices)
+    return WatchPrices(
+        step_seconds=float(np.median(times.seconds[_BARE])),
+        drain_seconds=drain_seconds,
+        probes=tuple(prices),
+    )
+
+
+def variants_of(watched: Any) -> ProgramVariants:
+    """Return the programs of a watched function.
+
+    Raises:
+        TypeError: `watched` is not from `watch.jit` or `watch.apply`.
+    """
+    variants = getattr(watched, "variants", None)
+    if variants is None:
+        raise TypeError(
+            f"a function from watch.jit is needed, got {watched!r}: write "
+            "watch.jit(fn)."
+        )
+    return variants()
+
+
+def _measure_callback(
+    variants: ProgramVariants,
+    probe: Probe,
+    args: Sequence[Any],
+    measure: Callable[..., InterleavedTimes],
+) -> float | None:
+    """Return the seconds that a probe adds to a call as a callback, or None."""
+    program = variants.with_callback(probe)
+    # A probe in `watch.scan` leaves as an output in any case.
+    if not program.trace(*args).jaxpr.effects:
+        return None
+    try:
+        times = measure({_BARE: variants.bare, "callback": program}, _CALLBACK_SECONDS)
+    except jax.errors.JaxRuntimeError:
+        # XLA:CPU cannot compile every program with a callback: in JAX 0.10.2 it fails
+        # for tanh(x @ w) that is both called back with and returned.
+        return None
+    return max(times.added("callback", _BARE).middle, 0.0)
+
+
+def _measure_collection(
+    program: Callable[..., Any],
+    probe: Probe,
+    args: Sequence[Any],
+    clock: Callable[[], float],
+    *,
+    donates: bool,
+) -> tuple[float, float]:
+    """Return the seconds to read the records of a call, and those of one drain.
+
+    A drain writes the records to a journal in a temporary folder and flushes it.
+    """
+    batch = [
+        program(*(copy_args(args) if donates else args))[1] for _ in range(_READ_BATCH)
+    ]
+    jax.block_until_ready(batch)
+    started = clock()
+    values = [records.fetch() for records in batch]
+    read_s = (clock() - started) / _READ_BATCH
+    records = batch[-1]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Journal.create(Path(folder) / "journal", {}) as journal,
+    ):
+        started = clock()
+        for rows in make_rows(0, records.probes, values[-1], records.axes):
+            # Records of "call" probes go to a function and not to the journal. The
+            # function is not called here: planning must have no side effects.
+            if rows.kind is not None:
+                journal.write_many(rows.steps, rows.columns, rows.stream)
+        journal.flush()
+        write_s = clock() - started
+    return read_s, write_s

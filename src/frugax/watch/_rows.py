@@ -1,7 +1,7 @@
-"""What leaves a program, as the rows that a journal and sinks take.
+"""Turn a program's records into rows for the journal and the sinks.
 
-A record of a program is an array or a few, with an axis in front for each loop around
-its probe, and marked where it may not have been made. A row is one step of one stream.
+A record is one array or several, with one leading axis for each loop around its probe
+and with marks where it may be missing. A row is one step of one stream.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ from .sinks import Event, Kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows of one stream.
+class RowBatch:
+    """Rows of one stream.
 
     Attributes:
-        kind: their class; None for a function of the user's.
-        stream: what they belong to.
-        steps: `(n,)`, rising.
-        columns: by name, each `(n, ...)`.
-        probe: the one they are from; None where several share a row.
+        kind: their class; None for calls of a user's function.
+        stream: the name of the stream.
+        steps: strictly increasing steps.
+        columns: the values by name.
+        probe: the probe that made them; None where several probes share a row.
     """
 
     kind: Kind | None
@@ -37,31 +37,40 @@ class Rows:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def after(self, last: int | None) -> "Rows":
-        """The same, with steps above `last`: moved up where they are not."""
+    @classmethod
+    def single(
+        cls, kind: Kind | None, stream: str, step: int, values: Mapping[str, Any]
+    ) -> "RowBatch":
+        """Make a batch of one row."""
+        columns = {name: np.asarray(value)[None] for name, value in values.items()}
+        return cls(kind, stream, np.array([step], np.int64), columns)
+
+    def shift_after(self, last: int | None) -> "RowBatch":
+        """Return the rows with all steps above `last`, shifted if necessary."""
         if last is None or not len(self) or self.steps[0] > last:
             return self
         return dataclasses.replace(self, steps=self.steps + (last + 1 - self.steps[0]))
 
-    def parts(self, at: int) -> tuple["Rows", "Rows"]:
-        """The first `at` rows, and the others."""
-        first = {name: column[:at] for name, column in self.columns.items()}
-        rest = {name: column[at:] for name, column in self.columns.items()}
+    def split(self, at: int) -> tuple["RowBatch", "RowBatch"]:
+        """Return the first `at` rows and the other rows."""
+        head = {name: column[:at] for name, column in self.columns.items()}
+        tail = {name: column[at:] for name, column in self.columns.items()}
         return (
-            dataclasses.replace(self, steps=self.steps[:at], columns=first),
-            dataclasses.replace(self, steps=self.steps[at:], columns=rest),
+            dataclasses.replace(self, steps=self.steps[:at], columns=head),
+            dataclasses.replace(self, steps=self.steps[at:], columns=tail),
         )
 
-    def thinned(self, most: int) -> "Rows":
-        """At most so many of them, evenly, the last one among them."""
-        if len(self) <= most:
+    def thin(self, max_rows: int) -> "RowBatch":
+        """Return at most `max_rows` evenly spaced rows that include the last one."""
+        if len(self) <= max_rows:
             return self
-        chosen = np.linspace(len(self) - 1, 0, most).round().astype(int)[::-1]
+        # Spaced from the end, so that rounding never loses the newest row.
+        chosen = np.linspace(len(self) - 1, 0, max_rows).round().astype(int)[::-1]
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return dataclasses.replace(self, steps=self.steps[chosen], columns=columns)
 
-    def events(self, kind: Kind) -> list[Event]:
-        """Each row as an event of its own, which shares no memory with the others."""
+    def to_events(self, kind: Kind) -> list[Event]:
+        """Return each row as an event whose arrays share no memory with the others."""
         return [
             Event(
                 kind,
@@ -74,108 +83,110 @@ class Rows:
 
 
 def fields_of(probe: Probe, value: Any) -> dict[str, np.ndarray]:
-    """The values of a record by name, in the order of the probe's fields.
+    """Return the arrays of a record by name, in the order of the probe's fields.
 
     Args:
-        probe: what it is a record of.
-        value: as `collect` gives it: an array, a dict of them, or marked. Where the
-            mark is an array, it is a column "present" or "count" of its own.
+        probe: the probe that made the record.
+        value: the record as `collect` gives it: an array, a dict of arrays, or either
+            with a mark. A mark that is an array becomes a column "present" or "count".
     """
     marks: dict[str, np.ndarray] = {}
     if isinstance(value, Partly):
         present = np.asarray(value.present)
-        marks = {"present": present} if present.ndim else {}
+        if present.ndim:
+            marks = {"present": present}
         value = value.values
     elif isinstance(value, Last):
         marks, value = {"count": np.asarray(value.count)}, value.values
-    if not isinstance(value, Mapping):
-        name = probe.fields[0] if probe.fields and probe.fields[0] else probe.name
-        return {name: np.asarray(value)} | marks
-    return {name: np.asarray(array) for name, array in value.items()} | marks
+    if isinstance(value, Mapping):
+        return {name: np.asarray(array) for name, array in value.items()} | marks
+    name = next(iter(probe.fields), "") or probe.name
+    return {name: np.asarray(value)} | marks
 
 
-def rows_of(
+def make_rows(
     step: int,
     probes: Mapping[str, Probe],
     records: Mapping[str, Any],
     axes: Mapping[str, Sequence[str]],
-) -> list[Rows]:
-    """All rows of what one call of a program gave.
+) -> list[RowBatch]:
+    """Turn the records of one call of a program into rows.
 
     Args:
         step: the number of the call.
-        probes: by the names of the records.
-        records: as `collect` gives them, as NumPy arrays.
-        axes: what the first axes of each record are: "steps" of a loop, the rows of a
-            "ring", or something else. None if it is not named.
+        probes: the probes by the names of the records.
+        records: NumPy arrays in the form in which `collect` gives them.
+        axes: meaning of the leading axes of each record, such as "steps" of a loop or
+            the rows of a "ring"; none if a record is absent.
 
     Returns:
-        First what is one number for this step, in the stream "", together; then each
-        other record in a stream of its name.
+        First one row of the stream "" with all single numbers of the call, then the
+        rows of every other record in a stream of its own name.
     """
     numbers: dict[str, np.ndarray] = {}
-    found: list[Rows] = []
+    batches: list[RowBatch] = []
     for name, value in records.items():
         probe = probes[name]
-        made = _made(probe, name, value, tuple(axes.get(name, ())))
+        made = _select_recorded(probe, name, value, tuple(axes.get(name, ())))
         if made is None:
             continue
-        columns, looped = made
+        columns, is_looped = made
         kind = None if probe.kind == "call" else probe.kind
-        if (
-            kind == "scalar"
-            and not looped
-            and not any(c.ndim for c in columns.values())
-        ):
-            alone = len(columns) == 1
-            numbers |= {name if alone else f"{name}/{f}": c for f, c in columns.items()}
+        is_number = not is_looped and not any(c.ndim for c in columns.values())
+        if kind == "scalar" and is_number:
+            for field, column in columns.items():
+                numbers[name if len(columns) == 1 else f"{name}/{field}"] = column
             continue
-        count = len(next(iter(columns.values()))) if looped else 1
-        if not looped:
+        count = 1
+        if is_looped:
+            count = len(next(iter(columns.values())))
+        else:
             columns = {field: column[None] for field, column in columns.items()}
         steps = np.arange(step * count, (step + 1) * count, dtype=np.int64)
-        found.append(Rows(kind, name, steps, columns, probe))
+        batches.append(RowBatch(kind, name, steps, columns, probe))
     if numbers:
-        columns = {name: column[None] for name, column in numbers.items()}
-        found.insert(0, Rows("scalar", "", np.array([step], np.int64), columns))
-    return found
+        batches.insert(0, RowBatch.single("scalar", "", step, numbers))
+    return batches
 
 
-def _made(
+def _select_recorded(
     probe: Probe, name: str, value: Any, axes: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], bool] | None:
-    """The columns that were made, and whether their first axis is rounds."""
-    rounds = len(list(itertools.takewhile(lambda axis: axis == "steps", axes)))
+    """Return the recorded columns and whether their first axis is a loop; or None."""
+    loops = len(list(itertools.takewhile(lambda axis: axis == "steps", axes)))
     named = dataclasses.replace(probe, name=name)
-    present: np.ndarray | None = None
+    mask: np.ndarray | None = None
     if isinstance(value, Partly):
         present = np.asarray(value.present)
         if not present.any():
             return None
-        if present.ndim <= rounds:  # whole rounds were made or not
+        # A mark with no axis but the loops' says which rounds recorded at all; with
+        # more axes it belongs to lanes and stays a column.
+        if present.ndim <= loops:
+            mask = present
             value = value.values
     elif isinstance(value, Last):
         if not np.any(value.count):
             return None
         if axes[:1] == ("ring",):
-            return _unrolled(fields_of(named, value.values), int(value.count)), True
+            return _unroll_ring(fields_of(named, value.values), int(value.count)), True
     columns = fields_of(named, value)
-    if not rounds:
+    if not loops:
         return columns, False
-    lead = next(iter(columns.values())).shape[:rounds]
+    lead = next(iter(columns.values())).shape[:loops]
     flat = {
-        field: column.reshape(-1, *column.shape[rounds:])
+        field: column.reshape(-1, *column.shape[loops:])
         for field, column in columns.items()
     }
-    if present is not None and present.ndim <= rounds:
-        shape = present.shape + (1,) * (rounds - present.ndim)
-        chosen = np.broadcast_to(present.reshape(shape), lead).reshape(-1)
+    if mask is not None:
+        shape = mask.shape + (1,) * (loops - mask.ndim)
+        chosen = np.broadcast_to(mask.reshape(shape), lead).reshape(-1)
         flat = {field: column[chosen] for field, column in flat.items()}
     return flat, True
 
 
-def _unrolled(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """The rows of a ring in the order in which they were made."""
-    rows = len(next(iter(columns.values())))
-    order = np.arange(max(count - rows, 0), count) % rows
+def _unroll_ring(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Return the rows of a ring buffer in the order in which they were recorded."""
+    size = len(next(iter(columns.values())))
+    order = np.arange(max(count - size, 0), count) % size
     return {field: column[order] for field, column in columns.items()}

@@ -19,7 +19,7 @@ from frugax.watch.delivery import (
     Outcome,
     Runner,
     callback_stats,
-    outcome_of,
+    run_inline,
 )
 from frugax.watch.sinks import Kind
 
@@ -159,7 +159,7 @@ class HostCall:
             callback_stats.record_skip(self.name)
             return
         if watcher is not None and self.kind is not None:
-            watcher.note(
+            watcher.ingest_callback(
                 self.kind, self.stream, dict(zip(self.fields, arrays, strict=False))
             )
             if self.is_display:
@@ -179,7 +179,7 @@ class HostCall:
             callback_stats.record_skip(self.name)
             return
         values = arrays[: len(self.fields)]
-        self._record(outcome_of(lambda: self.act(values)))
+        self._record(run_inline(lambda: self.act(values)))
 
     def __call__(self, *arrays: np.ndarray) -> None:
         """Handle values as `handle_output` does."""

@@ -1,17 +1,17 @@
-"""Records reach a sink from a thread of its own, or are counted as lost.
+"""Deliver records to sinks from threads of their own, and count the lost ones.
 
-`Outlet` stands before each sink: whatever the sink does, the program goes on, memory
-keeps to its cap, and `Losses` says what was lost and why.
+A `SinkWorker` stands in front of each sink. Whatever the sink does, the program goes
+on, memory stays below a cap, and `Losses` counts the lost records by reason.
 """
 
 from ._callback_stats import CallbackStats, CallbackTotals, callback_stats
 from ._circuit_breaker import CircuitBreaker, State
+from ._event_queue import EventQueue, QueuedEvent, charge_bytes
 from ._host_handler import HostHandler
 from ._interrupts import Interrupts
 from ._losses import KINDS, Losses, Tally, Why
-from ._outlet import Outlet, OutletReport
-from ._queue import EventQueue, Waiting, charge
-from ._runner import Outcome, Runner, error_text, outcome_of
+from ._runner import Outcome, Runner, error_text, run_inline
+from ._sink_worker import SinkReport, SinkWorker
 
 __all__ = [
     "KINDS",
@@ -23,15 +23,15 @@ __all__ = [
     "Interrupts",
     "Losses",
     "Outcome",
-    "Outlet",
-    "OutletReport",
+    "QueuedEvent",
     "Runner",
+    "SinkReport",
+    "SinkWorker",
     "State",
     "Tally",
-    "Waiting",
     "Why",
     "callback_stats",
-    "charge",
+    "charge_bytes",
     "error_text",
-    "outcome_of",
+    "run_inline",
 ]

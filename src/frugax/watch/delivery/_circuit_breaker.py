@@ -1,4 +1,4 @@
-"""Leaving a sink that fails alone for a while."""
+"""A circuit breaker: stop trying a sink that keeps failing, and try again later."""
 
 import time
 from collections.abc import Callable
@@ -8,15 +8,16 @@ State: TypeAlias = Literal["working", "resting", "on trial"]
 
 
 class CircuitBreaker:
-    """Says whether a sink may be tried.
+    """Decides whether a sink may be tried (Nygard, Release It!, 2007).
 
-    After `failures` in a row it rests; after `rest_s` one try is made, which decides.
-    Known as a circuit breaker: working is closed, resting open, on trial half-open.
+    After `failures` in a row the sink rests. After `rest_s` one trial decides whether
+    it works again. In the pattern's words, "working" is closed, "resting" is open and
+    "on trial" is half-open.
 
     Attributes:
-        state: what it is now.
-        rested: how often it began to rest.
-        in_a_row: how many tries have failed since the last that went well.
+        state: the current state.
+        rested: how often a rest has begun.
+        in_a_row: failures since the last success.
     """
 
     def __init__(
@@ -26,10 +27,10 @@ class CircuitBreaker:
         rest_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Say how patient it is.
+        """Start in the state "working".
 
         Raises:
-            ValueError: `failures` is below 1, or `rest_s` below 0.
+            ValueError: `failures` is below 1, or `rest_s` is negative.
         """
         if failures < 1:
             raise ValueError(f"failures must be >= 1, got {failures}.")
@@ -37,31 +38,31 @@ class CircuitBreaker:
             raise ValueError(f"rest_s must be >= 0, got {rest_s}.")
         self.state: State = "working"
         self.rested = 0
+        self.in_a_row = 0
         self._failures = failures
         self._rest_s = rest_s
         self._clock = clock
-        self.in_a_row = 0
-        self._until = 0.0
+        self._rests_until = 0.0
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the sink may be tried; 0 if it may now."""
+        """Seconds until the sink may be tried; 0 if it may be tried now."""
         if self.state != "resting":
             return 0.0
-        return max(0.0, self._until - self._clock())
+        return max(0.0, self._rests_until - self._clock())
 
     def begin(self) -> None:
-        """A try begins."""
+        """Record that a try begins; after a rest it is the trial."""
         if self.state == "resting":
             self.state = "on trial"
 
     def succeed(self) -> None:
-        """The try went well."""
+        """Record that a try succeeded."""
         self.state = "working"
         self.in_a_row = 0
 
     def fail(self) -> None:
-        """The try failed."""
+        """Record that a try failed."""
         self.in_a_row += 1
         if self.state == "on trial" or self.in_a_row >= self._failures:
             self.rest()
@@ -70,8 +71,8 @@ class CircuitBreaker:
         """Rest at once, as after a try that never ended."""
         self.state = "resting"
         self.rested += 1
-        self._until = self._clock() + self._rest_s
+        self._rests_until = self._clock() + self._rest_s
 
     def wake(self) -> None:
-        """Allow one try now."""
-        self._until = self._clock()
+        """End a rest early, so that one trial is allowed now."""
+        self._rests_until = self._clock()

@@ -1,4 +1,4 @@
-"""Ctrl-C while a program waits for a callback: kept until the program is through."""
+"""Defer Ctrl-C while the main thread is inside a program's callback."""
 
 import signal
 import sys
@@ -6,30 +6,32 @@ import threading
 import time
 from types import TracebackType
 
-# Between two looks whether the main thread has left the program's callbacks.
-_LOOK_S = 0.005
-# A loop may be inside JAX nearly all the time: then this is the price of stopping it.
-_LONGEST_S = 2.0
+# Pause between two looks at whether the main thread has left the program's callbacks:
+# short for a person who waits, and cheap (a look walks one thread's frames).
+_POLL_S = 0.005
+# A training loop may be inside JAX nearly all the time. After this time the interrupt
+# is delivered anyway: JAX may then report an internal error, but the loop stops.
+_MAX_DEFER_S = 2.0
 
 
 class Interrupts:
-    """A block that Ctrl-C does not break off; it comes again when the block is left.
+    """A context that Ctrl-C does not break off; the interrupt arrives afterwards.
 
-    An exception that leaves a callback makes JAX end the whole program with an
-    internal error. The first Ctrl-C inside the block is kept and sent again when the
-    main thread has left JAX, or after two seconds; a second one leaves the block at
-    once, as usual. Ctrl-C while XLA itself computes is not seen here.
+    An exception that leaves a callback makes JAX end the whole program with an internal
+    error. The first Ctrl-C inside the context is therefore kept, and sent again when
+    the main thread has left JAX or after two seconds. A second Ctrl-C leaves the
+    context at once, as usual. Ctrl-C while XLA itself computes is not seen here.
     """
 
     def __init__(self) -> None:
-        self._depth = 0  # how deep the main thread is inside
+        self._depth = 0  # nested contexts of the main thread
         self._kept = False
         self._sent = False
 
     def __enter__(self) -> None:
-        if _is_main():
+        if _is_main_thread():
             if self._depth == 0 and self._sent:
-                # The main thread has been outside since: it has got what was sent.
+                # The main thread has been outside since, so it has got the interrupt.
                 self._kept = self._sent = False
             self._depth += 1
 
@@ -39,13 +41,14 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if not _is_main():
+        if not _is_main_thread():
             return False
         self._depth -= 1
         if kind is not KeyboardInterrupt:
             return False
         if self._kept and not self._sent:
-            self._kept = False  # this one gets out: no need to send the first again
+            # The second Ctrl-C gets out, so the first need not be sent any more.
+            self._kept = False
             return False
         self._kept, self._sent = True, False
         threading.Thread(
@@ -54,24 +57,25 @@ class Interrupts:
         return True
 
     def _send_later(self) -> None:
-        until = time.monotonic() + _LONGEST_S
-        while self._depth or (_is_in_jax() and time.monotonic() < until):
-            time.sleep(_LOOK_S)
+        deadline = time.monotonic() + _MAX_DEFER_S
+        while self._depth or (_is_in_jax() and time.monotonic() < deadline):
+            time.sleep(_POLL_S)
         if self._kept:
             self._sent = True
-            _interrupt_main()
+            _interrupt_main_thread()
 
 
-def _interrupt_main() -> None:
+def _interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     if main is not None and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, signal.SIGINT)  # wakes it from waiting, too
+        # Unlike `raise_signal`, this also wakes the thread from a system call.
+        signal.pthread_kill(main, signal.SIGINT)
     else:
         signal.raise_signal(signal.SIGINT)
 
 
 def _is_in_jax() -> bool:
-    """Whether the main thread is in a call of JAX, such as one that waits for us."""
+    """Return whether the main thread is in a call of JAX, which may wait for us."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] in {"jax", "jaxlib"}:
@@ -80,5 +84,5 @@ def _is_in_jax() -> bool:
     return False
 
 
-def _is_main() -> bool:
+def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""What became of the records: given, kept, left out on purpose, or lost, and why."""
+"""Account for every record: given, kept, left out on purpose, or lost and why."""
 
 import dataclasses
 import threading
@@ -11,20 +11,20 @@ from ..sinks import Kind
 Why: TypeAlias = Literal[
     "too large", "queue full", "sink failed", "sink hung", "closed", "refused"
 ]
-# The most important first; what must go goes from the end.
+# Most important first. When room is short, records are dropped from the end.
 KINDS: tuple[Kind, ...] = ("summary", "scalar", "frame")
-_PLURAL = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
+_PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tally:
-    """What became of the records of one class.
+    """Counts of the records of one class.
 
     Attributes:
-        given: how many there were.
-        kept: how many arrived.
-        left_out: how many nobody asked for, by the level or the rate.
-        dropped: how many were lost, by the reason.
+        given: records that came.
+        kept: records that arrived.
+        left_out: records that the level or the rate did not ask for.
+        dropped: lost records, by reason.
     """
 
     given: int
@@ -34,20 +34,30 @@ class Tally:
 
     @property
     def lost(self) -> int:
-        """How many were lost, for whatever reason."""
+        """Lost records, for any reason."""
         return sum(self.dropped.values())
 
     @property
     def waiting(self) -> int:
-        """How many are still on their way."""
+        """Records that are still on their way."""
         return self.given - self.kept - self.left_out - self.lost
+
+    def describe(self, kind: Kind) -> str:
+        """Describe the counts, such as `3 of 40 frames lost (queue full 3)`."""
+        text = f"{self.lost:,} of {self.given:,} {_PLURALS[kind]} lost"
+        details = [f"{why} {count:,}" for why, count in self.dropped.items()]
+        if self.waiting:
+            details.append(f"{self.waiting:,} wait")
+        if self.left_out:
+            details.append(f"{self.left_out:,} not asked for")
+        return f"{text} ({', '.join(details)})" if details else text
 
 
 class Losses:
-    """A ledger of records by class. Any thread may write to it.
+    """A ledger of records by class. Every method is safe to call from any thread.
 
-    Every record is given once, and then kept, left out or dropped once; in between it
-    waits. So what is lost without a word shows as waiting for ever.
+    Every record is given once, and then kept, left out or dropped once. In between it
+    counts as waiting, so a record that is lost without a trace waits for ever.
     """
 
     def __init__(self) -> None:
@@ -58,34 +68,34 @@ class Losses:
         self._dropped: dict[Kind, dict[Why, int]] = {kind: {} for kind in KINDS}
 
     def give(self, kind: Kind, count: int = 1) -> None:
-        """So many more have come."""
+        """Count records that came."""
         with self._lock:
             self._given[kind] += count
 
     def keep(self, kind: Kind, count: int = 1) -> None:
-        """So many have arrived."""
+        """Count records that arrived."""
         with self._lock:
             self._kept[kind] += count
 
     def leave_out(self, kind: Kind, count: int = 1) -> None:
-        """So many nobody asked for; that is no loss."""
+        """Count records that nobody asked for; these are not lost."""
         with self._lock:
             self._left_out[kind] += count
 
     def drop(self, kind: Kind, count: int = 1, *, why: Why) -> None:
-        """So many are lost."""
+        """Count lost records."""
         with self._lock:
             dropped = self._dropped[kind]
             dropped[why] = dropped.get(why, 0) + count
 
     def keep_late(self, kind: Kind, count: int = 1, *, why: Why) -> None:
-        """So many that were given up for `why` have arrived after all."""
+        """Count records that were dropped for `why` but have arrived after all."""
         with self._lock:
             self._dropped[kind][why] -= count
             self._kept[kind] += count
 
     def tally(self, kind: Kind) -> Tally:
-        """What became of one class so far."""
+        """Return the counts of one class."""
         with self._lock:
             dropped: dict[Why, int] = {
                 why: n for why, n in self._dropped[kind].items() if n
@@ -99,18 +109,10 @@ class Losses:
 
     @property
     def tallies(self) -> dict[Kind, Tally]:
-        """All classes, the most important first."""
+        """The counts of all classes, most important first."""
         return {kind: self.tally(kind) for kind in KINDS}
 
     def __str__(self) -> str:
         """One line, such as `0 of 12 summaries lost; 3 of 40 frames lost (...)`."""
-        parts = [_said(kind, t) for kind, t in self.tallies.items() if t.given]
+        parts = [t.describe(kind) for kind, t in self.tallies.items() if t.given]
         return "; ".join(parts) or "no records"
-
-
-def _said(kind: Kind, tally: Tally) -> str:
-    text = f"{tally.lost:,} of {tally.given:,} {_PLURAL[kind]} lost"
-    details = [f"{why} {count:,}" for why, count in tally.dropped.items()]
-    details += [f"{tally.waiting:,} wait"] if tally.waiting else []
-    details += [f"{tally.left_out:,} not asked for"] if tally.left_out else []
-    return f"{text} ({', '.join(details)})" if details else text

@@ -1,0 +1,148 @@
+"""Run a function as a watch plan says: `watch.apply`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from frugax.budget import Receipt
+
+from ._jit import watch_variants
+from ._plan import WatchPlan
+from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
+from ._watcher import Watcher
+from .delivery import SinkWorker
+from .journal import Journal
+from .probes import Probe
+from .sinks import Sink
+
+
+class WatchedProgram(AbstractContextManager["WatchedProgram"]):
+    """A function that records and is collected as a plan says; from `watch.apply`.
+
+    Call it like the function. Leave its `with` block, or call `close`, to collect the
+    last records.
+
+    Attributes:
+        plan: the plan.
+        watcher: the watcher that collects its records.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], plan: WatchPlan, watcher: Watcher, **options: Any
+    ) -> None:
+        self.plan = plan
+        self.watcher = watcher
+        self._variants = ProgramVariants(fn, options, level_of=plan.level_of)
+        consumer = _PlannedConsumer(plan, watcher)
+        self._call = watch_variants(fn, self._variants, consumer, ahead=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self._call(*args, **kwargs)
+
+    @property
+    def probes(self) -> Mapping[str, Probe]:
+        """Its probes by name, known after the first call."""
+        return self._call.probes
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower the program that returns numbers, as `jax.jit(fn).lower` does."""
+        return self._call.lower(*args, **kwargs)
+
+    def variants(self) -> ProgramVariants:
+        """Return its programs, for measurements such as `watch.prove`."""
+        return self._variants
+
+    def report(self) -> Receipt:
+        """Report the cost of watching up to the last call, beside the prediction."""
+        return self.watcher.report()
+
+    def close(self) -> None:
+        """Collect the last records, flush the journal and close the sinks.
+
+        Raises:
+            OutputError: the journal cannot be written.
+            ValueError: the journal is closed and records wait for it.
+        """
+        self.watcher.close()
+
+    def __enter__(self) -> "WatchedProgram":
+        self.watcher.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.watcher.__exit__(kind, error, trace)
+
+
+def apply(
+    fn: Callable[..., Any],
+    plan: WatchPlan,
+    *,
+    journal: Journal | None = None,
+    sinks: Sequence[Sink | SinkWorker] = (),
+    **jit_options: Any,
+) -> WatchedProgram:
+    """Compile a function that records as a plan says.
+
+    Args:
+        fn: the function that was planned, not yet jitted.
+        plan: from `watch.plan`. Probes that it leaves out are not compiled.
+        journal: where the records go; None for the sinks only.
+        sinks: further consumers.
+        jit_options: as for `jax.jit`: `static_argnums`, `donate_argnums` and so on.
+
+    Returns:
+        The watched function; `report()` gives its receipt.
+
+    Raises:
+        TypeError: `fn` is not callable, or `plan` is not a WatchPlan.
+    """
+    if not callable(fn):
+        raise TypeError(f"watch.apply needs a function, got {fn!r}.")
+    if not isinstance(plan, WatchPlan):
+        raise TypeError(
+            f"plan must be a WatchPlan, such as watch.plan(fn, budget, ...), got "
+            f"{plan!r:.99}."
+        )
+    # The plan has chosen the rates already, so the level leaves nothing out.
+    watcher = Watcher(journal, plan.budget, plan=plan, level="full", sinks=sinks)
+    return WatchedProgram(fn, plan, watcher, **jit_options)
+
+
+class _PlannedConsumer:
+    """Asks for records at the rates of a plan and passes them to a watcher."""
+
+    stride = 1
+
+    def __init__(self, plan: WatchPlan, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._slow_every = plan.slow_every
+        self._records_each_call = any(p.every == 1 for p in plan.probes)
+
+    def due(self, step: int) -> int:
+        if self._slow_every and not step % self._slow_every:
+            return LOUD
+        return QUIET if self._records_each_call else BARE
+
+    def idle(self, step: int) -> int | None:
+        if self._records_each_call:
+            return 0
+        if not self._slow_every:
+            return None
+        return self._slow_every - step % self._slow_every - 1
+
+    def wants_frames(self) -> bool:
+        return bool(self._slow_every)
+
+    def ingest(
+        self, step: int, probes: Mapping[str, Probe], records: Mapping[str, Any]
+    ) -> None:
+        self._watcher.ingest(step, probes, records)

@@ -1,0 +1,270 @@
+"""Dispatch records that are on the host to the journal, the sinks and the handlers."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from frugax.errors import OutputError
+
+from ._journal_writer import JournalWriter
+from ._rows import RowBatch
+from .delivery import (
+    KINDS,
+    EventQueue,
+    HostHandler,
+    Losses,
+    SinkReport,
+    SinkWorker,
+)
+from .journal import Journal
+from .sinks import Event, Kind, Sink
+
+# A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
+# many rows of one batch. The journal gets all of them.
+_MAX_EVENTS_PER_BATCH = 64
+_STATUS_STREAM = "watch"
+
+
+class _HandlerSink:
+    """A sink that calls the host functions which handle a probe's values."""
+
+    name = "callbacks"
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Callable[[Sequence[np.ndarray]], object]] = {}
+
+    def write(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.calls[event.stream](list(event.values.values()))
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class CallbackBuffer:
+    """Records that programs handed over from inside, until the journal has them.
+
+    They come from callbacks, perhaps while the main thread waits for the program that
+    makes the callback. So they have a lock of their own that is never held for long.
+    """
+
+    def __init__(self, max_bytes: int, losses: Losses) -> None:
+        self._queue = EventQueue(max_bytes, losses)
+        self._lock = threading.Lock()
+        self._last_steps: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether more than half of the byte cap is in use."""
+        return 2 * self._queue.bytes > self._queue.max_bytes
+
+    def next_step(self, stream: str) -> int:
+        """Return the step of the next record of a stream: 0, 1, 2 and so on."""
+        with self._lock:
+            step = self._last_steps.get(stream, -1) + 1
+            self._last_steps[stream] = step
+        return step
+
+    def add(self, event: Event) -> None:
+        """Add a record; records that are lost for want of room are counted."""
+        with self._lock:
+            self._queue.add(event)
+
+    def drain(self, write: Callable[[Event], None]) -> None:
+        """Write and remove all records, oldest first within a class.
+
+        Args:
+            write: called with one record after the other.
+
+        Raises:
+            OutputError: raised by `write`; that record and the rest stay.
+        """
+        while len(self._queue):
+            # The lock is not held during the write, which may wait for a disk.
+            with self._lock:
+                taken = self._queue.take(1)
+            try:
+                for item in taken:
+                    write(item.event)
+            except OutputError:
+                with self._lock:
+                    self._queue.put_back(taken)
+                raise
+            with self._lock:
+                self._queue.release(taken)
+
+
+class Dispatch:
+    """Passes rows on. `add_callback_record` is for any thread, the rest for one.
+
+    Attributes:
+        writer: writes to the journal and counts.
+        callback_buffer: records from callbacks that the journal does not have yet.
+    """
+
+    def __init__(
+        self,
+        journal: Journal | None,
+        sinks: Sequence[Sink | SinkWorker],
+        *,
+        asynchronous: bool,
+        max_bytes: int,
+    ) -> None:
+        self.writer = JournalWriter(journal)
+        self.callback_buffer = CallbackBuffer(max_bytes, self.writer.losses)
+        self._journal = journal
+        self._asynchronous = asynchronous
+        self._workers = [
+            sink
+            if isinstance(sink, SinkWorker)
+            else SinkWorker(sink, max_bytes=max_bytes)
+            for sink in sinks
+        ]
+        self._handler_sink = _HandlerSink()
+        self._handler_worker = SinkWorker(self._handler_sink, max_bytes=max_bytes)
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether there is a journal or a sink."""
+        return self._journal is not None or bool(self._workers)
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether there is a sink."""
+        return bool(self._workers)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that sinks and handlers have taken."""
+        return sum(worker.cpu_s for worker in (*self._workers, self._handler_worker))
+
+    def add_callback_record(
+        self, kind: Kind, stream: str, step: int, values: Mapping[str, np.ndarray]
+    ) -> None:
+        """Accept a record that a program handed over through a callback.
+
+        Args:
+            kind: its class.
+            stream: its stream.
+            step: from `callback_buffer.next_step`.
+            values: arrays that nobody else changes.
+        """
+        self.writer.losses.give(kind)
+        event = Event(kind, stream, step, values)
+        if self._journal is None:
+            self.writer.losses.keep(kind)
+        else:
+            self.callback_buffer.add(event)
+        self._feed(self._workers, [event])
+
+    def write_callback_records(self) -> None:
+        """Write the buffered records of callbacks to the journal.
+
+        Raises:
+            OutputError: the journal cannot be written; the rest stays buffered.
+        """
+
+        def write(event: Event) -> None:
+            row = RowBatch.single(event.kind, event.stream, event.step, event.values)
+            self.writer.write(row, event.kind)
+
+        self.callback_buffer.drain(write)
+
+    def dispatch_rows(self, rows: RowBatch) -> RowBatch | None:
+        """Pass on rows that left a program as outputs.
+
+        Returns:
+            The rows that the journal could not write, to be passed again later; None if
+            there are none. The error is in `writer.failure`.
+        """
+        handler = None if rows.probe is None else rows.probe.handler
+        unwritten: RowBatch | None = None
+        try:
+            if rows.kind is not None and rows.stream == "":
+                self.writer.buffer(rows)
+            elif rows.kind is not None:
+                self.writer.write(rows, rows.kind)
+        except OutputError as e:
+            self.writer.failure = e
+            rows, unwritten = rows.split(self.writer.rows_written)
+        if len(rows) and rows.kind is not None and self._workers:
+            # Summaries are never thinned.
+            thin = rows if rows.kind == "summary" else rows.thin(_MAX_EVENTS_PER_BATCH)
+            self._feed(self._workers, thin.to_events(rows.kind))
+        if len(rows) and handler is not None:
+            self._call_handler(handler, rows)
+        return unwritten
+
+    def _call_handler(self, handler: Callable[..., Any], rows: RowBatch) -> None:
+        if isinstance(handler, HostHandler):
+            if handler.is_display and self.has_consumers:
+                return
+            self._handler_sink.calls[rows.stream] = handler.handle_output
+        else:
+            self._handler_sink.calls[rows.stream] = lambda arrays: handler(*arrays)
+        self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
+
+    def dispatch_step(self, step: int, values: Mapping[str, Any]) -> None:
+        """Pass on the metrics of one training step with the buffered numbers of it.
+
+        Raises:
+            OutputError: the journal cannot be written; the same call may be repeated.
+            ValueError: the journal format cannot store one of the values.
+        """
+        values = self.writer.write_step(step, values)
+        if self._workers:
+            # The values are views of JAX's buffers, which a sink must not keep alive.
+            own = {name: np.array(value) for name, value in values.items()}
+            self._feed(self._workers, [Event("scalar", "", step, own)])
+
+    def dispatch_status(self, step: int, *, share: float | None, limit: float) -> None:
+        """Write the state of watching itself to the journal and the sinks.
+
+        Args:
+            step: the training step.
+            share: share of the running time that watching has taken so far.
+            limit: share that it may take.
+
+        Raises:
+            OutputError: the journal cannot be written.
+        """
+        overhead = share or 0.0
+        tallies = self.writer.losses.tallies
+        columns: dict[str, float] = {"overhead": overhead, "budget": limit}
+        event_values = {"overhead": np.asarray(overhead), "budget": np.asarray(limit)}
+        for kind in KINDS:
+            columns[f"kept_{kind}"] = tallies[kind].kept
+            columns[f"dropped_{kind}"] = tallies[kind].lost
+            event_values[f"given.{kind}"] = np.asarray(tallies[kind].given)
+            event_values[f"dropped.{kind}"] = np.asarray(tallies[kind].lost)
+        self.writer.write(RowBatch.single(None, _STATUS_STREAM, step, columns), None)
+        if self._workers:
+            event = Event("summary", _STATUS_STREAM, step, event_values)
+            self._feed(self._workers, [event])
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until sinks and handlers have their events; see `SinkWorker.flush`."""
+        workers = (*self._workers, self._handler_worker)
+        return all([worker.flush(timeout_s) for worker in workers])
+
+    def close(self, timeout_s: float) -> bool:
+        """Close the sinks; see `SinkWorker.close`."""
+        workers = (*self._workers, self._handler_worker)
+        return all([worker.close(timeout_s) for worker in workers])
+
+    def reports(self) -> list[SinkReport]:
+        """Report on the sinks, and on the handlers if they had problems."""
+        reports = [worker.report() for worker in self._workers]
+        handlers = self._handler_worker.report()
+        return [*reports, handlers] if handlers.has_problems else reports
+
+    def _feed(self, workers: Sequence[SinkWorker], events: Sequence[Event]) -> None:
+        for worker in workers:
+            worker.put(events)
+            if not self._asynchronous:
+                worker.flush()

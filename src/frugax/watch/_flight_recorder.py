@@ -1,0 +1,184 @@
+"""A flight recorder: keep the last records and write them when something goes wrong.
+
+A record that is kept costs a reference and its memory on the device. The records are
+read and written to the journal only when a number is not finite or an exception ends
+the run, and then include those that the level had left out.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from frugax.errors import OutputError
+
+from .delivery import error_text
+from .journal import Journal
+
+
+class FlightRecorder:
+    """Keeps the last records on the device and writes them when something goes wrong.
+
+    A recorder that is given to a `Watcher` keeps the records that programs under
+    `watch.jit` make in every step, whatever the level is. `keep` adds anything else,
+    such as gradients or the weights. It writes once; when the numbers have been finite
+    again for `max_records` records, it is ready for the next time.
+
+    Attributes:
+        stream: the stream that it writes to.
+        why: the cause of the last writing; empty before the first.
+        written: records that it has written.
+        unreadable: records that it could not read, because they had been donated or
+            their program had failed.
+        refused: records that the journal could not store.
+        last_error: text of the last error while reading or writing.
+    """
+
+    def __init__(
+        self,
+        max_records: int = 64,
+        *,
+        max_bytes: int = 64 * 2**20,
+        stream: str = "flight",
+    ) -> None:
+        """Keep nothing yet.
+
+        Args:
+            max_records: most records to keep; >= 1.
+            max_bytes: most bytes that they may hold; the oldest go first; > 0.
+            stream: the stream of the journal that they are written to.
+
+        Raises:
+            ValueError: a number is out of its range, or the stream is that of the
+                training steps.
+        """
+        if max_records < 1:
+            raise ValueError(f"max_records must be >= 1, got {max_records}.")
+        if not max_bytes > 0:
+            raise ValueError(f"max_bytes must be > 0, got {max_bytes}.")
+        if not stream:
+            raise ValueError('stream must have a name: "" is for the training steps.')
+        self.stream = stream
+        self.why = ""
+        self.written = 0
+        self.unreadable = 0
+        self.refused = 0
+        self.last_error = ""
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._kept: deque[tuple[int, Any, int]] = deque()
+        self._bytes = 0
+        # Records since the last one that was not finite. A run that has diverged stays
+        # not finite: without this, every further step would write the same again.
+        self._finite_streak = max_records
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the kept records hold."""
+        return self._bytes
+
+    def keep(self, step: int, values: Any) -> None:
+        """Keep a record, without reading it.
+
+        Args:
+            step: the training step.
+            values: a pytree of arrays that are not donated to a later call, or records
+                of a program. A record larger than `max_bytes` is not kept.
+        """
+        nbytes = getattr(values, "nbytes", None)
+        if nbytes is None:
+            leaves = jax.tree.leaves(values)
+            nbytes = sum(getattr(leaf, "nbytes", 8) for leaf in leaves)
+        if nbytes > self._max_bytes:
+            return
+        with self._lock:
+            self._kept.append((step, values, nbytes))
+            self._bytes += nbytes
+            while len(self._kept) > self._max_records or self._bytes > self._max_bytes:
+                self._bytes -= self._kept.popleft()[2]
+
+    def inspect(self, step: int, numbers: Mapping[str, Any], journal: Journal) -> bool:
+        """Write the kept records if a number is not finite.
+
+        Args:
+            step: the step of the numbers.
+            numbers: arrays on the host, by name.
+            journal: the journal to write to.
+
+        Returns:
+            Whether something was written.
+        """
+        bad = [name for name, value in numbers.items() if not _is_finite(value)]
+        if not bad:
+            self._finite_streak += 1
+            return False
+        is_ready = self._finite_streak >= self._max_records
+        self._finite_streak = 0
+        if is_ready:
+            self.write(journal, f"{bad[0]!r} was not finite at step {step}")
+        return is_ready
+
+    def write(self, journal: Journal, why: str) -> int:
+        """Read the kept records and write them to the journal, which is not flushed.
+
+        A record that cannot be read or written is counted, and the others go on.
+
+        Args:
+            journal: the journal to write to.
+            why: the cause, kept in `why`.
+
+        Returns:
+            The number of records written.
+        """
+        with self._lock:
+            kept = list(self._kept)
+            self._kept.clear()
+            self._bytes = 0
+        self.why = why
+        written = 0
+        for step, values, _ in kept:
+            try:
+                columns = _to_columns(values)
+            except Exception as e:  # the arrays were donated, or their program failed
+                self.unreadable += 1
+                self.last_error = error_text(e)
+                continue
+            last = journal.last_step_of(self.stream)
+            at = step if last is None else max(step, last + 1)
+            try:
+                journal.write(at, columns, self.stream)
+            except (OutputError, TypeError, ValueError) as e:
+                self.refused += 1
+                self.last_error = error_text(e)
+                continue
+            written += 1
+        self.written += written
+        return written
+
+
+def _to_columns(values: Any) -> dict[str, np.ndarray]:
+    """Return the leaves of a pytree on the host, by their paths."""
+    tree = values.fetch() if hasattr(values, "fetch") else values
+    if isinstance(tree, Mapping):
+        tree = dict(tree)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    columns: dict[str, np.ndarray] = {}
+    for path, value in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        columns[name or "value"] = np.asarray(value)
+    return columns
+
+
+def _is_finite(value: Any) -> bool:
+    array = np.asarray(value)
+    # NumPy does not know bfloat16 and its relatives as floats.
+    if array.dtype.kind not in "biu":
+        array = array.astype(np.float64)
+    return bool(np.isfinite(array).all())

@@ -1,0 +1,259 @@
+"""The programs of one watched function: bare, quiet and loud.
+
+All are made from one trace. They differ in the probes that are left in; the others are
+removed, so the rest is the program that would be there without them.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .probes import Probe, Records, Traced, pack, trace_watched
+
+# Levels of the programs: each records its own probes and those of the lower levels.
+BARE, QUIET, LOUD = 0, 1, 2
+# Recorded by no program.
+NEVER = 3
+# Summaries may not be lost, and a call is an explicit wish of the user: these are in
+# every program, even the bare one.
+_LEVELS_BY_KIND = {"summary": BARE, "call": BARE, "scalar": QUIET, "frame": LOUD}
+
+
+def level_by_kind(probe: Probe) -> int:
+    """Return the lowest level at which a probe records, by its kind alone."""
+    return _LEVELS_BY_KIND[probe.kind]
+
+
+class ProgramVariants:
+    """The programs of one watched function.
+
+    Attributes:
+        bare: the function without its probes, jitted: the program that runs unwatched.
+        nested: the same for use inside another program, where an outer `watch.jit` may
+            collect from the probes.
+        probes: the probes by name, of every way in which the function was called.
+        is_traced: whether the function has been traced.
+        is_new: whether it has been traced since this was set to False.
+        on_trace: called after each trace.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        jit_options: dict[str, Any],
+        *,
+        level_of: Callable[[Probe], int] = level_by_kind,
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+            fn: the function.
+            jit_options: as for `jax.jit`.
+            level_of: returns the lowest level at which a probe records, or `NEVER`.
+        """
+        self.probes: dict[str, Probe] = {}
+        self.is_traced = False
+        self.is_new = False
+        self.on_trace: Callable[[], None] = lambda: None
+        self._fn = fn
+        self._options = jit_options
+        self._level_of = level_of
+        self._all_probes: dict[Probe, None] = {}
+        static = {
+            name: jit_options[name]
+            for name in ("static_argnums", "static_argnames")
+            if name in jit_options
+        }
+        # JAX caches this trace, from which all programs are made.
+        self._traced = jax.jit(fn, inline=True, **static)
+        self.bare: Any = jax.jit(self._wrap(self._run_bare), **jit_options)
+        self.nested: Any = jax.jit(self._wrap(self._run_nested), **jit_options)
+        options = self._options_with_records()
+        self._quiet = [
+            jax.jit(self._wrap(functools.partial(self._run_quiet, level)), **options)
+            for level in (BARE, QUIET)
+        ]
+        self._louds: dict[int, Any] = {}
+
+    @property
+    def donates(self) -> bool:
+        """Whether a call donates some of its arguments."""
+        names = ("donate_argnums", "donate_argnames")
+        return any(self._options.get(name) not in (None, (), []) for name in names)
+
+    @property
+    def all_probes(self) -> tuple[Probe, ...]:
+        """All probes of the function."""
+        return tuple(self._all_probes)
+
+    @property
+    def records_always(self) -> bool:
+        """Whether some probes record in every call."""
+        return self._has_level(BARE)
+
+    def reduce_level(self, level: int) -> int:
+        """Return the lowest level that records the same probes as this one."""
+        level = max(BARE, min(level, LOUD))
+        while level and not self._has_level(level):
+            level -= 1
+        return level
+
+    def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Trace the function to find its probes."""
+        self.bare.trace(*args, **kwargs)
+
+    def call(
+        self,
+        level: int,
+        stride: int,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Any, Records]:
+        """Call the program of a level; returns the function's results and records."""
+        if level == LOUD:
+            return self._loud(len(args))(np.uint32(stride), *args, **kwargs)
+        return self._quiet[level](*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower the quiet program, as `jax.jit(fn).lower` does."""
+        return self._quiet[QUIET].lower(*args, **kwargs)
+
+    def compile(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compile every program that these arguments may need.
+
+        Args:
+            args: positional arguments; they may have been donated since.
+            kwargs: keyword arguments.
+        """
+        if not self.records_always:
+            self.bare.lower(*args, **kwargs).compile()
+        for level in {self.reduce_level(BARE), self.reduce_level(QUIET)}:
+            if level or self.records_always:
+                self._quiet[level].lower(*args, **kwargs).compile()
+        if self.reduce_level(LOUD) == LOUD:
+            loud = self._loud(len(args))
+            loud.lower(np.uint32(1), *args, **kwargs).compile()
+
+    def with_probe(self, probe: Probe) -> Any:
+        """Return a program that records one probe and nothing else."""
+
+        def run(*args: Any, **kwargs: Any) -> tuple[Any, Records]:
+            traced = self._trace(args, kwargs).keeping(lambda p: p == probe)
+            stride = jnp.ones((), jnp.uint32)
+            out, made = traced.run(keep_rules=False, stride=stride)
+            return out, pack(made)
+
+        return jax.jit(self._wrap(run), **self._options_with_records())
+
+    def with_callback(self, probe: Probe) -> Any:
+        """Return the program with one probe as a callback, as without `watch.jit`."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self._trace(args, kwargs).keeping(lambda p: p == probe).plainly()
+
+        return jax.jit(self._wrap(run), **self._options)
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many compiled programs JAX holds for each variant."""
+        programs = {
+            "bare": [self.bare],
+            "quiet": self._quiet,
+            "loud": list(self._louds.values()),
+        }
+        return {n: sum(p._cache_size() for p in ps) for n, ps in programs.items()}
+
+    def _has_level(self, level: int) -> bool:
+        return any(self._level_of(probe) == level for probe in self._all_probes)
+
+    def _run_bare(self, *args: Any, **kwargs: Any) -> Any:
+        traced = self._trace(args, kwargs)
+        out, _ = traced.keeping(lambda _: False).run(keep_rules=False)
+        return out
+
+    def _run_nested(self, *args: Any, **kwargs: Any) -> Any:
+        traced = self._trace(args, kwargs)
+        return traced.keeping(lambda _: False, hush=True).plainly()
+
+    def _run_quiet(self, level: int, *args: Any, **kwargs: Any) -> tuple[Any, Records]:
+        # A stride of 0 computes nothing for frames.
+        return self._run_recording(level, jnp.zeros((), jnp.uint32), args, kwargs)
+
+    def _run_loud(self, stride: Any, *args: Any, **kwargs: Any) -> tuple[Any, Records]:
+        return self._run_recording(LOUD, stride, args, kwargs)
+
+    def _run_recording(
+        self, level: int, stride: Any, args: Any, kwargs: Any
+    ) -> tuple[Any, Records]:
+        traced = self._trace(args, kwargs)
+        kept = traced.keeping(lambda probe: self._level_of(probe) <= level)
+        # Nothing is differentiated after this, so functions with derivative rules of
+        # their own need not keep them, and the probes inside are collected too.
+        out, made = kept.run(keep_rules=False, stride=stride)
+        return out, pack(made)
+
+    def _trace(self, args: Any, kwargs: Any) -> Traced:
+        traced = trace_watched(self._traced, args, kwargs)
+        for probe in traced.probes:
+            self._all_probes[probe] = None
+            self.probes.setdefault(probe.name, probe)
+        self.is_traced = self.is_new = True
+        self.on_trace()
+        return traced
+
+    def _loud(self, positional: int) -> Any:
+        """Return the loud program, whose first argument is the stride.
+
+        All options that count arguments are shifted by one.
+        """
+        options = self._options_with_records()
+        for name in ("static_argnums", "donate_argnums"):
+            if options.get(name) is not None:
+                numbers = options[name]
+                if isinstance(numbers, int):
+                    numbers = [numbers]
+                # Negative numbers count from the end, so they stay.
+                options[name] = tuple(n + 1 if n >= 0 else n for n in numbers)
+        shardings = options.get("in_shardings")
+        if shardings is None:
+            positional = 0  # one program serves any number of arguments
+        else:
+            if not isinstance(shardings, (tuple, list)):
+                static = options.get("static_argnums") or ()
+                shardings = (shardings,) * (positional - len(static))
+            options["in_shardings"] = (None, *shardings)
+        if positional not in self._louds:
+            program = self._wrap(self._run_loud, has_stride=True)
+            self._louds[positional] = jax.jit(program, **options)
+        return self._louds[positional]
+
+    def _options_with_records(self) -> Any:
+        options = dict(self._options)
+        if "out_shardings" in options:
+            options["out_shardings"] = (options["out_shardings"], None)
+        return options
+
+    def _wrap(self, run: Callable[..., Any], *, has_stride: bool = False) -> Any:
+        """Give a program the function's name and signature.
+
+        `jax.jit` reads the signature to find static and donated arguments by name.
+        """
+
+        @functools.wraps(self._fn)
+        def program(*args: Any, **kwargs: Any) -> Any:
+            return run(*args, **kwargs)
+
+        if has_stride:
+            try:
+                signature = inspect.signature(self._fn)
+            except (TypeError, ValueError):
+                return program  # without a signature JAX goes by numbers alone
+            stride = inspect.Parameter("stride_", inspect.Parameter.POSITIONAL_ONLY)
+            parameters = [stride, *signature.parameters.values()]
+            named: Any = program
+            named.__signature__ = signature.replace(parameters=parameters)
+        return program
