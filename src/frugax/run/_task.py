@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frugax import models
 from frugax.budget import suggest
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
@@ -79,6 +78,9 @@ def load_task(config: RunConfig, *, config_folder: Path) -> Task:
 def _image_task(
     data_config: DataConfig, model_config: ModelConfig, data: Images, *, seed: int
 ) -> Task:
+    # Tasks of the user's own do not wait for the models room.
+    from frugax import models
+
     width, depth, classes = model_config.width, model_config.depth, data.classes
     match model_config.name:
         case "residual_mlp":

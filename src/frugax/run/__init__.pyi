@@ -1,0 +1,45 @@
+from ._config import (
+    Budgets as Budgets,
+    DataConfig as DataConfig,
+    MemorySetting as MemorySetting,
+    ModelConfig as ModelConfig,
+    RunConfig as RunConfig,
+    TrainConfig as TrainConfig,
+    load_config as load_config,
+)
+from ._environment import (
+    describe_environment as describe_environment,
+)
+from ._folder import (
+    RunFolder as RunFolder,
+    free_folder as free_folder,
+    reopen as reopen,
+)
+from ._observer import (
+    Observer as Observer,
+    Silent as Silent,
+)
+from ._outcome import (
+    MemoryFacts as MemoryFacts,
+    ModelFacts as ModelFacts,
+    Outcome as Outcome,
+)
+from ._page import (
+    report_page as report_page,
+)
+from ._plan import (
+    RunPlan as RunPlan,
+    apply as apply,
+    plan as plan,
+)
+from ._run import (
+    InterruptedRunError as InterruptedRunError,
+    run as run,
+)
+from ._task import (
+    Task as Task,
+    load_task as load_task,
+)
+from ._trained import (
+    load_trained as load_trained,
+)
