@@ -75,7 +75,7 @@ class SentenceEncoder(Composite):
     depth: int = 6
     length: int = 512
 
-    def ports(self) -> dict[str, IOKey]:
+    def input_keys(self) -> dict[str, IOKey]:
         """What goes in."""
         return {
             "tokens": IOKey("tokens", shape=("batch", 128), dtype="int32"),

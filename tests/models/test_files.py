@@ -163,7 +163,7 @@ def test_state_and_all_that_compile_was_told(tmp_path):
     x = np.ones((3, 4), np.float32)
     params = {"input": x, **compiled.randomize_params(0)}
     state = compiled.initial_state() | {"linear_0.weight": np.full((4, 4), 0.5, "f4")}
-    with pytest.raises(ValueError, match=r"the model is given batch_norm_0.running"):
+    with pytest.raises(ValueError, match=r"the model takes batch_norm_0.running"):
         compiled.save(path, params)
     compiled.save(path, params, state)
     again, back, held = load(path, BACKEND)
@@ -201,7 +201,7 @@ def test_the_file_is_whole_or_not_there(tmp_path, file):
         ShapeError, match=r"'linear_0.bias' must have shape \(3,\), got"
     ):
         compiled.save(file, params | {"linear_0.bias": np.ones(4, np.float32)})
-    with pytest.raises(ShapeError, match=r"'linear_0.bias' of .* is int32, no float"):
+    with pytest.raises(ShapeError, match=r"'linear_0.bias' of .* int32, not a float"):
         compiled.save(file, params | {"linear_0.bias": np.ones(3, np.int32)})
     (tmp_path / "in the way").write_text("")
     with pytest.raises(OutputError):
@@ -273,7 +273,7 @@ def test_garbage_and_strangers(tmp_path, file):
             r"'linear_1.weight' of layer 'linear_1' \(Linear\) must have shape "
             r"\[2, 3\], got \[3, 2\]",
         ),
-        ({"linear_1.bias": np.ones(2, "i4")}, "is int32, no float"),
+        ({"linear_1.bias": np.ones(2, "i4")}, "is int32, not a float"),
     ],
 )
 def test_arrays_that_do_not_fit(file, arrays, text):
@@ -316,7 +316,7 @@ def test_large_and_odd_arrays(tmp_path):
         assert back.arrays[key].dtype == array.dtype.newbyteorder("=")
         assert back.arrays[key].shape == array.shape
         np.testing.assert_array_equal(back.arrays[key], array)
-    with pytest.raises(TypeError, match="'c' is complex128, which no such file"):
+    with pytest.raises(TypeError, match="'c' is complex128, for which"):
         write_safetensors(path, {"c": np.ones(2, complex)}, {})
 
 

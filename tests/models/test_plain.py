@@ -168,7 +168,7 @@ def any_model(data, depth):
             case 0:
                 model += layer
             case 1:
-                port = layer.needed[0] if layer.needed else layer.inputs[0]
+                port = layer.required[0] if layer.required else layer.inputs[0]
                 model |= layer(**{port: "input", layer.outputs[0]: f"y{i}"})
             case 2:
                 made = layer(source)
@@ -347,11 +347,15 @@ WIRED |= Linear(3)(input="y", output="z")
                 input={"array": "AAAA", "dtype": "O", "shape": [1]}
             ),
             ValueError,
-            r"^calls\[1\].wires.input: this is no constant",
+            r"^calls\[1\].wires.input: this is not a constant",
         ),
-        (lambda p: p.update(version=True), ValueError, "^this is no frugax-model"),
+        (lambda p: p.update(version=True), ValueError, "^this is not a frugax"),
         (lambda p: p.update(version=2), UnsupportedFileError, "version 2; this .* 1"),
-        (lambda p: p.update(format="mithril"), ValueError, "^this is no frugax-model"),
+        (
+            lambda p: p.update(format="mithril"),
+            ValueError,
+            "^this is not a frugax-model",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(change, error, text):
@@ -372,7 +376,7 @@ def at(plain, i):
         ({"axes": 0}, r"^calls\[0\].layer: op 'softmax' has no attribute 'axes'"),
         ({"name": "x"}, r"^calls\[0\].layer.attributes: an op has no attribute 'name'"),
         ({"axis": {"kind": "Relu"}}, "a plain value is needed"),
-        ({"axis": {"float": "1e3"}}, "this is no value"),
+        ({"axis": {"float": "1e3"}}, "this is not a value"),
     ],
 )
 def test_attributes_of_ops_are_checked(attributes, text):
@@ -402,7 +406,7 @@ def test_depth_and_size_are_bounded():
     assert_same(model)
     for _ in range(20):
         model = Model(model)
-    with pytest.raises(ValueError, match="more than 32 layers in each other"):
+    with pytest.raises(ValueError, match="more than 32 layers inside each other"):
         layer_to_dict(model)
     deep: Any = []
     for _ in range(100_000):

@@ -115,7 +115,7 @@ WRONG = [
         "a free length where a weight needs one",
         lambda _: compile(Model(Linear(4, name="first")), ("batch", "features")),
         ShapeError,
-        r"layer 'first'.*float32\[batch, features\].*is free: say its length",
+        r"layer 'first'.*float32\[batch, features\].*is free: state its length",
     ),
     (
         "an image without channels",
@@ -243,7 +243,7 @@ WRONG = [
         "a shape that is not said",
         lambda _: ml.compile(two_layers(), ml.JaxBackend()),
         ValueError,
-        r"shape of 'input', which layer 'encoder'.*is not known: say it.*shapes=",
+        r"shape of 'input', which layer 'encoder'.*is not known: state it.*shapes=",
     ),
     (
         "a shape of what is no input",
@@ -341,7 +341,7 @@ WRONG = [
         "a file of something else",
         lambda f: loaded(f, lambda data: b"x" * 200),
         CorruptFileError,
-        r"model.safetensors.*no .safetensors file",
+        r"model.safetensors.*not a .safetensors file",
     ),
     (
         "a number that is none",

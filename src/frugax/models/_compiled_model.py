@@ -1,14 +1,17 @@
-"""What compiled models have in common, whatever library runs them."""
+"""The base class of compiled models: names, shapes, checks, files and text."""
 
 import difflib
 import functools
+import importlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from frugax.errors import ShapeError
 
-from ._views import Views
 from .graph import (
     GraphNode,
     Layer,
@@ -18,24 +21,31 @@ from .graph import (
     OpNode,
     Spec,
     Weight,
+    array_constants,
     block_slices,
+    infer,
+    run,
+    source,
+    stack_weights,
+    summary,
+    unstack_weights,
 )
 from .ops import is_floating
 from .serialization import ExportedModel, export, save
 
 
-class CompiledModel(Views):
-    """A model laid flat for one backend, with the names and shapes of all it needs.
+class CompiledModel:
+    """A flat model for one backend, with the names and shapes of all its arrays.
 
     Attributes:
-        layer: the description it was made from.
-        backend: where it runs.
-        graph: the flat program, with the shapes that were stated; `infer` fills in
+        layer: the description that was compiled.
+        backend: where the model runs.
+        graph: the flat program, with the shapes that were stated; `infer` fills in the
             others.
         weights: the arrays that the layers own, by key.
-        param_keys: those that are trained.
-        data_keys: everything that goes in with the data: inputs, and the state.
-        compile_options: what else `compile` was told, by its arguments' names.
+        param_keys: the keys of arrays that are trained.
+        data_keys: the keys of arrays that go in with the data: inputs, and the state.
+        compile_options: the other arguments of `compile`, by name.
     """
 
     def __init__(
@@ -54,7 +64,7 @@ class CompiledModel(Views):
         self.compile_options = compile_options
 
     def fields(self) -> dict[str, Any]:
-        """What it was made of."""
+        """The arguments of the constructor."""
         names = (
             "layer",
             "backend",
@@ -67,7 +77,7 @@ class CompiledModel(Views):
 
     @functools.cached_property
     def weights(self) -> Mapping[str, Weight]:
-        # An input that is trained starts with normal numbers.
+        # A trained input has no layer that would say how it is initialised.
         trained = {
             key: Weight(self.graph.specs[key].shape, Normal(1.0))
             for key in self.graph.inputs
@@ -77,7 +87,7 @@ class CompiledModel(Views):
 
     @property
     def output_keys(self) -> tuple[str, ...]:
-        """Names of what comes out."""
+        """The names of the outputs."""
         return tuple(self.graph.outputs)
 
     @property
@@ -97,12 +107,12 @@ class CompiledModel(Views):
         """Write the model and its weights to one file; `frugax.models.load` reads it.
 
         Args:
-            path: the file, written whole or not at all; `.safetensors` is its usual
-                ending. Its weights have the names of the layers one by one.
+            path: the file, written whole or not at all; its usual ending is
+                `.safetensors`. Its weights have the names of the single layers.
             params: an array for each parameter, by key.
             state: an array for each weight that goes in with the data: running
-                statistics, and weights named in `data_keys`. Not needed where there is
-                none.
+                statistics, and weights named in `data_keys`. Needed only if there is
+                any.
 
         Raises:
             OutputError: the file cannot be written.
@@ -123,16 +133,16 @@ class CompiledModel(Views):
         """Turn the model into a StableHLO program; `load_exported` reads its file.
 
         Free dimensions stay free. JAX promises to run such a program for six months
-        after the version that made it.
+        after the release of the JAX version that exported it.
 
         Args:
             path: the file, written whole or not at all; None for no file.
-            params: parameters that become part of the program; it takes them with
-                every call if not given.
-            platforms: where it is to run, of `"cpu"`, `"cuda"`, `"rocm"` and `"tpu"`;
-                where this process runs if not given.
-            gradients: whether the file also holds the program's derivative, so that
-                what is loaded can be differentiated once.
+            params: parameters that become part of the program; without them every call
+                takes the parameters.
+            platforms: the platforms to run on, of `"cpu"`, `"cuda"`, `"rocm"` and
+                `"tpu"`; the platform of this process if not given.
+            gradients: whether the file also holds the derivative of the program, so
+                that the loaded program can be differentiated once.
 
         Returns:
             The program.
@@ -141,18 +151,18 @@ class CompiledModel(Views):
             MissingExtraError: a file is wanted, and flatbuffers is not installed.
             OutputError: the file cannot be written.
             TypeError: the model was compiled for another library.
-            ValueError: a platform is unknown, or params do not suit the model.
+            ValueError: a platform is unknown, or `params` do not fit the model.
         """
         return export(
             self, path, params=params, platforms=platforms, gradients=gradients
         )
 
     def check_names(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """See that every array is there and none too many.
+        """Check that no array is missing and none is unknown.
 
         Raises:
-            ValueError: one is missing, or unknown.
-            TypeError: these are no mappings.
+            ValueError: an array is missing or unknown.
+            TypeError: an argument is not a mapping.
         """
         for what, given, wanted in (
             ("params", params, self.param_keys),
@@ -165,7 +175,7 @@ class CompiledModel(Views):
                 )
             missing = sorted(wanted - set(given))
             if missing:
-                hint = self._instead(missing[0], set(given) - wanted)
+                hint = self._suggest_key(missing[0], set(given) - wanted)
                 raise ValueError(
                     f"{what} lacks {missing[0]!r}, which {self._reader(missing[0])} "
                     f"reads;{hint} it needs: {', '.join(sorted(wanted)[:12])}."
@@ -177,8 +187,8 @@ class CompiledModel(Views):
                     f"{', '.join(sorted(wanted)[:12]) or 'nothing'}."
                 )
 
-    def _instead(self, missing: str, unknown: set[Any]) -> str:
-        """What was probably meant by a key that is not known."""
+    def _suggest_key(self, missing: str, unknown: set[Any]) -> str:
+        """A hint at the unknown key that was probably meant by a missing one."""
         own = {name for _, name in block_slices(self.graph).get(missing, ())}
         if own and own <= unknown:
             return (
@@ -186,13 +196,13 @@ class CompiledModel(Views):
                 "stacks them;"
             )
         close = difflib.get_close_matches(missing, map(str, unknown), n=1)
-        return f" {close[0]!r} is given, which no layer reads;" if close else ""
+        if not close:
+            return ""
+        return f" {close[0]!r} is given, which no layer reads;"
 
     def _reader(self, key: str) -> str:
         for node in self.graph.nodes:
-            if key in node.inputs.values():
-                return node.title
-            if isinstance(node, LoopNode) and key in node.stacked.values():
+            if _reads(node, key):
                 return node.title
         return "the model"
 
@@ -202,10 +212,10 @@ class CompiledModel(Views):
         given: Mapping[str, Any],
         spec_of: Callable[[Any], Spec],
     ) -> None:
-        """See that each weight has the shape its layer needs.
+        """Check that each weight has the shape that its layer needs.
 
         Raises:
-            ShapeError: one has not; its layer is named, with what goes in there.
+            ShapeError: a weight has another shape; its layer is named.
         """
         for key, weight in graph.weights.items():
             if key not in given:
@@ -215,16 +225,16 @@ class CompiledModel(Views):
                 node = next(n for n in graph.nodes if _reads(n, key))
                 raise ShapeError(
                     f"{node.title}: {key!r} must have shape {weight.shape}, got "
-                    f"{spec.shape}{_beside(node, key, graph)}."
+                    f"{spec.shape}{_describe_inputs(node, key, graph)}."
                 )
 
     def check_cotangents(
         self, cotangents: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> None:
-        """See that gradients belong to outputs and have their shapes.
+        """Check that gradients belong to outputs and have their shapes.
 
         Raises:
-            ShapeError: one has another shape.
+            ShapeError: a gradient has another shape.
             ValueError: there is no such output, or it has no gradient.
         """
         for key, value in cotangents.items():
@@ -236,8 +246,8 @@ class CompiledModel(Views):
             self.check_array("output_gradients", key, value)
             if not is_floating(self.graph.specs[self.graph.outputs[key]].dtype):
                 raise ValueError(
-                    f"output_gradients has {key!r}, which is made of integers and has "
-                    "no gradient."
+                    f"output_gradients has {key!r}, an output of integers, which "
+                    "has no gradient."
                 )
             shape = tuple(getattr(value, "shape", ()))
             if shape != tuple(outputs[key].shape):
@@ -247,10 +257,10 @@ class CompiledModel(Views):
                 )
 
     def check_array(self, what: str, key: str, value: Any) -> None:
-        """See that what is given under a key is an array or a number, and no list.
+        """Check that a value is an array or a number.
 
         Raises:
-            TypeError: it is not.
+            TypeError: it is something else, such as a list.
         """
         if isinstance(value, (bool, int, float)):
             return
@@ -262,15 +272,17 @@ class CompiledModel(Views):
             )
 
     def check_scalar(self, value: Any) -> Any:
-        """The value of a loss, after seeing that it is one number.
+        """Return the value of a loss, after checking that it is one float.
 
         Raises:
             TypeError: it is not.
         """
-        if not hasattr(value, "shape") or tuple(value.shape):
-            got = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else value
+        if not hasattr(value, "shape"):
+            raise TypeError(f"a loss must be a scalar array, got {value!s:.60}.")
+        if tuple(value.shape):
             raise TypeError(
-                f"a loss must be a scalar array, got {got!s:.60}; take its mean or sum."
+                f"a loss must be a scalar array, got shape {tuple(value.shape)}; take "
+                "its mean or sum."
             )
         if not is_floating(self.backend.xp.dtype_of(value)):
             raise TypeError(
@@ -280,7 +292,7 @@ class CompiledModel(Views):
         return value
 
     def resolve_loss(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
-        """A loss as a function of the outputs and the inputs.
+        """Turn a loss into a function of the outputs and the inputs.
 
         Args:
             loss: the name of an output, or a function of the outputs, or of the
@@ -290,12 +302,10 @@ class CompiledModel(Views):
             TypeError: it is neither a name nor a function of one or two arguments.
             ValueError: there is no such output.
         """
-        import inspect
-
         if isinstance(loss, str):
             if loss not in self.output_keys:
                 raise ValueError(
-                    f"the loss {loss!r} is no output; there are: "
+                    f"the loss {loss!r} is not an output; there are: "
                     f"{', '.join(self.output_keys)}."
                 )
             return lambda outputs, inputs: outputs[loss]
@@ -318,6 +328,133 @@ class CompiledModel(Views):
             f"inputs; this one needs {len(needed)} arguments."
         )
 
+    def check_finite(
+        self,
+        outputs: Any,
+        params: Mapping[str, Any],
+        data: Mapping[str, Any],
+        is_finite: Callable[[Any], bool],
+    ) -> None:
+        """Name the layer that computed the first NaN or infinity, if there is one.
+
+        Args:
+            outputs: the results: arrays, and dicts and tuples of arrays.
+            params: an array for each parameter, by key.
+            data: an array for each input, by key; others are ignored.
+            is_finite: whether an array is finite; True for random keys.
+
+        Raises:
+            FloatingPointError: a result is not finite.
+        """
+        if all(map(is_finite, _leaves(outputs))):
+            return
+        values = {**params, **{k: v for k, v in data.items() if k in self.data_keys}}
+        for key, value in values.items():
+            if not is_finite(value):
+                raise FloatingPointError(f"the input {key!r} is not finite.")
+        graph = self.check(params, {k: values[k] for k in self.data_keys})
+        # Runs the program again, one node further each time. That is quadratic, and the
+        # price of debug=True alone: nothing is kept of the failed run.
+        for i, node in enumerate(graph.nodes):
+            part = ModelGraph(
+                graph.inputs,
+                graph.constants,
+                graph.nodes[: i + 1],
+                {key: key for key in node.outputs},
+            )
+            results = run(part, values, self.backend.xp, self.backend.find)
+            if not all(map(is_finite, results.values())):
+                raise FloatingPointError(
+                    f"{node.title} is the first that gives NaN or infinity."
+                )
+        raise FloatingPointError(
+            "the gradients hold NaN or infinity; the outputs do not."
+        )
+
+    def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
+        """Check names and shapes, and infer the program for them."""
+        raise NotImplementedError
+
+    # --- text and names ----------------------------------------------------------
+
+    def summary(self) -> str:
+        """A table with one line a layer: its output, weights, bytes and flops.
+
+        Equal blocks that run as one loop take one line. Flops are those of the forward
+        pass; a multiplication and an addition are two. A free dimension counts as 1, so
+        with a free batch the flops are those of one example.
+        """
+        count = importlib.import_module("frugax.models.to_jax").flops_of
+
+        def flops(node: OpNode, known: Mapping[str, Any]) -> int | None:
+            return count(node, known, self.backend.dtype)
+
+        with self.backend.scope():
+            return summary(self.graph, self._fix_free_lengths(), flops)
+
+    def _fix_free_lengths(self) -> ModelGraph | None:
+        """The program with every free dimension 1; None if a layer refuses that."""
+        library = importlib.import_module(f"frugax.models.to_{self.backend.name}")
+        specs = {
+            key: Spec(
+                tuple(d if isinstance(d, int) else 1 for d in spec.shape), spec.dtype
+            )
+            for key, spec in self.graph.specs.items()
+            if key in self.graph.inputs
+        }
+        try:
+            return infer(self.graph, specs, library.rules_of(self.backend))
+        except ShapeError:
+            return None
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The model as Python source: one line an op, with the shape of its result.
+
+        It is meant for reading and for a debugger: a function of parameters, data and
+        the backend with the results of `pure`. Nothing in frugax runs it.
+        """
+        methods = frozenset(dir(type(self.backend)))
+        return source(
+            self.graph,
+            params=self.param_keys,
+            find=self.backend.find,
+            methods=methods,
+        )
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The arrays that are written into the model, by their names in `source`."""
+        return array_constants(self.graph)
+
+    def unstack_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Split the parameters of looped blocks into arrays of single blocks.
+
+        `"block_*.weight"` of shape (12, 8, 8) becomes `"block_0.weight"` to
+        `"block_11.weight"` of shape (8, 8); others stay as they are.
+
+        Args:
+            params: arrays by key, of NumPy or of the backend's library.
+        """
+        return unstack_weights(self.graph, params)
+
+    def stack_params(self, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """Stack arrays of single blocks; the inverse of `unstack_params`.
+
+        Args:
+            flat: arrays by the names of the blocks.
+
+        Raises:
+            ValueError: the arrays of some blocks are missing.
+        """
+
+        def stack(parts: Sequence[Any]) -> Any:
+            if all(isinstance(part, np.ndarray) for part in parts):
+                return np.stack(parts)
+            return self.backend.xp.stack(parts)
+
+        return stack_weights(self.graph, flat, stack)
+
 
 def _reads(node: GraphNode, key: str) -> bool:
     return key in node.inputs.values() or (
@@ -325,7 +462,7 @@ def _reads(node: GraphNode, key: str) -> bool:
     )
 
 
-def _beside(node: GraphNode, key: str, graph: ModelGraph) -> str:
+def _describe_inputs(node: GraphNode, key: str, graph: ModelGraph) -> str:
     if not isinstance(node, OpNode):
         return ""
     inputs = [
@@ -333,4 +470,14 @@ def _beside(node: GraphNode, key: str, graph: ModelGraph) -> str:
         for port, k in node.inputs.items()
         if k in graph.specs and k not in graph.weights
     ]
-    return f" (it is given {', '.join(inputs)})" if inputs else ""
+    if not inputs:
+        return ""
+    return f" (it is given {', '.join(inputs)})"
+
+
+def _leaves(outputs: Any) -> list[Any]:
+    if isinstance(outputs, Mapping):
+        outputs = tuple(outputs.values())
+    if not isinstance(outputs, (tuple, list)):
+        return [outputs]
+    return [leaf for part in outputs for leaf in _leaves(part)]

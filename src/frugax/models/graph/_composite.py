@@ -1,4 +1,4 @@
-"""Layers made of layers, by a method that wires them."""
+"""Layers that are made of other layers."""
 
 import dataclasses
 import functools
@@ -15,8 +15,8 @@ from ._model import Model
 class Composite(Layer):
     """A layer made of layers: a subclass writes `build`.
 
-    The arguments of `build` are its input ports, those with the default None may be
-    left open; it returns one connection, or a dict of connections for several outputs.
+    The arguments of `build` are the input ports; ports with the default None may be
+    left open. It returns one connection, or a dict of connections for several outputs.
 
     Example:
         >>> import dataclasses
@@ -31,65 +31,70 @@ class Composite(Layer):
     """
 
     def build(self, *inputs: Any, **wires: Any) -> Connection | dict[str, Connection]:
-        """Make the layers inside, from connections for the ports."""
+        """Wire the layers inside, from a connection for each port."""
         raise NotImplementedError
 
-    def ports(self) -> dict[str, IOKey]:
-        """What is known of the inputs from the layer's own settings."""
+    def input_keys(self) -> dict[str, IOKey]:
+        """Shapes and dtypes of inputs that follow from the settings of the layer."""
         return {}
 
-    def inside(self, open_ports: frozenset[str] = frozenset()) -> Model:
-        """The model inside, with some optional ports left open; built once each."""
-        return _inside(_Built(self.structural_key(), self), open_ports)
+    def expand(self, open_ports: frozenset[str] = frozenset()) -> Model:
+        """The model inside, with these optional ports left open; built once each."""
+        return _build_model(_CacheKey(self.structural_key(), self), open_ports)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return tuple(_parameters(type(self)))
+        return tuple(_build_defaults(type(self)))
 
     @property
     def optional(self) -> frozenset[str]:
-        return frozenset(
-            name for name, default in _parameters(type(self)).items() if default is None
-        )
+        defaults = _build_defaults(type(self)).items()
+        return frozenset(name for name, default in defaults if default is None)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return self.inside(self.optional).outputs
+        return self.expand(self.optional).outputs
 
 
 @functools.lru_cache(maxsize=1024)
-def _parameters(cls: type[Composite]) -> dict[str, Any]:
+def _build_defaults(cls: type[Composite]) -> dict[str, Any]:
     parameters = list(inspect.signature(cls.build).parameters.values())[1:]
     return {p.name: p.default for p in parameters}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Built:
-    """A layer, to look up by its structural_key what was built of an equal one."""
+class _CacheKey:
+    """A layer that is looked up by its structure: equal layers share one model."""
 
     structural_key: Any
     layer: Composite = dataclasses.field(compare=False)
 
 
+# 64 equal blocks are built once; without the cache describing a deep model would be
+# most of the time that compiling it takes.
 @functools.lru_cache(maxsize=512)
-def _inside(built: _Built, open_ports: frozenset[str]) -> Model:
-    """See `Composite.inside`.
+def _build_model(key: _CacheKey, open_ports: frozenset[str]) -> Model:
+    """Build the model inside a composite layer.
 
     Raises:
-        TypeError: what `build` returns is no connection.
+        TypeError: `build` returned something else than connections.
     """
-    layer, about = built.layer, built.layer.ports()
-    given = {
-        p: None if p in open_ports else about.get(p, IOKey(p)) for p in layer.inputs
-    }
-    made = layer.build(**given)
+    layer, input_keys = key.layer, key.layer.input_keys()
+    ports: dict[str, Any] = {}
+    for port in layer.inputs:
+        ports[port] = input_keys.get(port, IOKey(port))
+        if port in open_ports:
+            ports[port] = None
+    outputs = layer.build(**ports)
+    if not isinstance(outputs, Mapping):
+        outputs = {"output": outputs}
     model = Model()
-    for key, value in (made if isinstance(made, Mapping) else {"output": made}).items():
+    for name, value in outputs.items():
         if not isinstance(value, Connection):
             raise TypeError(
                 f"{layer.title}.build must return a connection or a dict of these, got "
                 f"{value!r:.60}."
             )
-        model._expose(key, value)
-    model._final = True  # equal layers share it
+        model._expose(name, value)
+    model._is_final = True  # equal layers share it, so nobody may extend it
     return model

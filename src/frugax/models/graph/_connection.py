@@ -1,7 +1,7 @@
-"""Symbolic values: what a layer is given and what it gives back.
+"""Symbolic arrays that layers are wired with.
 
-A `Connection` stands for an array that is not there yet. Operators and methods on it
-make ops of the table; `IOKey` names an input or a result of a model.
+A `Connection` stands for an array that does not exist yet. Its operators and methods
+add ops of the table to the model; an `IOKey` names an input or an output.
 """
 
 import dataclasses
@@ -15,16 +15,16 @@ Shape = tuple[Dim, ...]
 
 
 class Connection:
-    """An array of a model that is being described; has Python's operators.
+    """A symbolic array of a model, with Python's operators.
 
-    Made by calling a layer on other connections, or as an `IOKey`.
+    Calling a layer on connections returns a connection; an `IOKey` is one too.
     """
 
     __slots__ = ()
     # NumPy would otherwise take `array + connection` apart element by element.
     __array_ufunc__ = None
-    # Makes an op from its name, tensors and attributes; `_op_layer.py` puts it here,
-    # since the layer of an op is itself wired by connections.
+    # Adds an op by its name, tensors and attributes. `_primitive.py` sets it: the layer
+    # of an op is itself wired by connections, so an import here would be a cycle.
     _op: ClassVar[Callable[..., "Connection"]]
 
     def __add__(self, other: Any) -> "Connection":
@@ -87,6 +87,7 @@ class Connection:
     def __ne__(self, other: object) -> "Connection":  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._op("not_equal", self, other)
 
+    # `==` builds an op, so connections are hashed and looked up by identity.
     __hash__ = object.__hash__
 
     def __lt__(self, other: Any) -> "Connection":
@@ -131,29 +132,30 @@ class Connection:
         )
 
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Sum over `axis`, or over all."""
+        """Sum over `axis`, or over all axes."""
         return self._op("sum", self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Mean over `axis`, or over all."""
+        """Mean over `axis`, or over all axes."""
         return self._op("mean", self, axis=axis, keepdims=keepdims)
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Largest along `axis`, or of all."""
+        """Largest entry along `axis`, or of the whole array."""
         return self._op("max", self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Any = None, *, keepdims: bool = False) -> "Connection":
-        """Smallest along `axis`, or of all."""
+        """Smallest entry along `axis`, or of the whole array."""
         return self._op("min", self, axis=axis, keepdims=keepdims)
 
     def reshape(self, *shape: Any) -> "Connection":
-        """The same numbers in another shape; one length may be -1."""
-        return self._op("reshape", self, shape=_one_sequence(shape))
+        """The same entries in another shape; one length may be -1."""
+        return self._op("reshape", self, shape=_as_sequence(shape))
 
     def transpose(self, *axes: Any) -> "Connection":
         """The axes in another order; reversed if none is given."""
-        wanted = None if axes in ((), (None,)) else _one_sequence(axes)
-        return self._op("transpose", self, axes=wanted)
+        if axes in ((), (None,)):
+            return self._op("transpose", self, axes=None)
+        return self._op("transpose", self, axes=_as_sequence(axes))
 
     def cast(self, dtype: Any) -> "Connection":
         """The same values in another dtype."""
@@ -166,14 +168,15 @@ class Connection:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class IOKey(Connection):
-    """A named input of a model, or the name of a result.
+    """A named input of a model, or the name of an output.
 
     Attributes:
         name: its key in `data`, `params` or the outputs.
         shape: its shape as far as known: ints, names of free dimensions, or None for
-            a dimension without a name.
+            a free dimension without a name.
         dtype: its dtype, or `"key"` for a random key; the backend's if not given.
-        expose: as the name of a result: make it an output though others read it.
+        expose: for the name of an output: make it an output of the model even where
+            other layers read it.
     """
 
     name: str
@@ -182,11 +185,11 @@ class IOKey(Connection):
     expose: bool = False
 
     def __post_init__(self) -> None:
-        """Check the name and bring shape and dtype to one form.
+        """Check the name, and normalise shape and dtype.
 
         Raises:
-            TypeError: the name is no text, or the shape is no sequence.
-            ValueError: the name is empty, or has a character with a meaning here.
+            TypeError: the name is not text, or the shape is not a sequence.
+            ValueError: the name is empty, or has a character that paths use.
         """
         if not isinstance(self.name, str):
             raise TypeError(f"IOKey.name must be text, got {self.name!r:.60}.")
@@ -206,7 +209,7 @@ class IOKey(Connection):
 
     @property
     def is_weight(self) -> bool:
-        """Whether it means a weight of a layer by its place, as in `"table.weight"`."""
+        """Whether it names a weight of a layer by its path, as in `"table.weight"`."""
         return "." in self.name
 
 
@@ -217,10 +220,10 @@ class Constant(Connection):
     value: Any
 
     def __post_init__(self) -> None:
-        """Check that it is numbers, and copy an array, which others could change.
+        """Check the type, and copy arrays, which the caller could change later.
 
         Raises:
-            TypeError: it is not.
+            TypeError: the value is not a number or an array of numbers.
         """
         if type(self.value) in (bool, int, float):
             return
@@ -228,22 +231,22 @@ class Constant(Connection):
             self.value, "__array__"
         ):
             array = np.array(self.value)
-            # Kind V: the narrow floats of ml_dtypes, such as bfloat16.
+            # Kind V holds the narrow floats of ml_dtypes, such as bfloat16.
             if array.dtype.kind in "biufV" and not array.dtype.hasobject:
                 array.flags.writeable = False
                 object.__setattr__(self, "value", array)
                 return
         raise TypeError(
-            "a layer is given connections, names of keys, numbers and arrays; got "
+            "a layer takes connections, names of keys, numbers and arrays; got "
             f"{self.value!r:.80}."
         )
 
 
 def as_connection(value: Any) -> Connection:
-    """A connection for a key's name, a number, an array, or a connection itself.
+    """Turn the name of a key, a number or an array into a connection.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: the value is of another type.
     """
     if isinstance(value, Connection):
         return value
@@ -253,24 +256,27 @@ def as_connection(value: Any) -> Connection:
 
 
 def normalize_index(index: Any) -> Any:
-    """An index of `x[...]` as plain values, as the op `getitem` takes it.
+    """Write the index of `x[...]` as the plain values that the op `getitem` takes.
 
     A slice is ("slice", start, stop, step), `...` is "...", a new axis is None.
 
     Raises:
         TypeError: it holds anything but integers, slices, `...` and None.
     """
-    entries = index if isinstance(index, tuple) else (index,)
+    entries = index
+    if not isinstance(index, tuple):
+        entries = (index,)
     plain: list[Any] = []
     for entry in entries:
         if isinstance(entry, slice):
             plain.append(("slice", entry.start, entry.stop, entry.step))
         elif entry is Ellipsis:
             plain.append("...")
-        elif entry is None or (
-            isinstance(entry, (int, np.integer)) and not isinstance(entry, bool)
-        ):
-            plain.append(None if entry is None else int(entry))
+        elif entry is None:
+            plain.append(None)
+        # A bool is an int to Python, but `x[True]` adds an axis in NumPy.
+        elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
+            plain.append(int(entry))
         else:
             raise TypeError(
                 f"x[{index!r:.40}]: an index is made of integers, slices, `...` and "
@@ -279,8 +285,8 @@ def normalize_index(index: Any) -> Any:
     return tuple(plain)
 
 
-def _one_sequence(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """`reshape(2, 3)` and `reshape((2, 3))` mean the same."""
+def _as_sequence(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Unpack a single sequence: `reshape(2, 3)` and `reshape((2, 3))` are the same."""
     if len(given) == 1 and not isinstance(given[0], (int, np.integer)):
         given = tuple(given[0])
     return given

@@ -1,4 +1,4 @@
-"""A model as a short text: its layers, what each reads, models inside further in."""
+"""The text of a model: one line a layer, models inside indented."""
 
 import dataclasses
 import itertools
@@ -10,75 +10,80 @@ from ._layer import Layer, LayerCall, LayerOutput, WeightRef
 
 
 def tree(model: Any, indent: str = "") -> str:
-    """The layers of a `Model`, a line each; equal ones in a row take one line.
+    """List the layers of a `Model`; equal layers in a row take one line.
 
     Args:
         model: the model.
-        indent: what its lines start with.
+        indent: the indentation of its lines.
     """
     if not model.calls:
         return "Model() without layers"
     names = {id(call): name for name, call in model.calls}
     ends = f"({', '.join(model.keys)} -> {', '.join(_outputs(model))})"
     lines = [f"{type(model).__name__}{ends}"]
-    alike = itertools.groupby(
-        model.calls, key=lambda c: _likeness(c[0], c[1], model, names)
+    groups = itertools.groupby(
+        model.calls, key=lambda c: _group_key(c[0], c[1], model, names)
     )
-    for _, group in alike:
+    for _, group in groups:
         (name, call), *rest = group
         if rest:
             name = f"{name} ... {rest[-1][0]} ({len(rest) + 1} times)"
-        read = ", ".join(_said(w, names) for w in model.wires(call).values())
-        inside = f"{indent}  "
-        lines.append(f"{inside}{name}: {settings(call.layer, inside)} of {read}")
+        wires = ", ".join(_format_wire(w, names) for w in model.wires(call).values())
+        inner = f"{indent}  "
+        lines.append(f"{inner}{name}: {format_layer(call.layer, inner)} of {wires}")
     return "\n".join(lines)
 
 
-def settings(layer: Any, indent: str = "") -> str:
-    """A layer with what differs from its defaults, such as `Linear(dimension=8)`."""
+def format_layer(layer: Any, indent: str = "") -> str:
+    """Format a layer with its settings that are not defaults: `Linear(dimension=8)`."""
     if hasattr(layer, "calls"):
         return tree(layer, indent)
-    if hasattr(layer, "wanted"):
+    if hasattr(layer, "operation"):
         pairs = [f"{k}={v!r}" for k, v in layer.attributes]
-        return f"op({', '.join([repr(layer.wanted), *pairs])})"
-    said = [
-        f"{f.name}={_value(getattr(layer, f.name))}"
+        return f"op({', '.join([repr(layer.operation), *pairs])})"
+    settings = [
+        f"{f.name}={_format_value(getattr(layer, f.name))}"
         for f in dataclasses.fields(layer)
         if f.name != "name" and getattr(layer, f.name) != f.default
     ]
-    return f"{type(layer).__name__}({', '.join(said)})"
+    return f"{type(layer).__name__}({', '.join(settings)})"
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Layer):
-        return settings(value)
+        return format_layer(value)
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return repr(value)
 
 
 def _outputs(model: Any) -> tuple[str, ...]:
     try:
         return model.outputs
-    except ValueError:  # not finished yet: something goes nowhere
+    except ValueError:  # the model is not finished: nothing reads some layer yet
         return ("?",)
 
 
-def _likeness(name: str, call: LayerCall, model: Any, names: dict[int, str]) -> Any:
-    """Equal for layers in a row that are the same and only feed each other."""
+def _group_key(name: str, call: LayerCall, model: Any, names: dict[int, str]) -> Any:
+    """A key that is equal for equal layers in a row that only feed each other."""
     if hasattr(call.layer, "calls") or call.names:
         return name
-    wires = model.wires(call).values()
-    fed = ["" if isinstance(w, LayerOutput) else _said(w, names) for w in wires]
+    outside = [
+        isinstance(w, LayerOutput) or _format_wire(w, names)
+        for w in model.wires(call).values()
+    ]
     stem = re.sub(r"\d+$", "", name)
-    return (stem, call.layer.structural_key(), tuple(call.wires), tuple(fed))
+    ports = tuple(call.wires)
+    return (stem, call.layer.structural_key(), ports, tuple(outside))
 
 
-def _said(wire: Connection, names: dict[int, str]) -> str:
+def _format_wire(wire: Connection, names: dict[int, str]) -> str:
     match wire:
         case LayerOutput(call, port):
-            port = "" if port == call.layer.outputs[0] else f".{port}"
-            return f"{names.get(id(call), 'another model')}{port}"
+            name = names.get(id(call), "another model")
+            if port == call.layer.outputs[0]:
+                return name
+            return f"{name}.{port}"
         case WeightRef(call, weight):
             return f"{names.get(id(call), 'another model')}.{weight}"
         case IOKey(name):

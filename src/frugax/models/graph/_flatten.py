@@ -1,23 +1,21 @@
-"""From nested layers to one flat program.
+"""Flatten nested layers into one program.
 
-Places become dotted paths. Equal blocks in a row become one `LoopNode` if asked for.
+Places become dotted paths. Equal blocks in a row become one `LoopNode` on request.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from frugax.models.ops import OPS
 
-from ._calls import merged
 from ._composite import Composite
 from ._connection import Connection, Constant, Dim, IOKey
 from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, join
 from ._layer import Layer, LayerCall, LayerOutput, WeightRef, hash_key
-from ._model import Model
-from ._order import topological_order
+from ._model import Model, merge_keys
 from ._primitive import Primitive
-from ._repeats import Run, runs
+from ._repeats import Run, find_runs
 
 
 def flatten(
@@ -27,26 +25,27 @@ def flatten(
     scan_from: int | None = None,
     excluded: frozenset[str] = frozenset(),
 ) -> ModelGraph:
-    """Lay a model flat.
+    """Flatten a model into a program without shapes.
 
     Args:
         layer: a model or a single layer.
-        inference: leave out or change what only serves training.
+        inference: leave out or replace layers that act in training only.
         scan_from: how many equal blocks in a row become one loop; None: never.
-        excluded: places of blocks that must not be in a loop.
+        excluded: paths of blocks that must not be in a loop.
 
     Raises:
-        TypeError: something in the model is no layer.
+        TypeError: something in the model is not a layer.
         ValueError: layers feed each other in a circle, names clash, a layer is wired
             to something outside its model, or the model is empty.
     """
     flat = _Flattener(inference=inference, scan_from=scan_from, excluded=excluded)
-    made = flat.lay(layer, "", None)
-    lost = flat.lost_ties()
-    if lost and any(isinstance(node, LoopNode) for node in flat.nodes):
-        # A weight that is shared has to stay one of its own.
-        places = {key.rpartition(".")[0] for key in lost}
-        wider = {p[: i or None] for p in places for i in _dots(p)} | excluded
+    outputs = flat.add_layer(layer, "", None)
+    ties = flat.dangling_ties()
+    if ties and any(isinstance(node, LoopNode) for node in flat.nodes):
+        # A shared weight must be an array of its own, and a loop stacks the weights of
+        # its blocks. So the owner, and every block around it, stays out of loops.
+        owners = {key.rpartition(".")[0] for key in ties}
+        wider = {path[: i or None] for path in owners for i in _cuts(path)} | excluded
         if wider != excluded:
             return flatten(
                 layer,
@@ -54,12 +53,21 @@ def flatten(
                 scan_from=scan_from,
                 excluded=frozenset(wider),
             )
-    flat.refuse(lost)
-    results = {k: v for k, v in made.items() if not k.startswith("new_")}
+    flat.reject_ties(ties)
+    results = {k: v for k, v in outputs.items() if not k.startswith("new_")}
     return ModelGraph(flat.inputs, flat.constants, tuple(flat.nodes), results)
 
 
 class _Flattener:
+    """A program that grows node by node.
+
+    Attributes:
+        nodes: the nodes so far.
+        inputs: the inputs of the program by key.
+        constants: numbers and arrays of the model by key.
+        ties: the keys of shared weights, each with the path of a reader.
+    """
+
     def __init__(
         self, *, inference: bool, scan_from: int | None, excluded: frozenset[str]
     ) -> None:
@@ -68,110 +76,120 @@ class _Flattener:
         self.nodes: list[GraphNode] = []
         self.inputs: dict[str, IOKey] = {}
         self.constants: dict[str, Any] = {}
-        self.marks: dict[Any, str] = {}
         self.ties: dict[str, str] = {}
-        self.random = 0
+        self._constant_keys: dict[Any, str] = {}
+        self._num_random_layers = 0
 
     # --- layers -----------------------------------------------------------------
 
-    def lay(
+    def add_layer(
         self, layer: Layer, path: str, env: Mapping[str, str] | None
     ) -> dict[str, str]:
-        """Lay a layer flat; `env` says what its inputs are, None that they are ours.
+        """Add a layer; `env` has the key of each input, None if they are the program's.
 
         Raises:
-            TypeError: it is no layer.
+            TypeError: it is not a layer.
         """
         if isinstance(layer, Model):
-            return self.model(layer, path, env)
+            return self._add_model(layer, path, env)
         if isinstance(layer, Composite):
-            ports = layer.ports()
+            ports = layer.input_keys()
             for port, key in (env or {}).items():
                 if port in ports:
-                    self.learn(key, ports[port].shape, ports[port].dtype)
-            given = layer.needed if env is None else env
-            open_ports = frozenset(p for p in layer.inputs if p not in given)
-            return self.model(layer.inside(open_ports), path, env)
+                    self.refine_input(key, ports[port].shape, ports[port].dtype)
+            wired = layer.required
+            if env is not None:
+                wired = env
+            open_ports = frozenset(p for p in layer.inputs if p not in wired)
+            return self._add_model(layer.expand(open_ports), path, env)
         if isinstance(layer, Primitive):
             if env is None:  # a model of one op: its ports are the inputs
-                env = {port: self.outer(IOKey(port)) for port in layer.needed}
-            return self.primitive(layer, path, env)
+                env = {port: self.program_input(IOKey(port)) for port in layer.required}
+            return self._add_primitive(layer, path, env)
         raise TypeError(f"a model is made of layers, got {layer!r:.80}.")
 
-    def model(
+    def _add_model(
         self, model: Model, path: str, env: Mapping[str, str] | None
     ) -> dict[str, str]:
-        """Lay a model flat, a layer at a time."""
-        named = topological_order(model, path)
-        wiring = _Wiring(self, model, path, env)
-        if env is None:  # the inputs in their own order, each fully described
+        calls = _topological_order(model, path)
+        scope = _ModelScope(self, model, path, env)
+        if env is None:
+            # Inputs first, in the order of the model and not in that of execution.
             for key in model.keys.values():
-                self.outer(key)
-        found: dict[int, Run] = {}
+                self.program_input(key)
+        runs: dict[int, Run] = {}
         if self.scan_from is not None:
-            found = runs(model, named, self.scan_from, path, self.excluded)
+            runs = find_runs(model, calls, self.scan_from, path, self.excluded)
         i = 0
-        while i < len(named):
-            name, call = named[i]
-            keys = wiring.keys_of(name, call)
-            run = found.get(i)
+        while i < len(calls):
+            name, call = calls[i]
+            keys = scope.input_keys(name, call)
+            run = runs.get(i)
             if run is None:
-                wiring.add(call, self.lay(call.layer, join(path, name), keys))
+                outputs = self.add_layer(call.layer, join(path, name), keys)
                 i += 1
             else:
                 i += len(run.names)
-                wiring.add(named[i - 1][1], self.repeat(path, run, keys))
-        return {name: wiring.values[r.place] for name, r in model.results.items()}
+                call = calls[i - 1][1]  # others read the last block
+                outputs = self._add_loop(path, run, keys)
+            scope.add_outputs(call, outputs)
+        return {name: scope.values[r.place] for name, r in model.results.items()}
 
-    def primitive(self, layer: Primitive, path: str, env: Mapping[str, str]) -> Any:
-        """One op, after a random key for it if it draws."""
+    def _add_primitive(
+        self, layer: Primitive, path: str, env: Mapping[str, str]
+    ) -> Any:
+        """Add one op, after a random key for it if it draws random numbers."""
         if self.inference:
-            instead = layer.inference_layer()
-            if instead is None:
+            replacement = layer.inference_layer()
+            if replacement is None:
                 return {layer.outputs[0]: env[layer.inputs[0]]}
-            assert isinstance(instead, Primitive)
-            layer = instead
+            assert isinstance(replacement, Primitive)
+            layer = replacement
         env = {p: env[p] for p in (*layer.inputs, *env) if p in env}
         for port, dtype in layer.port_dtypes.items():
             if port in env:
-                self.learn(env[port], None, dtype)
+                self.refine_input(env[port], None, dtype)
         op = OPS.get(layer.op_name)
         if op is not None and op.is_random:
             if "key" in env:
-                self.learn(env["key"], None, "key")
+                self.refine_input(env["key"], None, "key")
             else:
-                env["key"] = self.own_key(path, layer)
+                env["key"] = self._add_random_key(path, layer)
         outputs = tuple(f"{path}/{port}" for port in layer.outputs)
         attrs = tuple(layer.attrs().items())
         self.nodes.append(OpNode(path, layer, layer.op_name, env, outputs, attrs))
         return dict(zip(layer.outputs, outputs, strict=True))
 
-    # --- values that come from outside ------------------------------------------
+    # --- values from outside ----------------------------------------------------
 
-    def outer(self, key: IOKey) -> str:
-        """The program's own input of that name."""
-        before = self.inputs.get(key.name)
-        self.inputs[key.name] = key if before is None else merged(before, key)
+    def program_input(self, key: IOKey) -> str:
+        """The input of the program with the name of `key`; added if it is new."""
+        self.inputs[key.name] = merge_keys(self.inputs.get(key.name, key), key)
         return key.name
 
-    def learn(self, key: str, shape: Sequence[Dim] | None, dtype: str | None) -> None:
-        """An input is described by the layer that reads it, where nothing else does."""
+    def refine_input(
+        self, key: str, shape: Sequence[Dim] | None, dtype: str | None
+    ) -> None:
+        """Describe an input by the layer that reads it, as far as nothing else does."""
         before = self.inputs.get(key)
-        if before is not None:
-            shape = shape if before.shape is None else before.shape
-            self.inputs[key] = IOKey(key, shape, before.dtype or dtype)
+        if before is None:
+            return
+        if before.shape is not None:
+            shape = before.shape
+        self.inputs[key] = IOKey(key, shape, before.dtype or dtype)
 
-    def constant(self, value: Any) -> str:
-        """The key of a constant, one for equal ones."""
-        key = self.marks.setdefault(hash_key(value), f"/constant_{len(self.marks)}")
+    def constant_key(self, value: Any) -> str:
+        """The key of a constant; equal constants have one key."""
+        new = f"/constant_{len(self._constant_keys)}"
+        key = self._constant_keys.setdefault(hash_key(value), new)
         self.constants[key] = value
         return key
 
-    def own_key(self, path: str, layer: Layer) -> str:
-        """A random key for one place, made from the program's input `key`.
+    def _add_random_key(self, path: str, layer: Layer) -> str:
+        """Derive a random key for one place from the input `key` of the program.
 
         Raises:
-            ValueError: there is another input of that name.
+            ValueError: another input has that name.
         """
         before = self.inputs.get("key")
         if before is not None and before.shape:
@@ -179,61 +197,72 @@ class _Flattener:
                 f"the input 'key' of shape {before.shape} cannot be the random key "
                 f"that layer {path!r} draws from: give that input another name."
             )
-        source = self.outer(IOKey("key", dtype="key"))
-        made = f"{path}/key"
-        index = (("index", self.random),)
-        self.random += 1
+        source = self.program_input(IOKey("key", dtype="key"))
+        key = f"{path}/key"
+        index = (("index", self._num_random_layers),)
+        self._num_random_layers += 1
         wires = {"key": source}
-        self.nodes.append(OpNode(path, layer, "fold_in", wires, (made,), index))
-        return made
+        self.nodes.append(OpNode(path, layer, "fold_in", wires, (key,), index))
+        return key
 
     # --- loops and shared weights -----------------------------------------------
 
-    def repeat(self, path: str, run: Run, env: Mapping[str, str]) -> dict[str, str]:
-        """One loop over equal blocks."""
+    def _add_loop(self, path: str, run: Run, env: Mapping[str, str]) -> dict[str, str]:
         common = join(path, run.common)
-        places = tuple(join(path, name) for name in run.names)
+        blocks = tuple(join(path, name) for name in run.names)
+        # The body is one program for all blocks, so what is excluded in one block is
+        # excluded in each.
+        inner_excluded = frozenset(
+            place.removeprefix(f"{block}.")
+            for block in blocks
+            for place in self.excluded
+            if place.startswith(f"{block}.")
+        )
         body = _Flattener(
             inference=self.inference,
             scan_from=self.scan_from,
-            excluded=frozenset(
-                place.removeprefix(f"{block}.")
-                for block in places
-                for place in self.excluded
-                if place.startswith(f"{block}.")
-            ),
+            excluded=inner_excluded,
         )
         wires: dict[str, str] = {}
         for port, key in env.items():
             if key in self.constants:
                 body.constants[port] = self.constants[key]
                 continue
-            about = self.inputs.get(key)
-            body.outer(IOKey(port, dtype=None if about is None else about.dtype))
+            dtype = None
+            if key in self.inputs:
+                dtype = self.inputs[key].dtype
+            body.program_input(IOKey(port, dtype=dtype))
             wires[port] = key
-        made = body.lay(run.layer, "", {port: port for port in env})
-        body.refuse(body.lost_ties())
-        draws = None
-        for key, about in body.inputs.items():
+        outputs = body.add_layer(run.layer, "", {port: port for port in env})
+        body.reject_ties(body.dangling_ties())
+        key_port = None
+        for key, inner in body.inputs.items():
             if key in wires:
-                self.learn(wires[key], about.shape, about.dtype)
-            elif about.dtype == "key" and key == "key":
-                draws, wires[key] = key, self.own_key(common, run.layer)
+                self.refine_input(wires[key], inner.shape, inner.dtype)
+            elif inner.dtype == "key" and key == "key":
+                key_port, wires[key] = key, self._add_random_key(common, run.layer)
             else:
-                wires[key] = self.outer(about)
+                wires[key] = self.program_input(inner)
         port = run.layer.outputs[0]
         graph = ModelGraph(
-            body.inputs, body.constants, tuple(body.nodes), {"output": made[port]}
+            body.inputs, body.constants, tuple(body.nodes), {"output": outputs[port]}
         )
-        out = f"{common}/output"
+        output = f"{common}/output"
         node = LoopNode(
-            common, run.layer, places, graph, run.port, wires, (out,), draws=draws
+            common,
+            run.layer,
+            blocks,
+            graph,
+            run.port,
+            wires,
+            (output,),
+            key_port=key_port,
         )
         self.nodes.append(node)
-        return {port: out}
+        return {port: output}
 
-    def lost_ties(self) -> dict[str, str]:
-        """Shared weights that no layer owns, each with who reads it."""
+    def dangling_ties(self) -> dict[str, str]:
+        """Shared weights without an owner among the nodes, each with a reader."""
         owned = {
             join(node.path, name)
             for node in self.nodes
@@ -242,13 +271,13 @@ class _Flattener:
         }
         return {k: reader for k, reader in self.ties.items() if k not in owned}
 
-    def refuse(self, lost: Mapping[str, str]) -> None:
-        """Say that a weight which should be shared is not there.
+    def reject_ties(self, ties: Mapping[str, str]) -> None:
+        """Refuse shared weights without an owner.
 
         Raises:
             ValueError: there is one.
         """
-        for key, reader in lost.items():
+        for key, reader in ties.items():
             paths = list(dict.fromkeys(node.path for node in self.nodes if node.path))
             raise ValueError(
                 f"layer {reader!r} shares the weight {key!r}, but no layer owns one of "
@@ -256,8 +285,8 @@ class _Flattener:
             )
 
 
-class _Wiring:
-    """The keys of values inside one model."""
+class _ModelScope:
+    """The keys of the values inside one model."""
 
     def __init__(
         self, flat: _Flattener, model: Model, path: str, env: Mapping[str, str] | None
@@ -266,23 +295,29 @@ class _Wiring:
         self.names = {id(call): name for name, call in model.calls}
         self.values: dict[tuple[int, str], str] = {}
 
-    def add(self, call: LayerCall, made: Mapping[str, str]) -> None:
-        for port, key in made.items():
+    def add_outputs(self, call: LayerCall, outputs: Mapping[str, str]) -> None:
+        """Note the keys of the outputs of a call."""
+        for port, key in outputs.items():
             self.values[id(call), port] = key
 
-    def keys_of(self, name: str, call: LayerCall) -> dict[str, str]:
-        """The key of what goes in at each port of a call."""
+    def input_keys(self, name: str, call: LayerCall) -> dict[str, str]:
+        """The key of the value at each input port of a call."""
         reader = join(self.path, name)
         wires = self.model.wires(call)
-        return {port: self.key_of(wire, reader) for port, wire in wires.items()}
+        return {port: self._key_of(wire, reader) for port, wire in wires.items()}
 
-    def key_of(self, wire: Connection, reader: str) -> str:
+    def _key_of(self, wire: Connection, reader: str) -> str:
+        """The key of the value that a connection carries.
+
+        Raises:
+            ValueError: the connection comes from outside the model.
+        """
         if isinstance(wire, LayerOutput):
             found = self.values.get(wire.place)
             if found is None:
                 raise ValueError(
-                    f"layer {reader!r} reads what {wire.call.layer.title} gives, which "
-                    "is not part of the same model."
+                    f"layer {reader!r} reads the output of {wire.call.layer.title}, "
+                    "which is not part of the same model."
                 )
             return found
         if isinstance(wire, WeightRef):
@@ -296,13 +331,87 @@ class _Wiring:
             self.flat.ties.setdefault(key, reader)
             return key
         if isinstance(wire, Constant):
-            return self.flat.constant(wire.value)
+            return self.flat.constant_key(wire.value)
         assert isinstance(wire, IOKey)
         if self.env is None or wire.name not in self.env:
-            return self.flat.outer(wire)
+            return self.flat.program_input(wire)
         return self.env[wire.name]
 
 
-def _dots(path: str) -> list[int]:
+def _cuts(path: str) -> list[int]:
     """Where a path can be cut: behind each part; 0 stands for its end."""
     return [*(m.start() for m in re.finditer(r"\.", path)), 0]
+
+
+# --- the order of execution -------------------------------------------------------
+
+
+def _topological_order(model: Model, path: str) -> list[tuple[str, LayerCall]]:
+    """Order calls by their dependencies; the order of adding breaks ties.
+
+    Raises:
+        ValueError: layers feed each other in a circle.
+    """
+    # With the owner of a shared weight first, `infer` knows its shape when it comes to
+    # the reader. That is not always possible, and not always needed.
+    try:
+        return _order_calls(model, path, ties=True)
+    except ValueError:
+        return _order_calls(model, path, ties=False)
+
+
+def _order_calls(model: Model, path: str, *, ties: bool) -> list[tuple[str, LayerCall]]:
+    """Order calls; with `ties` also after the owners of weights that they share.
+
+    Raises:
+        ValueError: there is no such order.
+    """
+    names = {id(call): name for name, call in model.calls}
+    done: set[int] = set()
+    order: list[tuple[str, LayerCall]] = []
+    for _, start in model.calls:
+        # A stack and not a recursion: models may be deeper than Python's stack. The
+        # open calls are those whose inputs are being visited: meeting one is a circle.
+        stack: list[LayerCall] = [start]
+        opened: dict[int, LayerCall] = {}
+        while stack:
+            call = stack[-1]
+            if id(call) in done:
+                stack.pop()
+                continue
+            missing = [
+                c
+                for c in _dependencies(model, call, ties=ties)
+                if id(c) in names and id(c) not in done
+            ]
+            if not missing:
+                done.add(id(call))
+                opened.pop(id(call), None)
+                order.append((names[id(call)], stack.pop()))
+                continue
+            opened[id(call)] = call
+            for c in missing:
+                if id(c) in opened:
+                    raise ValueError(_describe_circle(opened.values(), c, names, path))
+            stack += reversed(missing)
+    return order
+
+
+def _dependencies(model: Model, call: LayerCall, *, ties: bool) -> list[LayerCall]:
+    kinds: tuple[type, ...] = (LayerOutput,)
+    if ties:
+        kinds = (LayerOutput, WeightRef)
+    wires = model.wires(call).values()
+    return [wire.call for wire in wires if isinstance(wire, kinds)]
+
+
+def _describe_circle(
+    opened: Iterable[LayerCall], back: LayerCall, names: Mapping[int, str], path: str
+) -> str:
+    calls = list(opened)
+    circle = [join(path, names[id(c)]) for c in calls[calls.index(back) :]]
+    circle.append(circle[0])
+    return (
+        f"layers feed each other in a circle: {' -> '.join(reversed(circle))}. One of "
+        "their keys must have another name."
+    )

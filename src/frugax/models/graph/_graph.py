@@ -1,4 +1,4 @@
-"""A flat program: nodes in the order of running, between named values."""
+"""The flat program of a model: nodes in execution order, between named values."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from ._weights import Weight
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """What is known of an array before it is there.
+    """Shape and dtype of an array that does not exist yet.
 
     Attributes:
-        shape: its lengths: ints, or symbolic dimensions where free.
-        dtype: a NumPy dtype, or that of JAX's random keys, which is none.
+        shape: its lengths: ints, or symbolic dimensions where they are free.
+        dtype: a NumPy dtype, or that of JAX's random keys, which NumPy does not have.
     """
 
     shape: tuple[Any, ...]
@@ -27,15 +27,15 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpNode:
-    """One op at one place.
+    """One op at one place of a model.
 
     Attributes:
-        path: where it is in the model, such as `"encoder.attention.query"`.
+        path: its place in the model, such as `"encoder.attention.query"`.
         layer: the primitive it comes from.
-        op: the op's name.
-        inputs: the key of the value at each port; weights among them after `infer`.
+        op: the name of the op.
+        inputs: the key of the value at each port; after `infer` also of the weights.
         outputs: the keys of its results.
-        attrs: the op's attributes, as pairs.
+        attrs: the attributes of the op, as pairs.
     """
 
     path: str
@@ -47,27 +47,30 @@ class OpNode:
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         kind = type(self.layer).__name__
-        kind = f"op {self.op}" if kind == "OpLayer" else f"{kind}, op {self.op}"
-        return f"layer {self.path or type(self.layer).__name__!r} ({kind})"
+        place = f"layer {self.path or kind!r}"
+        if kind == "OpLayer":
+            return f"{place} (op {self.op})"
+        return f"{place} ({kind}, op {self.op})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoopNode:
-    """The same block many times in a row, run as one loop.
+    """Equal blocks in a row, run as one loop.
 
     Attributes:
-        path: the blocks' common place, such as `"block_*"`.
-        layer: what each block is.
-        names: each block's own place, first to last.
-        body: the block; it reads `carry` and the shared values.
-        carry: the body's input that takes what the block before gave.
-        inputs: the outer key for each input of the body; that of `carry` is what the
-            first block takes.
-        outputs: the key of what the last block gives.
-        stacked: the body's weights, each with the outer key of all blocks' stacked.
-        draws: the body's input that takes each block's own random key, if it draws.
+        path: the common place of the blocks, such as `"block_*"`.
+        layer: the layer that each block is.
+        names: the place of each block, first to last.
+        body: the program of one block; it reads `carry` and the shared values.
+        carry: the input of the body that takes the output of the block before.
+        inputs: the outer key of each input of the body; for `carry` the key of the
+            value that the first block takes.
+        outputs: the key of the output of the last block.
+        stacked: the weights of the body, each with the outer key of the stacked array.
+        key_port: the input of the body that takes the random key of each block; None
+            if the block draws no random numbers.
     """
 
     path: str
@@ -78,16 +81,20 @@ class LoopNode:
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     stacked: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    draws: str | None = None
+    key_port: str | None = None
 
     @property
-    def counts(self) -> bool:
-        """Whether the loop needs each block's number: to draw, or to know how many."""
-        return self.draws is not None or not self.stacked
+    def needs_index(self) -> bool:
+        """Whether the loop runs over the numbers of the blocks as well.
+
+        Random draws need them, and a loop without weights has nothing else to tell it
+        how many blocks there are.
+        """
+        return self.key_port is not None or not self.stacked
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         return f"blocks {self.path!r}"
 
 
@@ -96,15 +103,15 @@ GraphNode = OpNode | LoopNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelGraph:
-    """A model laid flat.
+    """A model as a flat program.
 
     Attributes:
-        inputs: what comes from outside and is no weight, by key.
-        constants: numbers and arrays written into the model, by key.
-        nodes: the steps, in an order in which they can run.
-        outputs: the key of the value behind each output's name.
-        weights: the arrays the layers own, by key; after `infer`.
-        specs: shape and dtype of every value; after `infer`.
+        inputs: the values from outside that are not weights, by key.
+        constants: numbers and arrays that are written into the model, by key.
+        nodes: the nodes, in an order in which they can run.
+        outputs: the key of the value behind the name of each output.
+        weights: the arrays that the layers own, by key; filled by `infer`.
+        specs: shape and dtype of every value; filled by `infer`.
     """
 
     inputs: Mapping[str, IOKey]
@@ -115,7 +122,7 @@ class ModelGraph:
     specs: Mapping[str, Spec] = dataclasses.field(default_factory=dict)
 
     def walk(self) -> Iterator[GraphNode]:
-        """Every step, those inside loops after the loop."""
+        """Every node; those of a loop come after the loop."""
         for node in self.nodes:
             yield node
             if isinstance(node, LoopNode):
@@ -123,5 +130,7 @@ class ModelGraph:
 
 
 def join(path: str, name: str) -> str:
-    """A name inside a place: `join("a", "b")` is `"a.b"`, `join("", "b")` is `"b"`."""
-    return f"{path}.{name}" if path else name
+    """Join a path and a name: `join("a", "b")` is `"a.b"`, `join("", "b")` is `"b"`."""
+    if not path:
+        return name
+    return f"{path}.{name}"

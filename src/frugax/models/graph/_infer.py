@@ -1,7 +1,8 @@
-"""Shapes and dtypes of everything in a flat program, node by node.
+"""Infer shapes and dtypes of all values in a flat program, node by node.
 
-The backend's own library says what an op makes of shapes (JAX by `eval_shape`, torch
-on its meta device); here is the walk, and the error that names the layer.
+The backend's own library computes what an op does to shapes (JAX by `eval_shape`, torch
+on its meta device). This module walks the program, and raises the errors that name a
+layer.
 """
 
 import dataclasses
@@ -14,31 +15,34 @@ import numpy as np
 from frugax.errors import ShapeError
 from frugax.models.ops import OPS, Op
 
-from ._fits import suggest_fix
 from ._graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, join
 from ._primitive import Primitive
 from ._weights import Weight
 
-_MOST_NUMBERS = 2**40  # a weight of 4 TiB: to draw it would end the process
+# A weight of 4 TiB in float32: drawing it would end the process without an error.
+_MAX_WEIGHT_SIZE = 2**40
+
+# The exceptions that JAX and torch raise where shapes or dtypes do not fit.
+_SHAPE_EXCEPTIONS = (TypeError, ValueError, RuntimeError)
 
 Attributes = tuple[tuple[str, Any], ...]
-# From an op, its tensors (specs, or constants as they are; None where left out) and its
-# attributes to the specs of its results. Raises what its library raises.
-Abstract = Callable[[Op, tuple[Any, ...], Attributes], tuple[Spec, ...]]
+# From an op, its tensors (specs, or constants as they are; None where a port is open)
+# and its attributes to the specs of its results. Raises what its library raises.
+AbstractEval = Callable[[Op, tuple[Any, ...], Attributes], tuple[Spec, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BackendRules:
-    """What a backend knows that shapes depend on.
+    """Functions and settings of a backend that shapes depend on.
 
     Attributes:
-        abstract: what an op makes of shapes.
-        find: the op of a name.
-        float_dtype: dtype of weights and of inputs whose dtype is not said.
+        abstract: computes the specs of the results of an op.
+        find: looks an op up by its name.
+        float_dtype: the dtype of weights, and of inputs without a dtype.
         describe: the spec of a constant.
     """
 
-    abstract: Abstract
+    abstract: AbstractEval
     find: Callable[[str], Op]
     float_dtype: np.dtype
     describe: Callable[[Any], Spec]
@@ -48,7 +52,7 @@ class LoopShapeError(ShapeError):
     """Blocks cannot be one loop, because one of them changes shape or dtype.
 
     Attributes:
-        places: the blocks, first to last.
+        places: the paths of the blocks, first to last.
     """
 
     def __init__(self, what: str, places: tuple[str, ...]) -> None:
@@ -59,53 +63,52 @@ class LoopShapeError(ShapeError):
 def infer(
     graph: ModelGraph, inputs: Mapping[str, Spec], rules: BackendRules
 ) -> ModelGraph:
-    """Find the shape of every value and of every weight.
+    """Infer the shape of every value and of every weight.
 
     Args:
-        graph: a program as `flatten` lays it, or as this function gave it.
-        inputs: what is known of each input.
-        rules: the backend's.
+        graph: a program from `flatten`, or from this function.
+        inputs: the known shapes and dtypes of inputs.
+        rules: the backend's rules.
 
     Returns:
-        The same program with its weights and specs, the weights wired to the nodes.
+        The same program with its weights and specs; the weights are wired to the nodes.
 
     Raises:
-        ShapeError: a layer cannot take what it is given; it is named, with the shapes
-            and with what would fit.
-        ValueError: an input's shape is not known, or two layers disagree on a weight.
+        ShapeError: a layer cannot take its inputs; it is named, with the shapes and
+            with a hint at what would fit.
+        ValueError: the shape of an input is unknown, or two layers disagree on a
+            weight.
     """
-    walk = _Walk(graph, inputs, rules)
-    nodes = tuple(
-        walk.repeat(node) if isinstance(node, LoopNode) else walk.node(node)
-        for node in graph.nodes
-    )
+    walk = _InferWalk(graph, inputs, rules)
+    nodes: list[GraphNode] = []
+    for node in graph.nodes:
+        if isinstance(node, LoopNode):
+            nodes.append(walk.infer_loop(node))
+        else:
+            nodes.append(walk.infer_op(node))
     return dataclasses.replace(
         graph,
-        nodes=nodes,
+        nodes=tuple(nodes),
         outputs=walk.outputs,
         weights=walk.weights,
         specs=walk.specs,
     )
 
 
-# What JAX and torch raise where shapes or dtypes do not go together.
-_MAY_BE_SHAPES = (TypeError, ValueError, RuntimeError)
-
-
 def op_arguments(op: Op, wired: Mapping[str, str]) -> tuple[str | None, ...]:
-    """The key of each tensor an op takes, in the order it takes them."""
+    """The key of each tensor of an op, in the order of its arguments."""
     known = OPS.get(op.name)
-    if op.variadic or known is None:  # any number, or a user's own: by place
+    if op.variadic or known is None:  # any number, or a user's own: by position
         return tuple(wired.values())
-    # An op of the table keeps its ports though a user's own may stand in for it; a
-    # layer may call them otherwise, which then is their order.
+    # An op of the table keeps its ports even where a user's own replaces it. A layer
+    # may name them differently; then their order counts.
     if set(wired) <= set(known.inputs):
         return tuple(wired.get(port) for port in known.inputs)
     return tuple(wired.values())
 
 
-class _Walk:
-    """What is known so far, on the way through a program."""
+class _InferWalk:
+    """The specs and weights that are known so far on the way through a program."""
 
     def __init__(
         self, graph: ModelGraph, inputs: Mapping[str, Spec], rules: BackendRules
@@ -115,31 +118,32 @@ class _Walk:
         self.weights: dict[str, Weight] = {}
         self.outputs = dict(graph.outputs)
 
-    def node(self, node: OpNode) -> OpNode:
-        """One op: the weights it owns, then the shapes of what it gives.
+    def infer_op(self, node: OpNode) -> OpNode:
+        """Add the weights of one op and the shapes of its results.
 
         Raises:
-            ShapeError: it cannot take what it is given.
+            ShapeError: the op cannot take its inputs.
             ValueError: there is no such op.
         """
         try:
             op = self.rules.find(node.op)
         except KeyError as e:
             raise ValueError(f"{node.title}: {e.args[0]}") from None
-        wired = self.with_weights(node)
+        wired = self._wire_weights(node)
         for key in wired.values():
-            self.check_known(key, node)
-        tensors = op_arguments(op, wired)
-        given = tuple(None if key is None else self.value(key) for key in tensors)
+            self._check_known(key, node)
+        arguments = op_arguments(op, wired)
+        tensors = [None if key is None else self._value(key) for key in arguments]
         try:
-            results = self.rules.abstract(op, given, node.attrs)
+            results = self.rules.abstract(op, tuple(tensors), node.attrs)
         except Exception as e:  # whatever JAX, torch or the user's op raises
-            if node.op not in OPS and not isinstance(e, _MAY_BE_SHAPES):
-                e.add_note(f"in {node.title}, given {self.said(node, wired)}")
-                raise  # a bug in an op of one's own: no matter of shapes
-            reason = suggest_fix(node.op, given, dict(node.attrs)) or _first_line(e)
+            if node.op not in OPS and not isinstance(e, _SHAPE_EXCEPTIONS):
+                # A bug in the user's own op and not a matter of shapes.
+                e.add_note(f"in {node.title}, given {self._describe(node, wired)}")
+                raise
+            reason = suggest_fix(node.op, tensors, dict(node.attrs)) or _first_line(e)
             raise ShapeError(
-                f"{node.title} cannot take {self.said(node, wired)}: {reason}"
+                f"{node.title} cannot take {self._describe(node, wired)}: {reason}"
             ) from e
         if len(results) < len(node.outputs):
             raise ShapeError(
@@ -149,49 +153,51 @@ class _Walk:
         self.specs.update(zip(node.outputs, results, strict=False))
         return dataclasses.replace(node, inputs=wired)
 
-    def with_weights(self, node: OpNode) -> dict[str, str]:
-        """Its inputs, with the weights that the layer owns or is lent.
+    def _wire_weights(self, node: OpNode) -> dict[str, str]:
+        """The inputs of a node, with the weights that its layer owns or shares.
 
         Raises:
             ShapeError: the layer has no weights for such inputs.
         """
         layer, wired = node.layer, dict(node.inputs)
         if not isinstance(layer, Primitive) or node.op != layer.op_name:
-            return wired  # a random key is made for the layer
+            return wired  # the node derives a random key for the layer
         if not layer.weight_names:
             return wired
-        lent = {p: wired.pop(p) for p in list(wired) if p in layer.weight_names}
+        shared = {p: wired.pop(p) for p in list(wired) if p in layer.weight_names}
         ports = [p for p in layer.inputs if p in wired or p not in layer.optional]
         for key in wired.values():
-            self.check_known(key, node)
-        shapes = [self.shape(wired.get(port)) for port in ports]
+            self._check_known(key, node)
+        shapes = [self._shape(wired.get(port)) for port in ports]
         try:
-            own = layer.weights(*shapes)
+            weights = layer.weights(*shapes)
         except (ValueError, TypeError) as e:
             raise ShapeError(
-                f"{node.title} cannot take {self.said(node, wired)}: {e}."
+                f"{node.title} cannot take {self._describe(node, wired)}: {e}."
             ) from e
-        for name, weight in own.items():
-            key = wired[name] = lent.pop(name, join(node.path, name))
-            self.add_weight(key, weight, node, is_own=key == join(node.path, name))
-            new = f"new_{name}"
-            if weight.kind == "state" and new in layer.outputs:
-                self.outputs[key] = node.outputs[layer.outputs.index(new)]
-        return wired | lent
+        for name, weight in weights.items():
+            own_key = join(node.path, name)
+            key = wired[name] = shared.pop(name, own_key)
+            self._add_weight(key, weight, node, is_own=key == own_key)
+            updated = f"new_{name}"
+            if weight.kind == "state" and updated in layer.outputs:
+                self.outputs[key] = node.outputs[layer.outputs.index(updated)]
+        return wired | shared
 
-    def add_weight(
+    def _add_weight(
         self, key: str, weight: Weight, node: GraphNode, *, is_own: bool
     ) -> None:
-        """Note a weight; the layer that owns it says how it starts.
+        """Note a weight; the layer that owns it decides how it is initialised.
 
         Raises:
-            ShapeError: another layer needs it in another shape, or no memory holds it.
+            ShapeError: another layer needs it in another shape, or it is too large.
         """
-        if math.prod(weight.shape) > _MOST_NUMBERS:
+        size = math.prod(weight.shape)
+        if size > _MAX_WEIGHT_SIZE:
             raise ShapeError(
                 f"{node.title}: its weight {key!r} of shape {weight.shape} would hold "
-                f"{math.prod(weight.shape):.1e} numbers, more than any memory does; is "
-                "one of its lengths mistyped?"
+                f"{size:.1e} numbers, more than any memory does; is one of its lengths "
+                "mistyped?"
             )
         before = self.specs.get(key)
         if key in self.graph.constants:
@@ -207,31 +213,33 @@ class _Walk:
         if is_own and key in self.weights:
             self.weights[key] = weight
 
-    def repeat(self, node: LoopNode) -> LoopNode:
-        """Blocks in a loop: the shapes in one of them, and all their weights stacked.
+    def infer_loop(self, node: LoopNode) -> LoopNode:
+        """Infer the shapes in one block, and stack the weights of all blocks.
 
         Raises:
             LoopShapeError: a block changes shape or dtype.
-            ShapeError: a layer in it cannot take what it is given.
+            ShapeError: a layer in it cannot take its inputs.
         """
         inner: dict[str, Spec] = {}
         for port, key in node.inputs.items():
-            self.check_known(key, node)
-            known = self.value(key)
-            is_spec = isinstance(known, Spec)
-            inner[port] = known if is_spec else self.rules.describe(known)
+            self._check_known(key, node)
+            value = self._value(key)
+            if not isinstance(value, Spec):
+                value = self.rules.describe(value)
+            inner[port] = value
         try:
             body = infer(node.body, inner, self.rules)
         except LoopShapeError as e:
+            # Of equal blocks the first stands for all: its inner loop is excluded.
             places = tuple(join(node.names[0], place) for place in e.places)
             raise LoopShapeError(e.what, places) from e
         except ShapeError as e:
             raise ShapeError(f"in {node.title}: {e.what}") from e
-        made = body.specs[body.outputs["output"]]
-        if made != inner[node.carry]:
+        result = body.specs[body.outputs["output"]]
+        if result != inner[node.carry]:
             raise LoopShapeError(
                 f"{node.title} are the same block {len(node.names)} times, which turns "
-                f"{inner[node.carry]} into {made}: a loop must keep shape and dtype.",
+                f"{inner[node.carry]} into {result}: a loop must keep shape and dtype.",
                 node.names,
             )
         stacked: dict[str, str] = {}
@@ -239,25 +247,26 @@ class _Walk:
             shape = (len(node.names), *weight.shape)
             key = stacked[name] = join(node.path, name)
             of_all = dataclasses.replace(weight, shape=shape)
-            self.add_weight(key, of_all, node, is_own=True)
-        self.specs[node.outputs[0]] = made
+            self._add_weight(key, of_all, node, is_own=True)
+        self.specs[node.outputs[0]] = result
         return dataclasses.replace(node, body=body, stacked=stacked)
 
-    # --- what is known ----------------------------------------------------------
+    # --- known values -------------------------------------------------------------
 
-    def value(self, key: str) -> Any:
+    def _value(self, key: str) -> Any:
         """The constant of that key, or the spec of the value."""
         constants = self.graph.constants
-        return constants[key] if key in constants else self.specs[key]
+        if key in constants:
+            return constants[key]
+        return self.specs[key]
 
-    def shape(self, key: str | None) -> tuple[Any, ...]:
+    def _shape(self, key: str | None) -> tuple[Any, ...]:
         if key is None:
             return ()
-        value = self.value(key)
-        return tuple(getattr(value, "shape", ()))
+        return tuple(getattr(self._value(key), "shape", ()))
 
-    def check_known(self, key: str, node: GraphNode) -> None:
-        """See that something is known of a value.
+    def _check_known(self, key: str, node: GraphNode) -> None:
+        """Check that the shape of a value is known.
 
         Raises:
             ValueError: it is an input without a shape, or a weight without an owner.
@@ -266,31 +275,124 @@ class _Walk:
             return
         if key in self.graph.inputs:
             raise ValueError(
-                f"the shape of {key!r}, which {node.title} reads, is not known: say "
+                f"the shape of {key!r}, which {node.title} reads, is not known: state "
                 f'it, as in compile(..., shapes={{"{key}": [32, 128]}}).'
             )
         raise ValueError(
             f"{node.title} shares the weight {key!r}, which no layer before it has."
         )
 
-    def said(self, node: OpNode, wired: Mapping[str, str]) -> str:
-        """What a node is given, for an error."""
-        given: list[str] = []
+    def _describe(self, node: OpNode, wired: Mapping[str, str]) -> str:
+        """The inputs and attributes of a node, for an error."""
+        parts: list[str] = []
         for port, key in wired.items():
             if key in self.graph.constants:
-                given.append(f"{port} {_short(self.graph.constants[key])}")
+                parts.append(f"{port} {_format_constant(self.graph.constants[key])}")
             elif key in self.specs:
-                given.append(f"{port} {self.specs[key]}")
+                parts.append(f"{port} {self.specs[key]}")
+        text = ", ".join(parts)
         attrs = ", ".join(f"{k}={v!r}" for k, v in node.attrs if v is not None)
-        return ", ".join(given) + (f" with {attrs}" if attrs else "")
+        if attrs:
+            text += f" with {attrs}"
+        return text
 
 
-def _short(value: Any) -> str:
+def _format_constant(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"a constant of shape {tuple(value.shape)}"
     return f"{value!r:.40}"
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return next(iter(lines), type(error).__name__)
+
+
+# --- hints for the most common mistakes -------------------------------------------
+
+
+def suggest_fix(op: str, tensors: list[Any], attrs: dict[str, Any]) -> str:
+    """A sentence on what would fit; empty where the library's own words are better.
+
+    Args:
+        op: the name of the op.
+        tensors: a spec, a constant or None for each tensor.
+        attrs: the attributes of the op.
+    """
+    hint = _HINTS.get(op)
+    if hint is None:
+        return ""
+    shapes = [getattr(t, "shape", ()) for t in tensors if t is not None]
+    return hint(*shapes, **attrs)
+
+
+def _hint_linear(input: Any = (), weight: Any = (), bias: Any = (), **_: Any) -> str:
+    if not input:
+        return "input needs at least one axis."
+    if len(weight) != 2:
+        return f"weight must be (features, {input[-1]}), got {tuple(weight)}."
+    if weight[1] != input[-1]:
+        return f"weight must be ({weight[0]}, {input[-1]}), got {tuple(weight)}."
+    if bias and tuple(bias) != (weight[0],):
+        return f"bias must be ({weight[0]},), got {tuple(bias)}."
+    return ""
+
+
+def _hint_matmul(left: Any = (), right: Any = (), **_: Any) -> str:
+    if not left or not right:
+        return "both need at least one axis."
+    inner, which = right[0], "only one"
+    if len(right) > 1:
+        inner, which = right[-2], "second last"
+    if left[-1] != inner:
+        return (
+            f"left's last dimension is {left[-1]} and right's {which} is {inner}; they "
+            "must be equal."
+        )
+    return ""
+
+
+def _hint_broadcast(*shapes: Any, **_: Any) -> str:
+    longest = max(map(len, shapes), default=0)
+    for i in range(1, longest + 1):
+        lengths = [s[-i] for s in shapes if len(s) >= i and s[-i] != 1]
+        if any(n != lengths[0] for n in lengths[1:]):
+            return (
+                f"dimension {-i} is {' and '.join(map(str, lengths))}; it must be the "
+                "same or 1."
+            )
+    return ""
+
+
+def _hint_concat(*shapes: Any, axis: int = 0, **_: Any) -> str:
+    ranks = {len(s) for s in shapes}
+    if len(ranks) > 1:
+        return f"all must have as many axes, got {sorted(ranks)}."
+    rank = ranks.pop()
+    for i in range(rank):
+        if i != axis % rank and len({s[i] for s in shapes}) > 1:
+            return (
+                f"dimension {i} is {' and '.join(str(s[i]) for s in shapes)}; all but "
+                f"dimension {axis} must be the same."
+            )
+    return ""
+
+
+def _hint_embedding(input: Any = (), weight: Any = (), **_: Any) -> str:
+    rows = next(iter(weight), "the table")
+    return f"indices must be integers below {rows}, such as int32."
+
+
+_ELEMENTWISE = """
+    add subtract multiply divide floor_divide remainder power maximum minimum equal
+    not_equal less less_equal greater greater_equal where logical_and logical_or
+    logical_xor arctan2 logaddexp
+"""
+
+_HINTS: dict[str, Callable[..., str]] = {
+    "embedding": _hint_embedding,
+    "linear": _hint_linear,
+    "matmul": _hint_matmul,
+    "concat": _hint_concat,
+    **dict.fromkeys(_ELEMENTWISE.split(), _hint_broadcast),
+}

@@ -1,15 +1,17 @@
-"""A model: layers and how they are wired, added in turn or collected from results."""
+"""A model: layers and how they are wired, added in turn or collected from outputs."""
 
 import re
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from ._calls import Calls
 from ._connection import Connection, IOKey
 from ._describe import tree
-from ._layer import Layer, LayerCall, LayerOutput, WiredLayer
+from ._layer import Layer, LayerCall, LayerOutput, WeightRef, WiredLayer
+
+T = TypeVar("T")
 
 
-class Model(Calls):
+class Model(Layer):
     """Layers wired together; itself a layer of larger models.
 
     Example:
@@ -26,31 +28,47 @@ class Model(Calls):
     """
 
     def __init__(self, *layers: Layer, name: str | None = None) -> None:
-        """A model of these layers, each following the one before.
+        """Make a model of layers that follow each other.
 
         Args:
-            layers: the first layers; more can be added with `|=` and `+=`.
-            name: what it is called in a larger model.
+            *layers: the first layers; more can be added with `|=` and `+=`.
+            name: the name of the model in a larger model.
         """
         super().__init__(name=name)
+        self._calls: list[LayerCall] = []
         self._members: set[int] = set()
-        self._final = False
+        self._named: dict[str, LayerOutput] = {}
+        self._exposed: dict[str, None] = {}  # an ordered set
+        self._last: LayerOutput | None = None
+        self._is_final = False
+        self._cache: dict[Any, Any] = {}  # cleared by every change
         for layer in layers:
             self._add(layer, follow=True)
+
+    # Layers are frozen dataclasses that compare by their settings. A model grows, so it
+    # is mutable and equal to itself only.
+    __setattr__ = object.__setattr__
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def structural_key(self) -> Any:
+        return self
 
     def __repr__(self) -> str:
         return tree(self)
 
     @classmethod
     def create(cls, *, name: str | None = None, **outputs: Connection) -> "Model":
-        """The model that computes these results.
+        """Make the model that computes these outputs.
 
         Args:
-            name: what it is called in a larger model.
-            outputs: a connection for each output.
+            name: the name of the model in a larger model.
+            **outputs: a connection for each output.
 
         Raises:
-            TypeError: an output is no connection, or there is none.
+            TypeError: an output is not a connection, or there are no outputs.
         """
         if not outputs:
             raise TypeError("Model.create needs an output: Model.create(output=y).")
@@ -63,8 +81,10 @@ class Model(Calls):
             model._expose(key, value)
         return model
 
+    # --- adding layers ------------------------------------------------------------
+
     def __ior__(self, added: Any) -> "Model":
-        """Add a layer as it is wired; ports left open are inputs of the port's name.
+        """Add a layer as it is wired; open ports become inputs with the port's name.
 
         Args:
             added: a layer, a wired layer, or a connection.
@@ -73,7 +93,7 @@ class Model(Calls):
         return self
 
     def __iadd__(self, added: Any) -> "Model":
-        """Add a layer whose first open port takes the last result.
+        """Add a layer whose first open port reads the last output.
 
         Args:
             added: a layer or a wired layer.
@@ -82,17 +102,17 @@ class Model(Calls):
         return self
 
     def __call__(self, *inputs: Any, **wires: Any) -> Any:
-        self._final = True
+        self._is_final = True
         return super().__call__(*inputs, **wires)
 
     def _add(self, added: Any, *, follow: bool) -> None:
-        """What `|=` and `+=` do.
+        """Add a layer, for `|=` and `+=`.
 
         Raises:
-            TypeError: it is nothing that a model takes.
+            TypeError: the added object is not a layer.
             ValueError: the model is part of another one, or a name is taken.
         """
-        if self._final:
+        if self._is_final:
             raise ValueError(
                 f"{self.title} is part of another model already, so it cannot be "
                 "extended. Finish it first."
@@ -109,10 +129,12 @@ class Model(Calls):
                 f'Linear(8)(input="x", output="y"), got {added!r:.60}.'
             )
         layer, wires = added.call.layer, dict(added.call.wires)
-        open_ports = [p for p in layer.needed if p not in wires]
-        fed = any(p in wires for p in layer.inputs)
-        if follow and self._last is not None and not fed and layer.inputs:
-            first = open_ports.pop(0) if open_ports else layer.inputs[0]
+        open_ports = [p for p in layer.required if p not in wires]
+        is_fed = any(p in wires for p in layer.inputs)
+        if follow and self._last is not None and not is_fed and layer.inputs:
+            first = layer.inputs[0]
+            if open_ports:
+                first = open_ports.pop(0)
             wires[first] = self._last
         wires |= {port: IOKey(port) for port in open_ports}
         for wire in wires.values():
@@ -120,7 +142,7 @@ class Model(Calls):
         self._append(LayerCall(layer, wires, added.call.names, self))
 
     def _append(self, call: LayerCall) -> None:
-        """Add one call, whose inputs are there.
+        """Add one call whose inputs are in the model already.
 
         Raises:
             ValueError: a name is taken, or the layer is this model.
@@ -131,19 +153,19 @@ class Model(Calls):
         if call.layer is self:
             raise ValueError(f"{self.title} cannot be a layer of itself.")
         if isinstance(call.layer, Model):
-            call.layer._final = True
+            call.layer._is_final = True
         for port, key in call.names.items():
             self._name(key.name, LayerOutput(call, port))
         self._calls.append(call)
         self._members.add(id(call))
-        self._found.clear()
+        self._cache.clear()
         self._last = LayerOutput(call, call.layer.outputs[0])
 
     def _check_layer_name(self, name: str) -> None:
-        """See that a layer can be called so.
+        """Check the name of a new layer.
 
         Raises:
-            ValueError: it cannot.
+            ValueError: it has other characters than paths allow, or is taken.
         """
         if not re.fullmatch(r"[A-Za-z0-9_\-]+", name):
             raise ValueError(
@@ -154,55 +176,210 @@ class Model(Calls):
                 f"two layers are called {name!r}; give one of them another name."
             )
 
-    def _name(self, key: str, result: LayerOutput) -> None:
-        """Give a result a name.
+    def _name(self, key: str, output: LayerOutput) -> None:
+        """Name an output of a layer.
 
         Raises:
-            ValueError: another result has it.
+            ValueError: another output has the name.
         """
         before = self._named.get(key)
         if before is not None:
             raise ValueError(
                 f"two results are called {key!r}: those of {before.call.layer.title} "
-                f"and of {result.call.layer.title}. Give one of them another name."
+                f"and of {output.call.layer.title}. Give one of them another name."
             )
-        self._named[key] = result
-        self._found.clear()
+        self._named[key] = output
+        self._cache.clear()
 
     def _collect(self, wire: Connection) -> None:
-        """Add the calls that a connection comes from, those first that others need.
+        """Add the calls that a connection depends on, dependencies first.
 
         Raises:
-            ValueError: it comes from another model.
+            ValueError: the connection comes from another model.
         """
-        waiting: list[Connection] = [wire]
-        while waiting:
-            top = waiting[-1]
+        # A stack and not a recursion: models may be deeper than Python's stack.
+        stack: list[Connection] = [wire]
+        while stack:
+            top = stack[-1]
             if not isinstance(top, LayerOutput) or id(top.call) in self._members:
-                waiting.pop()
+                stack.pop()
                 continue
             if top.call.owner is not None:
                 raise ValueError(
-                    f"what {top.call.layer.title} gives belongs to another model, by "
-                    "whose names it is wired; add that model as a layer instead."
+                    f"the output of {top.call.layer.title} belongs to another model, "
+                    "by whose names it is wired; add that model as a layer instead."
                 )
-            needs = [
+            missing = [
                 w
                 for w in top.call.wires.values()
                 if isinstance(w, LayerOutput) and id(w.call) not in self._members
             ]
-            if needs:
-                waiting += reversed(needs)
+            if missing:
+                stack += reversed(missing)
                 continue
             self._append(top.call)
-            waiting.pop()
+            stack.pop()
 
     def _expose(self, key: str, value: Connection) -> None:
-        if not isinstance(value, LayerOutput):  # an input: an op in between
-            made = value._op("identity", value)
-            assert isinstance(made, LayerOutput)
-            value = made
+        if not isinstance(value, LayerOutput):
+            # An input as an output: outputs are found by the calls that compute them.
+            identity = value._op("identity", value)
+            assert isinstance(identity, LayerOutput)
+            value = identity
         self._collect(value)
         if key not in self._named or self._named[key].place != value.place:
             self._name(key, value)
         self._exposed[key] = None
+
+    # --- reading the model ----------------------------------------------------------
+
+    def __getitem__(self, key: str) -> Connection:
+        """The output or input called `key`."""
+        return self._resolve(IOKey(key), by_name=True)
+
+    def _cached(self, key: Any, compute: Callable[[], T]) -> T:
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
+
+    @property
+    def calls(self) -> tuple[tuple[str, LayerCall], ...]:
+        """Each use of a layer with its name, in the order of adding."""
+        return self._cached("calls", self._name_calls)
+
+    def _name_calls(self) -> tuple[tuple[str, LayerCall], ...]:
+        taken = {call.layer.name for call in self._calls}
+        counts: dict[str, int] = {}
+        named: list[tuple[str, LayerCall]] = []
+        for call in self._calls:
+            name, kind = call.layer.name, call.layer.kind
+            while name is None:
+                name = f"{kind}_{counts.get(kind, 0)}"
+                counts[kind] = counts.get(kind, 0) + 1
+                if name in taken:
+                    name = None
+            named.append((name, call))
+        return tuple(named)
+
+    def wires(self, call: LayerCall) -> Mapping[str, Connection]:
+        """The connection at each port of a call, after looking names up.
+
+        Where a layer was added by `|=` or `+=`, a key may name an output of another.
+
+        Raises:
+            ValueError: a key names a weight of a layer that does not exist.
+        """
+        return self._cached(
+            ("wires", id(call)),
+            lambda: {
+                port: self._resolve(wire, by_name=call.owner is self)
+                for port, wire in call.wires.items()
+            },
+        )
+
+    def _resolve(self, wire: Connection, *, by_name: bool) -> Connection:
+        """Look up a key that may name an output of a layer or the path of a weight.
+
+        Raises:
+            ValueError: it names a weight of a layer that does not exist.
+        """
+        if not isinstance(wire, IOKey):
+            return wire
+        if not wire.is_weight:
+            if by_name:
+                return self._named.get(wire.name, wire)
+            return wire
+        owner, _, weight = wire.name.partition(".")
+        call = self._cached("by name", lambda: dict(self.calls)).get(owner)
+        if call is None:
+            raise ValueError(
+                f"{wire.name!r} is the weight {weight!r} of a layer {owner!r}, but "
+                f"there are only the layers {', '.join(n for n, _ in self.calls)}."
+            )
+        return WeightRef(call, weight)
+
+    @property
+    def keys(self) -> Mapping[str, IOKey]:
+        """The inputs of the model by name, with all that is known of each."""
+        return self._cached("keys", self._merge_keys)
+
+    def _merge_keys(self) -> dict[str, IOKey]:
+        found: dict[str, IOKey] = {}
+        for call in self._calls:
+            for wire in self.wires(call).values():
+                if isinstance(wire, IOKey):
+                    before = found.get(wire.name, wire)
+                    found[wire.name] = merge_keys(before, wire)
+        return found
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.keys)
+
+    @property
+    def results(self) -> Mapping[str, LayerOutput]:
+        """The outputs of the model by name.
+
+        These are the outputs that were exposed, or that have a name and no reader, and
+        the output of the last layer if it has no reader.
+
+        Raises:
+            ValueError: the model is empty, or nothing reads a layer.
+        """
+        return self._cached("results", self._find_results)
+
+    def _find_results(self) -> dict[str, LayerOutput]:
+        """Find the outputs; see `results`.
+
+        Raises:
+            ValueError: the model is empty, or nothing reads a layer.
+        """
+        if self._last is None:
+            raise ValueError("the model has no layers; add one with `model += ...`.")
+        wires = [wire for call in self._calls for wire in self.wires(call).values()]
+        used = {wire.place for wire in wires if isinstance(wire, LayerOutput)}
+        results: dict[str, LayerOutput] = {}
+        for key, output in self._named.items():
+            name = output.call.names.get(output.port)
+            is_exposed = key in self._exposed or (name is not None and name.expose)
+            if is_exposed or (output.place not in used and not self._exposed):
+                results[key] = output
+        used |= {output.place for output in results.values()}
+        last = self._last
+        is_unread = last.place not in used and last.port not in results
+        if not self._exposed and (is_unread or not results):
+            results[last.port] = last
+            used.add(last.place)
+        shared = {id(wire.call) for wire in wires if isinstance(wire, WeightRef)}
+        for name, call in self.calls:
+            places = {(id(call), port) for port in call.layer.outputs}
+            # With exposed outputs an unread layer is legal: flatten leaves it out.
+            if not (places & used or id(call) in shared or self._exposed):
+                raise ValueError(
+                    f"nothing reads the output of layer {name!r}: wire it to a layer, "
+                    "name it as an output, or leave the layer out."
+                )
+        return results
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.results)
+
+
+def merge_keys(one: IOKey, other: IOKey) -> IOKey:
+    """Merge two keys of one input into one that states everything known.
+
+    Raises:
+        ValueError: they contradict each other.
+    """
+    for what in ("shape", "dtype"):
+        first, second = getattr(one, what), getattr(other, what)
+        if None not in (first, second) and first != second:
+            raise ValueError(
+                f"input {one.name!r} is given the {what} {first} in one place and "
+                f"{second} in another."
+            )
+    shape = one.shape
+    if shape is None:
+        shape = other.shape
+    return IOKey(one.name, shape, one.dtype or other.dtype)

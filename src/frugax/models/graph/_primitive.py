@@ -1,18 +1,35 @@
-"""Layers that are one op of the table, with the weights it reads."""
+"""Layers that are one op of the table, with or without weights."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ._layer import Layer
+import numpy as np
+
+from frugax.models.ops import OPS, REQUIRED
+
+from ._connection import Connection, IOKey, as_connection
+from ._layer import Layer, LayerCall, LayerOutput
 from ._weights import Weight
+
+# The ports of an op that takes any number of inputs; wiring needs names for them.
+_VARIADIC_PORTS = tuple(f"input{i}" for i in range(1, 1025))
 
 
 @dataclasses.dataclass(frozen=True)
 class Primitive(Layer):
-    """One op of the table together with the weights it reads.
+    """One op of the table together with the weights that it reads.
 
-    A subclass says which op, which ports, and from the ports' shapes which weights.
+    A subclass names the op and its ports, and computes the weights from the shapes of
+    the ports.
+
+    Attributes:
+        op: the name of the op.
+        ports: the input ports, in the order in which the op takes them.
+        open_ports: the input ports that may be left open.
+        weight_names: the weights; each may also be wired to an array of another layer.
+        port_dtypes: dtypes of inputs that are not of the backend's dtype.
+        output_ports: the output ports; an output `new_x` updates the state `x`.
     """
 
     op: ClassVar[str]
@@ -20,11 +37,11 @@ class Primitive(Layer):
     open_ports: ClassVar[frozenset[str]] = frozenset()
     weight_names: ClassVar[frozenset[str]] = frozenset({"weight", "bias"})
     port_dtypes: ClassVar[Mapping[str, str]] = {}
-    gives: ClassVar[tuple[str, ...]] = ("output",)
+    output_ports: ClassVar[tuple[str, ...]] = ("output",)
 
     @property
     def op_name(self) -> str:
-        """The op's name in the table."""
+        """The name of the op in the table."""
         return self.op
 
     @property
@@ -37,14 +54,14 @@ class Primitive(Layer):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return self.gives
+        return self.output_ports
 
     def attrs(self) -> dict[str, Any]:
-        """The op's attributes: plain values only."""
+        """The attributes of the op: plain values only."""
         return {}
 
     def weights(self, *shapes: Any, **_: Any) -> dict[str, Weight]:
-        """The arrays it owns, for inputs of these shapes (one for each port).
+        """The arrays that the layer owns, for inputs of these shapes, one a port.
 
         Raises:
             ValueError: the shapes do not suit the layer.
@@ -52,5 +69,138 @@ class Primitive(Layer):
         return {}
 
     def inference_layer(self) -> "Layer | None":
-        """What takes its place when the model only infers; None: its first input."""
+        """The layer that replaces it at inference; None passes the first input on."""
         return self
+
+
+@dataclasses.dataclass(frozen=True)
+class OpLayer(Primitive):
+    """An op without weights; `op` makes it.
+
+    Attributes:
+        operation: the name of the op.
+        attributes: its attributes, as pairs.
+    """
+
+    operation: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    weight_names = frozenset()
+
+    @property
+    def op_name(self) -> str:
+        return self.operation
+
+    @property
+    def kind(self) -> str:
+        return self.operation
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        found = OPS.get(self.operation)
+        if found is None:
+            # A user's own op belongs to a backend, so its ports are not known before
+            # the model is compiled; eight optional ones are enough in practice.
+            return ("input", *_VARIADIC_PORTS[1:8])
+        ports = found.inputs
+        if found.is_random:
+            ports = ports[1:]  # the model makes the random key
+        if found.variadic:
+            return (*ports, *_VARIADIC_PORTS)
+        return ports
+
+    @property
+    def optional(self) -> frozenset[str]:
+        found = OPS.get(self.operation)
+        if found is None:
+            return frozenset(self.inputs[1:])
+        if found.variadic:
+            return frozenset(_VARIADIC_PORTS[1:])
+        if found.is_random:
+            return found.optional | {"key"}
+        return found.optional
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        found = OPS.get(self.operation)
+        if found is None:
+            return ("output",)
+        return found.outputs
+
+    def attrs(self) -> dict[str, Any]:
+        return dict(self.attributes)
+
+    @property
+    def title(self) -> str:
+        if self.name:
+            return f"{self.name!r} (op {self.operation})"
+        return f"op {self.operation}"
+
+
+def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLayer:
+    """An op of the table, or one of your own, as a layer.
+
+    Args:
+        op_name: the name of the op: one of `frugax.models.ops.OPS`, or one that is
+            registered on the backend before the model is compiled.
+        name: the name of the layer.
+        **attributes: the attributes of the op: numbers, text, booleans, None and
+            sequences of these.
+
+    Raises:
+        TypeError: an attribute is not a plain value, or a required one is missing.
+        ValueError: the op has no such attribute.
+
+    Example:
+        >>> from frugax.models import IOKey, Model, op
+        >>> x = IOKey("input", shape=("batch", 3))
+        >>> model = Model.create(output=op("gelu")(x) * 2)
+    """
+    found = OPS.get(op_name)
+    if found is not None:
+        for key in attributes:
+            if key not in found.attributes:
+                known = ", ".join(found.attributes) or "none"
+                raise ValueError(
+                    f"op {op_name!r} has no attribute {key!r}; it has: {known}."
+                )
+        for key, default in found.attributes.items():
+            if default is REQUIRED and key not in attributes:
+                raise TypeError(f"op {op_name!r} needs the attribute {key!r}.")
+    literals = tuple((k, to_literal(op_name, k, v)) for k, v in attributes.items())
+    return OpLayer(op_name, literals, name=name)
+
+
+def to_literal(op_name: str, key: str, value: Any) -> Any:
+    """Turn an attribute into a literal: sequences into tuples, dtypes into names.
+
+    Raises:
+        TypeError: it is not a number, text, boolean, None, or sequence of these.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(to_literal(op_name, key, v) for v in value)
+    if isinstance(value, np.generic):
+        return to_literal(op_name, key, value.item())
+    if isinstance(value, (np.dtype, type)):
+        return np.dtype(value).name
+    raise TypeError(
+        f"op {op_name!r}: attribute {key!r} must be a number, text, a boolean, None or "
+        f"a sequence of these, got {value!r:.80}. Arrays are inputs, not attributes."
+    )
+
+
+def _apply_op(
+    op_name: str, *tensors: Any, output: IOKey | None = None, **attributes: Any
+) -> LayerOutput:
+    """Apply an op to connections; `output` names the result."""
+    layer = op(op_name, **attributes)
+    wires = dict(zip(layer.inputs, map(as_connection, tensors), strict=False))
+    names = {}
+    if output is not None:
+        names["output"] = output
+    return LayerOutput(LayerCall(layer, wires, names), "output")
+
+
+Connection._op = staticmethod(_apply_op)

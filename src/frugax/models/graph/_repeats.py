@@ -1,4 +1,4 @@
-"""Equal blocks in a row, found in the calls of a model."""
+"""Find runs of equal blocks in the calls of a model; a run can be one loop."""
 
 import collections
 import dataclasses
@@ -21,11 +21,11 @@ class Run:
     """Blocks that can run as one loop.
 
     Attributes:
-        layer: what each of them is.
-        port: where each takes what the one before gave.
-        names: their names, first to last.
-        common: one name for all: `block_*` if it is all that are called `block_`
-            with a number, else `block_1-block_9*`.
+        layer: the layer that each block is.
+        port: the input port that reads the block before.
+        names: the names of the blocks, first to last.
+        common: one name for all: `block_*` if the run has all layers that are called
+            `block_` with a number, else `block_1-block_9*`.
     """
 
     layer: Layer
@@ -34,20 +34,21 @@ class Run:
     common: str
 
 
-def runs(
+def find_runs(
     model: Model, named: Calls, least: int, path: str, excluded: frozenset[str]
 ) -> dict[int, Run]:
-    """Where runs of equal blocks start.
+    """Find runs of equal blocks, by the number of their first call.
 
-    A run is a chain: each block reads the one before at the same port and nobody else
-    does; everything else they read is the same for all; nothing of them is named.
+    A run is a chain: each block is the only reader of the block before, at the same
+    port; everything else that the blocks read is the same for all; and no output in
+    the chain has a name.
 
     Args:
-        model: the model the calls are in.
-        named: its calls in the order of running.
-        least: how many make a run.
-        path: where the model is.
-        excluded: places of blocks that must not be in a run.
+        model: the model.
+        named: its calls with their names, in the order of execution.
+        least: how many blocks make a run.
+        path: the path of the model.
+        excluded: paths of blocks that must not be in a run.
     """
     readers = collections.Counter(
         wire.place
@@ -80,13 +81,17 @@ def runs(
 def _common_name(names: Sequence[str], all_names: Sequence[str]) -> str:
     stem = re.sub(r"\d+$", "", names[0])
     alike = [n for n in all_names if re.fullmatch(re.escape(stem) + r"\d+", n)]
-    return f"{stem}*" if set(alike) == set(names) else f"{names[0]}-{names[-1]}*"
+    # Keys of weights must be unique: a second run, or a block that is left out, would
+    # otherwise have the same common name.
+    if set(alike) == set(names):
+        return f"{stem}*"
+    return f"{names[0]}-{names[-1]}*"
 
 
 def _extend(
     model: Model, named: Calls, start: int, readers: collections.Counter
 ) -> tuple[str | None, int]:
-    """How far the chain that starts here goes, and the port that it runs through."""
+    """The port that the chain from here runs through, and the number of its end."""
     first = named[start][1]
     mark, outputs = signature(first.layer), first.layer.outputs
     port: str | None = None
@@ -102,7 +107,7 @@ def _extend(
         if len(fed) != 1 or (port is not None and fed[0] != port):
             break
         same = all(
-            _meaning(w) == _meaning(model.wires(first)[p])
+            _wire_key(w) == _wire_key(model.wires(first)[p])
             for p, w in wires.items()
             if p != fed[0]
         )
@@ -114,42 +119,44 @@ def _extend(
 
 
 def is_block(layer: Layer) -> bool:
-    """Whether a loop over it is worth it: it is made of layers, and has no state."""
+    """Whether a layer can be a block: it is made of layers, and carries no state."""
     return isinstance(layer, (Composite, Model)) and not _has_state(layer)
 
 
 def _has_state(layer: Layer) -> bool:
-    """Whether anything inside carries state, which a loop could not hand out."""
+    """Whether a layer inside updates state, which a loop could not return."""
     if isinstance(layer, Primitive):
         return any(port.startswith("new_") for port in layer.outputs)
-    inner = layer.inside(layer.optional) if isinstance(layer, Composite) else layer
+    inner = layer
+    if isinstance(layer, Composite):
+        inner = layer.expand(layer.optional)
     assert isinstance(inner, Model)
     return any(_has_state(call.layer) for _, call in inner.calls)
 
 
 def signature(layer: Layer) -> Any:
-    """Something equal for layers that compute the same from equal weights."""
+    """A key that is equal for layers that compute the same from equal weights."""
     if not isinstance(layer, Model):
         return layer.structural_key()
     numbers = {id(call): i for i, (_, call) in enumerate(layer.calls)}
 
-    def of(wire: Connection) -> Any:
+    def wire_key(wire: Connection) -> Any:
         if isinstance(wire, LayerOutput):
             return ("result", numbers.get(id(wire.call)), wire.port)
-        return _meaning(wire)
+        return _wire_key(wire)
 
     return tuple(
         (
             name,
             signature(call.layer),
-            tuple((p, of(w)) for p, w in layer.wires(call).items()),
+            tuple((p, wire_key(w)) for p, w in layer.wires(call).items()),
         )
         for name, call in layer.calls
-    ) + tuple((key, of(result)) for key, result in layer.results.items())
+    ) + tuple((key, wire_key(result)) for key, result in layer.results.items())
 
 
-def _meaning(wire: Connection) -> Any:
-    """Something equal for wires that carry the same value."""
+def _wire_key(wire: Connection) -> Any:
+    """A key that is equal for wires that carry the same value."""
     match wire:
         case LayerOutput():
             return ("result", *wire.place)
@@ -157,4 +164,4 @@ def _meaning(wire: Connection) -> Any:
             return ("key", name, shape, dtype)
         case Constant(value):
             return ("constant", hash_key(value))
-    return ("one of a kind", id(wire))
+    return ("unique", id(wire))

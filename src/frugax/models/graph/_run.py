@@ -1,4 +1,4 @@
-"""Run a flat program in any namespace: the same walk traces, computes and checks."""
+"""Run a flat program in any namespace: one walk that traces, computes and checks."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -19,42 +19,46 @@ def run(
     find: Callable[[str], Op],
     scope: Scope = contextlib.nullcontext,
 ) -> dict[str, Any]:
-    """Compute the outputs.
+    """Compute the outputs of a program.
 
     Args:
         graph: a program that went through `infer`.
         values: an array for each input and weight, by key.
         xp: the namespace to compute in.
-        find: the op of a name.
-        scope: makes a context in which the ops of a place run, for a profiler to name.
+        find: looks an op up by its name.
+        scope: opens a context in which the ops of a path run, such as one that names
+            them in profiles.
 
     Returns:
         An array for each output, by name.
     """
     env: dict[str, Any] = {**graph.constants, **values}
-    last = _last_reads(graph)
+    dead_keys = _find_dead_keys(graph)
     for i, node in enumerate(graph.nodes):
         with scope(node.path or "model"):
             if isinstance(node, LoopNode):
-                env[node.outputs[0]] = _loop(node, env, xp, find, scope)
+                env[node.outputs[0]] = _run_loop(node, env, xp, find, scope)
             else:
-                env.update(zip(node.outputs, _one(node, env, xp, find), strict=True))
-        for key in last.get(i, ()):
-            del env[key]  # an eager run would hold every intermediate result
+                env.update(zip(node.outputs, _run_op(node, env, xp, find), strict=True))
+        # An eager run would otherwise hold every intermediate result until the end.
+        for key in dead_keys.get(i, ()):
+            del env[key]
     return {name: env[key] for name, key in graph.outputs.items()}
 
 
-def _one(
+def _run_op(
     node: OpNode, env: Mapping[str, Any], xp: Any, find: Callable[[str], Op]
 ) -> tuple[Any, ...]:
     op = find(node.op)
-    tensors = [None if k is None else env[k] for k in op_arguments(op, node.inputs)]
-    made = op(xp, *tensors, **dict(node.attrs))
-    several = isinstance(made, (tuple, list))
-    return tuple(made)[: len(node.outputs)] if several else (made,)
+    arguments = op_arguments(op, node.inputs)
+    tensors = [None if key is None else env[key] for key in arguments]
+    results = op(xp, *tensors, **dict(node.attrs))
+    if not isinstance(results, (tuple, list)):
+        return (results,)
+    return tuple(results)[: len(node.outputs)]
 
 
-def _loop(
+def _run_loop(
     node: LoopNode,
     env: Mapping[str, Any],
     xp: Any,
@@ -64,32 +68,36 @@ def _loop(
     shared = {p: env[k] for p, k in node.inputs.items() if p != node.carry}
     stacked = {name: env[key] for name, key in node.stacked.items()}
     names = tuple(stacked)
-    key = None if node.draws is None else shared.pop(node.draws)
+    key = None
+    if node.key_port is not None:
+        key = shared.pop(node.key_port)
 
     def step(carry: Any, own: tuple[Any, ...]) -> tuple[Any, tuple[()]]:
         values = {**shared, node.carry: carry}
-        if node.counts:
+        if node.needs_index:
             number, own = own[0], own[1:]
-            if node.draws is not None:
-                values[node.draws] = find("fold_in")(xp, key, index=number)
+            if node.key_port is not None:
+                values[node.key_port] = find("fold_in")(xp, key, index=number)
         values |= dict(zip(names, own, strict=True))
         return run(node.body, values, xp, find, scope)["output"], ()
 
-    numbers = (xp.arange(len(node.names)),) if node.counts else ()
-    first = env[node.inputs[node.carry]]
-    out, _ = xp.scan(step, first, (*numbers, *stacked.values()))
+    scanned = tuple(stacked.values())
+    if node.needs_index:
+        scanned = (xp.arange(len(node.names)), *scanned)
+    out, _ = xp.scan(step, env[node.inputs[node.carry]], scanned)
     return out
 
 
-def _last_reads(graph: ModelGraph) -> dict[int, list[str]]:
+def _find_dead_keys(graph: ModelGraph) -> dict[int, list[str]]:
+    """The values that nothing reads after each node, by the number of the node."""
     kept = {*graph.outputs.values()}
-    made = {key for node in graph.nodes for key in node.outputs}
-    last: dict[str, int] = {}
+    computed = {key for node in graph.nodes for key in node.outputs}
+    last_use: dict[str, int] = {}
     for i, node in enumerate(graph.nodes):
         for key in (*node.inputs.values(), *node.outputs):
-            if key in made and key not in kept:
-                last[key] = i
+            if key in computed and key not in kept:
+                last_use[key] = i
     dead: dict[int, list[str]] = {}
-    for key, i in last.items():
+    for key, i in last_use.items():
         dead.setdefault(i, []).append(key)
     return dead

@@ -1,7 +1,7 @@
-"""A flat program as straight-line Python: one line an op, with the shape it gives.
+"""A flat program as straight-line Python: one line an op, with its result's shape.
 
-The text is for reading. It runs too, with a backend in the place of `backend`; tests
-hold its results against those of `run`.
+The text is for reading. It also runs, with a backend as `backend`; tests compare its
+results with those of `run`.
 """
 
 import builtins
@@ -17,7 +17,7 @@ from frugax.models.ops import Op
 from ._graph import LoopNode, ModelGraph, OpNode, Spec
 from ._infer import op_arguments
 
-_TAKEN = frozenset({*dir(builtins), *keyword.kwlist, *keyword.softkwlist})
+_RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *keyword.softkwlist})
 
 
 def source(
@@ -27,28 +27,27 @@ def source(
     find: Callable[[str], Op],
     methods: frozenset[str],
 ) -> str:
-    """The text of `model(params, data, backend)`, for a program after `infer`.
+    """Write the function `model(params, data, backend)` of a program after `infer`.
 
     Args:
         graph: the program.
         params: the keys that are read from `params`; others are read from `data`.
-        find: the op of a name.
-        methods: names that mean something else than the op on a backend.
+        find: looks an op up by its name.
+        methods: names of ops that are other methods of a backend.
     """
     arrays = [k for k, v in graph.constants.items() if hasattr(v, "shape")]
-    some = ["constants"] if array_constants(graph) else []
-    arguments = ["params", "data", "backend", *some]
+    arguments = ["params", "data", "backend"]
+    if array_constants(graph):
+        arguments.append("constants")
     writer = _Writer(find, methods, {*arguments})
     names: dict[str, str] = {}
     lines: list[str] = []
     for key in graph.inputs:
         names[key] = writer.name(key)
-        home = "params" if key in params else "data"
-        lines.append(
-            f"{names[key]} = {home}[{_quoted(key)}]{_comment(graph.specs[key])}"
-        )
+        item = _item(key, params)
+        lines.append(f"{names[key]} = {item}{_comment(graph.specs[key])}")
     for key in graph.weights:
-        names[key] = f"{'params' if key in params else 'data'}[{_quoted(key)}]"
+        names[key] = _item(key, params)
     for key in arrays:
         names[key] = f"constants[{_quoted(key)}]"
     for name, key in graph.outputs.items():
@@ -57,7 +56,7 @@ def source(
     lines += writer.lines(graph, names)
     results = ", ".join(f"{_quoted(n)}: {names[k]}" for n, k in graph.outputs.items())
     body = [*lines, f"return {{{results}}}"]
-    said = [
+    header = [
         f'"""{_count(graph)} steps, {len(graph.weights)} weights; written by frugax.',
         "",
         "Run it as model(params, data, backend); constants are `compiled.constants`.",
@@ -66,22 +65,31 @@ def source(
         "",
         f"def model({', '.join(arguments)}):",
     ]
-    return "\n".join([*said, *(f"    {line}" if line else "" for line in body)]) + "\n"
+    indented = [f"    {line}".rstrip() for line in body]
+    return "\n".join([*header, *indented]) + "\n"
+
+
+def _item(key: str, params: frozenset[str]) -> str:
+    if key in params:
+        return f"params[{_quoted(key)}]"
+    return f"data[{_quoted(key)}]"
 
 
 class _Writer:
-    """Writes steps, and gives every value a name of its own."""
+    """Writes the lines of nodes, and gives every value a unique name."""
 
     def __init__(
         self, find: Callable[[str], Op], methods: frozenset[str], used: set[str]
     ) -> None:
         self.find, self.methods, self.used = find, methods, used
 
-    def name(self, wish: str) -> str:
-        """A free name like the one wished for."""
-        stem = re.sub(r"[\W_]+", "_", wish).strip("_") or "value"
-        stem = f"_{stem}" if stem[0].isdigit() else stem
-        stem = f"{stem}_" if stem in _TAKEN - {"input"} else stem
+    def name(self, request: str) -> str:
+        """A name that is not used yet, similar to the requested one."""
+        stem = re.sub(r"[\W_]+", "_", request).strip("_") or "value"
+        if stem[0].isdigit():
+            stem = f"_{stem}"
+        if stem in _RESERVED - {"input"}:  # `input` is what most models call their data
+            stem = f"{stem}_"
         name, number = stem, 1
         while name in self.used:
             number += 1
@@ -90,62 +98,66 @@ class _Writer:
         return name
 
     def lines(self, graph: ModelGraph, names: dict[str, str]) -> Iterator[str]:
-        """The steps; `names` says what is known and learns what they give."""
+        """The lines of all nodes; `names` grows by the results."""
         for key, value in graph.constants.items():
             if key not in names:
-                names[key] = _number(value)
+                names[key] = _literal(value)
         place = ""
         for node in graph.nodes:
-            inside = node.path.rpartition(".")[0]
-            if inside != place and inside:
-                yield f"# {inside}"
-            place = inside
+            parent = node.path.rpartition(".")[0]
+            if parent != place and parent:
+                yield f"# {parent}"
+            place = parent
             if isinstance(node, LoopNode):
-                yield from self.loop(node, graph, names)
+                yield from self.loop_lines(node, graph, names)
             else:
-                yield self.step(node, graph, names)
+                yield self.op_line(node, graph, names)
 
-    def step(self, node: OpNode, graph: ModelGraph, names: dict[str, str]) -> str:
-        """One line: the op with what it reads, and the shapes it gives."""
+    def op_line(self, node: OpNode, graph: ModelGraph, names: dict[str, str]) -> str:
+        """One line: the op with its arguments, and the shapes of its results."""
         op = self.find(node.op)
         read = [
             "None" if k is None else names[k] for k in op_arguments(op, node.inputs)
         ]
         while read and read[-1] == "None":
             read.pop()
-        read += [f"{k}={_number(v)}" for k, v in node.attrs]
+        read += [f"{k}={_literal(v)}" for k, v in node.attrs]
         call = f"backend.{node.op}("
-        if node.op in self.methods:
+        if node.op in self.methods:  # such as `backend.ones`, which makes an array
             call = f"backend.find({_quoted(node.op)})(backend.xp, "
         for key in node.outputs:
             path, _, port = key.rpartition("/")
-            wish = path if port == "output" else f"{path}.{port}"
-            names.setdefault(key, self.name(wish or port))
-        made = ", ".join(names[key] for key in node.outputs)
-        several = len(op.outputs) > len(node.outputs)
-        specs = [graph.specs[key] for key in node.outputs]
-        return f"{made}{', *_' if several else ''} = {call}{', '.join(read)})" + (
-            _comment(*specs)
-        )
+            request = f"{path}.{port}"
+            if port == "output":
+                request = path or port
+            names.setdefault(key, self.name(request))
+        targets = [names[key] for key in node.outputs]
+        if len(op.outputs) > len(node.outputs):
+            targets.append("*_")
+        comment = _comment(*(graph.specs[key] for key in node.outputs))
+        return f"{', '.join(targets)} = {call}{', '.join(read)}){comment}"
 
-    def loop(
+    def loop_lines(
         self, node: LoopNode, graph: ModelGraph, names: dict[str, str]
     ) -> Iterator[str]:
-        """A function for one block, and the scan over all."""
+        """A function for one block, and the scan over all blocks."""
         outer = {p: names[k] for p, k in node.inputs.items() if p != node.carry}
         step, carry = self.name(f"{node.path}_step"), self.name(node.carry)
         own = {name: self.name(name) for name in node.stacked}
-        number = self.name("number") if node.counts else None
-        taken = [*([number] if number else []), *own.values()]
+        unpacked = list(own.values())
+        number = ""
+        if node.needs_index:
+            number = self.name("number")
+            unpacked.insert(0, number)
         yield f"def {step}({carry}, own):  # {node.names[0]} ... {node.names[-1]}"
         yield "    ("
-        yield from (f"        {name}," for name in taken)
+        yield from (f"        {name}," for name in unpacked)
         yield "    ) = own"
         inner = {**outer, **own, node.carry: carry}
-        if node.draws is not None:
-            inner[node.draws] = self.name("key")
-            before = outer[node.draws]
-            yield f"    {inner[node.draws]} = backend.fold_in({before}, index={number})"
+        if node.key_port is not None:
+            inner[node.key_port] = self.name("key")
+            key, before = inner[node.key_port], outer[node.key_port]
+            yield f"    {key} = backend.fold_in({before}, index={number})"
         for key, value in node.body.constants.items():
             if hasattr(value, "shape"):
                 inner[key] = f"constants[{_quoted(constant_label(node.path, key))}]"
@@ -166,7 +178,7 @@ class _Writer:
 
 
 def array_constants(graph: ModelGraph, path: str = "") -> dict[str, Any]:
-    """The arrays that are written into a program, by their names in its text."""
+    """The arrays that are written into a program, by their names in its source."""
     found = {
         constant_label(path, k): v
         for k, v in graph.constants.items()
@@ -179,8 +191,10 @@ def array_constants(graph: ModelGraph, path: str = "") -> dict[str, Any]:
 
 
 def constant_label(path: str, key: str) -> str:
-    """What the text calls an array: its key, in a loop behind the loop's path."""
-    return f"{path}{key}" if key.startswith("/") or not path else f"{path}/{key}"
+    """The name of an array constant: its key, in a loop behind the path of the loop."""
+    if key.startswith("/") or not path:
+        return f"{path}{key}"
+    return f"{path}/{key}"
 
 
 def _count(graph: ModelGraph) -> int:
@@ -191,14 +205,18 @@ def _comment(*specs: Spec) -> str:
     return f"  # {', '.join(map(str, specs))}"
 
 
-def _number(value: Any) -> str:
-    """A plain value as Python text; `inf` and `nan` have no literals."""
+def _literal(value: Any) -> str:
+    """A plain value as Python source; `inf` and `nan` have no literals."""
     if isinstance(value, tuple):
-        inside = ", ".join(map(_number, value))
-        return f"({inside},)" if len(value) == 1 else f"({inside})"
-    if isinstance(value, float) and (not math.isfinite(value)):
+        entries = ", ".join(map(_literal, value))
+        if len(value) == 1:
+            entries += ","
+        return f"({entries})"
+    if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
-    return _quoted(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return _quoted(value)
+    return repr(value)
 
 
 def _quoted(text: str) -> str:

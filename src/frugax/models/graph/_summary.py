@@ -1,18 +1,18 @@
-"""A table of a program: a line a layer, with its shapes, weights and costs."""
+"""A table of a program: one line a layer, with its shapes, weights and costs."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from frugax.budget import format_bytes, table
 
 from ._graph import GraphNode, LoopNode, ModelGraph, OpNode
 from ._layer import Layer
-from ._op_layer import OpLayer
+from ._primitive import OpLayer
 from ._weights import Weight
 
-# The floating-point operations of one node, for these specs; None if nobody knows.
+# The floating-point operations of one node for these specs; None if they are unknown.
 Flops = Callable[[OpNode, Mapping[str, Any]], int | None]
 
 
@@ -27,6 +27,9 @@ class _Row:
     flops: int | None
 
     def cells(self) -> list[str]:
+        flops = "?"
+        if self.flops is not None:
+            flops = f"{self.flops:,}"
         return [
             self.layer,
             self.kind,
@@ -34,25 +37,27 @@ class _Row:
             ", ".join(self.weights),
             f"{self.parameters:,}",
             format_bytes(self.size_bytes),
-            "?" if self.flops is None else f"{self.flops:,}",
+            flops,
         ]
 
 
 def summary(graph: ModelGraph, plain: ModelGraph | None, flops: Flops) -> str:
-    """The table; equal blocks that run as one loop take one line.
+    """Format the table; equal blocks that run as one loop take one line.
 
     Args:
         graph: a program after `infer`.
-        plain: the same for shapes without free dimensions, which costs are taken from;
-            None if there is no such.
-        flops: the costs of one node.
+        plain: the same program without free dimensions, of which the flops are counted;
+            None if the model cannot take such shapes.
+        flops: counts the flops of one node.
     """
     rows: dict[str, _Row] = {}
-    counted = plain.nodes if plain else [None] * len(graph.nodes)
+    counted: Sequence[GraphNode | None] = [None] * len(graph.nodes)
+    if plain is not None:
+        counted = plain.nodes
     for node, other in zip(graph.nodes, counted, strict=True):
         row = _row(node, other, graph, plain, flops)
         before = rows.get(node.path)
-        if before is not None:  # a random key was made for the layer
+        if before is not None:  # the node before derived a random key for the layer
             row.flops = _sum([before.flops, row.flops])
         rows[node.path] = row
     lines = list(rows.values())
@@ -68,9 +73,9 @@ def summary(graph: ModelGraph, plain: ModelGraph | None, flops: Flops) -> str:
     head = ["layer", "kind", "output", "weights", "parameters", "bytes", "flops"]
     text = table(head, [row.cells() for row in [*lines, total]])
     free = any(not isinstance(d, int) for s in graph.specs.values() for d in s.shape)
-    return (
-        f"{text}\nflops: forwards, each free dimension counted as 1" if free else text
-    )
+    if free:
+        text += "\nflops: forward only, each free dimension counted as 1"
+    return text
 
 
 def _row(
@@ -82,16 +87,17 @@ def _row(
 ) -> _Row:
     keys = [k for k in node.inputs.values() if k in graph.weights]
     own = [k for k in keys if k.rpartition(".")[0] == node.path]
-    names = [
-        f"{k.rpartition('.')[2]} {_shape(graph.weights[k])}"
-        if k in own
-        else f"{k} shared"
-        for k in keys
-    ]
+    names = []
+    for key in keys:
+        if key in own:
+            names.append(f"{key.rpartition('.')[2]} {_shape(graph.weights[key])}")
+        else:
+            names.append(f"{key} shared")
     label, kind = node.path or "-", _kind(node.layer)
     if isinstance(node, LoopNode):
         own = [k for k in node.stacked.values() if k in graph.weights]
-        names += [f"{len(own)} arrays"] if own else []
+        if own:
+            names.append(f"{len(own)} arrays")
         label = f"{node.path} x{len(node.names)}"
     numbers = {k: math.prod(graph.weights[k].shape) for k in own}
     return _Row(
@@ -101,22 +107,28 @@ def _row(
         names,
         sum(numbers.values()),
         sum(n * graph.specs[k].dtype.itemsize for k, n in numbers.items()),
-        _cost(other, plain, flops),
+        _count_flops(other, plain, flops),
     )
 
 
-def _cost(node: GraphNode | None, plain: ModelGraph | None, flops: Flops) -> int | None:
+def _count_flops(
+    node: GraphNode | None, plain: ModelGraph | None, flops: Flops
+) -> int | None:
     if node is None or plain is None:
         return None
     if isinstance(node, OpNode):
         known: dict[str, Any] = {**plain.specs, **plain.constants}
         return flops(node, known)
-    inside = _sum([_cost(n, node.body, flops) for n in node.body.nodes])
-    return None if inside is None else inside * len(node.names)
+    block = _sum([_count_flops(n, node.body, flops) for n in node.body.nodes])
+    if block is None:
+        return None
+    return block * len(node.names)
 
 
 def _kind(layer: Layer) -> str:
-    return f"op {layer.wanted}" if isinstance(layer, OpLayer) else type(layer).__name__
+    if isinstance(layer, OpLayer):
+        return f"op {layer.operation}"
+    return type(layer).__name__
 
 
 def _shape(weight: Weight) -> str:
@@ -125,4 +137,6 @@ def _shape(weight: Weight) -> str:
 
 def _sum(numbers: list[int | None]) -> int | None:
     known = [n for n in numbers if n is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    if len(known) < len(numbers):
+        return None  # a sum of some would look like the whole
+    return sum(known)

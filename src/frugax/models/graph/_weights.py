@@ -1,4 +1,4 @@
-"""The arrays that layers own: their shapes and how they start."""
+"""The arrays that layers own: their shapes and initial values."""
 
 import dataclasses
 from typing import Any, Literal
@@ -6,21 +6,21 @@ from typing import Any, Literal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fill:
-    """Start with one value everywhere."""
+    """Initialise with one value everywhere."""
 
     value: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Normal:
-    """Start with normal random numbers of mean 0 and this standard deviation."""
+    """Initialise with normal random numbers of mean 0 and this standard deviation."""
 
     std: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uniform:
-    """Start with uniform random numbers in [low, high)."""
+    """Initialise with uniform random numbers in [low, high)."""
 
     low: float
     high: float
@@ -34,10 +34,10 @@ class Weight:
     """One array that a layer owns.
 
     Attributes:
-        shape: its shape, all lengths known.
-        init: how it starts.
+        shape: its shape; all lengths are known.
+        init: its initial values.
         kind: `"param"` is trained; `"state"` goes in with the data and comes out
-            renewed, such as the running mean of a batch norm.
+            updated, such as the running mean of a batch norm.
     """
 
     shape: tuple[int, ...]
@@ -46,14 +46,14 @@ class Weight:
 
 
 def require_static(length: Any) -> int:
-    """A dimension that must be a number, because a weight's shape depends on it.
+    """A dimension that must be an int, because the shape of a weight depends on it.
 
     Raises:
-        ValueError: it is free.
+        ValueError: the dimension is free.
     """
     if isinstance(length, int):
         return length
     raise ValueError(
-        f"a weight's shape depends on the dimension {length}, which is free: say its "
+        f"a weight's shape depends on the dimension {length}, which is free: state its "
         "length in `shapes`"
     )

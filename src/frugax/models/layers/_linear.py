@@ -82,7 +82,7 @@ class MLP(Composite):
         for size in self.hidden_sizes:
             Linear(size)  # which checks it
 
-    def ports(self) -> dict[str, IOKey]:
+    def input_keys(self) -> dict[str, IOKey]:
         if self.input_size is None:
             return {}
         return {"input": IOKey("input", shape=("batch", self.input_size))}

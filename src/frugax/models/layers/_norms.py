@@ -175,7 +175,7 @@ class BatchNorm(_Norm):
 
     op = "batch_norm"
     weight_names = frozenset({"weight", "bias", "running_mean", "running_var"})
-    gives = ("output", "new_running_mean", "new_running_var")
+    output_ports = ("output", "new_running_mean", "new_running_var")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +184,7 @@ class BatchNorm(_Norm):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return self.gives[:1] if self.inference else self.gives
+        return self.output_ports[:1] if self.inference else self.output_ports
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         affine = _affine(input, weight=self.affine, bias=True)

@@ -79,7 +79,7 @@ class RNN(_Recurrent):
     op = "rnn"
     ports = ("input", "state")
     open_ports = frozenset({"state"})
-    gives = ("output", "last_state")
+    output_ports = ("output", "last_state")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +111,7 @@ class LSTM(_Recurrent):
     gates = 4
     ports = ("input", "state", "cell_state")
     open_ports = frozenset({"state", "cell_state"})
-    gives = ("output", "last_state", "last_cell_state")
+    output_ports = ("output", "last_state", "last_cell_state")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ class GRU(_Recurrent):
     ports = ("input", "state")
     open_ports = frozenset({"state"})
     weight_names = frozenset({"weight", "hidden_weight", "bias", "hidden_bias"})
-    gives = ("output", "last_state")
+    output_ports = ("output", "last_state")
 
     def biases(self) -> tuple[str, ...]:
         return ("bias", "hidden_bias") if self.bias else ()
@@ -173,7 +173,7 @@ class LSTMCell(_Recurrent):
     op = "lstm_cell"
     axes, gates = 2, 4
     ports = ("input", "state", "cell_state")
-    gives = ("output", "next_cell_state")
+    output_ports = ("output", "next_cell_state")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -206,7 +206,7 @@ class TransformerLM(Composite):
                 'sequence. Or choose positions="rotary".'
             )
 
-    def ports(self) -> dict[str, IOKey]:
+    def input_keys(self) -> dict[str, IOKey]:
         return {"input": IOKey("input", dtype="int32")}
 
     def build(self, input: Connection) -> Connection:

@@ -1,6 +1,6 @@
 """Models on disk: descriptions as JSON, weights as safetensors, programs as StableHLO.
 
-Start at `save`, and `layer_to_dict` for a description alone. `models.load` reads a
+Start at `save`, and at `layer_to_dict` for a description alone. `models.load` reads a
 saved model; it is one floor up because it compiles.
 """
 
@@ -10,10 +10,10 @@ from ._assign import (
     expected_weights,
     find_mismatches,
     to_numpy,
+    weights_by_block,
 )
 from ._export import ExportedModel, export, load_exported
 from ._from_dict import layer_from_dict
-from ._per_block import weights_by_block
 from ._safetensors import SafetensorsFile, read_safetensors, write_safetensors
 from ._save import (
     CONSTANT_PREFIX,

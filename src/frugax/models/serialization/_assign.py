@@ -1,23 +1,33 @@
-"""Arrays for a compiled model's weights: all are checked, then put on its backend."""
+"""Check arrays against the weights of a compiled model, and put them on its backend."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import ml_dtypes
 import numpy as np
+from jaxtyping import Shaped
 
 from frugax.errors import ShapeError
-from frugax.models.graph import Layer, ModelGraph, Spec, stack_weights
+from frugax.models.graph import (
+    GraphNode,
+    Layer,
+    LoopNode,
+    ModelGraph,
+    Spec,
+    Weight,
+    join,
+    stack_weights,
+)
 from frugax.models.ops import is_floating
 
-from ._per_block import OwnedWeight, weights_by_block
-
 Arrays = dict[str, Any]
+HostArrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 
 @runtime_checkable
 class CompiledWeights(Protocol):
-    """What is needed of a compiled model; `CompiledModel` is one."""
+    """The part of a `CompiledModel` that saving and loading weights needs."""
 
     layer: Layer
     backend: Any
@@ -27,22 +37,66 @@ class CompiledWeights(Protocol):
     compile_options: Mapping[str, Any]
 
 
-def to_numpy(value: Any) -> np.ndarray:
-    """An array of JAX, torch or NumPy as NumPy's, of the same dtype."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class OwnedWeight:
+    """A weight and its owner.
+
+    Attributes:
+        weight: its shape and initial values, for one block.
+        owner: the name of its layer in errors.
+    """
+
+    weight: Weight
+    owner: str
+
+
+def to_numpy(value: Any) -> Shaped[np.ndarray, "..."]:
+    """Convert an array of JAX, torch or NumPy to NumPy, without changing its dtype."""
     if hasattr(value, "detach"):  # torch's; torch itself may not be imported here
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # NumPy has none to hand over
+        if str(value.dtype) == "torch.bfloat16":  # torch refuses to convert it
             return value.float().numpy().astype(ml_dtypes.bfloat16)
         return value.numpy()
     return np.asarray(value)
 
 
-def expected_weights(program: CompiledWeights) -> dict[str, OwnedWeight | Spec]:
-    """What a file of a model's weights must hold: weights, and inputs that are trained.
+def weights_by_block(graph: ModelGraph, place: str = "") -> dict[str, OwnedWeight]:
+    """Every weight of a program, those of looped blocks one by one.
+
+    Files and other libraries name the weights of every block; a `LoopNode` reads one
+    stacked array for all of them.
 
     Args:
-        program: a compiled model.
+        graph: a program that went through `infer`.
+        place: its path in a larger program.
     """
+    found: dict[str, OwnedWeight] = {}
+    stacked: set[str] = set()
+    for node in graph.nodes:
+        if not isinstance(node, LoopNode):
+            continue
+        stacked |= set(node.stacked.values())
+        for name in node.names:
+            inner = weights_by_block(node.body, join(place, name))
+            found |= {join(name, key): owned for key, owned in inner.items()}
+    for key, weight in graph.weights.items():
+        if key not in stacked:
+            readers = [n for n in graph.nodes if key in n.inputs.values()]
+            found[key] = OwnedWeight(weight, _name_owner(readers, key, place))
+    return found
+
+
+def _name_owner(readers: list[GraphNode], key: str, place: str) -> str:
+    own = [n for n in readers if key == join(n.path, key.rpartition(".")[2])]
+    node = next(iter(own or readers), None)
+    if node is None or isinstance(node, LoopNode):
+        return f"weight {join(place, key)!r}"
+    kind = type(node.layer).__name__
+    return f"layer {join(place, node.path) or kind!r} ({kind})"
+
+
+def expected_weights(program: CompiledWeights) -> dict[str, OwnedWeight | Spec]:
+    """The weights and trained inputs that a file of the model's weights must hold."""
     graph = program.graph
     trained = {k: graph.specs[k] for k in program.param_keys if k in graph.inputs}
     return {**weights_by_block(graph), **trained}
@@ -50,53 +104,50 @@ def expected_weights(program: CompiledWeights) -> dict[str, OwnedWeight | Spec]:
 
 def find_mismatches(
     program: CompiledWeights,
-    arrays: Mapping[str, np.ndarray],
+    arrays: HostArrays,
     origin: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What keeps arrays from being a model's weights; nothing if they fit.
+    """List why arrays cannot be the weights of a model; empty if they fit.
 
     Args:
         program: a compiled model.
-        arrays: arrays by the blocks' names.
-        origin: what an array is called where it comes from, if otherwise.
+        arrays: arrays by the names of the blocks.
+        origin: the name of an array in its source, where it differs.
     """
     needed = expected_weights(program)
     problems: list[str] = []
     missing = sorted(set(needed) - set(arrays))
     if missing:
-        said = (
+        texts = (
             f"{k!r} {list(_shape(needed[k]))} of {_owner(needed[k])}" for k in missing
         )
-        problems.append(f"it lacks {', '.join(said)}")
+        problems.append(f"it lacks {', '.join(texts)}")
     unknown = sorted(set(arrays) - set(needed))
     if unknown:
-        said = (f"{k!r} {list(arrays[k].shape)}" for k in unknown)
-        problems.append(f"no layer reads {', '.join(said)}")
+        texts = (f"{k!r} {list(arrays[k].shape)}" for k in unknown)
+        problems.append(f"no layer reads {', '.join(texts)}")
     for key, need in needed.items():
         array = arrays.get(key)
         if array is None:
             continue
-        theirs = (origin or {}).get(key, key)
-        of = f" from {theirs!r}" if theirs != key else ""
-        if not _same_shape(array.shape, _shape(need)):
+        source = ""
+        name = (origin or {}).get(key, key)
+        if name != key:
+            source = f" from {name!r}"
+        if not _is_same_shape(array.shape, _shape(need)):
             problems.append(
                 f"{key!r} of {_owner(need)} must have shape {list(_shape(need))}, got "
-                f"{list(array.shape)}{of}"
+                f"{list(array.shape)}{source}"
             )
         elif not is_floating(array.dtype):
-            problems.append(f"{key!r} of {_owner(need)} is {array.dtype}{of}, no float")
+            problems.append(
+                f"{key!r} of {_owner(need)} is {array.dtype}{source}, not a float"
+            )
     return problems
 
 
-def check_arrays(
-    program: CompiledWeights, arrays: Mapping[str, np.ndarray], source: str
-) -> None:
-    """See that there is an array of the right shape for each weight, and no other.
-
-    Args:
-        program: a compiled model.
-        arrays: arrays by the blocks' names.
-        source: where they come from, for errors.
+def check_arrays(program: CompiledWeights, arrays: HostArrays, source: str) -> None:
+    """Check that there is an array of the right shape for each weight, and no other.
 
     Raises:
         ShapeError: an array is missing, unknown, of a wrong shape or of integers; all
@@ -109,30 +160,29 @@ def check_arrays(
 
 def assign_weights(
     program: CompiledWeights,
-    arrays: Mapping[str, np.ndarray],
+    arrays: HostArrays,
     source: str,
     *,
     keep: bool,
     cast: bool,
     allow_non_finite: bool,
 ) -> tuple[Arrays, Arrays]:
-    """Parameters and state of a model from arrays by the blocks' names.
+    """Make the parameters and the state of a model of arrays by block.
 
     Args:
         program: a compiled model.
-        arrays: for each weight an array.
-        source: where they come from, for errors.
+        arrays: an array for each weight.
+        source: the name of their source in errors.
         keep: leave every dtype as it is.
-        cast: turn them to the backend's dtype even where digits are lost.
-        allow_non_finite: take NaN and infinity too.
+        cast: cast to the backend's dtype even where digits are lost.
+        allow_non_finite: accept NaN and infinity.
 
     Returns:
-        The arrays that are trained, and those that go in with the data, by key.
+        The trained arrays, and those that go in with the data, by key.
 
     Raises:
         ShapeError: arrays are missing, too many, or of wrong shapes.
-        ValueError: there are NaN or infinite numbers, or another dtype than the
-            backend's.
+        ValueError: there are NaN or infinite numbers, or a dtype would lose digits.
     """
     check_arrays(program, arrays, source)
     backend = program.backend
@@ -150,21 +200,21 @@ def assign_weights(
                 f'use a backend with dtype="{dtype}".'
             )
         arrays = {k: a.astype(backend.dtype, copy=False) for k, a in arrays.items()}
-    placed = {
-        k: _place(backend, a)
-        for k, a in stack_weights(program.graph, arrays, np.stack).items()
-    }
+    stacked = stack_weights(program.graph, arrays, np.stack)
+    placed = {k: _place(backend, a) for k, a in stacked.items()}
     params = {k: a for k, a in placed.items() if k in program.param_keys}
     return params, {k: a for k, a in placed.items() if k not in program.param_keys}
 
 
 def _place(backend: Any, array: np.ndarray) -> Any:
-    # A copy: JAX may share memory with NumPy, and this may be a file that changes.
+    # A copy: JAX may share memory with NumPy, and this may map a file that changes.
     array = np.array(array)
     mesh = getattr(backend, "mesh", None)
     if mesh is None:
         return backend.array(array, dtype=array.dtype)
-    axes = tuple(mesh.devices.shape)  # split as `randomize_params` does
+    axes = tuple(mesh.devices.shape)
+    # The split of `randomize_params`: a training step sees the same layout either way,
+    # and is not compiled a second time.
     split = next(
         (i for i, n in enumerate(array.shape) if n and n % axes[-1] == 0), None
     )
@@ -183,28 +233,32 @@ def _check_finite(arrays: Mapping[str, np.ndarray], source: str) -> None:
         if (count := array.size - int(np.count_nonzero(np.isfinite(array))))
     }
     if bad:
-        said = (f"{c:,} of {arrays[k].size:,} in {k!r}" for k, c in bad.items())
+        texts = (f"{c:,} of {arrays[k].size:,} in {k!r}" for k, c in bad.items())
         raise ValueError(
-            f"{source} has numbers that are NaN or infinite: {', '.join(said)}. Pass "
-            "allow_non_finite=True to take them all the same."
+            f"{source} has numbers that are NaN or infinite: {', '.join(texts)}. Pass "
+            "allow_non_finite=True to accept them."
         )
 
 
 def _widens(one: np.dtype, other: np.dtype) -> bool:
-    """Whether every number of one dtype is also in the other."""
+    """Whether every number of one dtype is a number of the other as well."""
     a, b = ml_dtypes.finfo(one), ml_dtypes.finfo(other)
     return a.nmant <= b.nmant and a.nexp <= b.nexp
 
 
 def _shape(need: OwnedWeight | Spec) -> tuple[Any, ...]:
-    return need.shape if isinstance(need, Spec) else need.weight.shape
+    if isinstance(need, Spec):
+        return need.shape
+    return need.weight.shape
 
 
 def _owner(need: OwnedWeight | Spec) -> str:
-    return "a trained input" if isinstance(need, Spec) else need.owner
+    if isinstance(need, Spec):
+        return "a trained input"
+    return need.owner
 
 
-def _same_shape(given: tuple[int, ...], needed: tuple[Any, ...]) -> bool:
+def _is_same_shape(given: tuple[int, ...], needed: tuple[Any, ...]) -> bool:
     return len(given) == len(needed) and all(
         g == n or not isinstance(n, int) for g, n in zip(given, needed, strict=True)
     )

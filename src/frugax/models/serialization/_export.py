@@ -1,7 +1,7 @@
-"""JaxModel models as StableHLO programs, which need neither their layers nor frugax.
+"""Export compiled models as StableHLO programs, which run without frugax.
 
-The file is a `.safetensors` file of one array of bytes, what `jax.export` serializes,
-and a checksum: a flipped bit would otherwise be found late, or never.
+The file is a `.safetensors` file with one array, the bytes of `jax.export`, and a
+checksum: without it a flipped bit would be found late, or never.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ _ARRAY = "stablehlo"
 
 
 class ExportedModel:
-    """A model as one compiled program; a call takes what `compiled.evaluate` takes.
+    """A model as one compiled program, called like `compiled.evaluate`.
 
     Attributes:
-        exported: JAX's own object: avals, platforms, and the StableHLO text by
-            `exported.mlir_module()`.
+        exported: the `jax.export.Exported`, with its avals, its platforms, and the
+            StableHLO text as `exported.mlir_module()`.
         has_params: whether the parameters are part of the program; a call then takes
             the data alone.
     """
 
     def __init__(self, exported: "Exported", *, has_params: bool) -> None:
-        import jax  # models can be described, and run in torch, without it
+        import jax  # here, since models run in torch without it
 
         self.exported, self.has_params = exported, has_params
         self._wide = any(a.dtype.itemsize == 8 for a in exported.in_avals)
@@ -47,29 +47,30 @@ class ExportedModel:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Where it can run: `"cpu"`, `"cuda"`, `"rocm"` or `"tpu"`."""
+        """The platforms it can run on: `"cpu"`, `"cuda"`, `"rocm"` or `"tpu"`."""
         return tuple(self.exported.platforms)
 
     @property
     def shapes(self) -> dict[str, tuple[Any, ...]]:
-        """Shape of each array that goes in, by key; free dimensions by name."""
+        """The shape of each argument by key; free dimensions by name."""
         return {k: tuple(a.shape) for given in self._inputs for k, a in given.items()}
 
     def __call__(self, *arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """What the model gives.
+        """Run the program.
 
         Args:
-            arrays: the parameters and the data, each by key; the data alone where the
-                program holds its parameters.
+            *arrays: the parameters and the data, each by key; the data alone if the
+                program contains its parameters.
 
         Raises:
-            TypeError: there are not as many as that.
-            ValueError: an array is missing, or there is one too many, or one is of a
-                wrong shape or dtype.
+            TypeError: the number of arguments is wrong.
+            ValueError: an array is missing, unknown, or of a wrong shape or dtype.
         """
         import jax
 
-        names = ("data",) if self.has_params else ("params", "data")
+        names = ("params", "data")
+        if self.has_params:
+            names = ("data",)
         if len(arrays) != len(names):
             raise TypeError(
                 f"it takes {' and '.join(names)}, got {len(arrays)} arguments."
@@ -77,11 +78,14 @@ class ExportedModel:
         for name, given, needed in zip(names, arrays, self._inputs, strict=True):
             wrong = sorted(set(given) ^ set(needed))
             if wrong:
-                lacks = "lacks" if wrong[0] in needed else "has too much:"
+                lacks = "has too much:"
+                if wrong[0] in needed:
+                    lacks = "lacks"
                 raise ValueError(
                     f"{name} {lacks} {wrong[0]!r}; the program takes: "
                     f"{', '.join(sorted(needed)[:12]) or 'nothing'}."
                 )
+        # A float64 program runs in any process: 64 bits are switched on for its call.
         with jax.enable_x64(self._wide or jax.config.read("jax_enable_x64")):
             return self._call(*map(dict, arrays))
 
@@ -94,35 +98,16 @@ def export(
     platforms: Sequence[str] | None = None,
     gradients: bool = False,
 ) -> ExportedModel:
-    """Turn a compiled model into a StableHLO program, and write it to a file.
-
-    Free dimensions stay free. JAX promises to run such a program for six months after
-    the version that made it.
-
-    Args:
-        compiled: a model that was compiled for a `JaxBackend`.
-        path: the file, written whole or not at all; None for no file.
-        params: parameters that become part of the program; it takes them with every
-            call if not given.
-        platforms: where it is to run, of `"cpu"`, `"cuda"`, `"rocm"` and `"tpu"`; where
-            this process runs if not given.
-        gradients: whether the file also holds the program's derivative, so that what is
-            loaded can be differentiated once.
-
-    Returns:
-        The program.
+    """Turn a compiled model into a StableHLO program; see `CompiledModel.export`.
 
     Raises:
-        MissingExtraError: a file is wanted, and flatbuffers is not installed.
-        OutputError: the file cannot be written.
         TypeError: the model was compiled for another library.
-        ValueError: a platform is unknown, or params do not suit the model.
     """
     import jax
 
     if compiled.backend.name != "jax":
         raise TypeError(
-            "export makes a StableHLO program, which JAX alone can: compile the model "
+            "export makes a StableHLO program, which only JAX can: compile the model "
             f"for a JaxBackend; this one is for {compiled.backend!r:.60}."
         )
     _check_platforms(platforms)
@@ -153,8 +138,8 @@ def export(
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     """Read a program that `compiled.export` wrote.
 
-    Only its arrays' shapes are checked: XLA runs the program itself, so load files only
-    from whom you would also take a library.
+    Only the shapes of its arguments are checked, and XLA runs the program itself: load
+    files only from sources that you would also install a library from.
 
     Args:
         path: the file.
@@ -163,12 +148,12 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is none.
         MissingExtraError: flatbuffers is not installed.
-        UnsupportedFileError: a newer version wrote it, or it is no exported program.
+        UnsupportedFileError: a newer version wrote it, or it is of another kind.
     """
     where = os.fspath(path)
     tensors = _safetensors.read_safetensors(path)
     if METADATA_KEY not in tensors.metadata or _ARRAY not in tensors.arrays:
-        raise UnsupportedFileError(f"{where}: this is no exported program.")
+        raise UnsupportedFileError(f"{where}: this is not an exported program.")
     content = tensors.arrays[_ARRAY].tobytes()
     try:
         about = json.loads(tensors.metadata[METADATA_KEY])

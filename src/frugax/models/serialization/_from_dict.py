@@ -1,7 +1,7 @@
-"""Models built again from plain data that others wrote: nothing in it is believed.
+"""Build models of JSON values from untrusted files.
 
-Only layers that are in `graph.LAYERS` are built: nothing that the data name is imported
-or run, so your own layers must be imported before a file that uses them is read.
+Only classes in `graph.LAYERS` are built. Names in the data are never imported or run,
+so your own layers must be imported before a file that uses them is read.
 """
 
 import dataclasses
@@ -40,53 +40,53 @@ from ._values import (
 
 
 def layer_from_dict(data: Any) -> Layer:
-    """The model that `layer_to_dict` described.
+    """Build the model that `layer_to_dict` described.
 
     Every class, setting, port and type is checked before anything is built with it.
 
     Args:
-        data: what `json.loads` gave.
+        data: the result of `json.loads`.
 
     Raises:
-        TypeError: something is of a wrong type; its place is named.
+        TypeError: a value is of a wrong type; its place is named.
         UnsupportedFileError: a newer version wrote it.
         ValueError: a layer, setting or port is unknown or missing; its place is named.
     """
     check_size(data)
     require_fields(data, "", {"format", "version"}, others=True)
     if data["format"] != FORMAT or type(data["version"]) is not int:
-        raise ValueError(f"this is no {FORMAT}: format is {data['format']!r:.40}.")
+        raise ValueError(f"this is not a {FORMAT}: format is {data['format']!r:.40}.")
     if data["version"] > VERSION:
         raise UnsupportedFileError(
             f"the model is of version {data['version']}; this frugax reads up to "
             f"{VERSION}: update frugax."
         )
     require_fields(data, "", {"format", "version", "layer"})
-    return _Reader().layer(data["layer"], "")
+    return _LayerReader().layer(data["layer"], "")
 
 
-class _Reader:
-    """Builds layers within layers."""
+class _LayerReader:
+    """Builds nested layers."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.models: list[Model | None] = []  # None while it is not complete
 
     def layer(self, data: Any, place: str) -> Layer:
-        """The layer that is described at a place.
+        """Build the layer at a place.
 
         Raises:
-            ValueError: it is too deep inside others.
+            ValueError: it is nested too deep.
         """
         if self.depth > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_DEPTH} layers in each other.")
+            raise ValueError(f"more than {MAX_DEPTH} layers inside each other.")
         self.depth += 1
-        made = self.inside(data, place)
+        layer = self._build(data, place)
         self.depth -= 1
-        return made
+        return layer
 
-    def inside(self, data: Any, place: str) -> Layer:
-        """What `layer` gives, whatever the depth.
+    def _build(self, data: Any, place: str) -> Layer:
+        """Build a layer at any depth.
 
         Raises:
             ValueError: its kind is unknown, or its settings do not suit it.
@@ -99,12 +99,14 @@ class _Reader:
             return self.same(data, place)
         if kind == "op":
             return _op(data, place)
-        cls = LAYERS.get(kind) if isinstance(kind, str) else None
-        if cls in (None, Layer, Primitive, Composite, OpLayer) or issubclass(
-            cls, Model
-        ):
+        cls = Layer
+        if isinstance(kind, str):
+            cls = LAYERS.get(kind, Layer)
+        if cls in (Layer, Primitive, Composite, OpLayer) or issubclass(cls, Model):
             close = difflib.get_close_matches(str(kind), LAYERS, n=2)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            hint = ""
+            if close:
+                hint = f" Did you mean {' or '.join(close)}?"
             raise ValueError(
                 f"{place_prefix(place)}there is no layer {kind!r:.60}.{hint} If it "
                 "is your own, import its module first."
@@ -130,21 +132,22 @@ class _Reader:
             raise ValueError(f"{place_prefix(place)}{kind}: {e}") from e
 
     def same(self, data: dict[str, Any], place: str) -> Model:
-        """A model that was described before.
+        """The model with a number that was built before.
 
         Raises:
             ValueError: there is none.
         """
         number = require_fields(data, place, {"kind", "model"})["model"]
-        made = type(number) is int and 0 <= number < len(self.models)
-        model = self.models[number] if made else None
+        model = None
+        if type(number) is int and 0 <= number < len(self.models):
+            model = self.models[number]
         if model is None:
             at = join_place(place, "model")
             raise ValueError(f"{at}: no model {number!r:.40} is complete before this.")
         return model
 
     def model(self, data: dict[str, Any], place: str) -> Model:
-        """The model that is described at a place.
+        """Build the model at a place.
 
         Raises:
             ValueError: its names clash.
@@ -160,11 +163,12 @@ class _Reader:
             require_fields(given, at, {"layer", "wires", "names"})
             layer = self.layer(given["layer"], f"{at}.layer")
             calls.append(LayerCall(layer, {}, {}, model))
-        wiring = _Wiring(calls, place)
+        wiring = _CallReader(calls, place)
         for i, given in enumerate(data["calls"]):
             wires = wiring.wires(i, given["wires"])
             names = wiring.names(i, given["names"])
-            # In place: other wires hold the call already.
+            # In place: a circle of layers is legal here, so wires of other calls may
+            # refer to this one before its own wires are known.
             calls[i].wires.update(wires)  # pyright: ignore[reportAttributeAccessIssue]
             calls[i].names.update(names)  # pyright: ignore[reportAttributeAccessIssue]
         where = join_place(place, "named")
@@ -203,10 +207,10 @@ def _op(data: dict[str, Any], place: str) -> Layer:
 
 
 def _fill(model: Model, calls: list[LayerCall], named: dict[str, LayerOutput]) -> None:
-    """Put calls in a model, and its results' names in the order they were.
+    """Add calls to a model, and restore the order of the names of its outputs.
 
     Raises:
-        ValueError: names clash, or mean one thing here and another there.
+        ValueError: names clash, or `named` contradicts the calls.
     """
     for call in calls:
         model._append(call)
@@ -216,35 +220,35 @@ def _fill(model: Model, calls: list[LayerCall], named: dict[str, LayerOutput]) -
                 f"the name {key!r} means one thing in calls, not in named."
             )
     model._named = named
-    model._found.clear()
+    model._cache.clear()
 
 
-class _Wiring:
-    """The wires between the calls of one model."""
+class _CallReader:
+    """Reads the wires between the calls of one model."""
 
     def __init__(self, calls: list[LayerCall], place: str) -> None:
         self.calls, self.place = calls, place
-        self.gives: list[set[str]] = []
+        self.outputs: list[set[str]] = []
         for i, call in enumerate(calls):
             try:
-                self.gives.append(set(call.layer.outputs))
+                self.outputs.append(set(call.layer.outputs))
             except (TypeError, ValueError) as e:
                 at = join_place(place, f"calls[{i}]")
                 raise ValueError(f"{at}.layer: {e}") from e
 
     def wires(self, i: int, data: Any) -> dict[str, Connection]:
-        """What goes in at the ports of a call."""
+        """The connection at each input port of a call."""
         at, layer = join_place(self.place, f"calls[{i}].wires"), self.calls[i].layer
-        require_fields(data, at, set(layer.needed), others=True)
+        require_fields(data, at, set(layer.required), others=True)
         for port in data:
             _check_known(port, {*layer.inputs, *layer.optional}, at)
         return {p: self.connection(d, f"{at}.{p}") for p, d in data.items()}
 
     def names(self, i: int, data: Any) -> dict[str, IOKey]:
-        """What the results of a call are called."""
+        """The names of the outputs of a call."""
         at = join_place(self.place, f"calls[{i}].names")
         for port in require_fields(data, at, set(), others=True):
-            _check_known(port, self.gives[i], at)
+            _check_known(port, self.outputs[i], at)
         return {p: _key(d, f"{at}.{p}") for p, d in data.items()}
 
     def connection(self, data: Any, at: str) -> Connection:
@@ -261,17 +265,17 @@ class _Wiring:
         return constant_from_json(data, at)
 
     def result(self, data: Any, at: str) -> LayerOutput:
-        """What a call gives at a port."""
+        """The output of a call at a port."""
         require_fields(data, at, {"call", "port"})
         number = self.number(data, at)
-        _check_known(data["port"], self.gives[number], f"{at}.port")
+        _check_known(data["port"], self.outputs[number], f"{at}.port")
         return LayerOutput(self.calls[number], data["port"])
 
     def number(self, data: dict[str, Any], at: str) -> int:
-        """Which call.
+        """The number of a call.
 
         Raises:
-            ValueError: there is no such one.
+            ValueError: there is no such call.
         """
         number = data["call"]
         if type(number) is not int or not 0 <= number < len(self.calls):

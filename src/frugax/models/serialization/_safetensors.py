@@ -1,7 +1,7 @@
-"""Arrays by name in one `.safetensors` file: written whole, read without copies.
+"""Read and write arrays by name in `.safetensors` files, without copies.
 
-Format: https://huggingface.co/docs/safetensors. Written here and not by its package,
-which would hold every array twice, and knows bfloat16 in new versions only.
+Format: https://huggingface.co/docs/safetensors. The `safetensors` package checks files
+that are read. It does not write them: it would hold every array twice.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ MAX_HEADER = 100_000_000  # bytes; readers refuse longer ones
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SafetensorsFile:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
-        arrays: each array by name; they read from the file when they are used.
+        arrays: each array by name; they are mapped, and read when they are used.
         metadata: texts by name.
     """
 
@@ -58,10 +58,11 @@ def write_safetensors(
 
     Raises:
         OutputError: it cannot be written.
-        TypeError: an array is of a dtype that the format does not know.
+        TypeError: the format has no name for the dtype of an array.
         ValueError: the names and texts are too long for the format.
     """
-    # Longest items first, as the format's readers expect of aligned data.
+    # Largest items first: then every array is aligned to its own item size, which
+    # readers that map the file rely on.
     order = sorted(arrays, key=lambda k: (-arrays[k].dtype.itemsize, k))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -69,7 +70,9 @@ def write_safetensors(
         array = arrays[key]
         name = _NAME_OF.get(array.dtype.newbyteorder("="))
         if name is None:
-            raise TypeError(f"{key!r} is {array.dtype}, which no such file can hold.")
+            raise TypeError(
+                f"{key!r} is {array.dtype}, for which the format has no name."
+            )
         start, end = end, end + array.nbytes
         header[key] = {
             "dtype": name,
@@ -80,7 +83,7 @@ def write_safetensors(
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(
-            f"names and description take {len(text):,} bytes; the format ends at "
+            f"names and description take {len(text):,} bytes; the format allows "
             f"{MAX_HEADER:,}. Large constants should be inputs instead."
         )
     with atomic_write(path) as file:
@@ -89,32 +92,34 @@ def write_safetensors(
         for key in order:
             array = np.asarray(arrays[key], order="C")
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            # As bytes: ml_dtypes' arrays give no buffer of their own.
+            # As bytes: arrays of ml_dtypes do not support the buffer protocol.
             file.write(little.reshape(-1).view(np.uint8).data)
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
-    """Read a file; nothing in it is executed.
+    """Map the arrays of a file; nothing in it is executed.
 
     Args:
         path: the file.
 
     Raises:
-        CorruptFileError: it is damaged, cut off, or no such file at all.
+        CorruptFileError: it is damaged, cut off, or of another format.
         FileNotFoundError: there is none.
-        UnsupportedFileError: an array is of a dtype that NumPy has not.
+        UnsupportedFileError: NumPy lacks the dtype of an array.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     try:
-        # It checks that lengths, offsets and sizes agree.
+        # This checks that lengths, offsets and sizes agree, so they are trusted below.
         with safetensors.safe_open(path, "np") as file:
             metadata = dict(file.metadata() or {})
     except (safetensors.SafetensorError, OSError) as e:
-        size = f"{path.stat().st_size:,} bytes" if path.is_file() else "a folder"
+        size = "a folder"
+        if path.is_file():
+            size = f"{path.stat().st_size:,} bytes"
         raise CorruptFileError(
-            f"{path}: this is no .safetensors file, or it is damaged or cut off "
+            f"{path}: this is not a .safetensors file, or it is damaged or cut off "
             f"({size}): {e}."
         ) from e
     with path.open("rb") as raw:
@@ -126,14 +131,14 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
         dtype = NAMES.get(entry["dtype"])
         if dtype is None:
             raise UnsupportedFileError(
-                f"{path}: {key!r} has the dtype {entry['dtype']}, which NumPy has not."
+                f"{path}: {key!r} has the dtype {entry['dtype']}, which NumPy lacks."
             )
         shape = tuple(entry["shape"])
-        if 0 in shape:  # nothing to map
+        if 0 in shape:  # mmap refuses a length of 0
             arrays[key] = np.zeros(shape, dtype)
             continue
         start = 8 + length + entry["data_offsets"][0]
-        # Mapped as bytes: memmap knows no ml_dtypes.
+        # Mapped as bytes: memmap does not accept the dtypes of ml_dtypes.
         mapped = np.memmap(
             path, np.uint8, "r", start, (entry["data_offsets"][1] + 8 + length - start,)
         )

@@ -1,4 +1,4 @@
-"""Models as plain data for JSON; `_from_dict` builds them again."""
+"""Convert models to dicts for JSON; `_from_dict` builds them again."""
 
 import dataclasses
 from typing import Any
@@ -32,14 +32,14 @@ FORMAT, VERSION = "frugax-model", 1
 
 
 def layer_to_dict(model: Layer) -> dict[str, Any]:
-    """A model as dicts, lists, texts and numbers, for `json.dumps`.
+    """Describe a model by dicts, lists, texts and numbers, for `json.dumps`.
 
     Args:
         model: a `Model` or a single layer.
 
     Raises:
-        TypeError: a layer is of a class that cannot be found again by its name, or
-            has a setting that is no number, text, layer or sequence of these.
+        TypeError: the class of a layer cannot be found again by its name, or a setting
+            is not a number, text, layer or sequence of these.
         ValueError: models are nested too deep, or a layer is wired to something
             outside its model.
 
@@ -61,52 +61,60 @@ def layer_to_dict(model: Layer) -> dict[str, Any]:
 
 
 class _Describer:
-    """Writes layers within layers, and counts them."""
+    """Converts nested layers, and numbers the models among them."""
 
     def __init__(self) -> None:
-        self.depth, self.met = 0, 0
-        self.numbers: dict[int, int] = {}  # of the models it has met, by identity
+        self.depth, self.num_models = 0, 0
+        self.numbers: dict[int, int] = {}  # of the models so far, by identity
 
     def layer(
         self, layer: Layer, place: str, name: str | None = None
     ) -> dict[str, Any]:
-        """A layer at a place, with a name in case it has none of its own.
+        """Convert a layer; `name` is used if it has none of its own.
 
         Raises:
-            ValueError: it is too deep inside others.
+            ValueError: it is nested too deep.
         """
         if self.depth > MAX_DEPTH:
             raise ValueError(
-                f"more than {MAX_DEPTH} layers in each other cannot be saved."
+                f"more than {MAX_DEPTH} layers inside each other cannot be saved."
             )
         self.depth += 1
-        plain = self.inside(layer, place, layer.name or name)
+        plain = self._convert(layer, place, layer.name or name)
         self.depth -= 1
         return plain
 
-    def inside(self, layer: Layer, place: str, said: str | None) -> dict[str, Any]:
-        """What `layer` gives, whatever the depth.
+    def _convert(self, layer: Layer, place: str, name: str | None) -> dict[str, Any]:
+        """Convert a layer at any depth.
 
         Raises:
-            TypeError: it could not be made again from that.
+            TypeError: the layer could not be built again.
         """
-        named = {} if said is None else {"name": said}
+        named = {}
+        if name is not None:
+            named["name"] = name
         if isinstance(layer, Model):
-            if type(layer) is not Model and said is None and place:
-                # Keys of weights hold the class's name, which the file does not keep.
+            if type(layer) is not Model and name is None and place:
+                # Keys of weights contain the name of the class, which the file loses.
                 raise TypeError(f"{place}: give this {type(layer).__name__} a name.")
-            # One model at several places is written once: such blocks can be one loop.
-            if id(layer) in self.numbers and said == layer.name:
+            # A model at several places is written once: only the same object, and not a
+            # copy, is recognised as an equal block when loops are searched.
+            if id(layer) in self.numbers and name == layer.name:
                 return {"kind": "same", "model": self.numbers[id(layer)]}
-            self.numbers[id(layer)] = self.met
-            self.met += 1
+            self.numbers[id(layer)] = self.num_models
+            self.num_models += 1
             return {"kind": "Model", **named, **self.model(layer, place)}
         if type(layer) is OpLayer:
             attributes = {
                 k: value_to_json(v, join_place(place, f"attributes.{k}"), reject_layer)
                 for k, v in layer.attributes
             }
-            return {"kind": "op", **named, "op": layer.wanted, "attributes": attributes}
+            return {
+                "kind": "op",
+                **named,
+                "op": layer.operation,
+                "attributes": attributes,
+            }
         cls = type(layer)
         if LAYERS.get(cls.__name__) is not cls:
             raise TypeError(
@@ -131,11 +139,11 @@ class _Describer:
         return {"kind": cls.__name__, **named, **settings}
 
     def model(self, model: Model, place: str) -> dict[str, Any]:
-        """The calls of a model and what its results are called.
+        """Convert the calls of a model, and the names of its outputs.
 
         Raises:
             TypeError: a wire is of an unknown kind.
-            ValueError: a wire comes from outside.
+            ValueError: a wire comes from outside the model.
         """
         named = model.calls
         indices = {id(call): i for i, (_, call) in enumerate(named)}
@@ -164,16 +172,19 @@ class _Describer:
         calls = []
         for i, (name, call) in enumerate(named):
             at = join_place(place, f"calls[{i}]")
-            # A class derived from Model is not kept; here its place has a name.
-            own = name if isinstance(call.layer, Model) else None
-            own = None if type(call.layer) is Model else own
+            # A subclass of Model is read as a Model, whose default name would differ.
+            own = None
+            if isinstance(call.layer, Model) and type(call.layer) is not Model:
+                own = name
             wires = {
                 p: wire(w, f"{at}.wires.{p}") for p, w in model.wires(call).items()
             }
             names = {p: _key(k, f"{at}.names.{p}") for p, k in call.names.items()}
             layer = self.layer(call.layer, f"{at}.layer", own)
             calls.append({"layer": layer, "wires": wires, "names": names})
-        last = model._last
+        last = None
+        if model._last is not None:
+            last = wire(model._last, join_place(place, "last"))
         return {
             "calls": calls,
             "named": {
@@ -181,7 +192,7 @@ class _Describer:
                 for key, r in model._named.items()
             },
             "exposed": list(model._exposed),
-            "last": None if last is None else wire(last, join_place(place, "last")),
+            "last": last,
         }
 
 
@@ -199,7 +210,9 @@ def _key(key: IOKey, place: str) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> Any:
-    """A setting as it will be when it is read again."""
+    """The value that a setting will have when it is read again."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_as_read, value))
-    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+    if hasattr(value, "dtype") and hasattr(value, "item"):
+        return value.item()
+    return value

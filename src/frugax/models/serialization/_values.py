@@ -1,4 +1,4 @@
-"""JSON values: check them, and turn layer settings and constants into them and back."""
+"""Check JSON values, and convert layer settings and constants to them and back."""
 
 import base64
 import binascii
@@ -15,13 +15,32 @@ import numpy as np
 
 from frugax.models.graph import Constant, Fill, Layer, Normal, Uniform
 
-MAX_DEPTH = 32  # models in each other; Python's own stack bears a few hundred calls
-MAX_NESTING = 128  # lists and objects in each other
+# Files come from strangers: these limits keep a reader within its stack and its memory.
+MAX_DEPTH = 32  # models inside models; Python's stack holds a few hundred calls
+MAX_NESTING = 128  # lists and objects inside each other
 MAX_VALUES = 5_000_000
+
+INIT_CLASSES: dict[str, type] = {"Fill": Fill, "Normal": Normal, "Uniform": Uniform}
+
+# A table and not `np.dtype(text)`, which also accepts "O" and structures.
+DTYPES: dict[str, np.dtype] = {
+    d.name: d
+    for d in map(
+        np.dtype,
+        (
+            *(np.bool_, np.int8, np.int16, np.int32, np.int64),
+            *(np.uint8, np.uint16, np.uint32, np.uint64),
+            *(np.float16, np.float32, np.float64),
+            *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+        ),
+    )
+}
+
+# --- checks -----------------------------------------------------------------------
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says; sequences are tuples here.
+    """Whether a value is of an annotated type; sequences are tuples here.
 
     Raises:
         TypeError: the annotation is of a kind that no file can hold.
@@ -34,6 +53,7 @@ def matches_type(value: Any, hint: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(matches_type(value, a) for a in arguments)
     if origin is typing.Literal:
+        # 1 == True in Python, but they are two values in JSON.
         return any(type(value) is type(a) and value == a for a in arguments)
     if origin is typing.Annotated:
         return matches_type(value, arguments[0])
@@ -44,39 +64,41 @@ def matches_type(value: Any, hint: Any) -> bool:
             and all(map(matches_type, value, arguments))
         )
     if (origin or hint) in (tuple, list, collections.abc.Sequence):
-        each = arguments[0] if arguments else Any
+        each = next(iter(arguments), Any)
         return isinstance(value, tuple) and all(matches_type(v, each) for v in value)
     if hint in (bool, int, str):
         return type(value) is hint
     if hint is float:
         return type(value) in (int, float)
     if isinstance(hint, type) and (
-        issubclass(hint, Layer) or hint in (Fill, Normal, Uniform)
+        issubclass(hint, Layer) or hint in INIT_CLASSES.values()
     ):
         return isinstance(value, hint)
     raise TypeError(f"the annotation {hint} is of a kind that cannot go to a file")
 
 
 def check_type(value: Any, hint: Any, place: str) -> None:
-    """See that a value is what an annotation says.
+    """Check that a value is of an annotated type.
 
     Raises:
-        TypeError: it is not, or no file can hold such a thing.
+        TypeError: it is not, or no file can hold such a value.
     """
     try:
-        good = matches_type(value, hint)
+        matches = matches_type(value, hint)
     except TypeError as e:
         raise TypeError(f"{place}: {e}.") from None
-    if not good:
-        said = hint.__name__ if isinstance(hint, type) else str(hint)
-        raise TypeError(f"{place}: must be {said}, got {value!r:.60}.")
+    if not matches:
+        name = str(hint)
+        if isinstance(hint, type):
+            name = hint.__name__
+        raise TypeError(f"{place}: must be {name}, got {value!r:.60}.")
 
 
 def field_types(cls: type, place: str) -> Mapping[str, Any]:
-    """The annotations of a layer's class.
+    """The annotations of the class of a layer.
 
     Raises:
-        TypeError: they name what cannot be found.
+        TypeError: they name something that does not exist.
     """
     try:
         return typing.get_type_hints(cls)
@@ -95,18 +117,18 @@ def require_fields(
     optional: Set[str] = frozenset(),
     others: bool = False,
 ) -> dict[str, Any]:
-    """`data` as an object that has these entries.
+    """Check that `data` is a JSON object with these fields, and return it.
 
     Args:
-        data: what was read.
-        place: what an error calls it.
-        needed: entries that must be there.
-        optional: entries that may be.
-        others: whether any other may be too.
+        data: the value that was read.
+        place: its place in errors.
+        needed: fields that must be present.
+        optional: fields that may be present.
+        others: whether any other field may be present.
 
     Raises:
-        TypeError: it is no object.
-        ValueError: an entry is missing or unknown.
+        TypeError: it is not an object.
+        ValueError: a field is missing or unknown.
     """
     if not isinstance(data, dict):
         raise TypeError(f"{place_prefix(place)}an object is needed, got {data!r:.60}.")
@@ -117,75 +139,64 @@ def require_fields(
     if unknown and not others:
         known = ", ".join(sorted(needed | optional))
         raise ValueError(
-            f"{join_place(place, unknown[0])}: there is no such entry; there "
-            f"are: {known}."
+            f"{join_place(place, unknown[0])}: there is no such entry; there are: "
+            f"{known}."
         )
     return data
 
 
 def check_size(data: Any) -> None:
-    """See that plain data are neither too many nor nested too deep to walk.
+    """Check that a JSON value is small and flat enough to walk by recursion.
 
     Raises:
-        ValueError: they are.
+        ValueError: it is not.
     """
-    waiting, count = [(data, 0)], 0
-    while waiting:  # no recursion: this is what keeps the others from going too deep
-        each, depth = waiting.pop()
+    stack, count = [(data, 0)], 0
+    while stack:  # without recursion, since this check is what allows it elsewhere
+        value, depth = stack.pop()
         count += 1
         if depth > MAX_NESTING:
             raise ValueError(f"the model is nested more than {MAX_NESTING} deep.")
         if count > MAX_VALUES:
             raise ValueError(f"the model has more than {MAX_VALUES:,} entries.")
-        inner = each.values() if isinstance(each, dict) else each
-        if isinstance(each, (dict, list)):
-            waiting += [(v, depth + 1) for v in inner]
+        if isinstance(value, dict):
+            stack += [(v, depth + 1) for v in value.values()]
+        elif isinstance(value, list):
+            stack += [(v, depth + 1) for v in value]
 
 
 def join_place(place: str, name: str) -> str:
-    """The place of an entry: `calls[3].layer` and `heads` make one."""
-    return f"{place}.{name}" if place else name
+    """The place of a field: `calls[3]` and `layer` give `calls[3].layer`."""
+    return f"{place}.{name}".removeprefix(".")
 
 
 def place_prefix(place: str) -> str:
-    """The start of an error about a place."""
-    return f"{place}: " if place else ""
+    """The start of an error about a place; empty for the whole value."""
+    return f"{place}: ".removeprefix(": ")
 
 
-INIT_CLASSES: dict[str, type] = {"Fill": Fill, "Normal": Normal, "Uniform": Uniform}
-
-# Names and not `np.dtype(text)`, which also understands "O" and structures.
-DTYPES: dict[str, np.dtype] = {
-    d.name: d
-    for d in map(
-        np.dtype,
-        (
-            *(np.bool_, np.int8, np.int16, np.int32, np.int64),
-            *(np.uint8, np.uint16, np.uint32, np.uint64),
-            *(np.float16, np.float32, np.float64),
-            *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
-        ),
-    )
-}
+# --- settings ---------------------------------------------------------------------
 
 
 def value_to_json(value: Any, place: str, layer: Callable[..., Any]) -> Any:
-    """A setting as JSON; tuples become lists, and NaN and infinity a text.
+    """Convert a setting; tuples become lists, and NaN and infinity become objects.
 
     Args:
-        value: a number, text, boolean, None, layer, start of a weight, or a sequence.
-        place: what an error calls it.
-        layer: `layer(value, place)` describes a layer.
+        value: a number, text, boolean, None, layer, initialiser, or a sequence.
+        place: its place in errors.
+        layer: `layer(value, place)` converts a layer.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: the value is of another type.
     """
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
-        return value if math.isfinite(value) else {"float": repr(value)}
+        if math.isfinite(value):
+            return value
+        return {"float": repr(value)}  # JSON has no literals for NaN and infinity
     if isinstance(value, (tuple, list)):
         return [value_to_json(v, f"{place}[{i}]", layer) for i, v in enumerate(value)]
     if isinstance(value, Layer):
@@ -203,15 +214,15 @@ def value_to_json(value: Any, place: str, layer: Callable[..., Any]) -> Any:
 
 
 def value_from_json(data: Any, place: str, layer: Callable[..., Any]) -> Any:
-    """A setting from JSON; lists become tuples.
+    """Read a setting that `value_to_json` wrote; lists become tuples.
 
     Args:
-        data: what `value_to_json` gave.
-        place: what an error calls it.
+        data: the JSON value.
+        place: its place in errors.
         layer: `layer(data, place)` reads a layer.
 
     Raises:
-        ValueError: it is an object of no known form.
+        ValueError: it is an object of an unknown form.
     """
     if isinstance(data, list):
         return tuple(
@@ -223,25 +234,24 @@ def value_from_json(data: Any, place: str, layer: Callable[..., Any]) -> Any:
         return layer(data, place)
     if set(data) == {"float"} and data["float"] in ("nan", "inf", "-inf"):
         return float(data["float"])
-    start = (
-        INIT_CLASSES.get(data["init"]) if isinstance(data.get("init"), str) else None
-    )
-    if start is not None:
+    name = data.get("init")
+    if isinstance(name, str) and name in INIT_CLASSES:
+        init = INIT_CLASSES[name]
         numbers = {
             k: value_from_json(v, f"{place}.{k}", layer)
             for k, v in data.items()
             if k != "init"
         }
-        names = {f.name for f in dataclasses.fields(start)}
+        names = {f.name for f in dataclasses.fields(init)}
         if set(numbers) == names and all(
             matches_type(v, float) for v in numbers.values()
         ):
-            return start(**numbers)
-    raise ValueError(f"{place}: this is no value of a layer: {data!r:.80}.")
+            return init(**numbers)
+    raise ValueError(f"{place}: this is not a value of a layer: {data!r:.80}.")
 
 
 def constant_to_json(value: Any, place: str) -> dict[str, Any]:
-    """A number or array written into a model, as JSON; arrays byte for byte.
+    """Convert a number or array that is written into a model; arrays byte for byte.
 
     Raises:
         TypeError: its dtype cannot go to a file.
@@ -259,7 +269,7 @@ def constant_to_json(value: Any, place: str) -> dict[str, Any]:
 
 
 def constant_from_json(data: dict[str, Any], place: str) -> Constant:
-    """The number or array that `constant_to_json` described.
+    """Read a number or array that `constant_to_json` wrote.
 
     Raises:
         TypeError: it is neither a number nor an array.
@@ -270,15 +280,16 @@ def constant_from_json(data: dict[str, Any], place: str) -> Constant:
         if not matches_type(value, bool | int | float):
             raise TypeError(f"{place}.value: a number is needed, got {value!r:.60}.")
         return Constant(value)
-    dtype = DTYPES.get(data["dtype"]) if isinstance(data.get("dtype"), str) else None
     shape = value_from_json(data.get("shape"), place, reject_layer)
     if (
         set(data) != {"array", "dtype", "shape"}
-        or dtype is None
+        or not isinstance(data["dtype"], str)
+        or data["dtype"] not in DTYPES
         or not matches_type(shape, tuple[int, ...])
         or not isinstance(data["array"], str)
     ):
-        raise ValueError(f"{place}: this is no constant: {data!r:.80}.")
+        raise ValueError(f"{place}: this is not a constant: {data!r:.80}.")
+    dtype = DTYPES[data["dtype"]]
     try:
         content = base64.b64decode(data["array"], validate=True)
     except binascii.Error as e:
@@ -291,7 +302,7 @@ def constant_from_json(data: dict[str, Any], place: str) -> Constant:
 
 
 def reject_layer(value: Any, place: str) -> Any:
-    """What reads or writes layers where there can be none.
+    """Refuse a layer where only a plain value may be.
 
     Raises:
         TypeError: always.

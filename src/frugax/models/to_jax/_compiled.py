@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._compiled_model import CompiledModel
-from frugax.models._not_finite import raise_first_non_finite
 from frugax.models.graph import ModelGraph, infer, run
 
 from ._abstract import rules_of, spec_of
@@ -189,7 +188,7 @@ class JaxModel(CompiledModel):
         with self.backend.scope():
             made = function(*args)
             if self.backend.debug:
-                raise_first_non_finite(self, made, args[0], args[1], _finite)
+                self.check_finite(made, args[0], args[1], _finite)
             return made
 
     # --- where training starts --------------------------------------------------

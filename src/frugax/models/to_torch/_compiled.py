@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from frugax.models._compiled_model import CompiledModel
-from frugax.models._not_finite import raise_first_non_finite
 from frugax.models.graph import ModelGraph, infer
 
 from ._abstract import rules_of, spec_of
@@ -228,7 +227,7 @@ class TorchModel(CompiledModel):
             made = self._checked(function, *args)
             if self.backend.debug:
                 found = made if isinstance(made, tuple) else (made,)
-                raise_first_non_finite(self, found, args[0], args[1], finite)
+                self.check_finite(found, args[0], args[1], finite)
             return made
 
     def _checked(self, function: Callable[..., Any], *args: Any) -> Any:
