@@ -203,7 +203,7 @@ def test_sources(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*passwd"):
         load_state_dict(small(), index, NAMES)
     index.write_text("[]")
-    with pytest.raises(CorruptFileError, match="no index of files"):
+    with pytest.raises(CorruptFileError, match="not an index of files"):
         load_state_dict(small(), index, NAMES)
     with pytest.raises(
         UnsupportedFileError, match=r"torch.load\(file, weights_only=True"

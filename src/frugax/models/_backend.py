@@ -1,4 +1,4 @@
-"""What backends of all libraries share: ops at once, ops of one's own, new arrays."""
+"""The base class of backends: eager ops, custom ops and new arrays."""
 
 import contextlib
 import functools
@@ -14,20 +14,20 @@ from .ops import OPS, Op, custom_op, find
 
 
 class Backend:
-    """Base of `JaxBackend` and `TorchBackend`, who say what their library does.
+    """Base class of `JaxBackend` and `TorchBackend`, which wrap their libraries.
 
     Attributes:
-        dtype: of weights and new arrays.
-        jit: whether models are compiled unless `compile` says otherwise.
+        dtype: the dtype of weights and new arrays.
+        jit: whether models are compiled; the default of `compile(jit=)`.
         debug: whether models look for NaN and infinity.
         xp: the namespace that ops run in.
-        custom_ops: ops that were registered here, by name.
+        custom_ops: ops that were registered on this backend, by name.
     """
 
     name: ClassVar[str]
 
     def __init__(self, dtype: Any, *, jit: bool, debug: bool, seed: int) -> None:
-        """Keep what is common; a subclass makes `xp` first.
+        """Set the common attributes; a subclass sets `xp` before.
 
         Raises:
             ValueError: models cannot run in that dtype.
@@ -39,10 +39,10 @@ class Backend:
 
     xp: Any
 
-    # --- what a library says ----------------------------------------------------
+    # --- differences between libraries ----------------------------------------------
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The library's settings that this backend's work runs under."""
+        """A context with the settings of the library that this backend needs."""
         raise NotImplementedError
 
     @property
@@ -51,11 +51,11 @@ class Backend:
         raise NotImplementedError
 
     def set_seed(self, seed: int) -> None:
-        """Start the backend's random numbers anew."""
+        """Seed the random numbers of the backend."""
         raise NotImplementedError
 
     def get_random_key(self) -> Any:
-        """A fresh random key; every call gives another."""
+        """A fresh random key; every call returns another one."""
         raise NotImplementedError
 
     def _as_array(self, value: Any) -> Any:
@@ -63,7 +63,7 @@ class Backend:
 
     def _place(
         self,
-        made: Any,
+        array: Any,
         device_mesh: Sequence[int] | None = None,
         tensor_split: Sequence[int | None] | None = None,
     ) -> Any:
@@ -72,14 +72,15 @@ class Backend:
     # --- ops --------------------------------------------------------------------
 
     def find(self, name: str) -> Op:
-        """The op of a name: one registered here, or the table's.
+        """Look an op up by name: a custom op of this backend, or one of the table.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such op.
         """
         return find(name, self.custom_ops)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        # Copying and pickling ask for dunders before `__init__` has run.
         if name.startswith("_") or "custom_ops" not in self.__dict__:
             raise AttributeError(name)
         try:
@@ -92,6 +93,8 @@ class Backend:
         return sorted({*super().__dir__(), *OPS, *self.custom_ops})
 
     def _run_op(self, op: Op, *tensors: Any, **attributes: Any) -> Any:
+        # Eager calls may pass attributes by position and tensors by name, which a wired
+        # op may not: `backend.sum(x, 0)`, `backend.linear(x, weight=w)`.
         if op.variadic and len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
             tensors = tuple(tensors[0])
         positional = len(op.inputs)
@@ -107,14 +110,15 @@ class Backend:
             return op(self.xp, *map(self._as_array, tensors), **attributes)
 
     def register_op(self, name: str) -> Callable[[Callable[..., Any]], Any]:
-        """A decorator: the function becomes an op of this backend.
+        """Decorate a function to make it an op of this backend.
 
         Args:
-            name: the op's name, for `frugax.op(name)` and `backend.name(...)`; a
-                table op of that name is replaced on this backend.
+            name: the name of the op, for `frugax.op(name)` and `backend.name(...)`; it
+                replaces an op of the table with that name on this backend.
 
         Raises:
-            ValueError: the name is no identifier, or one of the backend's own.
+            ValueError: the name is not an identifier, or is an attribute of the
+                backend.
 
         Example:
             >>> import frugax as ml
@@ -127,7 +131,7 @@ class Backend:
         """
         if keyword.iskeyword(name) or hasattr(type(self), name) or name in vars(self):
             raise ValueError(
-                f"an op cannot be called {name!r}: backend.{name} is something else."
+                f"an op cannot be called {name!r}: backend.{name} exists already."
             )
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,14 +155,14 @@ class Backend:
         """Ones of this shape.
 
         Args:
-            shape: lengths, or one sequence of them.
-            dtype: the backend's if not given.
-            placed: `device_mesh`, the shape of a mesh of devices to lay the array out
-                over; `tensor_split`, for each axis of the mesh the dimension that it
-                splits, or None. Without it the first dimensions are split.
+            *shape: lengths, or one sequence of them.
+            dtype: the dtype; the backend's if not given.
+            **placed: `device_mesh`, the shape of a mesh of devices over which the array
+                is laid out; `tensor_split`, for each axis of the mesh the dimension
+                that it splits, or None. Without it the first dimensions are split.
 
         Raises:
-            ValueError: a length cannot be split so, or there are too few devices.
+            ValueError: the mesh does not divide a length, or there are too few devices.
         """
         return self.full(parse_shape(shape), 1, dtype=dtype, **placed)
 
@@ -167,40 +171,43 @@ class Backend:
     ) -> Any:
         """One value everywhere; keywords as in `ones`."""
         with self.scope():
-            made = self.xp.full(parse_shape((shape,)), value, self._dtype(dtype))
-            return self._place(made, **placed)
+            array = self.xp.full(parse_shape((shape,)), value, self._dtype(dtype))
+            return self._place(array, **placed)
 
     def arange(self, *bounds: Any, dtype: Any = None, **placed: Any) -> Any:
-        """Numbers from `start` to `stop` in steps, as `numpy.arange`."""
+        """Numbers from `start` to `stop` in steps, like `numpy.arange`."""
         with self.scope():
-            dtype = None if dtype is None else as_dtype(dtype)
+            if dtype is not None:
+                dtype = as_dtype(dtype)
             return self._place(self.xp.arange(*bounds, dtype=dtype), **placed)
 
     def randn(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
         """Normal random numbers of mean 0 and deviation 1; keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
-            made = self.xp.random_normal(key, parse_shape(shape), self._dtype(dtype))
-            return self._place(made, **placed)
+            array = self.xp.random_normal(key, parse_shape(shape), self._dtype(dtype))
+            return self._place(array, **placed)
 
     def rand(self, *shape: Any, dtype: Any = None, **placed: Any) -> Any:
         """Uniform random numbers in [0, 1); keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
             dtype = self._dtype(dtype)
-            made = self.xp.random_uniform(key, parse_shape(shape), 0, 1, dtype)
-            return self._place(made, **placed)
+            array = self.xp.random_uniform(key, parse_shape(shape), 0, 1, dtype)
+            return self._place(array, **placed)
 
     def randint(self, low: int, high: int, *shape: Any, **placed: Any) -> Any:
         """Random integers in [low, high), int32; keywords as in `ones`."""
         with self.scope():
             key = self.get_random_key()
             dtype = np.dtype(np.int32)
-            made = self.xp.random_integers(key, parse_shape(shape), low, high, dtype)
-            return self._place(made, **placed)
+            array = self.xp.random_integers(key, parse_shape(shape), low, high, dtype)
+            return self._place(array, **placed)
 
     def _dtype(self, dtype: Any) -> np.dtype:
-        return self.dtype if dtype is None else as_dtype(dtype)
+        if dtype is None:
+            return self.dtype
+        return as_dtype(dtype)
 
 
 class OpLayers:
@@ -213,10 +220,10 @@ class OpLayers:
 
 
 def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """A shape from lengths, or from one sequence of them.
+    """Make a shape of lengths, or of one sequence of them.
 
     Raises:
-        ValueError: a length is no integer >= 0.
+        ValueError: a length is not an integer >= 0.
     """
     if len(given) == 1 and isinstance(given[0], (tuple, list)):
         given = tuple(given[0])
@@ -227,10 +234,10 @@ def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def check_shape_keys(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """See that shapes are said of inputs only.
+    """Check that `shapes` names inputs only.
 
     Raises:
-        ValueError: one is said of something else.
+        ValueError: a key is not an input.
     """
     unknown = sorted(set(shapes) - set(inputs))
     if unknown:

@@ -1,6 +1,6 @@
-"""A model and its weights read from a file and compiled for any backend.
+"""Load a model and its weights from a file, and compile it for any backend.
 
-No pickle; nothing in the file is run.
+There is no pickle, and nothing in the file is run.
 """
 
 import json
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 class Loaded(NamedTuple):
-    """What `load` gives: `compiled, params, state = load(...)`.
+    """The result of `load`: `compiled, params, state = load(...)`.
 
     Attributes:
-        compiled: the model, compiled for the backend that was asked for.
+        compiled: the model, compiled for the backend.
         params: its parameters by key.
-        state: what goes in with the data besides the inputs, by key; often empty.
+        state: the weights that go in with the data, by key; often empty.
     """
 
     compiled: Any
@@ -57,19 +57,19 @@ def load(
     allow_non_finite: bool = False,
     **options: Any,
 ) -> Loaded:
-    """Read a model and its weights, and compile it for a backend of either library.
+    """Load a model and its weights, and compile it for a backend of either library.
 
-    The model is only made of layers that are imported already; see `layer_from_dict`.
+    The classes of its layers must be imported already; see `layer_from_dict`.
 
     Args:
         path: a file that `compiled.save` wrote.
         backend: a `JaxBackend` or `TorchBackend`.
-        cast: turn the weights to the backend's dtype even where digits are lost. They
-            keep their dtypes on a backend of the dtype they were saved from; on another
-            they take the backend's.
-        allow_non_finite: take NaN and infinite weights too.
-        options: of `compile`, in place of what the model was compiled with when it was
-            saved: `shapes`, `inference`, `jit`, `data_keys`, ...
+        cast: cast the weights to the backend's dtype even where digits are lost. On a
+            backend of the dtype that they were saved with they keep their dtypes; on
+            another they are cast to the dtype of the backend.
+        allow_non_finite: accept NaN and infinite weights.
+        **options: arguments of `compile` that replace those the model was saved with:
+            `shapes`, `inference`, `jit`, `data_keys`, ...
 
     Returns:
         The compiled model, its parameters and its state.
@@ -79,7 +79,7 @@ def load(
         FileNotFoundError: there is none.
         ShapeError: the file's arrays do not fit its model.
         UnsupportedFileError: a newer version wrote it, it holds layers that are not
-            imported, or it is no saved model.
+            imported, or it is not a saved model.
         ValueError: it holds NaN or infinity, or another dtype than the backend's.
 
     Example:
@@ -94,10 +94,10 @@ def load(
         (3, 4)
     """
     tensors = read_safetensors(path)
-    about = _about(tensors.metadata, path)
+    description = _read_description(tensors.metadata, path)
     try:
-        model = layer_from_dict(about["model"])
-        how = _options(about, tensors.arrays) | options
+        model = layer_from_dict(description["model"])
+        how = _options(description, tensors.arrays) | options
     except (TypeError, ValueError) as e:
         raise UnsupportedFileError(f"{os.fspath(path)}: {e}") from e
     compiled = compile(model, backend, **how)
@@ -108,47 +108,51 @@ def load(
         compiled,
         arrays,
         os.fspath(path),
-        keep=about["dtype"] == backend.dtype.name,
+        keep=description["dtype"] == backend.dtype.name,
         cast=cast,
         allow_non_finite=allow_non_finite,
     )
     return Loaded(compiled, params, state)
 
 
-def _about(metadata: Mapping[str, str], path: str | os.PathLike[str]) -> dict[str, Any]:
+def _read_description(
+    metadata: Mapping[str, str], path: str | os.PathLike[str]
+) -> dict[str, Any]:
     where = Path(path)
     if METADATA_KEY not in metadata:
         raise UnsupportedFileError(
-            f"{where}: there are arrays in it but no model; describe and compile the "
-            "model yourself and use load_state_dict."
+            f"{where}: it holds arrays but no model; describe and compile the model "
+            "yourself and use load_state_dict."
         )
     text = metadata[METADATA_KEY]
     try:
-        about = require_fields(_parsed(text), "", {"version"}, others=True)
-        check_type(about["version"], int, "version")
-    except (TypeError, ValueError, RecursionError) as e:
+        description = require_fields(_parse_json(text), "", {"version"}, others=True)
+        check_type(description["version"], int, "version")
+    except (TypeError, ValueError, RecursionError) as e:  # JSON may nest without limit
         raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
-    if about["version"] > VERSION:
+    if description["version"] > VERSION:
         raise UnsupportedFileError(
-            f"{where}: it is of version {about['version']}; this frugax reads up to "
-            f"{VERSION}: update frugax."
+            f"{where}: it is of version {description['version']}; this frugax reads "
+            f"up to {VERSION}: update frugax."
         )
     try:
-        require_fields(about, "", {"version", "model", "dtype", "compile", "constants"})
+        require_fields(
+            description, "", {"version", "model", "dtype", "compile", "constants"}
+        )
     except (TypeError, ValueError) as e:
         raise CorruptFileError(f"{where}: its description is damaged: {e}") from e
-    return about
+    return description
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     if len(text) > MAX_JSON_BYTES:
-        raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes.")
+        raise ValueError(f"the description is longer than {MAX_JSON_BYTES:,} bytes.")
     return json.loads(text)
 
 
-def _options(about: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _options(description: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     how = require_fields(
-        about["compile"], "compile", {"shapes", "inference", *KEY_OPTIONS}
+        description["compile"], "compile", {"shapes", "inference", *KEY_OPTIONS}
     )
     check_type(how["inference"], bool, "compile.inference")
     options: dict[str, Any] = {"inference": how["inference"]}
@@ -159,18 +163,20 @@ def _options(about: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]
         options[name] = tuple(value)
     shapes: dict[str, Any] = {}
     given = require_fields(how["shapes"], "compile.shapes", set(), others=True)
-    for key, said in given.items():
+    for key, stated in given.items():
         at = f"compile.shapes.{key}"
-        require_fields(said, at, {"shape", "dtype"})
-        if not isinstance(said["shape"], list):
-            raise TypeError(f"{at}: this is no shape: {said!r:.60}.")
-        shape, dtype = tuple(said["shape"]), said["dtype"]
+        require_fields(stated, at, {"shape", "dtype"})
+        if not isinstance(stated["shape"], list):
+            raise TypeError(f"{at}: this is not a shape: {stated!r:.60}.")
+        shape, dtype = tuple(stated["shape"]), stated["dtype"]
         check_type(shape, tuple[int | str | None, ...], f"{at}.shape")
         check_type(dtype, Literal[None, *DTYPES], f"{at}.dtype")
-        shapes[key] = shape if dtype is None else Spec(shape, DTYPES[dtype])
+        shapes[key] = shape
+        if dtype is not None:
+            shapes[key] = Spec(shape, DTYPES[dtype])
     constants: dict[str, Any] = {}
     for key, value in require_fields(
-        about["constants"], "constants", set(), others=True
+        description["constants"], "constants", set(), others=True
     ).items():
         if value is None:
             if CONSTANT_PREFIX + key not in arrays:

@@ -1,7 +1,7 @@
 """Passes over a flat program: each maps a `ModelGraph` to an equivalent one.
 
-XLA finds equal operations and constants by itself. Finding them here makes what is
-traced shorter, and is all that eager torch gets.
+XLA finds equal operations and constants by itself. Finding them here shortens the
+program that JAX traces, and is the only optimisation of eager torch.
 """
 
 import dataclasses
@@ -9,23 +9,23 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .graph import GraphNode, LoopNode, ModelGraph, OpNode, Spec, hash_key, run
+from .graph import GraphNode, IOKey, LoopNode, ModelGraph, OpNode, Spec, hash_key, run
 from .ops import Op
 
-# Larger results are computed every time: written into a program they would make it
+# Larger results are computed in every run: as constants they would make the program
 # long, and slow to compile.
 FOLDED_BYTES = 2**20
 
 
 def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
-    """Leave out unwanted outputs and every step that only they need.
+    """Remove outputs and every node that only they need.
 
     Args:
         graph: a program, before `infer` or after.
         discard: names of outputs.
 
     Raises:
-        ValueError: there is no such output, or none would be left.
+        ValueError: there is no such output, or no output would be left.
     """
     unwanted = set(discard)
     unknown = sorted(unwanted - set(graph.outputs))
@@ -42,9 +42,9 @@ def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
     needed = set(outputs.values())
     nodes: list[GraphNode] = []
     for node in reversed(graph.nodes):
-        # A state that is renewed is an output too, though its key is not known yet.
-        renews = any("/new_" in key for key in node.outputs)
-        if renews or needed & set(node.outputs):
+        # An updated state becomes an output in `infer`, which may run later.
+        updates_state = any("/new_" in key for key in node.outputs)
+        if updates_state or needed & set(node.outputs):
             nodes.append(node)
             needed |= set(node.inputs.values())
             needed |= (
@@ -63,51 +63,54 @@ def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
 def bind(
     graph: ModelGraph, values: Mapping[str, Any], array: Callable[..., Any]
 ) -> ModelGraph:
-    """Fix inputs or weights to values; constant arrays become the backend's own.
+    """Fix inputs or weights to values; constants become arrays of the backend.
 
     Args:
         graph: a program before `infer`.
-        values: a value for each key; `check_bound` sees later that all are read.
-        array: the backend's function that makes an array.
+        values: a value for each key; `check_bound` checks later that all are read.
+        array: makes an array of the backend.
 
     Raises:
         ValueError: a value has another shape than its input.
     """
     fixed: dict[str, Any] = {}
     for key, value in values.items():
-        about = graph.inputs.get(key)
-        dtype = None if about is None or about.dtype == "key" else about.dtype
-        fixed[key] = made = array(value, dtype=dtype)
-        said = None if about is None else about.shape
-        if said is not None and not _suits(tuple(made.shape), said):
+        known = graph.inputs.get(key, IOKey(key))
+        dtype = known.dtype
+        if dtype == "key":
+            dtype = None
+        fixed[key] = array(value, dtype=dtype)
+        shape = tuple(fixed[key].shape)
+        if known.shape is not None and not _fits_shape(shape, known.shape):
             raise ValueError(
-                f"constant_keys: {key!r} must have shape {said}, got "
-                f"{tuple(made.shape)}."
+                f"constant_keys: {key!r} must have shape {known.shape}, got {shape}."
             )
-    written = {
-        k: array(v) if hasattr(v, "shape") else v for k, v in graph.constants.items()
-    }
+    constants = dict(graph.constants)
+    for key, value in constants.items():
+        if hasattr(value, "shape"):
+            constants[key] = array(value)
     return dataclasses.replace(
         graph,
         inputs={k: v for k, v in graph.inputs.items() if k not in fixed},
-        constants=written | fixed,
-        nodes=_in_loops(graph.nodes, lambda body: bind(body, {}, array)),
+        constants=constants | fixed,
+        nodes=_map_loops(graph.nodes, lambda body: bind(body, {}, array)),
     )
 
 
 def check_bound(graph: ModelGraph, keys: Iterable[str]) -> None:
-    """See that fixed values are read by something.
+    """Check that every fixed value is read.
 
     Args:
         graph: a program after `infer`.
-        keys: what was fixed.
+        keys: the keys that were fixed.
 
     Raises:
         ValueError: a key is neither an input nor a weight.
     """
     read = {key for node in graph.nodes for key in node.inputs.values()}
     for node in graph.nodes:
-        read |= set(node.stacked.values()) if isinstance(node, LoopNode) else set()
+        if isinstance(node, LoopNode):
+            read |= set(node.stacked.values())
     for key in keys:
         if key not in read and key not in graph.outputs.values():
             known = sorted({*graph.inputs, *graph.weights})
@@ -118,63 +121,64 @@ def check_bound(graph: ModelGraph, keys: Iterable[str]) -> None:
 
 
 def merge_equal(graph: ModelGraph) -> ModelGraph:
-    """Compute once what is computed twice: the same op of the same values.
+    """Merge nodes that apply the same op to the same values.
 
-    Layers with weights of their own differ by these, and random draws by their keys.
+    Equal layers differ by their own weights, and random draws by their keys, so they
+    are never merged by mistake.
 
     Args:
         graph: a program after `infer`.
     """
-    instead: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     first: dict[Any, GraphNode] = {}
     nodes: list[GraphNode] = []
-    for node in _in_loops(graph.nodes, merge_equal):
-        inputs = {p: instead.get(k, k) for p, k in node.inputs.items()}
+    for node in _map_loops(graph.nodes, merge_equal):
+        inputs = {p: replaced.get(k, k) for p, k in node.inputs.items()}
         node = dataclasses.replace(node, inputs=inputs)
         if isinstance(node, OpNode):
-            given = tuple(inputs.items())
-            mark = (node.op, hash_key(node.attrs), given, len(node.outputs))
-            before = first.setdefault(mark, node)
+            arguments = tuple(inputs.items())
+            key = (node.op, hash_key(node.attrs), arguments, len(node.outputs))
+            before = first.setdefault(key, node)
             if before is not node:
-                instead.update(zip(node.outputs, before.outputs, strict=True))
+                replaced.update(zip(node.outputs, before.outputs, strict=True))
                 continue
         nodes.append(node)
-    outputs = {name: instead.get(k, k) for name, k in graph.outputs.items()}
+    outputs = {name: replaced.get(k, k) for name, k in graph.outputs.items()}
     return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
 def fold_constants(graph: ModelGraph, xp: Any, find: Callable[[str], Op]) -> ModelGraph:
-    """Compute now what depends on constants only, unless it is large.
+    """Compute values that depend on constants only, unless they are large.
 
     Args:
         graph: a program after `infer`.
-        xp: the backend's namespace.
-        find: the op of a name.
+        xp: the namespace of the backend.
+        find: looks an op up by its name.
     """
     constants = dict(graph.constants)
     nodes: list[GraphNode] = []
-    for node in _in_loops(graph.nodes, lambda body: fold_constants(body, xp, find)):
+    for node in _map_loops(graph.nodes, lambda body: fold_constants(body, xp, find)):
         is_fixed = isinstance(node, OpNode) and all(
             key in constants for key in node.inputs.values()
         )
         if is_fixed and all(_is_small(graph.specs[key]) for key in node.outputs):
-            wanted = {key: key for key in node.outputs}
-            constants |= run(ModelGraph({}, constants, (node,), wanted), {}, xp, find)
+            outputs = {key: key for key in node.outputs}
+            constants |= run(ModelGraph({}, constants, (node,), outputs), {}, xp, find)
         else:
             nodes.append(node)
     return dataclasses.replace(graph, nodes=tuple(nodes), constants=constants)
 
 
-def _in_loops(
+def _map_loops(
     nodes: Iterable[GraphNode], change: Callable[[ModelGraph], ModelGraph]
 ) -> tuple[GraphNode, ...]:
-    """The steps, with the bodies of loops changed."""
-    return tuple(
-        dataclasses.replace(node, body=change(node.body))
-        if isinstance(node, LoopNode)
-        else node
-        for node in nodes
-    )
+    """The nodes, with the bodies of loops changed."""
+    changed: list[GraphNode] = []
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            node = dataclasses.replace(node, body=change(node.body))
+        changed.append(node)
+    return tuple(changed)
 
 
 def _is_small(spec: Spec) -> bool:
@@ -182,8 +186,8 @@ def _is_small(spec: Spec) -> bool:
     return known and math.prod(spec.shape) * spec.dtype.itemsize <= FOLDED_BYTES
 
 
-def _suits(shape: tuple[int, ...], said: Sequence[Any]) -> bool:
-    return len(shape) == len(said) and all(
-        not isinstance(wanted, int) or length == wanted
-        for length, wanted in zip(shape, said, strict=True)
+def _fits_shape(shape: tuple[int, ...], known: Sequence[Any]) -> bool:
+    return len(shape) == len(known) and all(
+        not isinstance(expected, int) or length == expected
+        for length, expected in zip(shape, known, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Weights from other libraries' files and state dicts, by a map of names.
+"""Load weights of other libraries' files and state dicts, by a map of names.
 
 Everything is matched and checked first; then all of it is loaded, or nothing.
 """
@@ -23,13 +23,13 @@ from .serialization import (
     to_numpy,
 )
 
-Change = Callable[[np.ndarray], np.ndarray] | Sequence[int]
-Target = str | tuple[str, Change]
+Transform = Callable[[np.ndarray], np.ndarray] | Sequence[int]
+Target = str | tuple[str, Transform]
 Names = Mapping[str, Target | Sequence[Target] | None]
 
 
 class Weights(NamedTuple):
-    """What `load_state_dict` gives: `params, state = load_state_dict(...)`.
+    """The result of `load_state_dict`: `params, state = load_state_dict(...)`.
 
     Attributes:
         params: the parameters by key.
@@ -48,40 +48,40 @@ def load_state_dict(
     cast: bool = False,
     allow_non_finite: bool = False,
 ) -> Weights:
-    """Fill a compiled model with weights that have other names and layouts elsewhere.
+    """Load weights that have other names and layouts into a compiled model.
 
-    `names` says for each name in the source what it is in the model. `{i}` in it stands
-    for a part between dots, and for the same part on the other side; a name without
-    such parts goes before those with them. The model's names
-    are those of its layers one by one, also where a loop holds equal blocks stacked.
+    `names` maps each name in the source to its name in the model. `{i}` matches a part
+    between dots, and stands for the same part in the target; a name without such parts
+    takes precedence over patterns. The names of the model are those of its single
+    layers, also where a loop holds the weights of equal blocks stacked.
 
-    A weight that is laid out otherwise takes a pair: the name, and the order of the
-    source's axes (as in `numpy.transpose`), or a function of the array. Frugax lays out
-    `Linear` as (out, in), as torch does, and `Conv2D` as (height, width, in, out);
-    torch's is (out, in, height, width), so its axes are `(2, 3, 1, 0)`. A list of
-    targets takes one source apart; None leaves it out.
+    A weight with another layout takes a pair: the name, and the order of the source's
+    axes (as in `numpy.transpose`) or a function of the array. Frugax lays out `Linear`
+    as (out, in), as torch does, and `Conv2D` as (height, width, in, out); torch's is
+    (out, in, height, width), so its axes are `(2, 3, 1, 0)`. A list of targets splits
+    one source; None leaves it out.
 
     Args:
         compiled: the model.
         source: a `.safetensors` file, the `.safetensors.index.json` of several, or
             arrays of NumPy, JAX or torch by name, such as a torch module's
             `state_dict()`.
-        names: the map of names; if not given they are the same.
-        cast: turn the weights to the backend's dtype even where digits are lost.
-        allow_non_finite: take NaN and infinite weights too.
+        names: the map of names; without it the names must be the same.
+        cast: cast the weights to the backend's dtype even where digits are lost.
+        allow_non_finite: accept NaN and infinite weights.
 
     Returns:
         The parameters, and the weights that go in with the data.
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         ShapeError: names are missing, unknown or matched twice, or shapes do not fit;
             all are named at once.
         TypeError: the source or the map is of a wrong type.
         UnsupportedFileError: the file is of another kind.
         ValueError: a pattern is malformed, there are NaN or infinite numbers, or the
-            dtype is another than the backend's.
+            dtype would lose digits in the backend's.
 
     Example:
         >>> import numpy as np, frugax as ml
@@ -93,23 +93,25 @@ def load_state_dict(
         >>> params["weight"].shape
         (3, 4)
     """
-    arrays, said = _read(source)
-    matched = _Matched(set(expected_weights(compiled)))
+    arrays, source_name = _read_source(source)
+    matched = _Matches(set(expected_weights(compiled)))
     if names is None:
         for key, array in arrays.items():
             matched.take(key, array, key, None)
     else:
-        matched.by_rules(arrays, [_Rule(k, v) for k, v in names.items()])
+        matched.match_rules(arrays, [_Rule(k, v) for k, v in names.items()])
     problems = [
         *matched.problems,
         *find_mismatches(compiled, matched.found, matched.origin),
     ]
     if problems:
-        raise ShapeError(f"{said} does not fit the model: {'; '.join(problems)}.")
+        raise ShapeError(
+            f"{source_name} does not fit the model: {'; '.join(problems)}."
+        )
     filled = assign_weights(
         compiled,
         matched.found,
-        said,
+        source_name,
         keep=False,
         cast=cast,
         allow_non_finite=allow_non_finite,
@@ -117,8 +119,8 @@ def load_state_dict(
     return Weights(*filled)
 
 
-class _Matched:
-    """Arrays by the model's names, and everything that stood in the way."""
+class _Matches:
+    """Arrays by the names of the model, and all problems of the match."""
 
     def __init__(self, needed: set[str]) -> None:
         self.needed = needed
@@ -126,35 +128,39 @@ class _Matched:
         self.origin: dict[str, str] = {}
         self.problems: list[str] = []
 
-    def by_rules(
+    def match_rules(
         self, arrays: Mapping[str, np.ndarray], rules: Sequence["_Rule"]
     ) -> None:
-        """Take each array to where the one rule that matches it says."""
+        """Match each array with the only rule that fits its name."""
         used: set[str] = set()
         for key, array in arrays.items():
             matches = [(r, parts) for r in rules if (parts := r.match(key)) is not None]
             exact = [m for m in matches if not m[0].parts]
             matches = exact or matches
             if len(matches) != 1:
-                both = " and ".join(repr(r.pattern) for r, _ in matches)
-                said = f"matches {both}" if matches else "matches no name of the map"
-                self.problems.append(f"{key!r} {list(array.shape)} {said}")
+                patterns = " and ".join(repr(r.pattern) for r, _ in matches)
+                self.problems.append(
+                    f"{key!r} {list(array.shape)} matches "
+                    f"{patterns or 'no name of the map'}"
+                )
             for rule, parts in matches[:1]:
                 used.add(rule.pattern)
                 for target, change in rule.targets(parts):
                     self.take(key, array, target, change)
         for rule in rules:
-            if rule.aims and rule.pattern not in used:
+            if rule._targets and rule.pattern not in used:
                 self.problems.append(f"{rule.pattern!r} of the map matches nothing")
 
     def take(
-        self, key: str, array: np.ndarray, target: str, change: Change | None
+        self, key: str, array: np.ndarray, target: str, change: Transform | None
     ) -> None:
-        """Put an array under a name of the model's."""
+        """Assign an array to a name of the model."""
         if target not in self.needed:
-            to = "" if target == key else f" is for {target!r}, which"
+            relation = ","
+            if target != key:
+                relation = f" is for {target!r}, which"
             self.problems.append(
-                f"{key!r} {list(array.shape)}{to or ','} no layer reads"
+                f"{key!r} {list(array.shape)}{relation} no layer reads"
             )
         elif target in self.origin:
             self.problems.append(
@@ -163,22 +169,24 @@ class _Matched:
         else:
             self.origin[target] = key
             try:
-                self.found[target] = _changed(array, change)
+                self.found[target] = _transform(array, change)
             except (TypeError, ValueError, IndexError) as e:
                 self.problems.append(f"{key!r} {list(array.shape)}: {e}")
 
 
 class _Rule:
-    """One line of the map of names."""
+    """One entry of the map of names: a pattern and its targets."""
 
-    def __init__(self, pattern: str, aims: Any) -> None:
+    def __init__(self, pattern: str, targets: Any) -> None:
         self.pattern = pattern
-        self.aims: list[tuple[str, Change | None]] = []
-        if aims is not None:
-            self.aims = [_aim(a) for a in (aims if isinstance(aims, list) else [aims])]
+        self._targets: list[tuple[str, Transform | None]] = []
+        if targets is not None:
+            if not isinstance(targets, list):
+                targets = [targets]
+            self._targets = [_parse_target(a) for a in targets]
         self.parts = _parts(pattern)
         self.regex = re.compile(_regex(pattern))
-        for target, _ in self.aims:
+        for target, _ in self._targets:
             unknown = _parts(target) - self.parts
             if unknown:
                 raise ValueError(
@@ -186,29 +194,29 @@ class _Rule:
                 )
 
     def match(self, key: str) -> dict[str, str] | None:
-        """What each `{part}` of the pattern stands for in a name, if it matches."""
+        """The text of each `{part}` of the pattern in a name; None without a match."""
         found = self.regex.fullmatch(key)
         return None if found is None else found.groupdict()
 
-    def targets(self, parts: dict[str, str]) -> Iterator[tuple[str, Change | None]]:
-        """The model's names, and what to do with the array for each."""
-        for target, change in self.aims:
+    def targets(self, parts: dict[str, str]) -> Iterator[tuple[str, Transform | None]]:
+        """The names in the model, with the transform of the array for each."""
+        for target, change in self._targets:
             yield re.sub(r"\{(\w+)\}", lambda m: parts[m[1]], target), change
 
 
-def _aim(aim: Any) -> tuple[str, Change | None]:
-    if isinstance(aim, str):
-        return aim, None
+def _parse_target(target: Any) -> tuple[str, Transform | None]:
+    if isinstance(target, str):
+        return target, None
     if (
-        isinstance(aim, tuple)
-        and len(aim) == 2
-        and isinstance(aim[0], str)
-        and (callable(aim[1]) or isinstance(aim[1], (tuple, list)))
+        isinstance(target, tuple)
+        and len(target) == 2
+        and isinstance(target[0], str)
+        and (callable(target[1]) or isinstance(target[1], (tuple, list)))
     ):
-        return aim
+        return target
     raise TypeError(
         "names: a target is a name, or a pair of a name and axes or a function, got "
-        f"{aim!r:.80}."
+        f"{target!r:.80}."
     )
 
 
@@ -217,16 +225,18 @@ def _parts(text: str) -> set[str]:
 
 
 def _regex(pattern: str) -> str:
-    """A pattern as a regular expression; a part that comes again must be the same.
+    """Compile a pattern to a regular expression; repeated parts must be equal.
 
     Raises:
-        ValueError: a brace is no part.
+        ValueError: a brace does not delimit a part.
     """
     pieces, seen = [], set()
     for i, piece in enumerate(re.split(r"\{(\w+)\}", pattern)):
         if i % 2 == 0:
             if "{" in piece or "}" in piece:
-                raise ValueError(f"names: {pattern!r} has a brace that is no {{part}}.")
+                raise ValueError(
+                    f"names: {pattern!r} has a brace that is not a {{part}}."
+                )
             pieces.append(re.escape(piece))
         elif piece in seen:
             pieces.append(f"(?P={piece})")
@@ -236,7 +246,7 @@ def _regex(pattern: str) -> str:
     return "".join(pieces)
 
 
-def _changed(array: np.ndarray, change: Change | None) -> np.ndarray:
+def _transform(array: np.ndarray, change: Transform | None) -> np.ndarray:
     if change is None:
         return array
     if callable(change):
@@ -244,10 +254,10 @@ def _changed(array: np.ndarray, change: Change | None) -> np.ndarray:
     return np.transpose(array, tuple(change))
 
 
-def _read(
+def _read_source(
     source: str | os.PathLike[str] | Mapping[str, Any],
 ) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays, and what errors call where they come from.
+    """The arrays, and the name of their source in errors.
 
     Raises:
         TypeError: the source is neither a file nor arrays.
@@ -258,7 +268,7 @@ def _read(
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(
             "source must be a file or arrays by name, got "
-            f"{type(source).__name__}; of a torch module pass module.state_dict()."
+            f"{type(source).__name__}; for a torch module pass module.state_dict()."
         )
     path = Path(source)
     if path.name.endswith(".safetensors"):
@@ -266,7 +276,7 @@ def _read(
     if path.name.endswith(".safetensors.index.json"):
         return _shards(path), str(path)
     raise UnsupportedFileError(
-        f"{path}: weights are read from .safetensors files. Of a file that torch "
+        f"{path}: weights are read from .safetensors files. For a file that torch "
         "pickled pass torch.load(file, weights_only=True)."
     )
 
@@ -276,8 +286,8 @@ def _shards(index: Path) -> dict[str, np.ndarray]:
         files = json.loads(index.read_text())["weight_map"]
         names = {str(Path(name).name) for name in files.values()}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
-        raise CorruptFileError(f"{index}: this is no index of files: {e!r}.") from e
+        raise CorruptFileError(f"{index}: this is not an index of files: {e!r}.") from e
     arrays: dict[str, np.ndarray] = {}
-    for name in sorted(names):  # names only: an index may not point elsewhere
+    for name in sorted(names):  # without folders: an index must not point elsewhere
         arrays |= read_safetensors(index.parent / name).arrays
     return arrays

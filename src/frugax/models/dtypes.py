@@ -1,4 +1,4 @@
-"""The dtypes by name, as NumPy's own dtype objects: JAX takes them as they are."""
+"""Dtypes by name, as NumPy dtype objects, which JAX accepts as they are."""
 
 from typing import Any
 
@@ -20,30 +20,30 @@ FLOATS = (float16, bfloat16, float32, float64)
 
 
 def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
-    """A dtype from anything that names one.
+    """Convert anything that names a dtype to a NumPy dtype.
 
     Args:
         value: a dtype, its name, or a type such as `jnp.float32`.
-        what: what an error calls it.
+        what: the name of the argument in errors.
 
     Raises:
-        ValueError: it names none.
+        ValueError: it does not name a dtype.
     """
     try:
-        # NumPy takes None for float64.
+        # NumPy takes None for float64; the text raises its TypeError.
         return np.dtype("None" if value is None else value)
     except TypeError as e:
         raise ValueError(
-            f"{what}: {value!r:.60} is no dtype; say frugax.float32 or "
+            f"{what}: {value!r:.60} is not a dtype; use frugax.float32 or "
             '"float32", for example.'
         ) from e
 
 
 def as_float(value: Any, *, what: str = "dtype") -> np.dtype:
-    """A floating dtype that models can run in.
+    """Convert to a floating dtype that models can run in.
 
     Raises:
-        ValueError: it is none.
+        ValueError: models cannot run in it.
     """
     dtype = as_dtype(value, what=what)
     if dtype not in FLOATS:
