@@ -338,11 +338,13 @@ def test_without_a_watcher_handlers_are_called_and_nothing_is_kept():
 
         return jax.lax.scan(step, x, jnp.arange(3))[0]
 
-    before = probes.on_delivery(lambda probe, value: seen.append(value.values.tolist()))
+    before = probes.set_receiver(
+        lambda probe, value: seen.append(value.values.tolist())
+    )
     try:
         jit(fn)(jnp.zeros(4))
     finally:
-        probes.on_delivery(before)
+        probes.set_receiver(before)
     assert seen == [[0.0] * 4, [2.0] * 4]
 
 
@@ -352,7 +354,9 @@ def test_without_a_watcher_handlers_are_called_and_nothing_is_kept():
 def test_small_values_of_every_type_come_back_from_one_array(dtype):
     values = jnp.array([0, 1, 3], dtype)
     packed = jax.jit(
-        lambda x: probes.pack(probes.trace_watched(_record_all, (x,), {}).run()[1])
+        lambda x: probes.pack_records(
+            probes.trace_function(_record_all, (x,), {}).run()[1]
+        )
     )(values)
     assert packed.arrays == []
     got = packed.fetch()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from frugax import OverheadBudget, watch
-from frugax.watch.probes import Last, Partly
+from frugax.watch.probes import LastValues, MaskedValues
 
 from .watching import Given, Listener, probe, taking
 
@@ -51,8 +51,8 @@ def test_rounds_of_a_loop_become_steps_of_their_own(tmp_path):
         watcher = taking(journal)
         for i in range(3):
             h = np.arange(4.0) + 10 * i
-            some = Partly(np.stack([h, h], 1), present)
-            ring = Last(np.array([[4.0], [2.0], [3.0]]), np.uint32(4))
+            some = MaskedValues(np.stack([h, h], 1), present)
+            ring = LastValues(np.array([[4.0], [2.0], [3.0]]), np.uint32(4))
             given = {"h": h, "some": some, "ring": ring}
             watcher.ingest(i, probes, Given(given, axes))
         watcher.finish()
@@ -68,8 +68,8 @@ def test_what_a_branch_or_loop_did_not_make_is_not_recorded(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         for i in range(4):
-            a = Partly(np.float32(i), np.bool_(i % 2))
-            b = Last(np.float32(i), np.uint32(i))
+            a = MaskedValues(np.float32(i), np.bool_(i % 2))
+            b = LastValues(np.float32(i), np.uint32(i))
             watcher.ingest(i, probes, {"a": a, "b": b, "c": np.float32(i)})
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True)

@@ -47,8 +47,8 @@ from .journal import (
     read as read,
 )
 from .probes import (
-    Last as Last,
-    Partly as Partly,
+    LastValues as LastValues,
+    MaskedValues as MaskedValues,
     Probe as Probe,
     collect as collect,
     frame as frame,

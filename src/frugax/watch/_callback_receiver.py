@@ -9,7 +9,7 @@ from typing import Any
 from ._current import current
 from ._rows import fields_of
 from .delivery import HostHandler, Interrupts, Runner, callback_stats, error_text
-from .probes import Probe, on_delivery
+from .probes import Probe, set_receiver
 
 # A handler that hangs is abandoned after this time, and the program goes on.
 _MAX_WAIT_S = 10.0
@@ -46,4 +46,4 @@ def receive(probe: Probe, value: Any) -> None:
             callback_stats.record(name, 0.0, error=error_text(e))
 
 
-on_delivery(receive)
+set_receiver(receive)

@@ -19,7 +19,7 @@ from frugax.jaxprs import is_tracing
 from ._current import current
 from ._idle_registry import change_count, register_idle
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
-from .probes import Expected, Partly, Probe, hand_over
+from .probes import MaskedValues, NestedCall, Probe, deliver
 
 
 @runtime_checkable
@@ -141,7 +141,7 @@ def watch_variants(
     slept = False  # since `ask` last ran, only `call` has counted
     inside = 0  # calls while tracing another program, which are not steps
     count_lock = threading.Lock()  # two threads that call at once make two steps
-    expected = Expected(getattr(fn, "__name__", "fn"), variants.probes)
+    nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
 
     def run_next(program: Callable[..., Any]) -> None:
         # Replaces the function inside the partial object; the only way to do so
@@ -153,7 +153,7 @@ def watch_variants(
         if is_tracing():
             inside += 1
             out = variants.nested(*args, **kwargs)
-            expected.called_inside()
+            nested.register()
             return out
         step = next_step()
         seen = change_count()
@@ -256,7 +256,7 @@ class _NoWatcher:
         for name, probe in probes.items():
             if probe.handler is not None:
                 for value in _iterate_loops(records[name], records.rounds[name]):
-                    hand_over(probe, value)
+                    deliver(probe, value)
 
 
 def _iterate_loops(value: Any, loops: int) -> Any:
@@ -266,5 +266,5 @@ def _iterate_loops(value: Any, loops: int) -> Any:
             yield from _iterate_loops(
                 jax.tree.map(lambda x, i=i: x[i], value), loops - 1
             )
-    elif not isinstance(value, Partly) or value.present.any():
+    elif not isinstance(value, MaskedValues) or value.present.any():
         yield value

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .probes import Probe, Records, Traced, pack, trace_watched
+from .probes import PackedRecords, Probe, TracedFunction, pack_records, trace_function
 
 # Levels of the programs: each records its own probes and those of the lower levels.
 BARE, QUIET, LOUD = 0, 1, 2
@@ -113,7 +113,7 @@ class ProgramVariants:
         stride: int,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-    ) -> tuple[Any, Records]:
+    ) -> tuple[Any, PackedRecords]:
         """Call the program of a level; returns the function's results and records."""
         if level == LOUD:
             return self._loud(len(args))(np.uint32(stride), *args, **kwargs)
@@ -142,11 +142,11 @@ class ProgramVariants:
     def with_probe(self, probe: Probe) -> Any:
         """Return a program that records one probe and nothing else."""
 
-        def run(*args: Any, **kwargs: Any) -> tuple[Any, Records]:
-            traced = self._trace(args, kwargs).keeping(lambda p: p == probe)
+        def run(*args: Any, **kwargs: Any) -> tuple[Any, PackedRecords]:
+            traced = self._trace(args, kwargs).keep(lambda p: p == probe)
             stride = jnp.ones((), jnp.uint32)
             out, made = traced.run(keep_rules=False, stride=stride)
-            return out, pack(made)
+            return out, pack_records(made)
 
         return jax.jit(self._wrap(run), **self._options_with_records())
 
@@ -154,7 +154,7 @@ class ProgramVariants:
         """Return the program with one probe as a callback, as without `watch.jit`."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return self._trace(args, kwargs).keeping(lambda p: p == probe).plainly()
+            return self._trace(args, kwargs).keep(lambda p: p == probe).run_unchanged()
 
         return jax.jit(self._wrap(run), **self._options)
 
@@ -172,32 +172,36 @@ class ProgramVariants:
 
     def _run_bare(self, *args: Any, **kwargs: Any) -> Any:
         traced = self._trace(args, kwargs)
-        out, _ = traced.keeping(lambda _: False).run(keep_rules=False)
+        out, _ = traced.keep(lambda _: False).run(keep_rules=False)
         return out
 
     def _run_nested(self, *args: Any, **kwargs: Any) -> Any:
         traced = self._trace(args, kwargs)
-        return traced.keeping(lambda _: False, hush=True).plainly()
+        return traced.keep(lambda _: False, silence=True).run_unchanged()
 
-    def _run_quiet(self, level: int, *args: Any, **kwargs: Any) -> tuple[Any, Records]:
+    def _run_quiet(
+        self, level: int, *args: Any, **kwargs: Any
+    ) -> tuple[Any, PackedRecords]:
         # A stride of 0 computes nothing for frames.
         return self._run_recording(level, jnp.zeros((), jnp.uint32), args, kwargs)
 
-    def _run_loud(self, stride: Any, *args: Any, **kwargs: Any) -> tuple[Any, Records]:
+    def _run_loud(
+        self, stride: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, PackedRecords]:
         return self._run_recording(LOUD, stride, args, kwargs)
 
     def _run_recording(
         self, level: int, stride: Any, args: Any, kwargs: Any
-    ) -> tuple[Any, Records]:
+    ) -> tuple[Any, PackedRecords]:
         traced = self._trace(args, kwargs)
-        kept = traced.keeping(lambda probe: self._level_of(probe) <= level)
+        kept = traced.keep(lambda probe: self._level_of(probe) <= level)
         # Nothing is differentiated after this, so functions with derivative rules of
         # their own need not keep them, and the probes inside are collected too.
         out, made = kept.run(keep_rules=False, stride=stride)
-        return out, pack(made)
+        return out, pack_records(made)
 
-    def _trace(self, args: Any, kwargs: Any) -> Traced:
-        traced = trace_watched(self._traced, args, kwargs)
+    def _trace(self, args: Any, kwargs: Any) -> TracedFunction:
+        traced = trace_function(self._traced, args, kwargs)
         for probe in traced.probes:
             self._all_probes[probe] = None
             self.probes.setdefault(probe.name, probe)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from .probes import Last, Partly, Probe
+from .probes import LastValues, MaskedValues, Probe
 from .sinks import Event, Kind
 
 
@@ -91,12 +91,12 @@ def fields_of(probe: Probe, value: Any) -> dict[str, np.ndarray]:
             with a mark. A mark that is an array becomes a column "present" or "count".
     """
     marks: dict[str, np.ndarray] = {}
-    if isinstance(value, Partly):
+    if isinstance(value, MaskedValues):
         present = np.asarray(value.present)
         if present.ndim:
             marks = {"present": present}
         value = value.values
-    elif isinstance(value, Last):
+    elif isinstance(value, LastValues):
         marks, value = {"count": np.asarray(value.count)}, value.values
     if isinstance(value, Mapping):
         return {name: np.asarray(array) for name, array in value.items()} | marks
@@ -156,7 +156,7 @@ def _select_recorded(
     loops = len(list(itertools.takewhile(lambda axis: axis == "steps", axes)))
     named = dataclasses.replace(probe, name=name)
     mask: np.ndarray | None = None
-    if isinstance(value, Partly):
+    if isinstance(value, MaskedValues):
         present = np.asarray(value.present)
         if not present.any():
             return None
@@ -165,7 +165,7 @@ def _select_recorded(
         if present.ndim <= loops:
             mask = present
             value = value.values
-    elif isinstance(value, Last):
+    elif isinstance(value, LastValues):
         if not np.any(value.count):
             return None
         if axes[:1] == ("ring",):

@@ -7,7 +7,14 @@ import pytest
 from jax import lax
 
 from frugax.watch import probes
-from frugax.watch.probes import Last, Partly, collect, frame, record, summarise
+from frugax.watch.probes import (
+    LastValues,
+    MaskedValues,
+    collect,
+    frame,
+    record,
+    summarise,
+)
 
 X = jnp.linspace(0.1, 1.0, 6)
 
@@ -141,7 +148,7 @@ def test_records_of_a_scan_are_stacked_and_a_gate_marks_them():
     # 1e-6: the same sums in float32, in another order.
     np.testing.assert_allclose(records["total"], [c.sum() for c in carries], rtol=1e-6)
     late = records["late"]
-    assert isinstance(late, Partly)
+    assert isinstance(late, MaskedValues)
     assert late.present.tolist() == [False, False, True, True]
     np.testing.assert_allclose(late.values[2:], [c.max() for c in carries[2:]], 1e-6)
 
@@ -149,9 +156,9 @@ def test_records_of_a_scan_are_stacked_and_a_gate_marks_them():
 def test_of_a_while_loop_there_are_the_last_values_and_how_many():
     x = jnp.array([1.0, 2.0, 3.0])
     _, records = collect(looped)(x)  # 6, 12, 24, 48
-    assert records["asked"] == Last(48.0, 4)
-    assert records["at"] == Last(4.0, 3)
-    assert records["small"] == Last(6.0, 2)  # 3, 6, but not 12
+    assert records["asked"] == LastValues(48.0, 4)
+    assert records["at"] == LastValues(4.0, 3)
+    assert records["small"] == LastValues(6.0, 2)  # 3, 6, but not 12
 
 
 def test_lanes_of_a_while_loop_end_each_by_itself():
@@ -167,7 +174,7 @@ def test_lanes_of_a_while_loop_end_each_by_itself():
 def test_a_branch_that_did_not_run_is_marked():
     _, records = collect(branched)(X)
     assert records["both"] == X[0]  # in every branch: always there
-    assert records["up"] == Partly(X[1], True)
+    assert records["up"] == MaskedValues(X[1], True)
     _, records = collect(branched)(-X)
     assert records["both"] == -X[2]
     assert not records["up"].present

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from frugax.watch import probes
-from frugax.watch.probes import Partly, record
+from frugax.watch.probes import MaskedValues, record
 
 
 @pytest.fixture
 def got():
     found = []
-    before = probes.on_delivery(lambda probe, value: found.append((probe.name, value)))
+    before = probes.set_receiver(lambda probe, value: found.append((probe.name, value)))
     yield found
-    probes.on_delivery(before)
+    probes.set_receiver(before)
 
 
 def test_values_are_delivered_in_order_as_arrays_of_their_own(got):
@@ -44,7 +44,7 @@ def test_a_gate_delivers_only_what_was_made_and_one_call_for_all_lanes(got):
     jax.effects_barrier()
     ((name, value),) = got
     assert name == "x"
-    assert isinstance(value, Partly)
+    assert isinstance(value, MaskedValues)
     assert value.present.tolist() == [False, False, False, True]
 
 
@@ -58,24 +58,24 @@ def test_whatever_the_receiver_raises_the_program_goes_on(error, got):
     def raising(probe, value):
         raise error("on purpose")
 
-    before = probes.on_delivery(raising)
-    faults = probes.delivery_faults()
+    before = probes.set_receiver(raising)
+    faults = probes.receiver_errors()
     try:
         fn = jax.jit(lambda x: (record("x", x), x + 1)[1])
         assert fn(1.0) == 2
         jax.effects_barrier()
     finally:
-        probes.on_delivery(before)
-    assert probes.delivery_faults() == faults + 1
+        probes.set_receiver(before)
+    assert probes.receiver_errors() == faults + 1
 
 
 def test_with_no_receiver_nothing_happens():
-    before = probes.on_delivery(None)
+    before = probes.set_receiver(None)
     try:
         assert jax.jit(lambda x: (record("x", x), x + 1)[1])(1.0) == 2
         jax.effects_barrier()
     finally:
-        probes.on_delivery(before)
+        probes.set_receiver(before)
 
 
 def test_remat_and_grad_deliver_and_a_probe_is_told_by_its_handler(got):

@@ -10,7 +10,7 @@ from jax import lax
 
 from frugax.jaxprs import remove_dead_code
 from frugax.watch import probes
-from frugax.watch.probes import Last, Partly, collect, frame, record
+from frugax.watch.probes import LastValues, MaskedValues, collect, frame, record
 
 XS = jnp.linspace(0, 1, 40).reshape(10, 4)
 START = jnp.zeros(4)
@@ -56,7 +56,7 @@ def test_results_are_those_of_lax_scan_and_frames_come_once_in_a_block(every, re
     size = 10 if every is None else every
     due = [jnp.outer(h, h) for h in made[size - 1 :: size]]
     outer = records["outer"]
-    assert isinstance(outer, Partly)
+    assert isinstance(outer, MaskedValues)
     assert outer.present.tolist() == [True] * len(due)
     assert outer.values.shape == (len(due), 4, 4)
     if due:
@@ -129,7 +129,7 @@ def test_a_frame_that_is_not_due_is_not_worked_out():
 def test_a_ring_keeps_the_last_frames_and_counts_those_overwritten():
     run = jax.jit(lambda h, s: probes.scan(step, h, XS, every=2, ring=3, stride=s)[1])
     ring = run(START, 1)["outer"]
-    assert isinstance(ring, Last)
+    assert isinstance(ring, LastValues)
     assert ring.count == 5  # two overwritten
     made = [jnp.outer(h, h) for h in states(False)[1::2]]
     rows = [made[3], made[4], made[2]]  # the newest at (5 - 1) % 3

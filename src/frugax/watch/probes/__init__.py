@@ -1,41 +1,40 @@
-"""Say inside a program what is to be watched, and get it out as outputs.
+"""Declare values to watch inside a program, and return them as outputs.
 
-Start at `record` and `scan`, or at `collect`, which turns what a function records into
-an output. Nothing here runs on the host but `deliver`, where nobody collects.
+Start at `record` and `scan`, or at `collect`, which turns the records of a function
+into an output. Only the delivery of probes that nobody collects runs on the host.
 """
 
-from ._collect import Traced, collect, trace_watched
-from ._delivery import delivery_faults, hand_over, on_delivery
-from ._expected import Expected
-from ._made import Last, Made, Partly, by_name, value_of
+from ._collect import NestedCall, TracedFunction, collect, trace_function
+from ._delivery import deliver, receiver_errors, set_receiver
+from ._packed_records import PackedRecords, pack_records
 from ._primitive import ambient_stride
 from ._probe import KINDS, Kind, Probe
 from ._record import emit, frame, record, summarise
-from ._records import Records, pack
+from ._results import LastValues, MaskedValues, ProbeResult, name_results, to_value
 from ._scan import scan
 
 __all__ = [
     "KINDS",
-    "Expected",
     "Kind",
-    "Last",
-    "Made",
-    "Partly",
+    "LastValues",
+    "MaskedValues",
+    "NestedCall",
+    "PackedRecords",
     "Probe",
-    "Records",
-    "Traced",
+    "ProbeResult",
+    "TracedFunction",
     "ambient_stride",
-    "by_name",
     "collect",
-    "delivery_faults",
+    "deliver",
     "emit",
     "frame",
-    "hand_over",
-    "on_delivery",
-    "pack",
+    "name_results",
+    "pack_records",
+    "receiver_errors",
     "record",
     "scan",
+    "set_receiver",
     "summarise",
-    "trace_watched",
-    "value_of",
+    "to_value",
+    "trace_function",
 ]

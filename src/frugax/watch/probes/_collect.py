@@ -1,8 +1,11 @@
-"""A function whose records leave it as outputs."""
+"""Transform a function so that its records become an output."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,12 +13,11 @@ import numpy as np
 
 from frugax.jaxprs import ClosedJaxpr, close, jaxpr_as_fun
 
-from ._expected import expecting
-from ._made import Made, by_name, value_of
+from ._interpreter import Interpreter
 from ._probe import KINDS, Probe
-from ._rebuild import Rebuild
-from ._slots import Slot
-from ._strip import is_nobody, probes_in, without_probes
+from ._remove_probes import find_probes, is_removed, remove_probes
+from ._result_specs import ResultSpec
+from ._results import ProbeResult, name_results, to_value
 
 
 def collect(
@@ -24,27 +26,27 @@ def collect(
     keep: Collection[str] = KINDS,
     keep_rules: bool = True,
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:
-    """The same function, with what it records as a second output.
+    """Transform a function so that its records are a second output.
 
-    What `fn` gives is made by the same operations, and the program has no effect:
-    nothing calls back. With more outputs XLA may fuse the operations otherwise; then
-    last bits may differ.
+    The first output comes from the same operations, and the program has no effect:
+    there are no callbacks. With more outputs XLA may fuse the operations differently;
+    then last bits may differ.
 
-    In a `scan`, records are stacked; of a `while` loop there are the `Last`
-    ones; in a branch they are `Partly` there; in a `shard_map` there is a row for each
-    device. What `jax.checkpoint` does a second time is not recorded a second time.
+    Records of a `scan` are stacked; those of a `while` loop are `LastValues`; those of
+    a branch are `MaskedValues`; those of a `shard_map` have one row for each device.
+    The second run of a function under `jax.checkpoint` is not recorded.
 
     Args:
         fn: a function of arrays and pytrees of arrays.
-        keep: the kinds of probes to keep; the others are taken out.
+        keep: the kinds of probes to keep; the others are removed.
         keep_rules: leave functions with derivative rules of their own (`custom_jvp`,
-            `custom_vjp`, `custom_vmap`) as they are. Probes in these stay callbacks. If
-            the result is not differentiated any more, False collects these too.
+            `custom_vjp`, `custom_vmap`) as they are. Probes in these stay callbacks.
+            False collects these too, for results that are not differentiated any more.
 
     Returns:
-        A function of the same arguments, that gives `(fn(...), records)`. Records are
-        by name: an array, or a dict of arrays by field. Another of the same name has
-        `.2` after it, in the order of the program.
+        A function of the same arguments that returns `(fn(...), records)`. Records are
+        an array, or a dict of arrays by field, under the name of the probe. Further
+        probes of the same name get `.2`, `.3`, ... in the order of the program.
 
     Raises:
         ValueError: a kind in `keep` is unknown.
@@ -68,23 +70,22 @@ def collect(
         )
 
     @functools.wraps(fn)
-    def collected(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        traced = trace_watched(fn, args, kwargs)
-        chosen = traced.keeping(lambda probe: probe.kind in keep)
-        out, made = chosen.run(keep_rules=keep_rules)
-        return out, {n: value_of(m) for n, m in by_name(made).items()}
+    def collecting(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        traced = trace_function(fn, args, kwargs)
+        out, results = traced.keep(lambda p: p.kind in keep).run(keep_rules=keep_rules)
+        return out, {name: to_value(r) for name, r in name_results(results).items()}
 
-    return collected
+    return collecting
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Traced:
-    """A function traced on its arguments, its probes still in it.
+class TracedFunction:
+    """A function traced on its arguments, with its probes still in it.
 
     Attributes:
-        program: its operations.
+        program: the operations.
         args: the arguments that are arrays, in the order of the program's inputs.
-        out_tree: how to put the outputs together again.
+        out_tree: the tree structure of the outputs.
     """
 
     program: ClosedJaxpr
@@ -93,64 +94,130 @@ class Traced:
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """Every probe in it, each once."""
-        found = dict.fromkeys(p for p, _ in probes_in(self.program))
-        return tuple(p for p in found if not is_nobody(p))
+        """The distinct probes."""
+        found = dict.fromkeys(p for p, _ in find_probes(self.program))
+        return tuple(p for p in found if not is_removed(p))
 
-    def keeping(
-        self, chosen: Callable[[Probe], bool], *, hush: bool = False
-    ) -> "Traced":
-        """The same without the probes that are not chosen, nor those done again."""
-        first = {probe for probe, again in probes_in(self.program) if not again}
-        unwanted = lambda probe, again: not chosen(probe) or (again and probe in first)
-        program = without_probes(self.program, unwanted, hush=hush)
+    def keep(
+        self, chosen: Callable[[Probe], bool], *, silence: bool = False
+    ) -> "TracedFunction":
+        """Remove the probes that are not chosen, and those in recomputed parts.
+
+        Args:
+            chosen: whether to keep a probe.
+            silence: instead leave them in without a callback, so that only a `collect`
+                further out finds them.
+        """
+        first_run = {probe for probe, again in find_probes(self.program) if not again}
+        # A checkpointed function stands twice in a gradient. Its probes are recorded
+        # in the first run only, unless they exist in the recomputation alone.
+        unwanted = lambda probe, again: (
+            not chosen(probe) or (again and probe in first_run)
+        )
+        program = remove_probes(self.program, unwanted, silence=silence)
         return dataclasses.replace(self, program=program)
 
-    def slots(self, *, keep_rules: bool = True) -> tuple[Slot, ...]:
-        """What its probes give."""
-        return Rebuild(rules=keep_rules).slots(self.program)
+    def result_specs(self, *, keep_rules: bool = True) -> tuple[ResultSpec, ...]:
+        """Return the shapes of the results of its probes."""
+        return Interpreter(keep_rules=keep_rules).result_specs(self.program)
 
-    def plainly(self) -> Any:
-        """What the function gives; its probes stay where they are."""
+    def run_unchanged(self) -> Any:
+        """Return the outputs of the function; its probes stay where they are."""
         outs = jaxpr_as_fun(self.program)(*self.args)
         return jax.tree.unflatten(self.out_tree, outs)
 
     def run(
         self, *, keep_rules: bool = True, stride: Any = None
-    ) -> tuple[Any, list[Made]]:
-        """What the function gives, and what its probes give.
+    ) -> tuple[Any, list[ProbeResult]]:
+        """Return the outputs of the function, and the results of its probes.
 
         Args:
             keep_rules: as for `collect`.
-            stride: what the ambient stride is; None leaves it to whoever is outside.
+            stride: the value of the ambient stride; None leaves it to an outer
+                transformation.
         """
-        rebuild = Rebuild(rules=keep_rules, stride=stride)
-        slots = rebuild.slots(self.program)
-        outs, taken = rebuild.run(self.program, self.args)
-        made = [
-            Made(s.probe, s.meaning, mark, values, s.axes)
-            for s, (mark, values) in zip(slots, taken, strict=True)
+        interpreter = Interpreter(keep_rules=keep_rules, stride=stride)
+        specs = interpreter.result_specs(self.program)
+        outs, taken = interpreter.run(self.program, self.args)
+        results = [
+            ProbeResult(s.probe, s.mark_kind, mark, values, s.axes)
+            for s, (mark, values) in zip(specs, taken, strict=True)
         ]
-        return jax.tree.unflatten(self.out_tree, outs), made
+        return jax.tree.unflatten(self.out_tree, outs), results
 
 
-def trace_watched(fn: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
-    """Trace a function on its arguments; what is no array is part of the program."""
+def trace_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> TracedFunction:
+    """Trace a function; arguments that are not arrays become part of the program."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     kinds = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
-    moving = [isinstance(x, kinds) for x in leaves]
-    arrays = tuple(x for x, m in zip(leaves, moving, strict=True) if m)
+    is_array = [isinstance(x, kinds) for x in leaves]
+    arrays = tuple(x for x, m in zip(leaves, is_array, strict=True) if m)
 
-    def call(*given: Any) -> Any:
-        rest = iter(given)
-        pairs = zip(leaves, moving, strict=True)
-        whole = [next(rest) if m else x for x, m in pairs]
-        args, kwargs = jax.tree.unflatten(tree, whole)
+    def call(*values: Any) -> Any:
+        rest = iter(values)
+        merged = [next(rest) if m else x for x, m in zip(leaves, is_array, strict=True)]
+        args, kwargs = jax.tree.unflatten(tree, merged)
         return fn(*args, **kwargs)
 
-    with expecting() as called:
+    with _collect_nested_calls() as nested:
         program, shapes = jax.make_jaxpr(call, return_shape=True)(*arrays)
-    traced = Traced(close(program), arrays, jax.tree.structure(shapes))
-    for expected in called:
-        expected.arrived(traced.probes)
+    traced = TracedFunction(close(program), arrays, jax.tree.structure(shapes))
+    for call_inside in nested:
+        call_inside.warn_if_lost(traced.probes)
     return traced
+
+
+class NestedCall:
+    """Warns when a `watch.jit` inside another program loses its records.
+
+    Inside a program without `collect`, or under `grad`, its probes vanish without an
+    error. The outer `trace_function` knows which of them arrived.
+    """
+
+    def __init__(self, name: str, probes: Mapping[str, Probe]) -> None:
+        self._name = name
+        self._probes = probes
+        self._has_warned = False
+
+    def register(self) -> None:
+        """Note a call inside a traced program, whose tracer receives the records."""
+        if _local.traces:
+            _local.traces[-1].append(self)
+        else:
+            self.warn_if_lost(())
+
+    def warn_if_lost(self, probes: Collection[Probe]) -> None:
+        """Warn once if a probe is not among those that the tracer found."""
+        found = {probe.name for probe in probes}
+        lost = [p.name for p in self._probes.values() if p.name not in found]
+        if not lost or self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"the records of watch.jit({self._name}) are dropped here "
+            f"({', '.join(map(repr, lost[:3]))}): it is called inside another program, "
+            "or differentiated. Make watch.jit the outermost: "
+            f"watch.jit(jax.grad({self._name})), watch.jit(jax.vmap({self._name})).",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+@contextlib.contextmanager
+def _collect_nested_calls() -> Iterator[list[NestedCall]]:
+    nested: list[NestedCall] = []
+    _local.traces.append(nested)
+    try:
+        yield nested
+    finally:
+        _local.traces.pop()
+
+
+class _Local(threading.local):
+    """The traces that are under way in this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.traces: list[list[NestedCall]] = []
+
+
+_local = _Local()

@@ -1,7 +1,7 @@
-"""Where the values of a probe go when nobody collects them: one safe function.
+"""Deliver the values of probes that nobody collects to one receiver.
 
-It runs inside the program's callback. Whatever is raised in it, `SystemExit` and
-`KeyboardInterrupt` too, would end the program, so nothing leaves it.
+This code runs inside a callback of the program. Any exception that left it, even
+`SystemExit` or `KeyboardInterrupt`, would end the program, so none does.
 """
 
 import threading
@@ -10,25 +10,25 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._made import Made, value_of
 from ._probe import Probe
+from ._results import ProbeResult, to_value
 
 Receiver: TypeAlias = Callable[[Probe, Any], None]
 
 _receiver: Receiver | None = None
-_faults = 0
+_errors = 0
 _lock = threading.Lock()
 
 
-def on_delivery(receiver: Receiver | None) -> Receiver | None:
-    """Set who receives the values of probes that nobody collects.
+def set_receiver(receiver: Receiver | None) -> Receiver | None:
+    """Set the receiver of the values of probes that nobody collects.
 
     Args:
-        receiver: called with the probe and its value as NumPy arrays of its own, in
-            the form in which `collect` gives records. None: nobody.
+        receiver: called with the probe and its value as NumPy arrays that it owns, in
+            the form in which `collect` returns records; None for no receiver.
 
     Returns:
-        The one that was set before.
+        The previous receiver.
     """
     global _receiver
     with _lock:
@@ -36,34 +36,35 @@ def on_delivery(receiver: Receiver | None) -> Receiver | None:
     return before
 
 
-def delivery_faults() -> int:
-    """How many times the receiver raised; the program went on each time."""
-    return _faults
+def receiver_errors() -> int:
+    """Return how many times the receiver raised; the program continued each time."""
+    return _errors
 
 
-def hand_over(probe: Probe, value: Any) -> None:
-    """Give the receiver a value that has left as an output; never raises.
+def deliver(probe: Probe, value: Any) -> None:
+    """Pass a value to the receiver; never raises.
 
     Args:
-        probe: which.
-        value: NumPy arrays, in the form in which `collect` gives records.
+        probe: the probe.
+        value: NumPy arrays, in the form in which `collect` returns records.
     """
-    global _faults
+    global _errors
     receiver = _receiver
     if receiver is None:
         return
     try:
         receiver(probe, value)
-    except BaseException:  # counted, and the receipt shows it
+    except BaseException:  # counted for the receipt
         with _lock:
-            _faults += 1
+            _errors += 1
 
 
-def deliver(probe: Probe, meaning: str, mark: Any, *values: Any) -> None:
-    """Give the values of a callback to the receiver; never raises."""
+def deliver_callback(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
+    """Pass the values of a callback to the receiver; never raises."""
     if _receiver is None:
         return
-    # Copies: what is kept of the callback's own arrays keeps device memory alive.
+    # Copied: an array of the callback would keep the memory of the device alive.
     arrays = [np.array(v) for v in values]
-    made = Made(probe, meaning, None if mark is None else np.array(mark), arrays)
-    hand_over(probe, value_of(made))
+    if mark is not None:
+        mark = np.array(mark)
+    deliver(probe, to_value(ProbeResult(probe, mark_kind, mark, arrays)))

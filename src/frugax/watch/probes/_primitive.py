@@ -1,14 +1,14 @@
-"""The operation that stands for "watch this" in a traced program, and its rules.
+"""The JAX primitive behind every probe, with its transformation rules.
 
-It carries JAX's own debug effect, so no transformation drops it. `collect` turns it
-into an output; where nobody collects it is lowered to one callback.
+The primitive carries JAX's own debug effect, so no transformation drops it. `collect`
+turns it into an output; where nobody collects, it is lowered to one callback.
 
-Its parameter `axes` says what the first axes of the values are, outermost first, before
-those that the user gave: `"steps"` of a loop, `"lanes"` of a `vmap`, `"devices"` of a
-`shard_map`, `"ring"`. `lanes` is the most lanes to keep.
+The parameter `axes` names the first axes of the values, outermost first, before the
+user's own: `"steps"` of a loop, `"lanes"` of a `vmap`, `"devices"` of a `shard_map`, or
+`"ring"`. `lanes` is the number of lanes to keep.
 
-Operands: the tied value if `how` is `TIED`; the mark unless `mark` is `ALWAYS`; the
-values of the probe's fields.
+Operands: the tied value if `mode` is `TIED`; the mark unless `mark_kind` is `ALWAYS`;
+the values of the probe's fields.
 """
 
 import functools
@@ -23,18 +23,18 @@ from jax.interpreters import ad, batching, mlir
 
 from frugax.jaxprs import Primitive, debug_effect
 
-from ._delivery import deliver
+from ._delivery import deliver_callback
 from ._probe import Probe
 
-# What the mark says about the values.
-ALWAYS = "always"  # there is none: the values were made
-PRESENT = "present"  # where it is true they were made; its axes are their first ones
-COUNT = "count"  # they are the last ones, made so many times
+# What the mark means.
+ALWAYS = "always"  # there is no mark: every value exists
+PRESENT = "present"  # a mask of the values that exist; its axes are their first ones
+COUNT = "count"  # the values are the last of this many
 
-# What becomes of a probe that nobody collects.
-CALLED = "called"  # a callback
-HUSHED = "hushed"  # nothing: the operation has no effect, and may be removed
-TIED = "tied"  # nothing: it gives its first operand back, and lives as long as that
+# What happens to a probe that nobody collects.
+CALLBACK = "callback"  # it becomes a callback
+SILENT = "silent"  # it has no effect, and may be removed
+TIED = "tied"  # it returns its first operand, and lives as long as that is used
 
 watch_p = Primitive("watch")
 watch_p.multiple_results = True
@@ -46,50 +46,55 @@ def bind(
     values: Sequence[Any],
     *,
     mark: Any = None,
-    meaning: str = ALWAYS,
+    mark_kind: str = ALWAYS,
     axes: tuple[str, ...] = (),
     lanes: int | None = None,
-    how: str = CALLED,
+    mode: str = CALLBACK,
     tied: Any = None,
 ) -> Any:
-    """Write the operation; gives the tied value back, if there is one."""
-    operands = [
-        *([tied] if how == TIED else []),
-        *([mark] if meaning != ALWAYS else []),
-        *values,
-    ]
-    params = {"mark": meaning, "axes": axes, "lanes": lanes, "how": how}
+    """Write the operation; return the tied value, if there is one."""
+    operands = list(values)
+    if mark_kind != ALWAYS:
+        operands.insert(0, mark)
+    if mode == TIED:
+        operands.insert(0, tied)
+    params = {"mark_kind": mark_kind, "axes": axes, "lanes": lanes, "mode": mode}
     outs = watch_p.bind(*operands, probe=probe, **params)
-    return outs[0] if how == TIED else None
+    return outs[0] if mode == TIED else None
 
 
-def split(
-    operands: Sequence[Any], *, mark: str, how: str, **_: Any
+def split_operands(
+    operands: Sequence[Any], *, mark_kind: str, mode: str, **_: Any
 ) -> tuple[list[Any], Any, list[Any]]:
-    """The tied value, at most one; the mark or None; the values."""
+    """Split operands into the tied value if any, the mark or None, and the values."""
     rest = list(operands)
-    tied = [rest.pop(0)] if how == TIED else []
-    return tied, rest.pop(0) if mark != ALWAYS else None, rest
+    tied = [rest.pop(0)] if mode == TIED else []
+    mark = None
+    if mark_kind != ALWAYS:
+        mark = rest.pop(0)
+    return tied, mark, rest
 
 
+# Cached, since JAX compares sets of effects often while it traces.
 @functools.cache
-def _effects(how: str) -> frozenset[Any]:
-    return frozenset({debug_effect()} if how == CALLED else ())
+def _effects(mode: str) -> frozenset[Any]:
+    return frozenset({debug_effect()} if mode == CALLBACK else ())
 
 
 @watch_p.def_effectful_abstract_eval
-def _abstract(*operands: Any, how: str, **_: Any) -> tuple[list[Any], Any]:
-    return list(operands[:1]) if how == TIED else [], _effects(how)
+def _abstract(*operands: Any, mode: str, **_: Any) -> tuple[list[Any], Any]:
+    return list(operands[:1]) if mode == TIED else [], _effects(mode)
 
 
 @watch_p.def_impl
 def _run(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
-    tied, mark, values = split(operands, **params)
-    if params["how"] == CALLED:
-        deliver(probe, params["mark"], mark, *values)
+    tied, mark, values = split_operands(operands, **params)
+    if params["mode"] == CALLBACK:
+        deliver_callback(probe, params["mark_kind"], mark, *values)
     return tied
 
 
+# Only the tied value has a tangent: a probe itself is not differentiable.
 def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
     outs = watch_p.bind(*primals, **params)
     return outs, list(tangents[: len(outs)])
@@ -98,26 +103,29 @@ def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[An
 def _batch(
     operands: Sequence[Any], mapped: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int | None]]:
-    """One operation for all lanes, the mapped axis in front of every value."""
+    """Write one operation for all lanes, with the mapped axis first in every value."""
     sizes = {x.shape[a] for x, a in zip(operands, mapped, strict=True) if a is not None}
     (size,) = sizes
     lanes = params["lanes"]
-    kept = size if lanes is None else min(size, lanes)
-    tied, mark, values = split(operands, **params)
-    tied_axis, mark_axis, value_axes = split(mapped, **params)
-    moved = [a is not None for a in (mark_axis, *value_axes)]
+    kept = min(size, lanes or size)
+    tied, mark, values = split_operands(operands, **params)
+    tied_axis, mark_axis, value_axes = split_operands(mapped, **params)
+    is_mapped = [a is not None for a in (mark_axis, *value_axes)]
 
-    def in_front(x: Any, axis: int | None) -> Any:
+    def move_first(x: Any, axis: int | None) -> Any:
         if axis is None:
             return jnp.broadcast_to(x, (kept, *x.shape))
         x = jnp.moveaxis(x, axis, 0)
-        return x if kept == size else lax.slice_in_dim(x, 0, kept)
+        if kept < size:
+            x = lax.slice_in_dim(x, 0, kept)
+        return x
 
-    if any(moved):
-        values = [in_front(x, a) for x, a in zip(values, value_axes, strict=True)]
-        # The axes of a mark are the first ones of the values: none is none of them.
+    if any(is_mapped):
+        values = [move_first(x, a) for x, a in zip(values, value_axes, strict=True)]
+        # A scalar mark without a mapped axis holds for all lanes alike, so it stays.
+        # Any other must keep its axes equal to the first axes of the values.
         if mark is not None and (mark_axis is not None or mark.ndim):
-            mark = in_front(mark, mark_axis)
+            mark = move_first(mark, mark_axis)
         params["axes"] = ("lanes", *params["axes"])
     marked = [] if mark is None else [mark]
     outs = watch_p.bind(*tied, *marked, *values, **params)
@@ -125,18 +133,17 @@ def _batch(
 
 
 def _lower(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
-    tied, mark, values = split(operands, **params)
-    if params["how"] != CALLED:
+    tied, mark, values = split_operands(operands, **params)
+    if params["mode"] != CALLBACK:
         return tied
-    told = functools.partial(deliver, probe, params["mark"])
+    deliver = functools.partial(deliver_callback, probe, params["mark_kind"])
     if mark is None:
-        jax.debug.callback(functools.partial(told, None), *values)
+        jax.debug.callback(functools.partial(deliver, None), *values)
         return tied
-    # The gate: where nothing was made, nobody is called.
-    made = jnp.any(mark) if mark.dtype == jnp.bool_ else jnp.any(mark > 0)
+    # Without a value there is no callback, hence the gate.
     lax.cond(
-        made,
-        lambda *args: jax.debug.callback(told, *args),
+        jnp.any(mark),  # of a count: not zero
+        lambda *args: jax.debug.callback(deliver, *args),
         lambda *args: None,
         mark,
         *values,
@@ -150,7 +157,7 @@ mlir.register_lowering(watch_p, mlir.lower_fun(_lower, multiple_results=True))
 
 
 def ambient_stride() -> jax.Array:
-    """The stride that whoever collects has set, as a value of the program; else 1."""
+    """Return the stride that an outer collector sets, or 1, as a traced value."""
     return stride_p.bind()
 
 

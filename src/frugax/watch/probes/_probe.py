@@ -1,4 +1,4 @@
-"""What is watched in a program: a name, a class, and the shape of its values."""
+"""A probe: the name, the kind and the tree structure of a watched value."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ KINDS: frozenset[Kind] = frozenset({"scalar", "summary", "frame", "call"})
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """One thing that is watched; hashable, and its handler is told by identity.
+    """One watched value; hashable, with its handler compared by identity.
 
     Attributes:
-        name: what its records are called.
-        kind: its class: `"scalar"` (numbers of each step), `"summary"` (never lost),
-            `"frame"` (an array, dropped first) or `"call"` (a function on the host).
-        handler: a function on the host for the values, or None; whoever delivers the
-            records calls it.
-        tree: how the values are nested.
-        fields: their names, as many as there are; `("",)` for one alone.
+        name: the name of its records.
+        kind: `"scalar"` (numbers of each step), `"summary"` (never lost), `"frame"` (an
+            array, dropped first) or `"call"` (for a function on the host).
+        handler: the function on the host for the values, or None; it is called by
+            the receiver of the records.
+        tree: the tree structure of the values.
+        fields: the names of the leaves; `("",)` for a single one.
     """
 
     name: str
@@ -43,16 +43,16 @@ class Probe:
         handler: Callable[..., Any] | None,
         example: Any,
     ) -> "Probe":
-        """A probe for values nested as in `example`.
+        """Make a probe for values nested as in `example`.
 
         Args:
-            name: what its records are called; not empty.
+            name: the name of its records; not empty.
             kind: one of `KINDS`.
             handler: a function on the host, or None.
             example: a pytree of arrays or numbers.
 
         Raises:
-            ValueError: the name is empty, the kind unknown, or there is no value.
+            ValueError: the name is empty, the kind is unknown, or there are no values.
         """
         if not isinstance(name, str) or not name:
             raise ValueError(f"a probe needs a name that is not empty, got {name!r}.")
@@ -65,11 +65,12 @@ class Probe:
         fields = tuple(keystr(path, simple=True, separator="/") for path, _ in leaves)
         return cls(name, cast(Kind, kind), handler, tree, fields)
 
-    def nested(self, values: Sequence[Any]) -> Any:
-        """The values of its fields in the tree in which they were given."""
+    def unflatten(self, values: Sequence[Any]) -> Any:
+        """Return the values of its fields in the structure of `example`."""
         return jax.tree.unflatten(self.tree, values)
 
     def _key(self) -> tuple[Any, ...]:
+        # By identity: handlers need not be hashable, and equal ones may differ.
         return self.name, self.kind, id(self.handler), self.tree, self.fields
 
     def __eq__(self, other: object) -> bool:
@@ -80,30 +81,30 @@ class Probe:
 
 
 def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> None:
-    """Refuse what cannot be kept as an array of numbers.
+    """Refuse values that are not arrays of numbers.
 
     Raises:
-        TypeError: text, an object, a random key.
+        TypeError: a value is text, another object, or a random key.
     """
     for value, field in zip(values, fields, strict=True):
         dtype = getattr(value, "dtype", None)
-        plain = isinstance(value, (bool, int, float, complex, np.ndarray, np.generic))
-        known = plain or isinstance(value, jax.Array)
-        if not known or (dtype is not None and not _is_number(dtype)):
+        numbers = (bool, int, float, complex, np.ndarray, np.generic)
+        is_known = isinstance(value, (*numbers, jax.Array))
+        if not is_known or (dtype is not None and not _is_number(dtype)):
             place = f"{name!r}[{field!r}]" if field else repr(name)
-            what = dtype if known else type(value).__name__
+            given = dtype if is_known else type(value).__name__
             raise TypeError(
-                f"probe {place} must be an array of numbers, got {what}: convert it, "
+                f"probe {place} must be an array of numbers, got {given}: convert it, "
                 "or leave it out."
             )
 
 
-def check_keepable(name: str, field: str, shape: tuple[int, ...], dtype: Any) -> None:
-    """Refuse what no journal can keep, while there is a line to point at.
+def check_storable(name: str, field: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Refuse values that a journal cannot store, at the line that records them.
 
     Raises:
-        TypeError: it is one complex number.
-        ValueError: it is over 1 GiB, or has more than 32 axes.
+        TypeError: the value is one complex number.
+        ValueError: the value is over 1 GiB, or has more than 32 axes.
     """
     place = f"{name}[{field!r}]" if field else name
     if shape == () and jnp.issubdtype(dtype, np.complexfloating):

@@ -1,4 +1,4 @@
-"""Say in a function what is to be watched."""
+"""Record values inside a function: numbers, summaries and frames."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,27 +7,27 @@ import jax
 import jax.numpy as jnp
 
 from ._primitive import ALWAYS, PRESENT, bind
-from ._probe import Kind, Probe, check_keepable, check_values
+from ._probe import Kind, Probe, check_storable, check_values
 
 
 def record(
     name: str, value: Any, *, when: Any = None, lanes: int | None = None
 ) -> None:
-    """Watch numbers of every step.
+    """Record numbers at every step.
 
     Under `watch.jit`, `watch.scan` and `collect` they leave the program as outputs.
     Elsewhere they leave by a callback, which costs the program its fast calls and its
     place in the compile cache.
 
     Args:
-        name: what the record is called.
+        name: the name of the record.
         value: a number, or a pytree of them; each of shape `()`.
-        when: if given, a bool of shape `()`: there is a value only where it is true.
-            Under `vmap` this stays a gate, unlike a `lax.cond` around the call.
-        lanes: under `vmap`, keep only so many of the first rows; >= 1.
+        when: a bool of shape `()`: record a value only where it is True. Under `vmap`
+            this stays a gate, unlike a `lax.cond` around the call.
+        lanes: under `vmap`, keep this many of the first lanes; >= 1.
 
     Raises:
-        TypeError: a value is no real number, or `when` no bool.
+        TypeError: a value is not a real number, or `when` is not a bool.
         ValueError: a value is an array, or `lanes` is below 1.
 
     Example:
@@ -43,7 +43,7 @@ def record(
         if getattr(leaf, "shape", ()) != ():
             raise ValueError(
                 f"record {name!r} must be a number, got shape {leaf.shape}: reduce "
-                "it, or watch it with `frame`."
+                "it, or record it with `frame`."
             )
     _emit(name, "scalar", value, when, lanes)
 
@@ -51,32 +51,32 @@ def record(
 def summarise(
     name: str, value: Any, *, when: Any = None, lanes: int | None = None
 ) -> None:
-    """Watch what must never be lost, such as the summary of an episode.
+    """Record values that must never be lost, such as the summary of an episode.
 
     Args:
-        name: what the record is called.
+        name: the name of the record.
         value: an array, or a pytree of them.
         when: as for `record`.
         lanes: as for `record`.
 
     Raises:
-        TypeError: a value is no array of numbers, or `when` no bool.
+        TypeError: a value is not an array of numbers, or `when` is not a bool.
         ValueError: `lanes` is below 1, or a value is over 1 GiB.
     """
     _emit(name, "summary", value, when, lanes)
 
 
 def frame(name: str, array: Any, *, when: Any = None, lanes: int | None = None) -> None:
-    """Watch an array, as often as the budget can pay for.
+    """Record an array, as often as the budget affords.
 
     Args:
-        name: what the frames are called.
+        name: the name of the frames.
         array: any array, or a pytree of them.
         when: as for `record`.
-        lanes: as for `record`; wise for arrays.
+        lanes: as for `record`; recommended for arrays.
 
     Raises:
-        TypeError: a value is no array of numbers, or `when` no bool.
+        TypeError: a value is not an array of numbers, or `when` is not a bool.
         ValueError: `lanes` is below 1, or a value is over 1 GiB.
     """
     _emit(name, "frame", array, when, lanes)
@@ -85,7 +85,7 @@ def frame(name: str, array: Any, *, when: Any = None, lanes: int | None = None) 
 def emit(
     probe: Probe, *values: Any, when: Any = None, lanes: int | None = None
 ) -> None:
-    """Watch values with a probe of your own making.
+    """Record values with a probe of your own.
 
     Args:
         probe: see `Probe.of`.
@@ -94,9 +94,9 @@ def emit(
         lanes: as for `record`.
 
     Raises:
-        TypeError: a value is no array of numbers, or `when` no bool.
-        ValueError: there are more or fewer values than fields, `lanes` is below 1, or
-            a value is over 1 GiB.
+        TypeError: a value is not an array of numbers, or `when` is not a bool.
+        ValueError: the number of values is not that of the fields, `lanes` is below 1,
+            or a value is over 1 GiB.
     """
     if len(values) != len(probe.fields):
         raise ValueError(
@@ -107,11 +107,12 @@ def emit(
     if lanes is not None and (isinstance(lanes, bool) or lanes < 1):
         raise ValueError(f"lanes of {probe.name!r} must be >= 1, got {lanes!r}.")
     arrays = list(map(jnp.asarray, values))
+    # Values of "call" probes go to a function and not to the journal.
     if probe.kind != "call":
         for field, array in zip(probe.fields, arrays, strict=True):
-            check_keepable(probe.name, field, array.shape, array.dtype)
+            check_storable(probe.name, field, array.shape, array.dtype)
     if when is None:
-        bind(probe, arrays, meaning=ALWAYS, lanes=lanes)
+        bind(probe, arrays, mark_kind=ALWAYS, lanes=lanes)
         return
     gate = jnp.asarray(when)
     if gate.dtype != jnp.bool_ or gate.shape != ():
@@ -119,7 +120,7 @@ def emit(
             f"when of {probe.name!r} must be one bool, got {gate.dtype} of shape "
             f"{gate.shape}."
         )
-    bind(probe, arrays, mark=gate, meaning=PRESENT, lanes=lanes)
+    bind(probe, arrays, mark=gate, mark_kind=PRESENT, lanes=lanes)
 
 
 def _emit(name: str, kind: Kind, value: Any, when: Any, lanes: int | None) -> None:

@@ -1,10 +1,11 @@
-"""A scan that gives its records back, so that nothing in it calls the host.
+"""A `lax.scan` that returns the records of its steps instead of calling the host.
 
-Numbers leave with every step. Frames leave once in a block of steps: the scan is cut
-into blocks, and the last step of each is written out after a scan of the others, so
-that the code of frames is in no other step.
+Numbers leave with every step. Frames leave once per block of steps: the scan is cut
+into blocks, and the last step of each block is written out after an inner scan over
+the others, so that no other step contains the code for frames.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,11 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from ._bundle import Bundle
-from ._collect import Traced, trace_watched
-from ._frames import run_gated
-from ._made import Made, by_name, value_of
+from ._collect import TracedFunction, trace_function
+from ._gate import run_gated
 from ._primitive import ALWAYS, COUNT, PRESENT, TIED, ambient_stride, bind
-from ._slots import Slot, Taken
+from ._result_specs import ResultSpec, Taken
+from ._results import ProbeResult, name_results, to_value
 
 
 def scan(
@@ -32,37 +33,38 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """`jax.lax.scan`, and what its steps record.
+    """Run `jax.lax.scan` and return the records of its steps as well.
 
-    The program has no effect, keeps JAX's fast calls, and is found again in the compile
-    cache. Records go to a `watch.jit` around as well, without being returned to it.
+    The program has no effect, keeps JAX's fast calls and its place in the compile
+    cache. An outer `watch.jit` receives the records too, without an explicit return.
 
     A function with a derivative rule of its own (`custom_jvp`, `custom_vjp`) is left as
     it is; a probe in it stays a callback.
 
     Args:
-        f: as for `lax.scan`: from a carry and a slice of `xs` to a carry and a slice of
-            the result. May call `record`, `frame` and the like.
-        init: as there.
-        xs: as there.
-        length: as there.
-        every: frames are made once in so many steps, by the last of them; a shorter
-            rest at the end makes none. None: once, by the last step of all.
-        stride: of these frames only each so-many-th is made, 0 for none: a whole number
-            or an array of one, which may be traced, so a change does not compile anew.
-            None: what the `watch.jit` around says, or else 1.
-        ring: keep only the last so many frames, in a buffer that is carried along.
-            None: keep all.
-        reverse: as there.
-        unroll: as there, for steps without frames.
+        f: as for `lax.scan`, from a carry and a slice of `xs` to a carry and a slice of
+            the result. It may call `record`, `frame` and the like.
+        init: as for `lax.scan`.
+        xs: as for `lax.scan`.
+        length: as for `lax.scan`.
+        every: the number of steps per frame, which the last of them makes; a shorter
+            rest at the end makes none. By default the last step of all makes one.
+        stride: make only every n-th of these frames, 0 for none: an integer or an array
+            of one. It may be traced, so that a change does not compile again. By
+            default the stride of an outer `watch.jit`, or else 1.
+        ring: keep only this many of the last frames, in a buffer in the carry. By
+            default all are kept.
+        reverse: as for `lax.scan`.
+        unroll: as for `lax.scan`, for steps without frames.
 
     Returns:
-        `((carry, ys), records)`. Records are by name: numbers of shape `(length, ...)`;
-        frames as `Partly`, of shape `(length // every, ...)`, or `Last` in a ring.
+        `((carry, ys), records)`, the records by name: numbers of shape `(length, ...)`;
+        frames as `MaskedValues` of shape `(length // every, ...)`, or as `LastValues`
+        in a ring.
 
     Raises:
-        ValueError: `every`, `ring` or `stride` is out of range, or the length is not
-            given or not the same everywhere.
+        ValueError: `every`, `ring` or `stride` is out of range, or the length is
+            missing or ambiguous.
 
     Example:
         >>> import jax.numpy as jnp
@@ -77,240 +79,230 @@ def scan(
         >>> records["grid"].values.tolist()
         [[2.0, 2.0], [5.0, 5.0]]
     """
-    n = _length(xs, length)
+    n = _scan_length(xs, length)
     _check_count("every", every)
     _check_count("ring", ring)
     init = jax.tree.map(jnp.asarray, init)
-    # Traced once, though it stands in several places; `inline`: no call is left of it.
+    # The jit traces `f` once although it is used in several places; `inline` removes
+    # the call again.
     step = jax.jit(lambda carry, x: f(carry, x), inline=True)
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
-    traced = trace_watched(step, (init, example), {})
-    numbers = _without_frames(traced).slots()
-    frames = _only_frames(traced).slots()
+    traced = trace_function(step, (init, example), {})
+    number_specs = _without_frames(traced).result_specs()
+    frame_specs = _only_frames(traced).result_specs()
     bundle = Bundle()
 
-    def light(carry: Any, x: Any) -> Any:
-        here = _without_frames(trace_watched(step, (carry, x), {}))
-        (carry, y), made = here.run()
-        return carry, (y, bundle.pack(_taken(made)))
+    def step_without_frames(carry: Any, x: Any) -> Any:
+        traced = _without_frames(trace_function(step, (carry, x), {}))
+        (carry, y), results = traced.run()
+        return carry, (y, bundle.pack(_to_taken(results)))
 
-    if not frames:
-        carry, (ys, packed) = lax.scan(
-            light, init, xs, n, reverse=reverse, unroll=unroll
-        )
-        return _given(carry, ys, _made(numbers, bundle.unpack(packed)))
+    inner_scan = functools.partial(
+        lax.scan, step_without_frames, reverse=reverse, unroll=unroll
+    )
+    if not frame_specs:
+        carry, (ys, packed) = inner_scan(init, xs, n)
+        results = _stacked_results(number_specs, bundle.unpack(packed))
+        return _return_results(carry, ys, results)
 
     every = n if every is None else every
     blocks = n // max(every, 1)
-    first, rest = _cut(xs, n, blocks * every, reverse=reverse)
+    first, rest = _split_steps(xs, n, blocks * every, reverse=reverse)
     in_blocks = jax.tree.map(lambda x: x.reshape(blocks, every, *x.shape[1:]), first)
-    gap = _stride(stride)
+    frame_stride = _to_stride(stride)
 
-    def block(state: Any, x: Any) -> Any:
+    def run_block(state: Any, x: Any) -> Any:
         carry, rings = state
         number, x = x
-        many, last = _cut_last(x, reverse=reverse)
-        carry, front = lax.scan(
-            light, carry, many, every - 1, reverse=reverse, unroll=unroll
+        others, last = _split_last(x, reverse=reverse)
+        carry, front = inner_scan(carry, others, every - 1)
+        # A stride of 0 means never, and must not be a divisor.
+        is_multiple = number % jnp.maximum(frame_stride, 1) == 0
+        due = (frame_stride > 0) & is_multiple
+        (carry, (y, taken)), frames = _step_with_frames(
+            step, carry, last, due, frame_specs, rings
         )
-        due = (gap > 0) & (number % jnp.maximum(gap, 1) == 0)
-        (carry, (y, taken)), made = _full(step, carry, last, due, frames, rings)
-        one = y, bundle.pack(taken)
-        join = lambda a, b: jnp.concatenate([b[None], a] if reverse else [a, b[None]])
-        outs = jax.tree.map(join, front, one)
-        return (carry, made if ring else []), (outs, [] if ring else made)
+        outs = jax.tree.map(
+            lambda a, b: concatenate(a, b[None]), front, (y, bundle.pack(taken))
+        )
+        if ring:
+            return (carry, frames), (outs, [])
+        return (carry, []), (outs, frames)
+
+    def concatenate(a: jax.Array, b: jax.Array) -> jax.Array:
+        # A reverse scan runs from the end, but its results stay in the order of `xs`.
+        return jnp.concatenate([b, a] if reverse else [a, b])
 
     numbered = jnp.arange(blocks, dtype=jnp.uint32)
-    rings = [_empty_ring(slot, ring) for slot in frames] if ring else []
-    (carry, rings), (outs, made) = lax.scan(
-        block, (init, rings), (numbered, in_blocks), blocks, reverse=reverse
+    rings = [_empty_ring(spec, ring) for spec in frame_specs] if ring else []
+    (carry, rings), (outs, frames) = lax.scan(
+        run_block, (init, rings), (numbered, in_blocks), blocks, reverse=reverse
     )
     flat = lambda x: x.reshape(blocks * every, *x.shape[2:])
     outs = jax.tree.map(flat, outs)
     if blocks * every < n:
-        carry, more = lax.scan(
-            light, carry, rest, n - blocks * every, reverse=reverse, unroll=unroll
-        )
-        joined = lambda a, b: jnp.concatenate([b, a] if reverse else [a, b])
-        outs = jax.tree.map(joined, outs, more)
+        carry, more = inner_scan(carry, rest, n - blocks * every)
+        outs = jax.tree.map(concatenate, outs, more)
     ys, packed = outs
-    taken = bundle.unpack(packed)
-    meaning = COUNT if ring else PRESENT
-    seldom = [
-        Made(
-            s.probe,
-            s.meaning if s.meaning == COUNT else meaning,
-            mark,
-            values,
-            ("ring" if ring else "steps", *s.axes),
-            s.lanes,
-        )
-        for s, (mark, values) in zip(frames, rings if ring else made, strict=True)
-    ]
-    return _given(carry, ys, [*_made(numbers, taken), *seldom])
+    mark_kind, axis, taken = PRESENT, "steps", frames
+    if ring:
+        mark_kind, axis, taken = COUNT, "ring", rings
+    results = _stacked_results(number_specs, bundle.unpack(packed))
+    results += _stacked_results(frame_specs, taken, mark_kind=mark_kind, axis=axis)
+    return _return_results(carry, ys, results)
 
 
-def _full(
+def _step_with_frames(
     step: Callable[..., Any],
     carry: Any,
     x: Any,
     due: jax.Array,
-    frames: Sequence[Slot],
+    specs: Sequence[ResultSpec],
     rings: list[Any],
 ) -> tuple[Any, list[Any]]:
-    """One step with its frames, where they are due; else zeros, or what was there."""
+    """Run one step with its frames if due, else with zeros or the old frames."""
 
-    def both(carry: Any, x: Any) -> Any:
-        (carry, y), made = trace_watched(step, (carry, x), {}).keeping(_any).run()
-        light = [m for m in made if m.probe.kind != "frame"]
-        heavy = [m for m in made if m.probe.kind == "frame"]
-        return (carry, (y, _taken(light))), _taken(heavy)
+    def run_step(carry: Any, x: Any) -> Any:
+        traced = trace_function(step, (carry, x), {})
+        (carry, y), results = traced.keep(lambda _: True).run()
+        numbers = [r for r in results if r.probe.kind != "frame"]
+        frames = [r for r in results if r.probe.kind == "frame"]
+        return (carry, (y, _to_taken(numbers))), _to_taken(frames)
 
-    at = [count % values[0].shape[0] for count, values in rings]
+    rows = [count % values[0].shape[0] for count, values in rings]
 
-    def old(shapes: Any) -> Any:
+    def without_frames(shapes: Any) -> Any:
         blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         if not rings:
             return blank
-        pairs = zip(blank, rings, at, strict=True)
         return [
-            (mark, [lax.dynamic_index_in_dim(v, i, keepdims=False) for v in values])
-            for (mark, _), (_, values), i in pairs
+            (mark, [lax.dynamic_index_in_dim(v, row, keepdims=False) for v in values])
+            for (mark, _), (_, values), row in zip(blank, rings, rows, strict=True)
         ]
 
-    one, taken = run_gated(both, (carry, x), due, old)
+    outs, frames = run_gated(run_step, (carry, x), due, without_frames)
     if not rings:
-        return one, [
-            (_marked(slot, mark, due), values)
-            for slot, (mark, values) in zip(frames, taken, strict=True)
+        return outs, [
+            (_mark_due(spec, mark, due), values)
+            for spec, (mark, values) in zip(specs, frames, strict=True)
         ]
-    # Written back whole where nothing is due: a ring under a `cond` would be copied.
-    written = []
-    for slot, (mark, new), (count, held), i in zip(
-        frames, taken, rings, at, strict=True
+    # The ring is updated outside the gate, with the old row where no frame is due: a
+    # `cond` that returned the ring would copy all of it.
+    new_rings = []
+    for spec, (mark, new), (count, values), row in zip(
+        specs, frames, rings, rows, strict=True
     ):
-        made = jnp.any(_marked(slot, mark, due))
-        kept = [
-            lax.dynamic_update_index_in_dim(
-                h,
-                jnp.where(made, v, lax.dynamic_index_in_dim(h, i, keepdims=False)),
-                i,
-                0,
-            )
-            for h, v in zip(held, new, strict=True)
-        ]
-        written.append((count + made.astype(jnp.uint32), kept))
-    return one, written
+        exists = jnp.any(_mark_due(spec, mark, due))
+        updated = []
+        for old, value in zip(values, new, strict=True):
+            old_row = lax.dynamic_index_in_dim(old, row, keepdims=False)
+            new_row = jnp.where(exists, value, old_row)
+            updated.append(lax.dynamic_update_index_in_dim(old, new_row, row, 0))
+        new_rings.append((count + exists.astype(jnp.uint32), updated))
+    return outs, new_rings
 
 
-def _marked(slot: Slot, mark: Any, due: jax.Array) -> jax.Array:
-    """The mark of a frame that is there only if due."""
-    return due if slot.meaning == ALWAYS else jnp.where(due, mark, jnp.zeros_like(mark))
+def _mark_due(spec: ResultSpec, mark: Any, due: jax.Array) -> jax.Array:
+    """Return the mark of a frame that exists only where it is due."""
+    if spec.mark_kind == ALWAYS:
+        return due
+    return jnp.where(due, mark, jnp.zeros_like(mark))
 
 
-def _empty_ring(slot: Slot, rows: int | None) -> Any:
+def _empty_ring(spec: ResultSpec, rows: int | None) -> Any:
     rows = rows or 0
     return jnp.zeros((), jnp.uint32), [
-        jnp.zeros((rows, *v.shape), v.dtype) for v in slot.values
+        jnp.zeros((rows, *v.shape), v.dtype) for v in spec.values
     ]
 
 
-def _given(
-    carry: Any, ys: Any, made: Sequence[Made]
+def _return_results(
+    carry: Any, ys: Any, results: Sequence[ProbeResult]
 ) -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """What `scan` gives; whoever collects around it is given the same."""
+    """Return the results to the caller, and to any collector further out."""
     leaves, tree = jax.tree.flatten((carry, ys))
     if leaves:
-        for m in made:
-            # Tied to a result, or it would be removed as unused.
+        for r in results:
+            # Tied to an output, or it would be removed as dead code without an effect.
             leaves[0] = bind(
-                m.probe,
-                m.values,
-                mark=m.mark,
-                meaning=m.meaning,
-                axes=m.axes,
-                lanes=m.lanes,
-                how=TIED,
+                r.probe,
+                r.values,
+                mark=r.mark,
+                mark_kind=r.mark_kind,
+                axes=r.axes,
+                lanes=r.lanes,
+                mode=TIED,
                 tied=leaves[0],
             )
-    records = {name: value_of(m) for name, m in by_name(made).items()}
+    records = {name: to_value(r) for name, r in name_results(results).items()}
     return jax.tree.unflatten(tree, leaves), records
 
 
-def _without_frames(traced: Traced) -> Traced:
-    return traced.keeping(lambda probe: probe.kind != "frame")
+def _without_frames(traced: TracedFunction) -> TracedFunction:
+    return traced.keep(lambda probe: probe.kind != "frame")
 
 
-def _only_frames(traced: Traced) -> Traced:
-    return traced.keeping(lambda probe: probe.kind == "frame")
+def _only_frames(traced: TracedFunction) -> TracedFunction:
+    return traced.keep(lambda probe: probe.kind == "frame")
 
 
-def _any(_: Any) -> bool:
-    return True
+def _to_taken(results: Sequence[ProbeResult]) -> list[Taken]:
+    return [(r.mark, list(r.values)) for r in results]
 
 
-def _taken(made: Sequence[Made]) -> list[Taken]:
-    return [(m.mark, list(m.values)) for m in made]
+def _stacked_results(
+    specs: Sequence[ResultSpec],
+    taken: Sequence[Taken],
+    *,
+    mark_kind: str | None = None,
+    axis: str = "steps",
+) -> list[ProbeResult]:
+    results = []
+    for s, (mark, values) in zip(specs, taken, strict=True):
+        kind = mark_kind or s.mark_kind
+        if s.mark_kind == COUNT:  # a count stays a count, whatever is around it
+            kind = COUNT
+        axes = (axis, *s.axes)
+        results.append(ProbeResult(s.probe, kind, mark, values, axes, s.lanes))
+    return results
 
 
-def _made(slots: Sequence[Slot], taken: Sequence[Taken]) -> list[Made]:
-    pairs = zip(slots, taken, strict=True)
-    return [
-        Made(s.probe, s.meaning, mark, values, ("steps", *s.axes), s.lanes)
-        for s, (mark, values) in pairs
-    ]
-
-
-def _stride(stride: Any) -> jax.Array:
-    """The stride as u32.
-
-    Raises:
-        ValueError: it is below 0 or no single whole number.
-    """
+def _to_stride(stride: Any) -> jax.Array:
     if stride is None:
         return ambient_stride()
     if isinstance(stride, int) and not isinstance(stride, bool):
         if not 0 <= stride < 2**32:
             raise ValueError(f"stride must be in 0 .. 2**32 - 1, got {stride}.")
         return jnp.asarray(stride, jnp.uint32)
-    given: Any = stride  # so that the checker forgets what it was not
+    given: Any = stride  # pyright has narrowed its type by the checks above
     dtype = getattr(given, "dtype", None)
-    whole = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
-    if not whole or given.shape != ():
+    is_integer = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+    if not is_integer or given.shape != ():
         raise ValueError(f"stride must be one whole number, got {stride!r}.")
     return jnp.asarray(given).astype(jnp.uint32)
 
 
-def _length(xs: Any, length: int | None) -> int:
-    """How many steps there are.
-
-    Raises:
-        ValueError: it is not given, or not the same everywhere.
-    """
+def _scan_length(xs: Any, length: int | None) -> int:
     sizes = {x.shape[0] for x in jax.tree.leaves(xs) if x.shape}
     sizes |= set() if length is None else {int(length)}
     if len(sizes) != 1:
-        what = f"lengths {sorted(sizes)}" if sizes else "no length"
+        problem = f"lengths {sorted(sizes)}" if sizes else "no length"
         raise ValueError(
-            f"scan has {what}: give xs with one leading axis, or length, both the same."
+            f"scan has {problem}: give xs with one leading axis, or length, or both "
+            "if they agree."
         )
     return sizes.pop()
 
 
 def _check_count(name: str, value: int | None) -> None:
-    """Refuse what is no count.
-
-    Raises:
-        ValueError: it is below 1, or no whole number.
-    """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
 
 
-def _cut(xs: Any, n: int, size: int, *, reverse: bool) -> tuple[Any, Any]:
-    """The steps that run first, in blocks, and the rest."""
+def _split_steps(xs: Any, n: int, size: int, *, reverse: bool) -> tuple[Any, Any]:
+    """Split off the steps that run first, in blocks, from the rest."""
     if reverse:
         first, rest = slice(n - size, n), slice(0, n - size)
     else:
@@ -319,8 +311,8 @@ def _cut(xs: Any, n: int, size: int, *, reverse: bool) -> tuple[Any, Any]:
     return part(first), part(rest)
 
 
-def _cut_last(x: Any, *, reverse: bool) -> tuple[Any, Any]:
-    """The steps of a block but for the one that runs last, and that one."""
+def _split_last(x: Any, *, reverse: bool) -> tuple[Any, Any]:
+    """Split a block into the steps before its last one, and that one."""
     if reverse:
         return jax.tree.map(lambda a: a[1:], x), jax.tree.map(lambda a: a[0], x)
     return jax.tree.map(lambda a: a[:-1], x), jax.tree.map(lambda a: a[-1], x)

@@ -1,7 +1,7 @@
-"""The part of a program that only its frames need, put behind a gate.
+"""Run the part of a program that only its frames need behind a gate.
 
-A frame may be dear to make. Where it is not due, what leads to it and to nothing else
-is not run; what the program needs anyway is outside the gate, so no state is copied.
+A frame may be expensive. Operations that lead to a frame and to nothing else run only
+where the frame is due. Everything else stays outside the gate, so no state is copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,56 +29,61 @@ def run_gated(
     due: jax.Array,
     otherwise: Callable[[Any], Any],
 ) -> tuple[Any, Any]:
-    """Run a function of which the second result is wanted only sometimes.
+    """Run a function whose second result is wanted only sometimes.
 
     Args:
-        fn: gives what is always wanted, and what is wanted where `due`.
-        args: its arguments, arrays or pytrees of them.
+        fn: returns the result that is always wanted, and the one that is wanted where
+            `due`.
+        args: the arguments, arrays or pytrees of them.
         due: bool, `()`.
-        otherwise: from the second result's shapes, what to give in its place.
+        otherwise: called with the shapes of the second result, for its replacement.
 
     Returns:
         Both results of `fn`.
     """
-    # Calls are opened: what only frames need may be inside of one.
+    # `trace` inlines calls, since a call may contain operations for frames only.
     graph = trace(fn, args)
     always, sometimes = jax.tree.unflatten(graph.out_tree, graph.outputs)
     wanted, gated = jax.tree.leaves(always), jax.tree.leaves(sometimes)
     program, count = graph.jaxpr, len(wanted)
     values = [*graph.const_values, *jax.tree.leaves(args)]
-    first, second = _parted(program, wanted)
-    made = {v for e in first for v in e.outvars}
+    first, second = _split_program(program, wanted)
+    produced = {v for e in first for v in e.outvars}
     inputs = list(graph.inputs)
+    # The gated part reads values of the first part and inputs of the program.
     reads = dict.fromkeys(v for e in second for v in variables(e.invars))
     reads |= dict.fromkeys(variables(gated))
     after = {v for e in second for v in e.outvars}
     needed = [v for v in reads if v not in after]
-    passed = [v for v in needed if v in made]
+    passed = [v for v in needed if v in produced]
 
-    part = _function(program, first, inputs, [*wanted, *passed])
-    outs = part(*values)
+    always_part = _make_function(program, first, inputs, [*wanted, *passed])
+    outs = always_part(*values)
     env: dict[Var, Any] = dict(zip(inputs, values, strict=True))
     env |= zip(passed, outs[count:], strict=True)
     tree = jax.tree.structure(sometimes)
     known = [v for v in gated if not isinstance(v, Literal)]
-    make = _function(program, second, needed, known)
+    gated_part = _make_function(program, second, needed, known)
 
-    def run(*given: Any) -> Any:
-        made = iter(make(*given))
-        flat = [v.val if isinstance(v, Literal) else next(made) for v in gated]
+    def run(*inputs: Any) -> Any:
+        computed = iter(gated_part(*inputs))
+        flat = [v.val if isinstance(v, Literal) else next(computed) for v in gated]
         return jax.tree.unflatten(tree, flat)
 
-    def leave(*_: Any) -> Any:
+    def skip(*_: Any) -> Any:
         return otherwise(jax.tree.map(shape_of, sometimes))
 
-    seldom = lax.cond(due, run, leave, *(env[v] for v in needed))
-    return jax.tree.unflatten(jax.tree.structure(always), outs[:count]), seldom
+    # XLA executes one branch of a `cond` only, as long as no `vmap` turns it into a
+    # `select`, which would compute both.
+    second_result = lax.cond(due, run, skip, *(env[v] for v in needed))
+    first_result = jax.tree.unflatten(jax.tree.structure(always), outs[:count])
+    return first_result, second_result
 
 
-def _parted(
+def _split_program(
     program: Jaxpr, wanted: Sequence[Any]
 ) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
-    """The operations that lead to what is wanted, or have an effect; the others."""
+    """Separate the operations that are wanted or have an effect from the others."""
     needed = set(variables(wanted))
     first: list[JaxprEqn] = []
     second: list[JaxprEqn] = []
@@ -91,7 +96,7 @@ def _parted(
     return first[::-1], second[::-1]
 
 
-def _function(
+def _make_function(
     program: Jaxpr, eqns: list[JaxprEqn], inputs: Sequence[Var], outputs: Sequence[Any]
 ) -> Callable[..., list[Any]]:
     part = program.replace(

@@ -1,11 +1,13 @@
-"""The records of one call: arrays on the device until somebody wants to see them.
+"""Pack the records of one call into few arrays, which stay on the device until read.
 
-Every output of a program costs its caller some 2 microseconds (on a busy machine).
-So all small values leave in one array of 32-bit words, and are cut apart on the host.
+Every output of a program costs its caller about 2 microseconds (measured on a busy
+machine). Therefore all small values leave in one array of 32-bit words, which the host
+splits again.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,16 +18,16 @@ import numpy as np
 from jax import lax
 
 from ._bundle import is_small
-from ._made import Made, by_name, value_of
 from ._probe import Probe
+from ._results import ProbeResult, name_results, to_value
 
-# Values of more elements than that leave by themselves: packing copies.
-_MOST_PACKED = 4096
+# Larger values leave as outputs of their own, since packing copies.
+_MAX_PACKED = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """Where one array is: from `start` on in the words, or among the others."""
+    """The place of one array: an offset in the words, or an index of the others."""
 
     start: int
     packed: bool
@@ -35,11 +37,11 @@ class _Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:
-    """One record: its probe, what its mark means, and where its arrays are."""
+    """One record: its probe, the meaning of its mark, and the places of its arrays."""
 
     name: str
     probe: Probe
-    meaning: str
+    mark_kind: str
     mark: _Place | None
     values: tuple[_Place, ...]
     axes: tuple[str, ...]
@@ -47,16 +49,16 @@ class _Entry:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(eq=False)
-class Records(Mapping[str, Any]):
-    """What the probes of one call gave, by name.
+class PackedRecords(Mapping[str, Any]):
+    """The results of the probes of one call, by name.
 
-    To iterate over the names is free. To read a value waits for the device and copies
-    all of them to the host, once.
+    Iterating over the names is free. Reading a value waits for the device and copies
+    all values to the host, once.
 
     Attributes:
-        words: all that is small, as u32; None if there is nothing.
-        arrays: the others.
-        layout: what is where.
+        words: all small values, as u32; None if there are none.
+        arrays: the other values.
+        layout: the place of each value.
     """
 
     words: Any
@@ -70,7 +72,7 @@ class Records(Mapping[str, Any]):
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """What the first axes of each are, outermost first; the user's come after.
+        """The meaning of each record's first axes, outermost first, before the user's.
 
         `"steps"` of a scan, `"lanes"` of a `vmap`, `"devices"` of a `shard_map`, the
         rows of a `"ring"`.
@@ -79,37 +81,38 @@ class Records(Mapping[str, Any]):
 
     @property
     def rounds(self) -> Mapping[str, int]:
-        """How many leading axes of each are steps of a loop."""
+        """The number of leading axes of each record that are steps of a loop."""
         return {entry.name: _leading_steps(entry.axes) for entry in self.layout}
 
     @property
     def nbytes(self) -> int:
-        """What it holds on the device, in bytes."""
-        return sum(x.nbytes for x in self._held())
+        """The bytes on the device."""
+        return sum(x.nbytes for x in self._outputs())
 
     def is_ready(self) -> bool:
-        """Whether the device has made all of it."""
-        return all(x.is_ready() for x in self._held())
+        """Whether the device has computed all values."""
+        return all(x.is_ready() for x in self._outputs())
 
     def copy_to_host_async(self) -> None:
-        """Begin to copy, so that `fetch` waits less."""
-        for x in self._held():
+        """Start copying to the host, so that `fetch` waits less."""
+        for x in self._outputs():
             x.copy_to_host_async()
 
     def fetch(self) -> dict[str, Any]:
-        """All values as NumPy arrays; what the caller does to them is its own affair.
-
-        They are in the form in which `collect` gives them.
-        """
-        words = None if self.words is None else np.array(self.words)
+        """Return all values as NumPy arrays that the caller owns, as `collect` does."""
+        words = None
+        if self.words is not None:
+            words = np.array(self.words)
         arrays = [np.array(x) for x in self.arrays]
         found: dict[str, Any] = {}
         for entry in self.layout:
             read = functools.partial(_read, words, arrays)
-            mark = None if entry.mark is None else read(entry.mark)
+            mark = None
+            if entry.mark is not None:
+                mark = read(entry.mark)
             values = list(map(read, entry.values))
-            found[entry.name] = value_of(
-                Made(entry.probe, entry.meaning, mark, values, entry.axes)
+            found[entry.name] = to_value(
+                ProbeResult(entry.probe, entry.mark_kind, mark, values, entry.axes)
             )
         return found
 
@@ -128,12 +131,12 @@ class Records(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.layout)
 
-    def _held(self) -> list[Any]:
+    def _outputs(self) -> list[Any]:
         return self.arrays if self.words is None else [self.words, *self.arrays]
 
 
-def pack(all_made: Sequence[Made]) -> Records:
-    """The records as few arrays; called where they are made, in the program."""
+def pack_records(results: Sequence[ProbeResult]) -> PackedRecords:
+    """Pack results into few arrays; called inside the program."""
     words: list[jax.Array] = []
     arrays: list[jax.Array] = []
     size = 0
@@ -150,33 +153,34 @@ def pack(all_made: Sequence[Made]) -> Records:
         return place
 
     layout = []
-    for name, made in by_name(all_made).items():
-        small = made.probe.kind != "frame"
+    for name, result in name_results(results).items():
+        mark = None
+        if result.mark is not None:
+            mark = put(result.mark, may_pack=True)
+        # Frames are read rarely: unpacked, they cost nothing until then.
+        may_pack = result.probe.kind != "frame"
+        values = tuple(put(v, may_pack=may_pack) for v in result.values)
         layout.append(
-            _Entry(
-                name,
-                made.probe,
-                made.meaning,
-                None if made.mark is None else put(made.mark, may_pack=True),
-                tuple(put(v, may_pack=small) for v in made.values),
-                made.axes,
-            )
+            _Entry(name, result.probe, result.mark_kind, mark, values, result.axes)
         )
-    return Records(jnp.concatenate(words) if words else None, arrays, tuple(layout))
+    packed = jnp.concatenate(words) if words else None
+    return PackedRecords(packed, arrays, tuple(layout))
 
 
 def _is_packable(value: jax.Array) -> bool:
     if jnp.issubdtype(value.dtype, np.complexfloating):
         return False
-    # What is spread over devices would have to be brought together first.
-    return is_small(value, _MOST_PACKED)
+    # Sharded values would have to be gathered on one device first.
+    return is_small(value, max_size=_MAX_PACKED)
 
 
 def _word_type(dtype: Any) -> Any:
-    """A type of one or two words that holds every value of this one."""
+    """Return a dtype of one or two words that holds every value of `dtype`."""
     if dtype.itemsize >= 4:
         return dtype
-    return np.dtype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32)
+    if jnp.issubdtype(dtype, np.floating):
+        return np.dtype(np.float32)
+    return np.dtype(np.int32)
 
 
 def _as_words(value: jax.Array) -> jax.Array:
@@ -193,11 +197,11 @@ def _read(words: Any, arrays: list[np.ndarray], place: _Place) -> np.ndarray:
     return part.astype(place.dtype).reshape(place.shape)
 
 
+# A program returns equal layouts at every call, so the mapping is built once.
 @functools.lru_cache(maxsize=256)
 def _probes(layout: tuple[_Entry, ...]) -> Mapping[str, Probe]:
     return {entry.name: entry.probe for entry in layout}
 
 
 def _leading_steps(axes: tuple[str, ...]) -> int:
-    others = [i for i, axis in enumerate(axes) if axis != "steps"]
-    return others[0] if others else len(axes)
+    return len(list(itertools.takewhile(lambda axis: axis == "steps", axes)))

@@ -1,0 +1,91 @@
+"""The values of a probe after a run, in the form that users see.
+
+Most probes produce a value whenever the program runs. Those in a branch, a `while`
+loop or a ring also say which values exist.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ._probe import Probe
+
+
+class MaskedValues(NamedTuple):
+    """Values of which some may be missing, as from one branch of a `cond`.
+
+    Attributes:
+        values: the values; 0 where there is none.
+        present: booleans, True where there is a value; their axes are the first axes
+            of the values.
+    """
+
+    values: Any
+    present: Any
+
+
+class LastValues(NamedTuple):
+    """The last values of many, from a `while` loop, or the last few, from a ring.
+
+    Attributes:
+        values: the last values; 0 if there is none. A ring has one axis in front: its
+            newest value is at `(count - 1) % rows`, and `max(count - rows, 0)` earlier
+            values have been overwritten.
+        count: how many values were produced.
+    """
+
+    values: Any
+    count: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """A probe and its values.
+
+    Attributes:
+        probe: the probe.
+        mark_kind: the meaning of the mark, one of those in `_primitive`.
+        mark: an array, or None.
+        values: the values of the probe's fields, in their order.
+        axes: the meaning of the first axes of the values, outermost first: `"steps"`,
+            `"lanes"`, `"devices"` or `"ring"`; the user's own axes follow.
+        lanes: the number of lanes to keep under an outer `vmap`; None for all.
+    """
+
+    probe: Probe
+    mark_kind: str
+    mark: Any
+    values: Sequence[Any]
+    axes: tuple[str, ...] = ()
+    lanes: int | None = None
+
+
+def to_value(result: ProbeResult) -> Any:
+    """Return an array, or a dict of arrays by field, together with its mark."""
+    fields = result.probe.fields
+    value: Any = dict(zip(fields, result.values, strict=True))
+    if len(fields) == 1:
+        value = result.values[0]
+    match result.mark_kind:
+        case "present":
+            return MaskedValues(value, result.mark)
+        case "count":
+            return LastValues(value, result.mark)
+        case _:
+            return value
+
+
+def name_results(results: Sequence[ProbeResult]) -> dict[str, ProbeResult]:
+    """Give each result a unique name: `name`, then `name.2`, `name.3` and so on."""
+    named: dict[str, ProbeResult] = {}
+    own_names = {result.probe.name for result in results}
+    for result in results:
+        name, number = result.probe.name, 1
+        while name in named:
+            number += 1
+            candidate = f"{result.probe.name}.{number}"
+            # A probe that is itself called `name.2` keeps that name.
+            if candidate not in own_names:
+                name = candidate
+        named[name] = result
+    return named
