@@ -12,7 +12,7 @@ shared), and what is compared is the median ratio of pairs timed one after the o
 beside that of frugax with itself. "decode" is the codec alone, as ZipNN checks
 nothing; "checked" is `frugax.compress.decompress`, which compares the SHA-256 of the
 file (`verify` sums exact tensors as well).
-Writes `benchmarks/results/compress_lossless.json`:
+Writes `benchmarks/results/compresslossless.json`:
 
     python -m benchmarks.compress_lossless
 """
@@ -34,12 +34,11 @@ from benchmarks.real_weights import install, models
 
 from frugax import SizeBudget, compress
 from frugax.budget import table
-from frugax.compress import _lossless  # noqa: PLC2701 - the codec alone
-from frugax.compress.codecs._blocks import BLOCK  # noqa: PLC2701
+from frugax.compress.codecs import BLOCK, lossless  # the codec alone
 from frugax.fileio import write_whole
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "compress_lossless.json"
+RESULTS = ROOT / "benchmarks" / "results" / "compresslossless.json"
 PEERS = ("zipnn==0.5.4", "blosc2", "numexpr", "ndindex", "msgpack", "py-cpuinfo")
 ROUNDS = 7
 
@@ -60,15 +59,15 @@ class Ours:
             for flat in (array.reshape(-1) for array in tensors.values())
             for i in range(0, len(flat), BLOCK)
         ]
-        self.blocks = [_lossless.encode(part) for part in self.parts]
+        self.blocks = [lossless.encode(part) for part in self.parts]
 
     def encode(self) -> None:
         for part in self.parts:
-            _lossless.encode(part)
+            lossless.encode(part)
 
     def decode(self) -> None:
         for part, block in zip(self.parts, self.blocks, strict=True):
-            _lossless.decode(memoryview(block), part.dtype, len(part))
+            lossless.decode(memoryview(block), part.dtype, len(part))
 
 
 class Zipnn:

@@ -175,20 +175,14 @@ def speed() -> dict[str, float]:
     tensor alone is one of normal numbers.
     """
     # The codec alone: `compress` also searches, hashes and decodes what it made.
-    from frugax.compress.codecs._blocks import (  # noqa: PLC2701
-        encode_trellis,
-        trellis_parts,
-    )
-    from frugax.compress.codecs._uniform import (  # noqa: PLC2701
+    from frugax.compress.codecs import (
         Step,
         compute_type,
+        encode_trellis,
+        scale_levels,
+        split_for_trellis,
         step_below,
-        times,
-    )
-    from frugax.compress.codecs.trellis._decode import (  # noqa: PLC2701
-        fill,
-        groups,
-        parse,
+        trellis,
     )
 
     found: dict[str, float] = {}
@@ -206,20 +200,24 @@ def speed() -> dict[str, float]:
 
     def codec(name: str, tensors: list[tuple[np.ndarray, Step]]) -> None:
         def encode() -> list[Any]:
-            parts = (part for w, step in tensors for part in trellis_parts(w, step))
+            parts = (part for w, step in tensors for part in split_for_trellis(w, step))
             return [*encode_trellis(parts)]
 
         count = sum(w.size for w, _ in tensors)
         blocks = timed(f"{name} encode", encode, count)
-        steps = [part.step for w, step in tensors for part in trellis_parts(w, step)]
+        steps = [
+            part.step for w, step in tensors for part in split_for_trellis(w, step)
+        ]
 
         def decode() -> None:
-            parsed = [parse(memoryview(b), v.size) for b, v in blocks]
+            parsed = [trellis.parse(memoryview(b), v.size) for b, v in blocks]
             out = [np.empty(v.size, compute_type(v.dtype)) for _, v in blocks]
-            for group in groups(parsed):
-                filled = fill([parsed[i] for i in group], [out[i] for i in group])
+            for group in trellis.group_blocks(parsed):
+                filled = trellis.decode_blocks(
+                    [parsed[i] for i in group], [out[i] for i in group]
+                )
                 for i, _ in zip(group, filled, strict=True):
-                    times(out[i], steps[i], blocks[i][1].dtype)
+                    scale_levels(out[i], steps[i], blocks[i][1].dtype)
 
         timed(f"{name} decode", decode, count)
 

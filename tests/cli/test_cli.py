@@ -268,7 +268,7 @@ def test_inspect_shows_each_tensor_and_draws_it(packed):
     ("args", "part"),
     [
         (["none.fxz"], "none.fxz: there is no such file"),
-        (["m.safetensors"], "this is no .fxz file"),
+        (["m.safetensors"], "not a .fxz file"),
         (["p.fxz", "--plot", "p.png"], "must end in .svg"),
         (["p.fxz", "--plot", "there.svg"], "choose another with --plot"),
     ],

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 
 from frugax.compress.codecs import (
-    _blocks as _encode,
-    _lossless as _lossless,
-    _rans as _rans,
-    _uniform as _quantised,
+    encode_trellis,
+    lossless,
+    rans,
+    split_for_trellis,
+    step_below,
+    to_levels,
+    to_values,
 )
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
@@ -36,8 +39,8 @@ def entropy_bytes(numbers):
     | hnp.arrays(np.int64, st.integers(1, 5000), elements=st.integers(-3, 90))
 )
 def test_numbers_come_back(numbers):
-    block = _rans.encode(numbers)
-    np.testing.assert_array_equal(_rans.decode(block, len(numbers)), numbers)
+    block = rans.encode(numbers)
+    np.testing.assert_array_equal(rans.decode(block, len(numbers)), numbers)
 
 
 @pytest.mark.parametrize(
@@ -46,28 +49,28 @@ def test_numbers_come_back(numbers):
 def test_coded_numbers_are_close_to_their_entropy(deviation, over):
     rng = np.random.default_rng(0)
     numbers = np.rint(rng.normal(size=200_000) * deviation).astype(np.int64)
-    size = len(_rans.encode(numbers))
+    size = len(rans.encode(numbers))
     assert entropy_bytes(numbers) < size < over * entropy_bytes(numbers)
-    assert abs(_rans.estimate_bytes(numbers) - size) < 0.003 * size
+    assert abs(rans.estimate_bytes(numbers) - size) < 0.003 * size
 
 
 def test_a_far_outlier_does_not_cost_a_table():
     rng = np.random.default_rng(0)
     numbers = np.rint(rng.normal(size=100_000) * 9.5).astype(np.int64)
-    plain = len(_rans.encode(numbers))
+    plain = len(rans.encode(numbers))
     numbers[7] = 10**6
     # 16,384 table entries, nearly all zero, shrink to almost nothing; what is left is
     # the cost of raw low bits.
-    assert len(_rans.encode(numbers)) < 1.25 * plain
+    assert len(rans.encode(numbers)) < 1.25 * plain
     numbers[7] = 1000
-    assert len(_rans.encode(numbers)) < 1.002 * plain + 100
+    assert len(rans.encode(numbers)) < 1.002 * plain + 100
 
 
 def test_few_lanes_for_many_numbers_are_refused_at_once():
     # They would be decoded one by one, for minutes.
-    block = _rans.encode(np.zeros(5000, np.int64))
+    block = rans.encode(np.zeros(5000, np.int64))
     with pytest.raises(CorruptFileError, match="its own header"):
-        _rans.decode(block, 1 << 22)
+        rans.decode(block, 1 << 22)
 
 
 @settings(max_examples=200, deadline=None)
@@ -75,11 +78,11 @@ def test_few_lanes_for_many_numbers_are_refused_at_once():
 def test_a_damaged_block_never_decodes_to_other_numbers_unnoticed(data):
     # Below the checksums: the block's own checks must hold off crashes and hangs.
     numbers = np.arange(500) % 17
-    block = bytearray(_rans.encode(numbers))
+    block = bytearray(rans.encode(numbers))
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
     try:
-        found = _rans.decode(bytes(block), 500)
+        found = rans.decode(bytes(block), 500)
     except CorruptFileError:
         return
     assert found.shape == (500,)
@@ -93,8 +96,8 @@ def test_every_bit_pattern_survives_without_loss(dtype):
     if dtype.kind == "b":
         raw &= 1
     values = raw.view(dtype)
-    block = memoryview(_lossless.encode(values))
-    again = _lossless.decode(block, dtype, len(values))
+    block = memoryview(lossless.encode(values))
+    again = lossless.decode(block, dtype, len(values))
     assert again.tobytes() == values.tobytes()
 
 
@@ -102,8 +105,8 @@ def exactly_back(values):
     """Code and decode; the block, if every bit came back and the input is as it was."""
     before = values.tobytes()
     values.flags.writeable = False
-    block = _lossless.encode(values)
-    again = _lossless.decode(memoryview(block), values.dtype, len(values))
+    block = lossless.encode(values)
+    again = lossless.decode(memoryview(block), values.dtype, len(values))
     assert again.tobytes() == before == values.tobytes()
     return block
 
@@ -157,7 +160,7 @@ def test_numbers_that_repeat_up_to_their_sign_are_found():
 
 def test_each_part_of_a_block_is_coded_by_itself():
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, _lossless.PART, np.uint8)
+    noise = rng.integers(0, 256, lossless.PART, np.uint8)
     values = np.concatenate([noise, np.zeros(5, np.uint8), noise[:0]])
     assert coders(exactly_back(values), 1) == [(0, 0), (0, 2)]
     exactly_back(np.zeros(0, np.float32))
@@ -170,14 +173,14 @@ def test_a_damaged_block_of_planes_is_refused_or_still_numbers(data):
     values = np.concatenate(
         [rng.normal(size=700), np.zeros(100), np.tile(rng.normal(size=50), 10)]
     ).astype(np.float32)
-    block = bytearray(_lossless.encode(values))
+    block = bytearray(lossless.encode(values))
     for _ in range(data.draw(st.integers(1, 4))):
         block[data.draw(st.integers(0, len(block) - 1))] ^= data.draw(
             st.integers(1, 255)
         )
     cut = data.draw(st.none() | st.integers(0, len(block)))
     try:
-        found = _lossless.decode(memoryview(block)[:cut], values.dtype, len(values))
+        found = lossless.decode(memoryview(block)[:cut], values.dtype, len(values))
     except (CorruptFileError, UnsupportedFileError):
         return
     assert found.shape == values.shape
@@ -198,7 +201,7 @@ def test_a_damaged_block_of_planes_is_refused_or_still_numbers(data):
 )
 def test_a_block_of_planes_that_lies_is_refused(block, error, said):
     with pytest.raises(error, match=said):
-        _lossless.decode(memoryview(block), np.dtype(np.uint8), 4)
+        lossless.decode(memoryview(block), np.dtype(np.uint8), 4)
 
 
 @settings(max_examples=200, deadline=None)
@@ -209,16 +212,16 @@ def test_a_block_of_planes_that_lies_is_refused(block, error, said):
 )
 def test_decoding_is_one_rounded_product_and_within_half_a_step(size, name, seed):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
-    step = _quantised.step_below(size)
+    step = step_below(size)
     assert step is not None
     assert size * (1 - 2**-10) <= step.size <= size
     values = np.random.default_rng(seed).normal(size=100) * size * 50
     with np.errstate(over="ignore"):
         values = values.astype(dtype)
     values = values[np.isfinite(values)]
-    levels = _quantised.to_levels(values, step)
+    levels = to_levels(values, step)
     assert levels is not None
-    decoded = _quantised.to_values(levels, step, dtype)
+    decoded = to_values(levels, step, dtype)
     assert np.isfinite(decoded).all()
     exact = levels.astype(np.float64) * step.size
     # The dtype's own rounding, relative or at its smallest number.
@@ -232,35 +235,35 @@ def test_decoding_is_one_rounded_product_and_within_half_a_step(size, name, seed
 def test_chunks_that_no_trellis_takes_leave_the_others_their_blocks():
     full = np.full((32, 32), 65504, np.float16)  # rounds to infinity at this step
     some = np.linspace(-9, 9, 1024, dtype=np.float16).reshape(32, 32)
-    step = _quantised.step_below(7000.0)
+    step = step_below(7000.0)
     assert step is not None
     for arrays in ([full], [full, some, full]):
-        parts = (p for array in arrays for p in _encode.trellis_parts(array, step))
-        found = list(_encode.encode_trellis(parts))
+        parts = (part for array in arrays for part in split_for_trellis(array, step))
+        found = list(encode_trellis(parts))
         assert [f is None for f in found] == [array is full for array in arrays]
 
 
 def test_the_largest_numbers_of_a_type_do_not_round_to_infinity():
-    step = _quantised.step_below(1000.0)
+    step = step_below(1000.0)
     assert step is not None
     values = np.array([65504, -65504, 12], np.float16)
-    levels = _quantised.to_levels(values, step)
+    levels = to_levels(values, step)
     assert levels is not None
     # 66 thousands would be nearer, and infinite.
     assert levels.tolist() == [65, -65, 0]
-    assert np.isfinite(_quantised.to_values(levels, step, values.dtype)).all()
+    assert np.isfinite(to_values(levels, step, values.dtype)).all()
 
 
 def test_jax_and_torch_decode_bit_for_bit_alike():
     import jax.numpy as jnp
 
     torch = pytest.importorskip("torch")
-    step = _quantised.step_below(0.0123)
+    step = step_below(0.0123)
     assert step is not None
     levels = np.arange(-40_000, 40_000)
     for name in ("float32", "bfloat16", "float16"):
         dtype = np.dtype(getattr(ml_dtypes, name, name))
-        ours = _quantised.to_values(levels, step, dtype).view(np.uint8)
+        ours = to_values(levels, step, dtype).view(np.uint8)
         by_jax = (jnp.asarray(levels, jnp.float32) * jnp.float32(step.size)).astype(
             name
         )

@@ -1,17 +1,13 @@
 """A file: opened, read tensor by tensor, closed, damaged."""
 
-import errno
-import tempfile
-
 import jax
 import numpy as np
 import pytest
 
 import forked
 from frugax import SizeBudget, compress, trees
-from frugax.compress.codecs._uniform import step_below
-from frugax.compress.search import _draft as _draft
-from frugax.compress.search._source import Source
+from frugax.compress.codecs import step_below
+from frugax.compress.search import Source, make_draft
 from frugax.errors import CorruptFileError, OutputError
 from saved_tree import SIX, TREE
 
@@ -27,26 +23,31 @@ def test_the_tree_comes_back_in_its_own_structure(saved):
     np.testing.assert_array_equal(back["b"], TREE["b"])
 
 
-def test_an_open_file_is_a_mapping_decoded_on_demand(saved, monkeypatch):
+def test_an_open_file_is_a_mapping(saved):
     path, report = saved
     with compress.open(path) as file:
         assert file.names == ("a[0]", "b", "c.d", "c.e") == tuple(file)
         assert file.nbytes == report.file_bytes
         assert file.record("a[0]").codec == "trellis"
-        asked = []
-        whole = compress._file.decode_tensor
-        monkeypatch.setattr(
-            compress._file,
-            "decode_tensor",
-            lambda *a, **k: asked.append(a[1].name) or whole(*a, **k),
-        )
         assert file["c.d"] == 1.5
-        assert asked == ["c.d"]
         with pytest.raises(KeyError):
             file["nothing"]
         kept = file["b"]
     np.testing.assert_array_equal(kept, TREE["b"])  # the file is closed by now
     kept[0] = 0  # and the array is the caller's own
+
+
+def test_only_the_tensor_that_is_asked_for_is_decoded(saved):
+    path, _ = saved
+    with compress.open(path) as file:
+        place = 64 + file.record("a[0]").chunks[0].offset
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    # Not by `open` or `with`: the runtime type checker decodes an item of a mapping.
+    file = compress.CompressedFile(bytes(data), place="x")
+    assert file["c.d"] == 1.5
+    with pytest.raises(CorruptFileError, match=r"'a\[0\]': its bytes are damaged"):
+        file["a[0]"]
 
 
 def test_tensors_decoded_together_are_what_each_is_alone():
@@ -57,14 +58,14 @@ def test_tensors_decoded_together_are_what_each_is_alone():
     tree[0][::2] *= 30
     tree[3][5, 5] = 40
     steps = [step_below(0.001 if i == 4 else 0.3) for i in range(len(tree))]
-    draft = _draft.make_draft(
+    draft = make_draft(
         tuple(Source(f"[{i}]", array) for i, array in enumerate(tree)),
         {"structure": trees.describe(tree)},
         lambda source: steps[int(source.name[1:-1])],
         codec=lambda _: "trellis",
     )
-    with draft.opened() as file:
-        together = dict(file.decoded())
+    with draft.open() as file:
+        together = dict(file.decode_all())
         for name in file:
             assert together[name].tobytes() == file[name].tobytes(), name
             for at, part in file.parts(name):
@@ -123,7 +124,7 @@ for read in (
     file.check,
     file.tree,
     lambda: compress.compress(mapped, SizeBudget(max_abs=0)),
-    lambda: compress._mapped.release(mapped["b"]),
+    lambda: compress.arrays.release(mapped["b"]),
 ):
     try:
         read()
@@ -182,16 +183,6 @@ def test_weights_are_never_saved_over_the_file_they_are_read_from(tmp_path):
         compress.save(path, compress.load_weights(path), exact)
     assert path.read_bytes() == before
     compress.save(tmp_path / "w.fxz", compress.load_weights(path), exact)  # replaced
-
-
-def test_no_place_for_drafts_names_what_says_where(monkeypatch):
-    def none():
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", none)
-    monkeypatch.setattr(_draft, "_IN_MEMORY", 0)
-    with pytest.raises(OutputError, match=r"No usable temporary.*variable TMPDIR"):
-        compress.compress({"w": np.ones(9)}, SizeBudget(max_abs=0))
 
 
 def test_reading_at_the_wrong_time_or_place_says_so(saved):

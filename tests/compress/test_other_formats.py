@@ -51,7 +51,7 @@ def test_damaged_and_foreign_weights_are_refused(tmp_path):
     page = b"<!DOCTYPE html><title>404</title>"
     for body in (b"", page, len(head).to_bytes(8, "little") + head + b"short"):
         path.write_bytes(body)
-        said = rf"m\.safetensors: .* no \.safetensors file.*\({len(body)} bytes\): down"
+        said = rf"m\.safetensors: not a \.safetensors file.*\({len(body)} bytes\): down"
         with pytest.raises(CorruptFileError, match=said):
             compress.load_weights(path)
     head = b'{"w":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}'
@@ -78,8 +78,8 @@ def test_what_is_no_npz_file_is_told_by_how_it_begins(tmp_path):
         np.save(file, np.ones(2))
     alone = path.read_bytes()
     for body, error, said in (
-        (b"no zip", UnsupportedFileError, "this is no .npz file: name it by what it"),
-        (alone, UnsupportedFileError, "this is no .npz file: it holds one array alone"),
+        (b"no zip", UnsupportedFileError, "not an .npz file: rename it"),
+        (alone, UnsupportedFileError, "not an .npz file: it holds one array alone"),
         (pickled, UnsupportedFileError, "pickled objects are never read: save arrays"),
         (whole[:-9], CorruptFileError, "the file is damaged or cut off"),
         (b"", CorruptFileError, "the file is damaged or cut off"),

@@ -1,5 +1,6 @@
 """Plans and reports: data, and true of the file."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_plans_are_data_and_carry_themselves_out():
     again = compress.CompressPlan.from_json(plan.to_json())
     assert again == plan
     assert hash(again) == hash(plan)
-    data = compress.compress(TREE, SIX, plan=again)
+    data = compress.compress(TREE, again)
     assert len(data) == plan.file_bytes == plan.predicted
     assert data == compress.compress(TREE, SIX)
     for word in ("a[0]", "trellis", "budget: 4x smaller"):
@@ -53,7 +54,7 @@ def test_plans_are_data_and_carry_themselves_out():
 def test_a_report_predicts_what_was_known_before(tmp_path):
     plan = compress.plan(TREE, SIX)
     trained = {**TREE, "a": [TREE["a"][0] * np.float32(0.9), (None,)]}
-    spend = compress.save(tmp_path / "w.fxz", trained, SIX, plan=plan).spends[0]
+    spend = compress.save(tmp_path / "w.fxz", trained, plan).spends[0]
     assert spend.predicted == plan.file_bytes != spend.measured
     assert spend.source.endswith("predicted by the plan")
     spend = compress.save(tmp_path / "w.fxz", trained, SIX).spends[0]
@@ -63,13 +64,11 @@ def test_a_report_predicts_what_was_known_before(tmp_path):
 
 def test_a_plan_for_something_else_is_refused():
     plan = compress.plan(TREE, SIX)
-    with pytest.raises(ValueError, match="not for 5x smaller"):
-        compress.compress(TREE, SizeBudget(ratio=5), plan=plan)
     with pytest.raises(ValueError, match="other weights"):
-        compress.compress({**TREE, "b": np.zeros(3)}, SIX, plan=plan)
+        compress.compress({**TREE, "b": np.zeros(3)}, plan)
     wider = {**TREE, "a": [TREE["a"][0] * np.float32(1000), (None,)]}
     with pytest.raises(ValueError, match="other values"):
-        compress.compress(wider, SIX, plan=plan)
+        compress.apply(wider, plan)
 
 
 def test_a_plan_that_is_not_progressive_makes_no_progressive_file():
@@ -77,7 +76,34 @@ def test_a_plan_that_is_not_progressive_makes_no_progressive_file():
     budget = SizeBudget("4x")
     flat = compress.plan(w, budget)
     with pytest.raises(ValueError, match="not progressive: plan with progressive=True"):
-        compress.compress(w, budget, plan=flat, progressive=True)
+        compress.compress(w, flat, progressive=True)
     layered = compress.plan(w, budget, progressive=True)
-    data = compress.compress(w, budget, plan=layered)
-    assert data == compress.compress(w, budget, plan=layered, progressive=True)
+    data = compress.apply(w, layered)
+    assert data == compress.compress(w, layered, progressive=True)
+
+
+def test_apply_gives_bytes_or_a_file_with_the_same_receipt(tmp_path):
+    plan = compress.plan(TREE, SIX)
+    data = compress.apply(TREE, plan)
+    report = compress.apply(TREE, plan, path=tmp_path / "w.fxz")
+    assert isinstance(data, compress.CompressedBytes)
+    assert (tmp_path / "w.fxz").read_bytes() == data
+    assert data.report == report
+    assert data.receipt == report.receipt
+    assert data.receipt.verdict == "kept"
+    assert data.receipt.spends[0].measured == len(data) == plan.predicted
+    assert repr(data) == f"CompressedBytes({len(data):,} bytes, kept)"
+
+
+def test_compressed_bytes_keep_their_report_when_copied():
+    data = compress.compress(TREE, SIX)
+    again = copy.deepcopy(data)
+    assert again == data
+    assert again.report == data.report
+    assert type(data[:9]) is bytes  # a part of a file has no report
+
+
+def test_sensitivity_beside_a_plan_is_refused():
+    plan = compress.plan(TREE, SIX)
+    with pytest.raises(ValueError, match="used its sensitivity already"):
+        compress.compress(TREE, plan, sensitivity={"a[0]": 1.0})

@@ -1,41 +1,26 @@
 """Progressive files: layer by layer, every prefix with an error that is true."""
 
-import dataclasses
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from forged_files import header_of, rewritten
+from forged_files import rewritten
 from frugax import SizeBudget, compress
 from frugax.compress import CompressedFile
-from frugax.compress.codecs import _planes as _planes
-from frugax.compress.codecs._uniform import Step
-from frugax.compress.container import _prefix as _prefix
-from frugax.compress.search._draft import Wanted, encode_all
-from frugax.compress.search._layered import LayeredSource
+from frugax.compress.codecs import (
+    Step,
+    planes as bit_planes,
+    step_below,
+    to_levels,
+    to_values,
+)
+from frugax.compress.container import list_prefixes
+from frugax.compress.search import EncodeRequest, LayeredSource, encode_all
 from frugax.errors import CorruptFileError, InfeasibleBudgetError
+from saved_tree import GOLDEN_PLANES, golden_planes_weights
 
 EXACT = SizeBudget(max_abs=0)
-# Made once, by `GOLDEN.write_bytes(compress.compress(golden_weights(), EXACT,
-# progressive=True))`; see docs/container.md, "Versions".
-GOLDEN = Path(__file__).with_name("golden_planes_v1.fxz")
-
-
-def golden_weights():
-    n = np.arange(600)
-    bits = (n[:, None] * 2654435761 + np.arange(12) * 40503) % 4294967296 >> 16
-    bell = ((bits % 4096).sum(axis=1) - 24570).astype(np.float32) / 8192
-    return {
-        "w": bell.reshape(20, 30),
-        "half": bell[:300].astype(np.float16),
-        "double": bell[300:].astype(np.float64) / 3,
-        "zero": np.zeros((4, 4), np.float32),
-        "special": np.array([np.nan, -0.0, 1.0], np.float32),
-        "n": n[:9],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +50,7 @@ def error_of(back, tree):
 
 def test_every_prefix_errs_as_the_file_says(tree, data):
     whole = CompressedFile(data, place="x")
-    prefixes = _prefix.list_prefixes(whole.header, len(data))
+    prefixes = list_prefixes(whole.header, len(data))
     assert len(prefixes) > 20
     for prefix in prefixes[::4]:
         budget = SizeBudget(bytes=prefix.bytes)
@@ -90,7 +75,7 @@ def test_the_whole_of_an_exact_file_is_the_original(tree, data):
 
 def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
     whole = CompressedFile(data, place="x")
-    prefixes = _prefix.list_prefixes(whole.header, len(data))
+    prefixes = list_prefixes(whole.header, len(data))
     for i in (0, 7, len(prefixes) - 2):
         between = (prefixes[i].bytes + prefixes[i + 1].bytes) // 2
         with CompressedFile(data, place="x", budget=SizeBudget(bytes=between)) as file:
@@ -105,18 +90,6 @@ def test_what_a_budget_reads_is_within_it_and_the_next_is_not(data):
             assert file.prefix.rel_error <= limit
             shorter = [p for p in prefixes if p.bytes < file.prefix.bytes]
             assert all(p.rel_error > limit for p in shorter)
-
-
-def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
-    prefixes = [
-        *_prefix.list_prefixes(CompressedFile(data, place="x").header, len(data))
-    ]
-    worse = 2 * prefixes[4].rel_error
-    prefixes[5] = dataclasses.replace(prefixes[5], rel_error=worse)
-    monkeypatch.setattr(_prefix, "list_prefixes", lambda *_: tuple(prefixes))
-    budget = SizeBudget(bytes=prefixes[5].bytes)
-    with CompressedFile(data, place="x", budget=budget) as file:
-        assert file.prefix == prefixes[4]
 
 
 def test_a_prefix_reads_nothing_behind_it(tree, data):
@@ -187,7 +160,7 @@ def test_other_files_have_one_prefix_the_whole(tree):
 def test_a_progressive_file_meets_its_budget_and_its_plan(tree, budget):
     plan = compress.plan(tree, budget, progressive=True)
     assert {t.codec for t in plan.tensors} == {"planes", "stored"}
-    made = compress.compress(tree, budget, plan=plan)
+    made = compress.apply(tree, plan)
     assert made == compress.compress(tree, budget, progressive=True)
     assert len(made) == plan.file_bytes
     rel_error = error_of(compress.decompress(made), tree)[0]
@@ -200,7 +173,7 @@ def test_a_progressive_file_meets_its_budget_and_its_plan(tree, budget):
 
 def test_an_exact_plan_stays_exact(tree, data):
     plan = compress.plan(tree, EXACT, progressive=True)
-    assert compress.compress(tree, EXACT, plan=plan) == data
+    assert compress.apply(tree, plan) == data
 
 
 def test_layers_of_tensors_follow_each_other_by_their_worth(data):
@@ -218,8 +191,8 @@ def test_layers_of_tensors_follow_each_other_by_their_worth(data):
 
 
 def test_the_golden_file_still_reads_the_same():
-    tree = golden_weights()
-    data = GOLDEN.read_bytes()
+    tree = golden_planes_weights()
+    data = GOLDEN_PLANES.read_bytes()
     back = compress.decompress(data)
     for name, array in tree.items():
         assert back[name].tobytes() == array.tobytes()
@@ -231,18 +204,6 @@ def test_the_golden_file_still_reads_the_same():
     assert sums["w"] == 12.608627319335938
 
 
-def test_the_golden_files_bytes_are_its_own(monkeypatch):
-    # Its tensors are so few numbers that no layers are shorter.
-    monkeypatch.setattr(LayeredSource, "_shorter", lambda _, found: found)
-    made = compress.compress(golden_weights(), EXACT, progressive=True)
-    header, end = header_of(made)
-    want, _ = header_of(GOLDEN.read_bytes())
-    assert [t["layers"] for t in header["tensors"] if "layers" in t] == [
-        t["layers"] for t in want["tensors"] if "layers" in t
-    ]
-    assert end > 1000
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(-(2**22), 2**22), min_size=1, max_size=60),
@@ -250,24 +211,25 @@ def test_the_golden_files_bytes_are_its_own(monkeypatch):
 )
 def test_digits_come_back_one_by_one(levels, planes):
     levels = np.array(levels, np.int64)
-    blocks = [memoryview(block) for block in _planes.split(levels, planes)]
+    blocks = [memoryview(b) for b in bit_planes.encode_layers(levels, planes)]
     assert len(blocks) == planes
-    found = _planes.first(blocks[0], planes - 1, np.dtype(np.float32), levels.size)
-    for i, block in enumerate(blocks[1:], 1):
-        found = _planes.refined(found, block)
-        shift = planes - 1 - i
-        want = np.sign(levels) * (np.abs(levels) >> shift)
-        np.testing.assert_array_equal(found, want)
-    np.testing.assert_array_equal(found, levels)
+    one, dtype = Step(1024, -10), np.dtype(np.float32)
+    layers = bit_planes.decode_each_layer(blocks, planes, one, dtype, levels.size)
+    for shift, values in zip(range(planes - 1, -1, -1), layers, strict=True):
+        known = np.sign(levels) * (np.abs(levels) >> shift)
+        want = bit_planes.reconstruct(known, shift, one, dtype)
+        np.testing.assert_array_equal(values, want)
+    whole = bit_planes.decode(blocks, planes, one, dtype, levels.size)
+    np.testing.assert_array_equal(whole, levels)
 
 
 def test_an_unknown_digit_is_halfway():
     levels = np.array([0, 1, -3])
     step = Step(1024, -10)
-    got = _planes.reconstruct(levels, 2, step, np.dtype(np.float32))
+    got = bit_planes.reconstruct(levels, 2, step, np.dtype(np.float32))
     # 1 stands for 4, 5, 6 and 7; -3 for -12 to -15.
     np.testing.assert_array_equal(got, np.array([0, 5.5, -13.5], np.float32))
-    got = _planes.reconstruct(levels, 0, step, np.dtype(np.float32))
+    got = bit_planes.reconstruct(levels, 0, step, np.dtype(np.float32))
     np.testing.assert_array_equal(got, np.array([0, 1, -3], np.float32))
 
 
@@ -276,9 +238,15 @@ def test_the_last_layer_has_every_bit(dtype):
     rng = np.random.default_rng(0)
     a = rng.normal(size=300).astype(dtype)
     a[:4] = 0.0, -0.0, np.finfo(np.float16).smallest_subnormal, a.max() * 2
-    near = (a.astype(np.float64) + rng.normal(size=300) * 0.01).astype(dtype)
-    block = memoryview(_planes.encode_residual(a, near))
-    assert _planes.whole(near, block).tobytes() == a.tobytes()
+    step = step_below(0.01)
+    assert step is not None
+    levels = to_levels(a, step)
+    assert levels is not None
+    blocks = bit_planes.encode_layers(levels, 4)
+    blocks.append(bit_planes.encode_residual(a, to_values(levels, step, a.dtype)))
+    views = [memoryview(block) for block in blocks]
+    back = bit_planes.decode(views, 4, step, a.dtype, a.size)
+    assert back.tobytes() == a.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -372,6 +340,6 @@ def test_estimates_of_layers_are_close():
     exact = sum(map(len, source.exact.blocks))
     assert source.exact_cost_bytes == pytest.approx(exact, rel=0.01)
     step = Step(1024, -17)
-    (coded,) = encode_all([Wanted(source, step)])
+    (coded,) = encode_all([EncodeRequest(source, step)])
     real = sum(map(len, coded.blocks))
     assert source.estimate(step).bytes == pytest.approx(real, rel=0.01)

@@ -8,40 +8,28 @@ import pytest
 
 from frugax import tropical
 from frugax.compress import gap_to_bound_db
-from frugax.compress.codecs import _uniform as _quantised
-from frugax.compress.codecs._uniform import step_below, to_values
-from frugax.compress.codecs.trellis import (
-    _decode as _trellis_decode,
-    _encode as _trellis_block,
-)
-from frugax.compress.codecs.trellis._quantise import (
-    Lanes,
-    Part,
-    Wanted,
-    classify_runs,
-    quantise,
-    residues,
-    viterbi,
-)
+from frugax.compress.codecs import step_below, to_levels, to_values, trellis, uniform
 from frugax.errors import CorruptFileError
 
 
 def coded(values, size, row=64):
     step = step_below(size)
     assert step is not None
-    lanes, flat = Lanes.of_rows(values.size, row), values.reshape(-1)
-    (found,) = quantise([Part(flat, step, lanes, classify_runs(flat, lanes))])
+    lanes, flat = trellis.LaneLayout.of_rows(values.size, row), values.reshape(-1)
+    (found,) = trellis.quantise(
+        [trellis.TrellisInput(flat, step, lanes, trellis.classify_runs(flat, lanes))]
+    )
     assert found is not None
     return found, step
 
 
 def path(scaled, rates=None):
     classes = np.zeros(scaled.shape, np.uint8)
-    return viterbi([Wanted(scaled, rates, classes)])[0]
+    return trellis.viterbi([trellis.PathProblem(scaled, rates, classes)])[0]
 
 
 def encode(found):
-    return _trellis_block.encode([found])[0]
+    return trellis.encode([found])[0]
 
 
 def normal(*shape, seed=0):
@@ -87,7 +75,7 @@ def test_the_recursion_is_a_min_plus_product():
 
 def test_numbers_of_a_path_follow_its_bits():
     bits = np.random.default_rng(0).integers(0, 2, (200, 1)).astype(np.uint8)
-    assert residues(bits)[:, 0].tolist() == list(walk(bits[:, 0].tolist()))
+    assert trellis.residues(bits)[:, 0].tolist() == list(walk(bits[:, 0].tolist()))
 
 
 def test_rates_are_weighed_against_error():
@@ -105,9 +93,9 @@ def test_numbers_come_back(shape, size):
     w.flat[:: max(1, w.size // 3)] *= 40  # far out
     found, step = coded(w, size, row=shape[-1])
     block = memoryview(encode(found))
-    again = _trellis_decode.integers(block, w.dtype, w.size)
+    again = trellis.decode_levels(block, w.dtype, w.size)
     np.testing.assert_array_equal(again, found.flat)
-    values = _trellis_decode.decode(block, step, w.dtype, w.size)
+    values = trellis.decode(block, step, w.dtype, w.size)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     # Beyond a step is never best; half of one is what a uniform grid would make.
     assert np.abs(values - w.reshape(-1)).max() <= 2 * size * (1 + 1e-6) + 1e-6
@@ -149,8 +137,8 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
         w = normal(20, 64).astype(dtype)
         found, step = coded(w, 0.123)
         block = memoryview(encode(found))
-        ours = _trellis_decode.decode(block, step, dtype, w.size).view(np.uint8)
-        whole = _trellis_decode.integers(block, dtype, w.size)
+        ours = trellis.decode(block, step, dtype, w.size).view(np.uint8)
+        whole = trellis.decode_levels(block, dtype, w.size)
         by_jax = (jnp.asarray(whole, jnp.float32) * jnp.float32(step.size)).astype(name)
         by_torch = (torch.from_numpy(whole).to(torch.float32) * step.size).to(
             getattr(torch, name)
@@ -160,11 +148,17 @@ def test_jax_and_torch_decode_bit_for_bit_alike():
 
 
 def test_what_is_too_large_for_the_trellis_is_said():
-    lanes = Lanes.of_rows(4, 4)
+    lanes = trellis.LaneLayout.of_rows(4, 4)
     values = np.array([1e10, 0, 0, 1], np.float32)
     step = step_below(1.0)
     assert step is not None
-    assert quantise([Part(values, step, lanes, classify_runs(values, lanes))]) == [None]
+    assert trellis.quantise(
+        [
+            trellis.TrellisInput(
+                values, step, lanes, trellis.classify_runs(values, lanes)
+            )
+        ]
+    ) == [None]
 
 
 def test_damage_never_crashes():
@@ -178,7 +172,7 @@ def test_damage_never_crashes():
         if rng.random() < 0.2:
             block = block[: rng.integers(len(block))]
         try:
-            back = _trellis_decode.decode(memoryview(block), step, np.dtype("f4"), 400)
+            back = trellis.decode(memoryview(block), step, np.dtype("f4"), 400)
         except CorruptFileError:
             noticed += 1
             continue
@@ -192,19 +186,17 @@ def test_what_is_far_out_is_listed_up_to_2_to_the_30(dtype):
     w[3, 5], w[7, :2] = -1e9 + 70, (2.0**24 + 1, 3e7)
     found, step = coded(w, 1.0)
     block = memoryview(encode(found))
-    values = _trellis_decode.decode(block, step, w.dtype, w.size)
+    values = trellis.decode(block, step, w.dtype, w.size)
     np.testing.assert_array_equal(values, to_values(found.flat, step, w.dtype))
     gap = np.abs(values - w.reshape(-1))
     assert gap.max() <= 2 * step.size + (64 if dtype == "f4" else 0)
     assert gap[np.abs(w.reshape(-1)) < 10].max() <= 2 * step.size
     full = np.full(128, 4e7, dtype)  # nothing else
     found_full, _ = coded(full, 1.0)
-    back = _trellis_decode.decode(
-        memoryview(encode(found_full)), step, full.dtype, full.size
-    )
+    back = trellis.decode(memoryview(encode(found_full)), step, full.dtype, full.size)
     np.testing.assert_array_equal(back, to_values(found_full.flat, step, full.dtype))
-    (beyond,) = quantise(
-        [Part(4 * w.reshape(-1), step, found.lanes, found.classes)],
+    (beyond,) = trellis.quantise(
+        [trellis.TrellisInput(4 * w.reshape(-1), step, found.lanes, found.classes)],
     )
     assert beyond is None
 
@@ -215,15 +207,15 @@ def test_a_block_that_has_no_words_is_refused_where_it_asks_for_one():
     assert block[-4:] != (1 << 16).to_bytes(4, "little")  # no words: the state ends it
     block[-4:] = (1 << 16).to_bytes(4, "little")
     with pytest.raises(CorruptFileError, match="does not end where it should"):
-        _trellis_decode.decode(memoryview(block), step, np.dtype("f4"), 64)
+        trellis.decode(memoryview(block), step, np.dtype("f4"), 64)
 
 
 def test_a_uniform_grid_of_the_same_error_is_longer():
     w = normal(64, 512)
     found, _ = coded(w, 0.2, row=512)
-    uniform = step_below(0.2 / 0.566)
-    assert uniform is not None
-    levels = _quantised.to_levels(w.reshape(-1), uniform)
+    same_error = step_below(0.2 / 0.566)
+    assert same_error is not None
+    levels = to_levels(w.reshape(-1), same_error)
     assert levels is not None
-    saved = len(_quantised.encode(levels)) - len(encode(found))
+    saved = len(uniform.encode(levels)) - len(encode(found))
     assert saved * 8 / w.size > 0.12  # of the 0.17 bits that 1 dB is

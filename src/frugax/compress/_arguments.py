@@ -1,32 +1,33 @@
-"""What names a file."""
+"""Check arguments that several functions of the room share, and report progress."""
 
 import os
 from collections.abc import Callable
 
+# Called with the share that is done, in [0, 1], and a text that names the work.
+Progress = Callable[[float, str], None]
+
 
 def check_path(path: object) -> None:
-    """Meet what names no file before the work, not in the middle of it.
+    """Refuse anything that does not name a file before the work, not during it.
 
     Raises:
-        TypeError: it is neither text nor a path.
+        TypeError: `path` is neither text nor a path.
     """
     if isinstance(path, str | os.PathLike):
         return
-    instead = (
-        ": the bytes of a file are read by frugax.compress.decompress(data)"
-        if isinstance(path, bytes | bytearray | memoryview)
-        else ""
-    )
+    instead = ""
+    if isinstance(path, bytes | bytearray | memoryview):
+        instead = ": the bytes of a file are read by frugax.compress.decompress(data)"
     raise TypeError(
         f"a file is named by text or a path, got a {type(path).__name__}{instead}."
     )
 
 
 def check_progress(progress: object) -> None:
-    """Meet what cannot be called before the work, not in the middle of it.
+    """Refuse anything that cannot be called before the work, not during it.
 
     Raises:
-        TypeError: it is neither a function nor None.
+        TypeError: `progress` is neither a function nor None.
     """
     if progress is not None and not callable(progress):
         raise TypeError(
@@ -35,25 +36,42 @@ def check_progress(progress: object) -> None:
         )
 
 
-class ProgressStages:
-    """Work in stages, of which nobody knows how many there will be.
+class MonotonicProgress:
+    """Forward progress, but never backwards: a second file starts where one ended."""
 
-    Each takes a share of what is left, so that what is told rises and never ends.
+    def __init__(self, progress: Progress | None) -> None:
+        check_progress(progress)
+        self._progress = progress
+        self._highest = 0.0
+
+    def __call__(self, share: float, text: str) -> None:
+        """Report the highest share so far."""
+        self._highest = max(self._highest, share)
+        if self._progress is not None:
+            self._progress(self._highest, text)
+
+    def finish(self) -> None:
+        """Report that all is done."""
+        self(1.0, "done")
+
+
+class ProgressStages:
+    """Progress of work in an unknown number of stages.
+
+    Each stage takes a share of the remainder, so that progress rises but never ends.
     """
 
-    def __init__(self, told: Callable[[float, str], None] | None) -> None:
-        """Tell `told` of all stages, each in [0, 1] of its own."""
-        self._told = told
-        self._at = 0.0
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._start = 0.0
 
-    def next(self, share: float) -> Callable[[float, str], None]:
-        """What tells of the next stage, which takes a share of what is left."""
-        start = self._at
-        self._at += share * (1 - start)
-        end = self._at
+    def next(self, share: float) -> Progress:
+        """Return the progress function of a stage that takes a share of the rest."""
+        start = self._start
+        self._start += share * (1 - start)
+        end = self._start
 
-        def told(done: float, what: str) -> None:
-            if self._told is not None:
-                self._told(start + (end - start) * done, what)
+        def report(done: float, text: str) -> None:
+            self._progress(start + (end - start) * done, text)
 
-        return told
+        return report

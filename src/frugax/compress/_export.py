@@ -1,4 +1,4 @@
-"""Compressed weights back into files that other tools read, a piece at a time."""
+"""Export compressed weights to files that other tools read, a piece at a time."""
 
 import json
 import os
@@ -12,12 +12,10 @@ from frugax.budget import SizeBudget
 from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write
 
-from ._arguments import check_path, check_progress
-from ._weights import SAFETENSORS
-from .arrays._leaves import dtype_from_name
-from .container._file import CompressedFile, open_file
-from .container._metadata import Record
-from .search._draft import Progress
+from ._arguments import MonotonicProgress, Progress, check_path, check_progress
+from ._load import SAFETENSORS
+from .arrays import dtype_from_name
+from .container import CompressedFile, Record, open_file
 
 
 def export_safetensors(
@@ -33,7 +31,8 @@ def export_safetensors(
         file: the compressed weights.
         to: the file to write, whole or not at all; one that is there is replaced.
         budget: how much of a progressive file to read; see `frugax.compress.open`.
-        progress: called with the share that is done, in [0, 1], and what is being done.
+        progress: called with the share that is done, in [0, 1], and the name of the
+            work.
 
     Raises:
         CorruptFileError: `file` is damaged.
@@ -41,18 +40,18 @@ def export_safetensors(
         InfeasibleBudgetError: no prefix of `file` is within the budget.
         OutputError: `to` cannot be written.
         UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
-            that `.safetensors` has no place for.
-        TypeError: a path is none, or the progress no function.
+            that `.safetensors` cannot hold.
+        TypeError: a path is not a path, or `progress` is not a function.
         ValueError: `to` is `file` itself, or does not end in `.safetensors`.
     """
     place = os.fspath(file)
     kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    with _opened(file, to, ".safetensors", budget, progress) as compressed:
+    with _open_source(file, to, ".safetensors", budget, progress) as compressed:
         header: dict[str, object] = {}
         if compressed.header.metadata:
             header["__metadata__"] = dict(compressed.header.metadata)
         at = 0
-        # As `safetensors` itself orders them: the widest first, so all are aligned.
+        # The order of `safetensors` itself: the widest first, so all are aligned.
         records = sorted(
             compressed.header.tensors,
             key=lambda r: (-dtype_from_name(r.dtype).itemsize, r.name),
@@ -79,7 +78,7 @@ def export_safetensors(
         text += b" " * (-len(text) % 8)
         with atomic_write(to) as out:
             out.write(len(text).to_bytes(8, "little") + text)
-            for _, pieces in _decoded(compressed, records, progress):
+            for _, pieces in _decode_pieces(compressed, records, progress):
                 out.writelines(pieces)
 
 
@@ -90,19 +89,17 @@ def export_npz(
     budget: SizeBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """As `export_safetensors`, but as `.npz`: not packed, to be read by `numpy.load`.
+    """Write the weights as `export_safetensors` does, but as uncompressed `.npz`.
 
     Raises:
-        UnsupportedFileError: a name or a dtype has no place in an `.npz` file.
+        UnsupportedFileError: a name or a dtype cannot stand in an `.npz` file.
         ValueError: `to` does not end in `.npz`.
     """
     place = os.fspath(file)
-    with _opened(file, to, ".npz", budget, progress) as compressed:
+    with _open_source(file, to, ".npz", budget, progress) as compressed:
         records = compressed.header.tensors
         for record in records:
-            if (
-                dtype_from_name(record.dtype).kind == "V"
-            ):  # written as bytes of no meaning
+            if dtype_from_name(record.dtype).kind == "V":  # read as void
                 raise UnsupportedFileError(
                     f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
                     "an .npz file cannot hold: write a .safetensors file."
@@ -112,9 +109,9 @@ def export_npz(
                     f"{place}: an .npz file cannot hold the name {record.name!r}: "
                     "rename the tensor and compress again."
                 )
-        # Not `np.savez`: it takes no array named "file".
+        # Not `np.savez`, which takes no array named "file".
         with atomic_write(to) as out, zipfile.ZipFile(out, "w") as packed:
-            for record, pieces in _decoded(compressed, records, progress):
+            for record, pieces in _decode_pieces(compressed, records, progress):
                 dtype = dtype_from_name(record.dtype)
                 head = {
                     "descr": np.lib.format.dtype_to_descr(dtype),
@@ -127,19 +124,14 @@ def export_npz(
                     member.writelines(pieces)
 
 
-def _opened(
+def _open_source(
     file: str | os.PathLike[str],
     to: str | os.PathLike[str],
     suffix: str,
     budget: SizeBudget | None,
     progress: Progress | None,
 ) -> CompressedFile:
-    """The weights, to be written into another file.
-
-    Raises:
-        TypeError: a path is none, or the progress no function.
-        ValueError: `to` is `file` itself, or named as another kind of file.
-    """
+    # Open the weights, after all arguments are checked.
     check_progress(progress)
     check_path(to)
     if os.path.exists(to) and os.path.samefile(file, to):
@@ -147,20 +139,19 @@ def _opened(
             f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "
             "another."
         )
-    if Path(to).suffix != suffix:  # by which it is read again
+    if Path(to).suffix != suffix:  # readers go by the suffix
         raise ValueError(f"{os.fspath(to)}: the file must end in {suffix}.")
     return open_file(file, budget=budget)
 
 
-def _decoded(
+def _decode_pieces(
     file: CompressedFile, records: Sequence[Record], progress: Progress | None
 ) -> Iterator[tuple[Record, Iterator[bytes]]]:
-    """Every tensor, and its bytes piece by piece: take these before the next one."""
+    # Yield every tensor and its bytes piece by piece: use these before the next one.
+    report = MonotonicProgress(progress)
     total, done = max(1, sum(record.nbytes for record in records)), 0
     for record in records:
-        if progress is not None:
-            progress(done / total, f"decoding {record.name or 'the array'}")
+        report(done / total, f"decoding {record.name or 'the array'}")
         yield record, (part.tobytes() for _, part in file.parts(record.name))
         done += record.nbytes
-    if progress is not None:
-        progress(1.0, "done")
+    report.finish()

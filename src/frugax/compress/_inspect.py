@@ -1,26 +1,49 @@
-"""What a file says of itself: one row for each tensor, and a picture of them all."""
+"""Read the header of a file: one row for each tensor, and a picture of them all."""
 
 import dataclasses
+import math
 import os
+from collections.abc import Callable
 
 from frugax.budget import format_bytes, table
+from frugax.report import Markup, element, fragment
 
-from ._rate_picture import Dot, rate_picture
-from ._report import TensorReport, average_gap_db, format_below_bound
-from .container._file import open_file
-from .container._prefix import Prefix, list_prefixes
+from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
+from ._table import show_error, tensor_table
+from .container import Prefix, list_prefixes, open_file
+
+_WIDTH, _HEIGHT = 760, 460
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 76, 56
+# The Gaussian bound: each bit halves the error, that is, 6.02 dB.
+_DB_PER_BIT = 20 * math.log10(2)
+_STYLE = """
+svg { --back: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #d9dee3;
+      --dot: #0969da; --limit: #cf222e; }
+@media (prefers-color-scheme: dark) {
+  svg { --back: #0d1117; --ink: #e6edf3; --soft: #9198a1; --grid: #2a313a;
+        --dot: #4493f8; --limit: #f85149; }
+}
+text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif;
+       fill: var(--soft); }
+.back { fill: var(--back); }
+.title { font-size: 18px; font-weight: 600; fill: var(--ink); }
+.grid { stroke: var(--grid); }
+.dot { fill: var(--dot); opacity: .75; }
+.limit { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 6 4; }
+.limit-text { fill: var(--limit); }
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a file says of itself. Nothing was decoded: `verify` does that.
+    """The statements of a file about itself. Nothing was decoded: `verify` does that.
 
     Attributes:
         place: the file.
         file_bytes: its length.
         tensors: each tensor as the header has it, in the tree's order.
-        prefixes: how much of it can be read by itself, the shortest first; of a file
-            that is not progressive only the whole.
+        prefixes: the parts of it that can be read by themselves, the shortest first; of
+            a file that is not progressive only the whole.
     """
 
     place: str
@@ -30,7 +53,7 @@ class Inspection:
 
     @property
     def original_bytes(self) -> int:
-        """Bytes of the arrays once decoded."""
+        """Bytes of the decoded arrays."""
         return sum(tensor.original_bytes for tensor in self.tensors)
 
     @property
@@ -39,50 +62,39 @@ class Inspection:
         return average_gap_db(self.tensors)
 
     def svg(self) -> str:
-        """Bits against error of every tensor that is not exact, beside the bound."""
-        dots = [
-            Dot(t.name or "(the array)", t.codec, t.bits_per_weight, t.rel_error)
-            for t in self.tensors
-            if t.rel_error
-        ]
-        exact = len(self.tensors) - len(dots)
-        return rate_picture(os.path.basename(self.place), dots, exact=exact)
+        """Draw bits against error of every tensor that is not exact, and the bound.
+
+        No code for Gaussian weights can be above the dashed line; the codec leaves the
+        distance from it down to a dot. The pointer on a dot shows the tensor's name.
+        """
+        return _draw_svg(
+            os.path.basename(self.place),
+            [t for t in self.tensors if t.rel_error],
+            exact=sum(not t.rel_error for t in self.tensors),
+        )
 
     def __str__(self) -> str:
-        rows = [
-            [
-                t.name or "(the array)",
-                f"{t.dtype}{list(t.shape)}",
-                t.codec,
-                f"{t.bytes:,}",
-                f"{t.bits_per_weight:.2f}",
-                f"{t.rel_error:.4g}" if t.rel_error else "exact",
-                f"{t.max_abs:.4g}" if t.rel_error else "exact",
-                "-" if t.bound_gap_db is None else f"{t.bound_gap_db:.2f} dB",
-            ]
-            for t in self.tensors
-        ]
-        head = [
-            "tensor",
-            "weights",
-            "codec",
-            "bytes",
-            "bits each",
-            "relative error",
-        ]
+        columns = {
+            "bits each": lambda t: f"{t.bits_per_weight:.2f}",
+            "relative error": lambda t: show_error(t.rel_error, 4),
+            "largest": lambda t: show_error(t.rel_error and t.max_abs, 4),
+            "from bound": show_gap,
+        }
         gap = self.bound_gap_db
         ratio, count = self.original_bytes / self.file_bytes, len(self.tensors)
-        said = (
-            f"file: {self.file_bytes:,} bytes ({format_bytes(self.file_bytes)}), "
+        text = (
+            tensor_table(self.tensors, columns)
+            + f"\nfile: {self.file_bytes:,} bytes ({format_bytes(self.file_bytes)}), "
             f"{ratio:.4g}x smaller than the {count} tensor{'s' * (count != 1)}"
             + ("" if gap is None else f", {gap:.2f} dB from the bound on average")
             + format_below_bound(self.tensors)
         )
-        shown = f"{table([*head, 'largest', 'from bound'], rows)}\n{said}"
-        return f"{shown}\n{self._parts()}" if len(self.prefixes) > 1 else shown
+        if len(self.prefixes) > 1:
+            text += f"\n{self._prefix_table()}"
+        return text
 
-    def _parts(self) -> str:
-        """Some of the prefixes: the first, the last, and where the error halves."""
+    def _prefix_table(self) -> str:
+        # Some of the prefixes: the first, the last, and where the error halves.
         shown: list[Prefix] = []
         for prefix in self.prefixes:
             last = prefix is self.prefixes[-1]
@@ -92,8 +104,8 @@ class Inspection:
             [
                 f"{p.bytes:,}",
                 f"{self.original_bytes / p.bytes:.4g}x",
-                f"{p.rel_error:.4g}" if p.rel_error else "exact",
-                f"{p.max_abs:.4g}" if p.max_abs else "exact",
+                show_error(p.rel_error, 4),
+                show_error(p.max_abs, 4),
             ]
             for p in shown
         ]
@@ -102,7 +114,7 @@ class Inspection:
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Read what an `.fxz` file says of its tensors; its data is not decoded.
+    """Read the header of an `.fxz` file; its data is not decoded.
 
     Args:
         path: the file.
@@ -110,7 +122,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     Raises:
         CorruptFileError: the header is damaged, or the file is cut off.
         FileNotFoundError: there is no such file.
-        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+        UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
     with open_file(path) as file:
         return Inspection(
@@ -122,3 +134,106 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
             ),
             prefixes=list_prefixes(file.header, file.nbytes),
         )
+
+
+def _draw_svg(title: str, tensors: list[TensorReport], *, exact: int) -> str:
+    count = len(tensors)
+    caption = f"{count} tensor{'s' * (count != 1)} with an error"
+    if not tensors:
+        caption = f"nothing to draw: every tensor is exact ({exact} of them)"
+    elif exact:
+        caption += f"; {exact} more kept exact, not shown"
+    parts = [
+        element("title", f"{title}: bits and error of each tensor"),
+        element("style", Markup(_STYLE)),
+        element("rect", class_="back", width=_WIDTH, height=_HEIGHT),
+        element("text", title, class_="title", x=_LEFT, y=30),
+        element("text", caption, x=_LEFT, y=54),
+    ]
+    if tensors:
+        parts.append(_draw_chart(tensors))
+    svg = element(
+        "svg",
+        parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        width=_WIDTH,
+        height=_HEIGHT,
+        role="img",
+    )
+    return f"{svg}\n"
+
+
+def _draw_chart(tensors: list[TensorReport]) -> Markup:
+    levels = [-20 * math.log10(tensor.rel_error) for tensor in tensors]
+    max_bits = math.ceil(max(tensor.bits_per_weight for tensor in tensors) * 1.05)
+    # An error as large as the weights is at 0 dB: the axis has a length all the same.
+    max_db = math.ceil(max(10, *(db * 1.15 for db in levels)) / 10) * 10
+    x = lambda bits: _LEFT + (_WIDTH - _LEFT - _RIGHT) * bits / max_bits
+    y = lambda db: _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * db / max_db
+    end = min(max_bits, max_db / _DB_PER_BIT)
+    return fragment(
+        _draw_grid(x, y, max_bits, max_db),
+        element(
+            "line", class_="limit", x1=x(0), y1=y(0), x2=x(end), y2=y(end * _DB_PER_BIT)
+        ),
+        element(
+            "text",
+            "no code is better for Gaussian weights",
+            class_="limit-text",
+            x=x(end) - 8,
+            y=y(end * _DB_PER_BIT) - 6,
+            text_anchor="end",
+        ),
+        (
+            element(
+                "circle",
+                element(
+                    "title",
+                    f"{tensor.name or '(the array)'}: {tensor.codec}, "
+                    f"{tensor.bits_per_weight:.2f} bits, {db:.1f} dB",
+                ),
+                class_="dot",
+                cx=x(tensor.bits_per_weight),
+                cy=y(max(0, db)),
+                r=4,
+            )
+            for tensor, db in zip(tensors, levels, strict=True)
+        ),
+    )
+
+
+def _draw_grid(
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+    max_bits: int,
+    max_db: int,
+) -> Markup:
+    line = lambda **ends: element("line", class_="grid", **ends)
+    rows: list[Markup] = []
+    for bits in range(0, max_bits + 1, max(1, max_bits // 8)):
+        rows += [
+            line(x1=x(bits), y1=y(0), x2=x(bits), y2=_TOP),
+            element("text", str(bits), x=x(bits), y=y(0) + 20, text_anchor="middle"),
+        ]
+    for db in range(0, max_db + 1, 10):
+        rows += [
+            line(x1=_LEFT, y1=y(db), x2=x(max_bits), y2=y(db)),
+            element("text", str(db), x=_LEFT - 8, y=y(db) + 4, text_anchor="end"),
+        ]
+    return fragment(
+        rows,
+        element(
+            "text",
+            "bits in the file for each weight",
+            x=x(max_bits),
+            y=_HEIGHT - 12,
+            text_anchor="end",
+        ),
+        element(
+            "text",
+            "error below the weights, dB",
+            transform=f"translate(20 {_TOP}) rotate(-90)",
+            text_anchor="end",
+        ),
+    )

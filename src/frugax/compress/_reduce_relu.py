@@ -1,8 +1,8 @@
-"""Fewer hidden units for Linear -> ReLU -> Linear, with a bound on what changes.
+"""Reduce the hidden units of Linear -> ReLU -> Linear, and bound the change.
 
 A unit `v * relu(u @ x)` is a segment along `u`, and the layer a sum of such segments: a
 zonotope, whose support function the layer is. Units with nearly the same direction are
-merged, as segments that are nearly parallel can be. Everything here is in float64;
+merged, as segments that are nearly parallel can be. All arithmetic is in float64;
 inputs get a last number 1, so that biases are weights like the others.
 
 References:
@@ -19,18 +19,135 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from .arrays._leaves import named_arrays
+from .arrays import named_arrays
 
 # w1 (inputs, hidden), b1 (hidden,), w2 (hidden, outputs), b2 (outputs,).
 Layers: TypeAlias = tuple[Any, Any, Any, Any]
 
+# Relative to the mean of the diagonal: units that are nearly alike must not cancel in
+# a refit.
+_RIDGE = 1e-6
+# Of k-means, whose result depends on its start.
+_STARTS, _ROUNDS = 4, 30
+_TINY = np.finfo(float).tiny
 
-def checked_layers(layers: Layers) -> list[np.ndarray]:
-    """The layers in float64.
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReducedRelu:
+    """Two linear layers with a ReLU between them, of fewer hidden units.
+
+    Attributes:
+        w1: `(inputs, hidden)`, NumPy, of its original dtype.
+        b1: `(hidden,)`.
+        w2: `(hidden, outputs)`.
+        b2: `(outputs,)`.
+        merged_into: for each original unit, the unit that it is part of.
+        bound: `(outputs,)`: the two networks differ by no more than this anywhere in
+            the box, computed in exact arithmetic from the weights as they are here.
+    """
+
+    w1: Float[np.ndarray, "inputs hidden"]
+    b1: Float[np.ndarray, " hidden"]
+    w2: Float[np.ndarray, "hidden outputs"]
+    b2: Float[np.ndarray, " outputs"]
+    merged_into: np.ndarray
+    bound: Float[np.ndarray, " outputs"]
+
+    @property
+    def layers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The arrays in the order of `reduce_relu`'s argument."""
+        return self.w1, self.b1, self.w2, self.b2
+
+
+def reduce_relu(
+    layers: Layers,
+    *,
+    hidden: int,
+    box: tuple[Any, Any],
+    data: Float[Any, "rows inputs"] | None = None,
+    seed: int = 0,
+) -> ReducedRelu:
+    """Merge the hidden units of `relu(x @ w1 + b1) @ w2 + b2` into fewer.
+
+    Directions of units are clustered, each weighted by its largest contribution within
+    the box. Then the second layer is fitted to the original network: on `data` where
+    there is some, otherwise in expectation over independent normal inputs with the
+    second moments of the box.
+
+    Args:
+        layers: `(w1, b1, w2, b2)`, of shapes `(inputs, hidden)`, `(hidden,)`, `(hidden,
+            outputs)` and `(outputs,)`, floats of NumPy, JAX or torch; only read. Torch
+            keeps its matrices transposed: give `weight.T`.
+        hidden: units to keep, at least 1 and at most as many as there are.
+        box: `(low, high)`: the inputs for which the bound is to hold, each a number or
+            an array `(inputs,)`.
+        data: inputs like those to come, without labels.
+        seed: of the clustering, which is tried four times.
+
+    Returns:
+        The smaller layers, and the largest change of each output; with as many units as
+        there are, the same layers and no change. The bound is sound but not tight: a
+        network may change far less on the inputs it really meets.
 
     Raises:
-        ValueError: shapes that do not fit, or weights that are not finite floats.
+        TypeError: a layer is not an array, `hidden` is not an integer, or `box` is not
+            a pair.
+        ValueError: shapes that do not fit, weights or limits that are not finite, an
+            empty box, or a number of units that is out of range.
+
+    >>> w = np.array([[1.0, 2.0, -1.0]])  # two of these units are parallel
+    >>> small = reduce_relu((w, np.zeros(3), w.T, np.zeros(1)), hidden=2, box=(-1, 1))
+    >>> small.w1.shape, bool(small.bound < 1e-4)
+    ((1, 2), True)
     """
+    w1, b1, w2, b2 = _check_layers(layers)
+    # Callers are checked at run time, whatever their annotations promise.
+    if not isinstance(hidden, numbers.Integral) or isinstance(hidden, bool):
+        raise TypeError(f"hidden must be a whole number, got {hidden!r}.")
+    if not 1 <= hidden <= len(b1):
+        raise ValueError(f"hidden must be from 1 to {len(b1)}, got {hidden}.")
+    low, high = _check_box(box, len(w1))
+    x1 = None if data is None else _append_ones(data, len(w1))
+    originals = list(named_arrays(tuple(layers)).values())
+    if hidden == len(b1):
+        copies = [array.copy() for array in originals]
+        return _make_result(copies, np.arange(hidden), np.zeros(len(b2)))
+    before = _Units(np.vstack([w1, b1]).T, w2, b2)
+    root = _root_of_moments(low, high)
+    merged_into = _cluster(before, root, hidden, np.random.default_rng(seed))
+    directions = _mean_directions(before, root, merged_into, hidden)
+    if x1 is None:
+        after = _refit_in_expectation(before, directions, root)
+    else:
+        after = _refit_on_data(x1, before, directions)
+    reduced = after.u[:, :-1].T, after.u[:, -1], after.v, after.rest
+    # Round to the original dtypes first: the bound is for the returned weights.
+    arrays = [a.astype(o.dtype) for a, o in zip(reduced, originals, strict=True)]
+    n1, c1, n2, c2 = (a.astype(np.float64) for a in arrays)
+    rounded = _Units(np.vstack([n1, c1]).T, n2, c2)
+    return _make_result(
+        arrays, merged_into, _bound_change(before, rounded, merged_into, low, high)
+    )
+
+
+def _make_result(
+    arrays: list[np.ndarray], merged_into: np.ndarray, bound: np.ndarray
+) -> ReducedRelu:
+    w1, b1, w2, b2 = arrays
+    return ReducedRelu(w1=w1, b1=b1, w2=w2, b2=b2, merged_into=merged_into, bound=bound)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Units:
+    """The network `relu(x1 @ u.T) @ v + rest`, where `x1` is `x` and a 1."""
+
+    u: np.ndarray
+    v: np.ndarray
+    rest: np.ndarray
+
+
+def _check_layers(layers: Layers) -> list[np.ndarray]:
+    # The layers in float64.
     arrays = list(named_arrays(tuple(layers)).values())
     shapes = [a.shape for a in arrays]
     ranks = [a.ndim for a in arrays]
@@ -52,16 +169,9 @@ def checked_layers(layers: Layers) -> list[np.ndarray]:
     return [array.astype(np.float64) for array in arrays]
 
 
-def corners(box: tuple[Any, Any], inputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest of each input.
-
-    Raises:
-        TypeError: this is no pair.
-        ValueError: a limit is not finite or has the wrong shape, or the box is empty.
-    """
-    # Callers are checked at run time, whatever their annotations promise.
-    pair = isinstance(box, tuple | list) and len(box) == 2
-    if not pair:
+def _check_box(box: tuple[Any, Any], inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    # The lower and the upper limit of each input.
+    if not isinstance(box, tuple | list) or len(box) != 2:
         raise TypeError(
             f"box must be (low, high), such as (-1, 1) or two arrays ({inputs},), got "
             f"{box!r:.60}."
@@ -79,12 +189,8 @@ def corners(box: tuple[Any, Any], inputs: int) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_to(low, inputs), np.broadcast_to(high, inputs)
 
 
-def rows_with_one(data: Any, inputs: int) -> np.ndarray:
-    """Inputs in float64, with a last number 1.
-
-    Raises:
-        ValueError: the shape does not fit, or some are not finite.
-    """
+def _append_ones(data: Any, inputs: int) -> np.ndarray:
+    # Inputs in float64, with a last number 1.
     (x,) = named_arrays((data,)).values()
     if x.ndim != 2 or x.shape[1] != inputs or not len(x):
         raise ValueError(f"data must be (rows, {inputs}), got {x.shape}.")
@@ -94,45 +200,46 @@ def rows_with_one(data: Any, inputs: int) -> np.ndarray:
     return np.column_stack([x, np.ones(len(x))])
 
 
-_STARTS = 4
-_ROUNDS = 30
+def _cluster(
+    units: _Units, root: np.ndarray, hidden: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Group units that point nearly the same way."""
+    seen = units.u @ root
+    length = np.maximum(np.linalg.norm(seen, axis=1), _TINY)
+    weight = (length * np.linalg.norm(units.v, axis=1)) ** 2
+    weight += _TINY + 1e-12 * weight.max()  # all may be 0
+    return _k_means(seen / length[:, None], weight, hidden, rng)
 
 
-def k_means(
+def _k_means(
     points: np.ndarray, weight: np.ndarray, k: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Which of `k` clusters each point belongs to.
+    """Assign weighted points to `k` clusters, the best of several starts.
 
-    Args:
-        points: `(points, axes)`.
-        weight: of each point, >= 0; not all of them 0.
-        k: how many clusters; some may stay empty where points are equal.
-        rng: of the starts.
+    SciPy's `kmeans2` takes no weights. Clusters may stay empty where points are equal.
     """
     best, least = np.zeros(len(points), int), np.inf
     for _ in range(_STARTS):
-        found, spread = _from_one_start(points, weight, k, rng)
+        assigned, spread = _k_means_once(points, weight, k, rng)
         if spread < least:
-            best, least = found, spread
+            best, least = assigned, spread
     return best
 
 
-def _from_one_start(
+def _k_means_once(
     points: np.ndarray, weight: np.ndarray, k: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """Which centre each point belongs to, and their weighted squared distances."""
     centres = points[rng.choice(len(points), 1, p=weight / weight.sum())]
-    while len(centres) < k:  # k-means++: far points are likelier
+    # k-means++ (Arthur & Vassilvitskii 2007): far points are likelier to be centres.
+    while len(centres) < k:
         far = weight * _squared_distances(points, centres).min(axis=1)
         p = far / far.sum() if far.sum() > 0 else weight / weight.sum()
         centres = np.vstack([centres, points[rng.choice(len(points), 1, p=p)]])
-    nearest = np.zeros(len(points), int)
     for _ in range(_ROUNDS):
-        distances = _squared_distances(points, centres)
-        nearest = distances.argmin(axis=1)
+        nearest = _squared_distances(points, centres).argmin(axis=1)
         one_hot = np.eye(k)[nearest] * weight[:, None]
         total = one_hot.sum(axis=0)
-        moved = one_hot.T @ points / np.maximum(total, np.finfo(float).tiny)[:, None]
+        moved = one_hot.T @ points / np.maximum(total, _TINY)[:, None]
         moved = np.where(total[:, None] > 0, moved, centres)
         if np.array_equal(moved, centres):
             break
@@ -146,197 +253,62 @@ def _squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.maximum(squares - 2 * points @ centres.T, 0)
 
 
-# Of the mean of the diagonal: units that are nearly alike must not cancel in a refit.
-_RIDGE = 1e-6
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReducedRelu:
-    """Two linear layers with a ReLU between them, of fewer hidden units.
-
-    Attributes:
-        w1: `(inputs, hidden)`, NumPy, of the dtype it was.
-        b1: `(hidden,)`.
-        w2: `(hidden, outputs)`.
-        b2: `(outputs,)`.
-        merged_into: for each unit there was, the one it is part of.
-        bound: `(outputs,)`: the two networks differ by no more than this anywhere in
-            the box, computed in exact arithmetic from the weights as they are here.
-    """
-
-    w1: np.ndarray
-    b1: np.ndarray
-    w2: np.ndarray
-    b2: np.ndarray
-    merged_into: np.ndarray
-    bound: np.ndarray
-
-    @property
-    def layers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The arrays in the order they were given."""
-        return self.w1, self.b1, self.w2, self.b2
-
-
-def reduce_relu(
-    layers: Layers,
-    *,
-    hidden: int,
-    box: tuple[Any, Any],
-    data: Float[Any, "rows inputs"] | None = None,
-    seed: int = 0,
-) -> ReducedRelu:
-    """Merge the hidden units of `relu(x @ w1 + b1) @ w2 + b2` into fewer.
-
-    Directions of units are clustered, each weighted by what it can contribute within
-    the box. Then the second layer is fitted to the network as it was: on `data` where
-    there is some, otherwise in expectation over independent normal inputs with the
-    second moments of the box.
-
-    Args:
-        layers: `(w1, b1, w2, b2)`, of shapes `(inputs, hidden)`, `(hidden,)`, `(hidden,
-            outputs)` and `(outputs,)`, floats of NumPy, JAX or torch; only read. Torch
-            keeps its matrices the other way round: give `weight.T`.
-        hidden: units to keep, at least 1 and at most as many as there are.
-        box: `(low, high)`: the inputs for which the bound is to hold, each a number or
-            an array `(inputs,)`.
-        data: inputs like those to come, without labels.
-        seed: of the clustering, which is tried four times.
-
-    Returns:
-        The smaller layers, and the largest change of each output; with as many units as
-        there are, the same layers and no change. The bound is sound
-        but not tight: a network may change far less on the inputs it really meets.
-
-    Raises:
-        TypeError: a layer is no array, `hidden` no whole number, or `box` no pair.
-        ValueError: shapes that do not fit, weights or limits that are not finite, an
-            empty box, or a number of units that is out of range.
-
-    >>> w = np.array([[1.0, 2.0, -1.0]])  # two of these units are parallel
-    >>> small = reduce_relu((w, np.zeros(3), w.T, np.zeros(1)), hidden=2, box=(-1, 1))
-    >>> small.w1.shape, bool(small.bound < 1e-4)
-    ((1, 2), True)
-    """
-    w1, b1, w2, b2 = checked_layers(layers)
-    # Callers are checked at run time, whatever their annotations promise.
-    whole = isinstance(hidden, numbers.Integral) and not isinstance(hidden, bool)
-    if not whole:
-        raise TypeError(f"hidden must be a whole number, got {hidden!r}.")
-    if not 1 <= hidden <= len(b1):
-        raise ValueError(f"hidden must be from 1 to {len(b1)}, got {hidden}.")
-    low, high = corners(box, len(w1))
-    if hidden == len(b1):
-        if data is not None:
-            rows_with_one(data, len(w1))  # checked as always
-        given = [array.copy() for array in named_arrays(tuple(layers)).values()]
-        return ReducedRelu(
-            **dict(zip(("w1", "b1", "w2", "b2"), given, strict=True)),
-            merged_into=np.arange(hidden),
-            bound=np.zeros(len(b2)),
-        )
-    before = _Units(np.vstack([w1, b1]).T, w2, b2)
-    root = _root_of_moments(low, high)
-    merged_into = _clusters(before, root, hidden, np.random.default_rng(seed))
-    directions = _directions(before, root, merged_into, hidden)
-    if data is None:
-        after = _refit_in_expectation(before, directions, root)
-    else:
-        after = _refit_on(rows_with_one(data, len(w1)), before, directions)
-    given = named_arrays(layers)
-    dtypes = [array.dtype for array in given.values()]
-    found = after.u[:, :-1].T, after.u[:, -1], after.v, after.rest
-    # Rounded to their dtypes first: the bound is for the weights that are handed out.
-    arrays = [a.astype(dtype) for a, dtype in zip(found, dtypes, strict=True)]
-    n1, c1, n2, c2 = (a.astype(np.float64) for a in arrays)
-    rounded = _Units(np.vstack([n1, c1]).T, n2, c2)
-    return ReducedRelu(
-        w1=arrays[0],
-        b1=arrays[1],
-        w2=arrays[2],
-        b2=arrays[3],
-        merged_into=merged_into,
-        bound=_bound(before, rounded, merged_into, low, high),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Units:
-    """`relu(x1 @ u.T) @ v + rest`, where `x1` is `x` and a 1."""
-
-    u: np.ndarray
-    v: np.ndarray
-    rest: np.ndarray
-
-
-def _clusters(
-    units: _Units, root: np.ndarray, hidden: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Which units point nearly the same way."""
-    seen = units.u @ root
-    length = np.maximum(np.linalg.norm(seen, axis=1), np.finfo(float).tiny)
-    weight = (length * np.linalg.norm(units.v, axis=1)) ** 2
-    weight += np.finfo(float).tiny + 1e-12 * weight.max()  # all may be 0
-    return k_means(seen / length[:, None], weight, hidden, rng)
-
-
-def _directions(
+def _mean_directions(
     units: _Units, root: np.ndarray, merged_into: np.ndarray, hidden: int
 ) -> np.ndarray:
-    """The mean direction of each cluster, weighted by what its units contribute."""
+    """Average the directions of each cluster, weighted by the units' contributions."""
     length = np.linalg.norm(units.u @ root, axis=1)
-    each = units.u / np.maximum(length, np.finfo(float).tiny)[:, None]
+    each = units.u / np.maximum(length, _TINY)[:, None]
     weight = length * np.linalg.norm(units.v, axis=1)
     one_hot = np.eye(hidden)[merged_into] * weight[:, None]
-    total = np.maximum(one_hot.sum(axis=0), np.finfo(float).tiny)
+    total = np.maximum(one_hot.sum(axis=0), _TINY)
     return one_hot.T @ each / total[:, None]
 
 
 def _refit_in_expectation(units: _Units, u: np.ndarray, root: np.ndarray) -> _Units:
-    """Least squares over normal inputs: E[relu(p) relu(q)] is known in closed form."""
+    """Fit the second layer by least squares over normal inputs, in closed form."""
     own = _expected_products(u @ root, u @ root)
     crossed = _expected_products(u @ root, units.u @ root)
-    v = np.linalg.solve(_with_ridge(own), crossed @ units.v)
+    v = np.linalg.solve(_add_ridge(own), crossed @ units.v)
     return _Units(u, v, units.rest)
 
 
 def _expected_products(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """`E[relu(p @ z) relu(q @ z)]` for `z` of independent standard normal numbers."""
+    """Return `E[relu(p @ z) relu(q @ z)]` for standard normal `z` (Cho & Saul 2009)."""
     lengths = np.outer(np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1))
-    cosine = np.clip(p @ q.T / np.maximum(lengths, np.finfo(float).tiny), -1, 1)
+    cosine = np.clip(p @ q.T / np.maximum(lengths, _TINY), -1, 1)
     angle = np.arccos(cosine)
     return lengths * (np.sin(angle) + (np.pi - angle) * cosine) / (2 * np.pi)
 
 
-def _refit_on(x1: np.ndarray, units: _Units, u: np.ndarray) -> _Units:
-    """Least squares of the second layer, its bias too, on rows of inputs."""
+def _refit_on_data(x1: np.ndarray, units: _Units, u: np.ndarray) -> _Units:
+    """Fit the second layer, its bias too, by least squares on rows of inputs."""
     wanted = np.maximum(x1 @ units.u.T, 0) @ units.v + units.rest
     have = np.column_stack([np.maximum(x1 @ u.T, 0), np.ones(len(x1))])
-    found = np.linalg.solve(_with_ridge(have.T @ have), have.T @ wanted)
-    return _Units(u, found[:-1], found[-1])
+    fitted = np.linalg.solve(_add_ridge(have.T @ have), have.T @ wanted)
+    return _Units(u, fitted[:-1], fitted[-1])
 
 
-def _with_ridge(gram: np.ndarray) -> np.ndarray:
-    ridge = _RIDGE * np.trace(gram) / len(gram) + np.finfo(float).tiny
+def _add_ridge(gram: np.ndarray) -> np.ndarray:
+    ridge = _RIDGE * np.trace(gram) / len(gram) + _TINY
     return gram + ridge * np.eye(len(gram))
 
 
-def _bound(
+def _bound_change(
     before: _Units,
     after: _Units,
     merged_into: np.ndarray,
     low: np.ndarray,
     high: np.ndarray,
 ) -> np.ndarray:
-    """The largest change of each output over the box, or more.
-
-    With `relu(z) = (z + |z|) / 2` the change is half of one linear function, whose
-    largest value on a box is exact, and of sums of `|p| - |q| <= |p - q|`.
-    """
+    """Bound the largest change of each output over the box."""
+    # With relu(z) = (z + |z|) / 2 the change is half of one linear function, whose
+    # largest value on a box is exact, and of sums of |p| - |q| <= |p - q|.
     centre, radius = (low + high) / 2, (high - low) / 2
     ones = np.append(centre, 1.0)
 
     def largest(w: np.ndarray) -> np.ndarray:
-        """Of `|w @ x1|` over the box, for each row."""
+        # Of `|w @ x1|` over the box, for each row.
         return np.abs(w @ ones) + np.abs(w[:, :-1]) @ radius
 
     # Each unit is compared with its own share of the unit it is merged into: with the
@@ -351,22 +323,20 @@ def _bound(
     linear[:, -1] += 2 * (before.rest - after.rest)
     bent = np.abs(before.v).T @ largest(before.u - kept)
     bent += np.abs(left_over).T @ largest(after.u)
-    found = (largest(linear) + bent) / 2
-    # What sums of so many float64 numbers can lose.
+    bound = (largest(linear) + bent) / 2
+    # Add the rounding error of sums of so many float64 numbers.
     far = np.append(np.maximum(np.abs(low), np.abs(high)), 1.0)
     size = sum(
         np.abs(units.v).T @ (np.abs(units.u) @ far) + np.abs(units.rest)
         for units in (before, after)
     )
-    return found * (1 + 1e-9) + sum(before.u.shape) * np.finfo(float).eps * size
+    return bound * (1 + 1e-9) + sum(before.u.shape) * np.finfo(float).eps * size
 
 
 def _root_of_moments(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Root of the second moments of each input over the box, and of the last 1.
-
-    How inputs go together is not known without data; taking them as independent and
-    of mean zero kept more of the accuracy than a uniform box (`benchmarks/tropical.py
-    --parts zonotope` has the nets).
-    """
+    """Return the root of the second moment of each input over the box, and of the 1."""
+    # The correlation of inputs is unknown without data; taking them as independent and
+    # of mean zero kept more of the accuracy than a uniform box (`benchmarks/tropical.py
+    # --parts zonotope` has the nets).
     squares = (low**2 + low * high + high**2) / 3
     return np.diag(np.sqrt(np.append(squares, 1.0)))

@@ -1,32 +1,22 @@
-"""What compressing really cost: the file's length and its errors."""
+"""Measure a compressed file against its originals, and report bytes and errors."""
 
 import dataclasses
 import json
 import math
 from collections.abc import Sequence
 
-from frugax.budget import (
-    Receipt,
-    SizeBudget,
-    Spend,
-    Verdict,
-    format_bytes,
-    table,
-    to_plain,
-)
+from frugax.budget import Receipt, SizeBudget, Spend, Verdict, format_bytes, to_plain
 from frugax.errors import CorruptFileError
 
-from ._table import format_gap, format_unused
-from .arrays._error import Distortion, relative_error
-from .arrays._mapped import release
-from .container._metadata import Record
-from .search._draft import Draft, limit_bytes
-from .search._plan import CompressPlan, make_plan
+from ._table import format_gap, format_unused, show_error, tensor_table
+from .arrays import Distortion, relative_error, release
+from .container import Record
+from .search import CompressPlan, Draft, limit_bytes, make_plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TensorReport:
-    """What became of one tensor: measured on its decoded values, or as a file says.
+    """One tensor of a file: measured on its decoded values, or as the file states it.
 
     Attributes:
         name: the leaf's name in the tree.
@@ -56,7 +46,7 @@ class TensorReport:
 
     @classmethod
     def of(cls, record: Record, *, rel_error: float, max_abs: float) -> "TensorReport":
-        """A tensor as a file has it, with the errors that were measured or stated."""
+        """Describe a tensor of a file, with errors that were measured or stated."""
         gap = None
         if rel_error:
             gap = gap_to_bound_db(
@@ -81,8 +71,8 @@ class CompressReport:
     """A compressed file beside its budget; every number is measured by decoding it.
 
     Attributes:
-        budget: what was asked for.
-        receipt: each limit beside what was predicted and measured.
+        budget: the limits that were stated.
+        receipt: each limit beside the predicted and the measured value.
         tensors: one entry for each leaf, in the tree's order.
         file_bytes: length of the whole file.
         original_bytes: bytes of the arrays as they were.
@@ -121,7 +111,7 @@ class CompressReport:
         return self.receipt.verdict
 
     def to_json(self) -> str:
-        """The report as JSON text."""
+        """Return the report as JSON text."""
         plain = to_plain(self) | {
             "ratio": self.ratio,
             "bound_gap_db": self.bound_gap_db,
@@ -130,124 +120,86 @@ class CompressReport:
         return json.dumps(plain, indent=1)
 
     def __str__(self) -> str:
-        rows = [
-            [
-                t.name or "(the array)",
-                f"{t.dtype}{list(t.shape)}",
-                t.codec,
-                f"{t.bytes:,}",
-                f"{t.rel_error:.2g}" if t.rel_error else "exact",
-                "-" if t.bound_gap_db is None else f"{t.bound_gap_db:.2f} dB",
-            ]
-            for t in self.tensors
-        ]
-        head = [
-            "tensor",
-            "weights",
-            "codec",
-            "bytes",
-            "relative error",
-            "from bound",
-        ]
+        columns = {
+            "relative error": lambda t: show_error(t.rel_error, 2),
+            "from bound": show_gap,
+        }
         gap = self.bound_gap_db
-        return "\n".join(
-            [
-                table(head, rows),
-                f"file: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
-                f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
-                + ("" if gap is None else f", {gap:.2f} dB from the bound")
-                + format_unused(
-                    self.budget,
-                    [(t.shape, t.codec, t.rel_error) for t in self.tensors],
-                    original_bytes=self.original_bytes,
-                    file_bytes=self.file_bytes,
-                )
-                + format_below_bound(self.tensors)
-                + format_gap(self.allocation_gap),
-                str(self.receipt),
-            ]
+        return (
+            tensor_table(self.tensors, columns)
+            + f"\nfile: {format_bytes(self.file_bytes)}, {self.ratio:.4g}x smaller, "
+            f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g}"
+            + ("" if gap is None else f", {gap:.2f} dB from the bound")
+            + format_unused(
+                self.budget,
+                self.tensors,
+                original_bytes=self.original_bytes,
+                file_bytes=self.file_bytes,
+            )
+            + format_below_bound(self.tensors)
+            + format_gap(self.allocation_gap)
+            + f"\n{self.receipt}"
         )
 
 
-def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
-    """The gaps averaged over the weights they are of; None if all are exact."""
-    pairs = [
-        (t.bound_gap_db, math.prod(t.shape))
-        for t in tensors
-        if t.bound_gap_db is not None
-    ]
-    weights = sum(n for _, n in pairs)
-    return sum(gap * n for gap, n in pairs) / weights if weights else None
+class CompressedBytes(bytes):
+    """The bytes of an `.fxz` file, and the report of their measured size and errors.
 
-
-def format_below_bound(tensors: Sequence[TensorReport]) -> str:
-    """Why some tensors are better than the bound; nothing if none is."""
-    if all((t.bound_gap_db or 0) >= 0 for t in tensors):
-        return ""
-    return "\nbelow 0 dB: the bound is that of Gaussian weights, and these are easier"
-
-
-def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
-    """How far an error is above the Gaussian rate-distortion bound, in dB.
-
-    With R bits for each number no code has, for an independent Gaussian source, a
-    mean squared error below variance * 2^(-2R). Weights are not quite Gaussian: a gap
-    below 0 is possible.
-
-    Args:
-        rel_error: ||decoded - original|| / ||original||; > 0.
-        stored_bytes: bytes spent on the tensor.
-        size: how many numbers it has; > 0.
-
-    Raises:
-        ValueError: the error or the size is not above 0: the bound knows no such.
-
-    References:
-        Shannon 1959, IRE National Convention Record 4, 142-163.
-
-    >>> round(gap_to_bound_db(rel_error=2**-4, stored_bytes=500, size=1000), 2)
-    0.0
+    Attributes:
+        report: the file beside its budget.
     """
-    if not (rel_error > 0 and size > 0):
-        raise ValueError(
-            "gap_to_bound_db needs rel_error and size above 0, got "
-            f"{rel_error} and {size}: what is exact, or empty, is not on the bound."
-        )
-    bits = 8 * stored_bytes / size
-    return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits
+
+    report: CompressReport
+
+    def __new__(cls, data: bytes, report: CompressReport) -> "CompressedBytes":
+        """Attach a report to bytes."""
+        compressed = super().__new__(cls, data)
+        compressed.report = report
+        return compressed
+
+    @property
+    def receipt(self) -> Receipt:
+        """Each limit beside the predicted and the measured value."""
+        return self.report.receipt
+
+    def __getnewargs__(self) -> tuple[bytes, CompressReport]:  # type: ignore[override]
+        return bytes(self), self.report
+
+    def __repr__(self) -> str:
+        return f"CompressedBytes({len(self):,} bytes, {self.report.verdict})"
 
 
-def measured(draft: Draft) -> tuple[TensorReport, ...]:
-    """Decode the file and measure it against the originals.
+def measure_tensors(draft: Draft) -> tuple[TensorReport, ...]:
+    """Decode a file and measure every tensor against its original.
 
     Raises:
         CorruptFileError: the file does not hold what was meant: a bug, never seen.
     """
-    found: list[TensorReport] = []
-    with draft.opened() as file:
+    reports: list[TensorReport] = []
+    with draft.open() as file:
         file.check()
         sources = {source.name: source for source in draft.sources}
-        meant = dict(zip(sources, draft.errors, strict=True))
+        expected = dict(zip(sources, draft.errors, strict=True))
         errors = dict.fromkeys(sources, Distortion())
-        for name, at, part in file.pieces():
+        for name, start, part in file.pieces():
             # Digests are compared while decoding: exact tensors need no second look.
-            original = sources[name].array.reshape(-1)[at : at + part.size]
-            if meant[name].max_abs:
+            original = sources[name].array.reshape(-1)[start : start + part.size]
+            if expected[name].max_abs:
                 errors[name] += Distortion.between(part, original)
             release(original)
         for name, error in errors.items():
-            same = math.isclose(error.energy, meant[name].energy, rel_tol=1e-9)
-            if not same or error.max_abs != meant[name].max_abs:
+            same = math.isclose(error.energy, expected[name].energy, rel_tol=1e-9)
+            if not same or error.max_abs != expected[name].max_abs:
                 raise CorruptFileError(f"tensor {name!r} does not come back.")
             rel_error = relative_error(error.energy, sources[name].energy)
             record = file.record(name)
-            found.append(
+            reports.append(
                 TensorReport.of(record, rel_error=rel_error, max_abs=error.max_abs)
             )
-    return tuple(found)
+    return tuple(reports)
 
 
-def report_of(
+def make_report(
     draft: Draft,
     tensors: tuple[TensorReport, ...],
     budget: SizeBudget,
@@ -255,27 +207,30 @@ def report_of(
     *,
     file_bytes: int,
 ) -> CompressReport:
-    """The report of a file that was written.
+    """Report a file that was written.
 
     Args:
-        draft: what was written.
-        tensors: what `measured` has found.
-        budget: what was asked for.
-        plan: that was carried out; None if it was searched for on these weights.
+        draft: the file.
+        tensors: `measure_tensors` of it.
+        budget: the limits that were stated.
+        plan: the plan that was carried out; None after a search on these very weights.
         file_bytes: the length of the file.
     """
     before = "by coding these very weights" if plan is None else "by the plan"
     plan = plan or make_plan(draft, budget)
+    limit = limit_bytes(draft.sources, budget)
+    counted, decoded = "length of the file", "decoded from the file"
     rows = [
+        ("file", "bytes", limit, plan.file_bytes, file_bytes, counted),
         (
-            "file",
-            "bytes",
-            limit_bytes(draft.sources, budget),
-            plan.file_bytes,
-            file_bytes,
+            "relative error",
+            "",
+            budget.rel_error,
+            plan.rel_error,
+            draft.rel_error,
+            decoded,
         ),
-        ("relative error", "", budget.rel_error, plan.rel_error, draft.rel_error),
-        ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs),
+        ("largest error", "", budget.max_abs, plan.max_abs, draft.max_abs, decoded),
     ]
     spends = tuple(
         Spend(
@@ -284,10 +239,9 @@ def report_of(
             limit=limit,
             predicted=predicted,
             measured=measured,
-            source=("length of the file" if unit else "decoded from the file")
-            + f"; predicted {before}",
+            source=f"{source}; predicted {before}",
         )
-        for name, unit, limit, predicted, measured in rows
+        for name, unit, limit, predicted, measured, source in rows
         if limit is not None
     )
     return CompressReport(
@@ -300,3 +254,60 @@ def report_of(
         max_abs=draft.max_abs,
         allocation_gap=plan.allocation_gap,
     )
+
+
+def show_gap(tensor: TensorReport) -> str:
+    """Show the distance of a tensor from the bound."""
+    if tensor.bound_gap_db is None:
+        return "-"
+    return f"{tensor.bound_gap_db:.2f} dB"
+
+
+def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
+    """Average the gaps over the weights they are of; None if all are exact."""
+    pairs = [
+        (t.bound_gap_db, math.prod(t.shape))
+        for t in tensors
+        if t.bound_gap_db is not None
+    ]
+    weights = sum(n for _, n in pairs)
+    if not weights:
+        return None
+    return sum(gap * n for gap, n in pairs) / weights
+
+
+def format_below_bound(tensors: Sequence[TensorReport]) -> str:
+    """Explain tensors that are better than the bound; empty without one."""
+    if all((t.bound_gap_db or 0) >= 0 for t in tensors):
+        return ""
+    return "\nbelow 0 dB: the bound is that of Gaussian weights, and these are easier"
+
+
+def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
+    """Return how far an error is above the Gaussian rate-distortion bound, in dB.
+
+    With R bits for each number no code has, for an independent Gaussian source, a
+    mean squared error below variance * 2^(-2R). Weights are not quite Gaussian: a gap
+    below 0 is possible.
+
+    Args:
+        rel_error: ||decoded - original|| / ||original||; > 0.
+        stored_bytes: bytes spent on the tensor.
+        size: how many numbers it has; > 0.
+
+    Raises:
+        ValueError: the error or the size is not above 0, where there is no bound.
+
+    References:
+        Shannon 1959, IRE National Convention Record 4, 142-163.
+
+    >>> round(gap_to_bound_db(rel_error=2**-4, stored_bytes=500, size=1000), 2)
+    0.0
+    """
+    if not (rel_error > 0 and size > 0):
+        raise ValueError(
+            "gap_to_bound_db needs rel_error and size above 0, got "
+            f"{rel_error} and {size}: an exact or empty tensor has no bound."
+        )
+    bits = 8 * stored_bytes / size
+    return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits

@@ -1,51 +1,86 @@
-"""Why a file is much shorter than the size that was allowed."""
+"""Show tensors as a table, for plans, reports and inspections alike."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
-from frugax.budget import SizeBudget
+from frugax.budget import SizeBudget, table
 
-# Below this share of the size it is said.
+# Below this share of the size a table says that some of it is unused.
 _UNUSED = 0.97
+
+
+@runtime_checkable
+class TensorRow(Protocol):
+    """One tensor of a table: the entry of a plan or of a report."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def rel_error(self) -> float: ...
+
+
+# Extra columns by their heading; each shows one tensor.
+Columns = dict[str, Callable[[Any], str]]
+
+
+def show_error(error: float, digits: int) -> str:
+    """Show an error, or the word for none."""
+    return f"{error:.{digits}g}" if error else "exact"
+
+
+def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
+    """Show name, kind, codec and bytes of each tensor, then the extra columns."""
+    rows = [
+        [
+            t.name or "(the array)",
+            f"{t.dtype}{list(t.shape)}",
+            t.codec,
+            f"{t.bytes:,}",
+            *(show(t) for show in columns.values()),
+        ]
+        for t in tensors
+    ]
+    return table(["tensor", "weights", "codec", "bytes", *columns], rows)
 
 
 def format_unused(
     budget: SizeBudget,
-    tensors: Sequence[tuple[tuple[int, ...], str, float]],
+    tensors: Sequence[TensorRow],
     *,
     original_bytes: int,
     file_bytes: int,
 ) -> str:
-    """What is said of a size that was not used up; nothing if it was.
+    """Return the line about a size that was not used up; empty if it was.
 
-    Nothing either if all is exact, or if the file is short because of an error allowed.
-
-    Args:
-        budget: what was asked for.
-        tensors: shape, codec and relative error of each.
-        original_bytes: bytes of the arrays as they were.
-        file_bytes: length of the file.
-
-    >>> one = [((100,), "quantised", 0.1)]
-    >>> format_unused(SizeBudget(bytes=100), one, original_bytes=400, file_bytes=99)
-    ''
+    It is also empty if all tensors are exact, or if the budget allows an error.
     """
-    shapes, codecs, errors = zip(*tensors, strict=True) if tensors else ((), (), ())
     limit = budget.limit_bytes(
-        original_bytes=original_bytes, weights=sum(map(math.prod, shapes))
+        original_bytes=original_bytes, weights=sum(math.prod(t.shape) for t in tensors)
     )
     only_size = budget.rel_error is None and budget.max_abs is None
-    if limit is None or not (only_size and any(errors)) or file_bytes > _UNUSED * limit:
+    inexact = any(t.rel_error for t in tensors)
+    if limit is None or not (only_size and inexact) or file_bytes > _UNUSED * limit:
         return ""
-    return (
+    line = (
         f"\n{100 * file_bytes / limit:.0f}% of the size is used: no finer file was "
         "found within it, and the exact one is longer"
-        + ("; without progressive=True there may be one" if "planes" in codecs else "")
     )
+    if any(t.codec == "planes" for t in tensors):
+        line += "; without progressive=True there may be one"
+    return line
 
 
 def format_gap(gap: float | None) -> str:
-    """What is said of an allocation's gap; nothing if there is none."""
+    """Return the line about an allocation's gap to its bound; empty without one."""
     if gap is None:
         return ""
     by = f"more than {100 * gap:.2g}% better" if gap else "better"

@@ -1,4 +1,4 @@
-"""Is this file whole, and is it these weights?"""
+"""Verify a file: its checksums, and its stated errors against the original weights."""
 
 import dataclasses
 import os
@@ -8,13 +8,16 @@ import numpy as np
 from frugax.budget import table
 from frugax.trees import PyTree
 
-from ._arguments import check_progress
-from .arrays._error import Distortion, relative_error
-from .arrays._leaves import named_arrays, unwrap_modules
-from .arrays._mapped import release
-from .container._file import CompressedFile, open_file
-from .search._draft import Progress
-from .search._source import Source
+from ._arguments import MonotonicProgress, Progress
+from .arrays import (
+    Distortion,
+    named_arrays,
+    relative_error,
+    release,
+    unwrap_modules,
+)
+from .container import CompressedFile, open_file
+from .search import Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +30,8 @@ class TensorCheck:
         bytes: its bytes in the file.
         stated_max_abs: the largest error that the file states; 0 if exact.
         stated_rel_error: the relative error that the file states; 0 if exact.
-        max_abs: the largest error found; None without an original.
-        rel_error: the relative error found; None without an original.
+        max_abs: the largest error measured; None without an original.
+        rel_error: the relative error measured; None without an original.
     """
 
     name: str
@@ -41,7 +44,7 @@ class TensorCheck:
 
     @property
     def true(self) -> bool:
-        """Whether nothing that was found is beyond what is stated."""
+        """Whether no measured error is above the stated one."""
         if self.max_abs is None or self.rel_error is None:
             return True
         return (
@@ -66,10 +69,11 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no error was found above the stated one; see `compared`."""
+        """Whether no measured error is above the stated one; see `compared`."""
         return all(tensor.true for tensor in self.tensors)
 
     def __str__(self) -> str:
+        verdicts = {True: "yes", False: "NO"}
         rows = [
             [
                 t.name or "(the array)",
@@ -77,7 +81,7 @@ class VerifyReport:
                 str(t.bytes),
                 f"{t.stated_rel_error:.4g}",
                 "-" if t.rel_error is None else f"{t.rel_error:.4g}",
-                ("yes" if t.true else "NO") if self.compared else "not compared",
+                verdicts[t.true] if self.compared else "not compared",
             ]
             for t in self.tensors
         ]
@@ -86,13 +90,13 @@ class VerifyReport:
 
     def _summary(self) -> str:
         n, wrong = len(self.tensors), sum(not t.true for t in self.tensors)
-        said = f"Every checksum of {n} tensor{'s' * (n != 1)} is right; "
+        text = f"Every checksum of {n} tensor{'s' * (n != 1)} is right; "
         if not self.compared:
-            return said + "the stated errors were not compared with an original."
-        said += "compared with the original, "
+            return text + "the stated errors were not compared with an original."
+        text += "compared with the original, "
         if not wrong:
-            return said + "every stated error is true."
-        return said + f"{wrong} stated error{'s are' if wrong > 1 else ' is'} NOT true."
+            return text + "every stated error is true."
+        return text + f"{wrong} stated error{'s are' if wrong > 1 else ' is'} NOT true."
 
 
 def verify(
@@ -107,44 +111,39 @@ def verify(
         path: an `.fxz` file.
         against: the original weights, not their path, to measure the errors again; by
             default only the file's own checksums and digests are checked.
-        progress: called with the share that is done, in [0, 1], and what is being done.
+        progress: called with the share that is done, in [0, 1], and the name of the
+            work.
 
     Returns:
-        The report; `report.ok` says whether the stated errors hold for `against`.
+        The report; `report.ok` tells whether the stated errors hold for `against`.
 
     Raises:
         CorruptFileError: the file is damaged.
         FileNotFoundError: there is no such file.
-        TypeError: a leaf of `against` is no array, or the progress no function.
-        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+        TypeError: a leaf of `against` is not an array, or `progress` is not a function.
+        UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
         ValueError: `against` has other names, dtypes or shapes, or is the decoded
             weights of this very file.
     """
-    check_progress(progress)
-    originals = None if against is None else named_arrays(unwrap_modules(against))
-    told = progress or (lambda done, what: None)
+    report = MonotonicProgress(progress)
+    originals = None
+    if against is not None:
+        originals = named_arrays(unwrap_modules(against))
     with open_file(path) as file:
-        told(0.0, "every byte")
+        report(0.0, "every byte")
         file.check()
         file.verify_header()
         if originals is not None:
-            have = {n: (a.dtype.name, a.shape) for n, a in originals.items()}
-            kept = {r.name: (r.dtype, r.shape) for r in file.header.tensors}
-            if have != kept:
-                name = next(n for n in have | kept if have.get(n) != kept.get(n))
-                raise ValueError(
-                    f"these are other weights: {name!r} is {_said(kept.get(name))} in "
-                    f"the file and {_said(have.get(name))} in the original."
-                )
+            _check_same_tensors(file, originals)
         checks: list[TensorCheck] = []
         total = max(1, sum(record.nbytes for record in file.header.tensors))
         done = 0
         for record in file.header.tensors:
-            told(done / total, f"decoding {record.name or 'the array'}")
+            report(done / total, f"decoding {record.name or 'the array'}")
             original = None if originals is None else originals[record.name]
-            found = _read(file, record.name, original)
+            max_abs, rel_error = _measure(file, record.name, original)
             done += record.nbytes
-            if record.max_abs and found == (0, 0):
+            if record.max_abs and max_abs == 0:
                 raise ValueError(
                     f"these are not the original weights: {record.name!r} is stored "
                     f"with an error of up to {record.max_abs:g}, and has none against "
@@ -157,11 +156,11 @@ def verify(
                     bytes=record.stored_bytes,
                     stated_max_abs=record.max_abs,
                     stated_rel_error=record.rel_error,
-                    max_abs=found[0],
-                    rel_error=found[1],
+                    max_abs=max_abs,
+                    rel_error=rel_error,
                 )
             )
-        told(1.0, "done")
+        report.finish()
         return VerifyReport(
             file_bytes=file.nbytes,
             tensors=tuple(checks),
@@ -169,27 +168,41 @@ def verify(
         )
 
 
-def _said(found: tuple[str, tuple[int, ...]] | None) -> str:
-    return "missing" if found is None else f"{found[0]} of shape {found[1]}"
+def _check_same_tensors(file: CompressedFile, originals: dict[str, np.ndarray]) -> None:
+    given = {n: (a.dtype.name, a.shape) for n, a in originals.items()}
+    stored = {r.name: (r.dtype, r.shape) for r in file.header.tensors}
+    for name in given | stored:
+        if given.get(name) != stored.get(name):
+            raise ValueError(
+                f"these are other weights: {name!r} is {_describe(stored.get(name))} "
+                f"in the file and {_describe(given.get(name))} in the original."
+            )
 
 
-def _read(
+def _describe(kind: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if kind is None else f"{kind[0]} of shape {kind[1]}"
+
+
+def _measure(
     file: CompressedFile, name: str, original: np.ndarray | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Largest and relative error; infinite where a tensor kept exact differs at all."""
+    """Measure the errors of a tensor; infinite if an exact one differs at all."""
     source = None if original is None else Source(name, original)
     same, error = True, Distortion()
-    for at, part in file.parts(name):
+    for start, part in file.parts(name):
         if source is None:
-            continue
-        was = source.array.reshape(-1)[at : at + part.size]
-        if part.tobytes() != was.tobytes():
+            continue  # decoding alone compares the digest
+        expected = source.array.reshape(-1)[start : start + part.size]
+        # Bytes, not values: NaN and -0 must come back too.
+        if part.tobytes() != expected.tobytes():
             same = False
             if source.energy:
-                error += Distortion.between(part, was)
-        release(was)
+                error += Distortion.between(part, expected)
+        release(expected)
     if source is None:
         return None, None
-    if same or not source.energy:
-        return (0.0, 0.0) if same else (np.inf, np.inf)
+    if same:
+        return 0.0, 0.0
+    if not source.energy:
+        return np.inf, np.inf
     return error.max_abs, relative_error(error.energy, source.energy)

@@ -1,4 +1,4 @@
-"""The guide's coordinator, and the parts that it puts together."""
+"""The guide's coordinator, and its parts."""
 
 import subprocess
 import sys
@@ -12,12 +12,10 @@ import forked
 from compression_nets import CPU, RNG, normal
 from frugax import SizeBudget, compress
 from frugax.compat.compression import (
-    CompressionProfile,
     OptimizationStrategy,
     StrategySelector,
     SystemConfiguration,
     SystemIntegrationCoordinator,
-    _found,
 )
 from frugax.errors import ConfigError, CorruptFileError
 from tiers import mostly_thorough
@@ -118,8 +116,8 @@ def test_memory_asks_for_twice_the_ratio():
 def test_a_bit_that_jax_makes_otherwise_is_an_error(monkeypatch):
     coordinator = SystemIntegrationCoordinator(CPU)
     strategy = coordinator.components["jax_strategy"]
-    real = strategy._product
-    monkeypatch.setattr(strategy, "_product", lambda *a: real(*a) * 1.0000001)
+    real = strategy._multiply
+    monkeypatch.setattr(strategy, "_multiply", lambda *a: real(*a) * 1.0000001)
     with pytest.raises(CorruptFileError, match="other bits"):
         coordinator.compress(normal(256, 256))
 
@@ -141,7 +139,7 @@ def test_devices_take_turns():
     parts = SystemIntegrationCoordinator(config).components
     data = compress.compress(normal(300, 300), SizeBudget(ratio=4))
     with compress.CompressedFile(data, place="x") as file:
-        places = {str(parts["jax_strategy"].decoded(file, "").device) for _ in "ab"}
+        places = {str(parts["jax_strategy"].decode(file, "").device) for _ in "ab"}
     assert len(places) == 2
 
 
@@ -154,7 +152,7 @@ def test_what_does_not_fit_the_pool_is_done_in_pieces(monkeypatch):
     tensor = normal(500, 500)
     data = compress.compress(tensor, SizeBudget(ratio=4))
     with compress.CompressedFile(data, place="x") as file:
-        got = parts["jax_strategy"].decoded(file, "")
+        got = parts["jax_strategy"].decode(file, "")
         assert np.array_equal(np.asarray(got), file[""])
     assert pool.most_bytes == 1_200_000
     assert pool.in_use_bytes == 0
@@ -183,18 +181,26 @@ def test_the_engine_answers_in_the_library_it_was_asked_in():
     assert engine.closure(d).shape == (5, 5)
 
 
-def test_jax_that_is_broken_is_one_warning(monkeypatch):
-    _found.why_no_jax.cache_clear()
-    monkeypatch.setattr(_found, "why_no_jax", lambda: "RuntimeError: no chip")
-    monkeypatch.setattr(_found, "_told", [])
-    with pytest.warns(UserWarning, match="no chip"):
-        coordinator = SystemIntegrationCoordinator(SystemConfiguration())
-    # A second warning would be an error in these tests.
+def test_jax_that_is_broken_is_one_warning():
+    code = """
+import sys, warnings
+sys.modules["jax"] = None
+from frugax.compat.compression import *
+import numpy as np
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    coordinator = SystemIntegrationCoordinator(SystemConfiguration())
     SystemIntegrationCoordinator(SystemConfiguration())
     selector = StrategySelector(CompressionProfile(strategy="jax"))
-    assert selector.select_strategy(normal(9, 9))[0] == "quantised"
-    assert not [name for name in coordinator.components if name.startswith("jax_")]
-    assert coordinator.compress(normal(99, 99)).success
+    assert selector.select_strategy(np.ones((9, 9)))[0] == "quantised"
+assert not [name for name in coordinator.components if name.startswith("jax_")]
+assert coordinator.compress(np.ones((99, 99))).success
+(warning,) = caught
+print(warning.category.__name__, warning.message)
+"""
+    done = forked.python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UserWarning enable_jax asked for JAX, which cannot")
 
 
 def test_the_names_come_without_torch_and_jax():
@@ -220,6 +226,11 @@ print("fine")
         ("ModelCompressionAPI().compress({})", "torch modules, got a dict"),
         ("SystemIntegrationCoordinator().compress(None)", "one tensor of NumPy"),
         ("SystemIntegrationCoordinator().compress({})", "got a dict: trees go to"),
+        (
+            "SystemIntegrationCoordinator(SystemConfiguration(enable_jax=False))"
+            ".decompress(None)",
+            "the bytes of a file, got a NoneType",
+        ),
         ("UnifiedPerformanceMonitor().latest('LATENCY')", "such as MetricType.LATENCY"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The guide's compressed models: only read, whole in the file, decoded alike."""
+"""The guide's compressed models: the original is only read, decoders agree."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from frugax.compat.compression import (
     CompressionProfile,
     ModelCompressionAPI,
 )
-from frugax.compat.compression._csr import csr_of, packed, unpacked
+from frugax.compat.compression._csr import pack_sparse, to_csr, unpack_sparse
 from frugax.errors import ConfigError, CorruptFileError
 
 torch = pytest.importorskip("torch")
@@ -53,7 +53,7 @@ def test_a_skeleton_holds_no_weights():
 def test_another_models_builder_is_refused_by_name(tmp_path):
     ModelCompressionAPI().compress(net()).save(tmp_path / "m.fxz")
     more = lambda: torch.nn.Sequential(*net(), torch.nn.Linear(10, 10))
-    with pytest.raises(ValueError, match=r"has '3.weight', the file has not"):
+    with pytest.raises(ValueError, match=r"has '3.weight', the file does not"):
         CompressedModel.load(tmp_path / "m.fxz", more)
     less = lambda: torch.nn.Sequential(*list(net())[:2])
     with pytest.raises(ValueError, match=r"'2\..*' .* not there. Give the builder"):
@@ -101,7 +101,7 @@ def test_jax_decodes_the_same_bits_as_numpy():
     model = torch.nn.Linear(300, 300).bfloat16()
     by_jax = ModelCompressionAPI(CompressionProfile(strategy="jax")).compress(model)
     assert by_jax.strategy_map["weight"] == "jax"
-    by_jax._on_device = None
+    by_jax._decode_on_device = None
     restored = by_jax.decompress()
     assert restored.weight.dtype == torch.bfloat16
     with compress.CompressedFile(by_jax.data, place="") as file:
@@ -150,20 +150,20 @@ def test_csr_keeps_zeros_and_gives_rows():
     rows = found.csr("weight")
     assert len(rows.values) == int((back != 0).sum()) == rows.row_starts[-1]
     dense = torch.zeros(rows.shape)
-    row_length = np.repeat(np.arange(100), np.diff(rows.row_starts))
-    dense[row_length, rows.columns] = torch.from_numpy(rows.values)
+    row_of = np.repeat(np.arange(100), np.diff(rows.row_starts))
+    dense[row_of, rows.columns] = torch.from_numpy(rows.values)
     assert torch.equal(dense, back)
 
 
 def test_a_packed_matrix_comes_back():
     a = np.zeros((8, 6), "float32")
     a[3, 0], a[7, 5] = np.nan, 3.0
-    parts = packed({"w": a, "b": normal(4)})
+    parts = pack_sparse({"w": a, "b": normal(4)})
     assert set(parts) == {"w.nonzero", "w.values", "b"}
-    back = unpacked(parts["w.nonzero"], parts["w.values"])
+    back = unpack_sparse(parts["w.nonzero"], parts["w.values"])
     assert back.tobytes() == a.tobytes()
     with pytest.raises(ValueError, match="CSR is for matrices"):
-        csr_of(np.zeros(3))
+        to_csr(np.zeros(3))
 
 
 def test_csr_on_dense_weights_says_so():

@@ -1,8 +1,8 @@
-"""The names of the guide "JAX integration", as thin adapters over this room.
+"""The names of the guide "JAX integration", as thin adapters over `frugax.compress`.
 
 Start at `ModelCompressionAPI` for a torch model, or at `SystemIntegrationCoordinator`
-for single tensors. torch and JAX are imported when they are met. What each name does,
-and what the guide promised and nothing does: docs/compat/compression.md.
+for single tensors. torch and JAX are imported only when they are needed. The guide's
+promises, and which of them hold: docs/compat/compression.md.
 """
 
 from ._api import ModelCompressionAPI
@@ -20,9 +20,12 @@ from ._monitor import (
     PipelineType,
     UnifiedPerformanceMonitor,
 )
-from ._profile import CompressionProfile
 from ._selector import StrategySelector, TensorAnalysis
-from ._system import OptimizationStrategy, SystemConfiguration
+from ._settings import (
+    CompressionProfile,
+    OptimizationStrategy,
+    SystemConfiguration,
+)
 
 __all__ = [
     "CompressedData",

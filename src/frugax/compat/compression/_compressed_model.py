@@ -11,34 +11,34 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from frugax.compress import CompressedFile, Record
 from frugax.compress.arrays import dtype_from_name
-from frugax.compress.container import CompressedFile, Record
 from frugax.fileio import write_whole
 
-from ._agreement import Agreement
-from ._csr import CsrMatrix, csr_of, names_of, packed_names, unpacked
+from ._csr import CsrMatrix, list_packed, part_names, to_csr, unpack_sparse
+from ._monitor import Agreement
 
-# torch is imported when a module is met, so its types are not known here.
+# torch is imported only when it is needed, so its types are not known here.
 TorchModule: TypeAlias = Any
 
 
 class CompressedModel:
-    """What `ModelCompressionAPI.compress` gives: a file, and the model without weights.
+    """A compressed model: a file, and the model without its weights.
 
-    It is no torch module: `decompress()` gives one. Calling it decodes the model once
-    and calls that; memory then holds the dense weights, for nothing here computes on
-    compressed ones.
+    It is not a torch module: `decompress()` gives one. Calling it decodes the model
+    once and calls that; memory then holds the dense weights, because nothing here
+    computes on compressed ones.
 
     Attributes:
         data: the bytes of the `.fxz` file.
-        strategy_map: what became of each tensor. In a model that was loaded: the codec
-            that the file names, for the file does not say who decoded it.
-        notes: what was decided against the target, or could not be applied, in words.
+        strategy_map: the strategy of each tensor. In a model that was loaded: the codec
+            that the file names, which does not record the decoder.
+        notes: decisions against the target, and strategies that did not apply.
         rel_error: ||decoded - original|| / ||original|| over all finite float weights;
             None in a model that was loaded, and after "tropical" has merged units: the
-            weights that are left have no originals. The notes bound what it changed.
-        validation: how far its answers are the original's, on the data that was given
-            to `compress`; None without data.
+            remaining weights have no originals. The notes bound the change.
+        validation: agreement with the original on the data given to `compress`; None
+            without data.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CompressedModel:
         notes: tuple[str, ...] = (),
         rel_error: float | None = None,
         device: str | None = None,
-        on_device: Callable[[CompressedFile, str], Any] | None = None,
+        decode_on_device: Callable[[CompressedFile, str], Any] | None = None,
     ) -> None:
         """Use `ModelCompressionAPI.compress` or `CompressedModel.load`."""
         self.data = data
@@ -60,7 +60,7 @@ class CompressedModel:
         self.rel_error = rel_error
         self._skeleton, self._device = skeleton, device
         self._original_bytes = original_bytes
-        self._on_device = on_device
+        self._decode_on_device = decode_on_device
         self.validation: Agreement | None = None
         self._cached: TorchModule = None
         self._keep = True
@@ -68,19 +68,18 @@ class CompressedModel:
         self._decoding_s = 0.0
 
     def decompress(self) -> TorchModule:
-        """A new model with the decoded weights, on the devices of the original's.
+        """Return a new model with the decoded weights, on the original's devices.
 
         Raises:
             CorruptFileError: the bytes are damaged.
         """
-        from ._torch import filled
+        from ._torch import fill_skeleton
 
         started = time.perf_counter()
         with CompressedFile(self.data, place="the compressed model") as file:
             file.check()
-            names = packed_and_plain(file)
-            weights = {name: self._tensor(file, name) for name in names}
-        model = filled(self._skeleton, weights, self._device)
+            weights = {name: self._tensor(file, name) for name in weight_names(file)}
+        model = fill_skeleton(self._skeleton, weights, self._device)
         self._decoding_s += time.perf_counter() - started
         self._decodings += 1
         return model
@@ -96,7 +95,7 @@ class CompressedModel:
     __call__ = forward
 
     def enable_cache(self) -> None:
-        """Keep the decoded model from the next call on; as it is at first."""
+        """Keep the decoded model from the next call on, which is the default."""
         self._keep = True
 
     def disable_cache(self) -> None:
@@ -105,21 +104,21 @@ class CompressedModel:
         self.clear_cache()
 
     def clear_cache(self) -> None:
-        """Let go of the decoded model."""
+        """Drop the decoded model."""
         self._cached = None
 
     def csr(self, name: str) -> CsrMatrix:
-        """A decoded matrix in CSR form, to compute with elsewhere.
+        """Return a decoded matrix in CSR form, to compute with elsewhere.
 
         Args:
             name: the weight's name in the model.
 
         Raises:
             KeyError: there is no weight of that name.
-            ValueError: it is no matrix.
+            ValueError: it is not a matrix.
         """
         with CompressedFile(self.data, place="the compressed model") as file:
-            return csr_of(_array(file, name))
+            return to_csr(_decode(file, name))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the `.fxz` file, whole or not at all. It holds weights and no code.
@@ -137,7 +136,7 @@ class CompressedModel:
         *,
         device: str | None = None,
     ) -> "CompressedModel":
-        """Read what `save` wrote; nothing in the file is executed.
+        """Read a file that `save` wrote; nothing in the file is executed.
 
         Args:
             path: the `.fxz` file.
@@ -149,40 +148,40 @@ class CompressedModel:
             ConfigError: torch has no such device here.
             CorruptFileError: the file is damaged.
             FileNotFoundError: there is no such file.
-            TypeError: `build` is no function, or gives no torch module.
-            UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+            TypeError: `build` is not a function, or does not give a torch module.
+            UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
             ValueError: the file holds the weights of another model.
         """
-        from ._torch import built, check_device, skeleton_of, state_bytes
+        from ._torch import build_module, check_device, make_skeleton, state_bytes
 
         check_device(device)
         data = Path(path).read_bytes()
-        model = built(build)
+        model = build_module(build)
         with CompressedFile(data, place=os.fspath(path)) as file:
             file.check()
-            codecs = {n: _codec(file, n) for n in packed_and_plain(file)}
+            codecs = {name: _codec(file, name) for name in weight_names(file)}
         loaded = cls(
             data,
-            skeleton_of(model),
+            make_skeleton(model),
             strategy_map=codecs,
             original_bytes=state_bytes(model),
             device=device,
         )
-        loaded._cached = loaded.decompress()  # so that another model's file fails here
+        loaded._cached = loaded.decompress()  # another model's file fails here
         return loaded
 
     def get_compression_stats(self) -> dict[str, Any]:
-        """What the file costs and what decoding cost; every number is measured.
+        """Return the bytes of the file and the seconds of decoding, all measured.
 
         Layers are counted from the original's bytes; those that "tropical" narrowed
         have no `rel_error`.
         """
-        from ._torch import shapes_of
+        from ._torch import weight_shapes
 
         with CompressedFile(self.data, place="the compressed model") as file:
             records = file.header.tensors
         largest = sorted(records, key=lambda record: -record.stored_bytes)[:5]
-        shapes = shapes_of(self._skeleton)
+        shapes = weight_shapes(self._skeleton)
         return {
             "total_compression_ratio": self._original_bytes / len(self.data),
             "total_original_size_mb": self._original_bytes / 1e6,
@@ -191,7 +190,7 @@ class CompressedModel:
             "strategy_distribution": dict(Counter(self.strategy_map.values())),
             "rel_error": self.rel_error,
             "top_compressed_layers": [
-                _row(record, shapes.get(record.name, record.shape))
+                _layer_row(record, shapes.get(record.name, record.shape))
                 for record in largest
             ],
             "forward_passes": self._calls,
@@ -205,32 +204,35 @@ class CompressedModel:
     def _tensor(self, file: CompressedFile, name: str) -> Any:
         from ._torch import from_dlpack, to_tensor
 
-        if self._on_device is not None and self.strategy_map.get(name) == "jax":
-            # Nobody else holds what was just decoded: torch may have its memory.
-            return from_dlpack(self._on_device(file, name), copy=False)
-        return to_tensor(_array(file, name))
+        on_device = self.strategy_map.get(name) == "jax"
+        if on_device and self._decode_on_device is not None:
+            # Nobody else holds the decoded array: torch may have its memory.
+            return from_dlpack(self._decode_on_device(file, name), copy=False)
+        return to_tensor(_decode(file, name))
 
 
-def packed_and_plain(file: Mapping[str, np.ndarray]) -> list[str]:
-    """The names of the model's weights: packed ones once, by their own name."""
-    packed = packed_names(dict.fromkeys(file))
-    parts = {part for name in packed for part in names_of(name)}
+def weight_names(file: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the names of the model's weights: packed ones once, by their own name."""
+    packed = list_packed(list(file))
+    parts = {part for name in packed for part in part_names(name)}
     return [*packed, *(name for name in file if name not in parts)]
 
 
-def _array(file: CompressedFile, name: str) -> np.ndarray:
-    places, values = names_of(name)
+def _decode(file: CompressedFile, name: str) -> np.ndarray:
+    places, values = part_names(name)
     if places in file:
-        return unpacked(file[places], file[values])
+        return unpack_sparse(file[places], file[values])
     return file[name]
 
 
 def _codec(file: CompressedFile, name: str) -> str:
-    return "csr" if names_of(name)[0] in file else file.record(name).codec
+    if part_names(name)[0] in file:
+        return "csr"
+    return file.record(name).codec
 
 
-def _row(record: Record, shape: tuple[int, ...]) -> dict[str, Any]:
-    """What the file says of a tensor that had this shape in the model."""
+def _layer_row(record: Record, shape: tuple[int, ...]) -> dict[str, Any]:
+    # `shape` is that of the model's weight, before "tropical" narrowed it.
     before = math.prod(shape) * dtype_from_name(record.dtype).itemsize
     return {
         "name": record.name,

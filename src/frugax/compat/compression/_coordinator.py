@@ -1,4 +1,4 @@
-"""One tensor in, one file's bytes out, and back: the guide's coordinator."""
+"""Compress single tensors to files in memory, and back: the guide's coordinator."""
 
 import dataclasses
 import itertools
@@ -10,17 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from frugax.budget import SizeBudget
-from frugax.compress import compress
+from frugax.compress import CompressedFile, compress
 from frugax.compress.arrays import named_arrays
-from frugax.compress.container import CompressedFile
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array
 
-from ._found import jax_found
 from ._monitor import MetricType, MonitorConfig, PipelineType, UnifiedPerformanceMonitor
-from ._profile import CompressionProfile
-from ._selector import WORTH_A_DEVICE, StrategySelector
-from ._system import OptimizationStrategy, SystemConfiguration
+from ._selector import MIN_DEVICE_SIZE, StrategySelector, has_jax
+from ._settings import CompressionProfile, OptimizationStrategy, SystemConfiguration
 
 Library = Literal["numpy", "torch", "jax"]
 
@@ -31,8 +28,8 @@ class CompressedData:
 
     Attributes:
         compressed_bytes: the bytes of an `.fxz` file, which any reader takes.
-        library: whose tensor it was, and will be again.
-        device: where torch had it.
+        library: the tensor's library, in which it comes back.
+        device: the tensor's device in torch.
     """
 
     compressed_bytes: bytes
@@ -40,13 +37,13 @@ class CompressedData:
     device: str = "cpu"
 
     def get_size_bytes(self) -> int:
-        """The length of the file: nothing else is kept."""
+        """Return the length of the file: nothing else is kept."""
         return len(self.compressed_bytes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionResult:
-    """What became of a tensor; every number is measured.
+    """The result of compressing one tensor; every number is measured.
 
     Attributes:
         request_id: counts the calls of this coordinator.
@@ -54,12 +51,12 @@ class CompressionResult:
         compression_ratio: bytes of the tensor over bytes of the file.
         compression_time: seconds for searching and coding.
         decompression_time: seconds for decoding it again, which is always done.
-        processing_mode: what decoded it: "jax" or "numpy".
+        processing_mode: the decoder: "jax" or "numpy".
         memory_used_mb: bytes of tensor and file, in MB.
         success: whether the file is at the target ratio.
-        error: why not, and what would help; None if it is.
+        error: why not, and the way out; None if it is.
         rel_error: ||decoded - original|| / ||original||.
-        metadata: what the caller gave.
+        metadata: the caller's metadata.
     """
 
     request_id: int
@@ -81,10 +78,10 @@ class SystemIntegrationCoordinator:
     Attributes:
         components: the parts by name. The nine that begin with `jax_` are there if
             JAX is enabled and installed.
-        config: what was asked for.
+        config: the resources.
 
     Args:
-        config: what may be used; by default `SystemConfiguration()`.
+        config: the resources; by default `SystemConfiguration()`.
         monitor: thresholds for alerts.
     """
 
@@ -100,19 +97,18 @@ class SystemIntegrationCoordinator:
             ConfigError: JAX has no such device, or too few.
         """
         self.config = config or SystemConfiguration()
-        self._favour = self.config.optimization_strategy
+        self._preference = self.config.optimization_strategy
         self._requests = itertools.count(1)
         self.components: dict[str, Any] = {}
-        use_jax = self.config.enable_jax and jax_found(wanted_by="enable_jax")
+        use_jax = self.config.enable_jax and has_jax(requester="enable_jax")
         if use_jax:
-            from ._jax_parts import jax_parts
+            from ._jax_strategy import make_jax_parts
 
-            self.components |= jax_parts(self.config, monitor)
-        self.components["performance_monitor"] = (
-            self.components["jax_performance_monitor"]
-            if use_jax
-            else UnifiedPerformanceMonitor(monitor)
-        )
+            self.components |= make_jax_parts(self.config, monitor)
+            self._monitor = self.components["jax_performance_monitor"]
+        else:
+            self._monitor = UnifiedPerformanceMonitor(monitor)
+        self.components["performance_monitor"] = self._monitor
         self.components["strategy_selector"] = StrategySelector(
             CompressionProfile(
                 target_compression_ratio=self.config.target_compression_ratio
@@ -125,8 +121,8 @@ class SystemIntegrationCoordinator:
     ) -> CompressionResult:
         """Make the file of one tensor, and decode it again.
 
-        A tensor that cannot be made as small as the target comes as small as it can,
-        without `success`; nothing is lost of it then.
+        A tensor that cannot be made as small as the target is coded without loss, and
+        its result has no `success`.
 
         Args:
             tensor: of torch, JAX or NumPy; it is only read.
@@ -134,7 +130,7 @@ class SystemIntegrationCoordinator:
 
         Raises:
             CorruptFileError: JAX and NumPy do not decode the same bits.
-            TypeError: it is no tensor, or of a dtype that no file can hold.
+            TypeError: it is not a tensor, or has a dtype that a file cannot hold.
         """
         if not is_array(tensor):
             raise TypeError(
@@ -143,7 +139,7 @@ class SystemIntegrationCoordinator:
             )
         (array,) = named_arrays([tensor]).values()
         ratio = self.config.target_compression_ratio
-        if self._favour is OptimizationStrategy.MEMORY:
+        if self._preference is OptimizationStrategy.MEMORY:
             ratio *= 2
         started, error = time.perf_counter(), None
         try:
@@ -151,14 +147,12 @@ class SystemIntegrationCoordinator:
         except InfeasibleBudgetError as e:
             data, error = compress(array, SizeBudget(max_abs=0)), str(e)
         coded = time.perf_counter()
-        by_jax = self._by_jax(data)
-        decoded = np.asarray(self._decoded(data, by_jax=by_jax))
+        by_jax = self._prefers_jax(data)
+        decoded = np.asarray(self._decode(data, by_jax=by_jax))
         done = time.perf_counter()
-        with CompressedFile(data, place="the file just made") as file:
-            rel_error = file.record("").rel_error
         result = CompressionResult(
             request_id=next(self._requests),
-            compressed_data=CompressedData(data, *_origin(tensor)),
+            compressed_data=CompressedData(bytes(data), *_origin(tensor)),
             compression_ratio=array.nbytes / len(data),
             compression_time=coded - started,
             decompression_time=done - coded,
@@ -166,14 +160,14 @@ class SystemIntegrationCoordinator:
             memory_used_mb=(array.nbytes + decoded.nbytes + len(data)) / 1e6,
             success=error is None,
             error=error,
-            rel_error=rel_error,
+            rel_error=data.report.rel_error,
             metadata=dict(metadata or {}),
         )
         self._record(result, array.nbytes)
         return result
 
     def decompress(self, compressed_data: CompressedData | bytes) -> Any:
-        """Decode what `compress` gave, in the library that the tensor came from.
+        """Decode the data of `compress`, in the library that the tensor came from.
 
         Args:
             compressed_data: from a result; or the bytes of a file of one tensor,
@@ -182,7 +176,7 @@ class SystemIntegrationCoordinator:
         Raises:
             CorruptFileError: the bytes are damaged.
             TypeError: it is neither.
-            UnsupportedFileError: they are no `.fxz` file, or of a newer version.
+            UnsupportedFileError: they are not an `.fxz` file, or of a newer version.
         """
         if isinstance(compressed_data, bytes):
             compressed_data = CompressedData(compressed_data, "numpy")
@@ -193,14 +187,14 @@ class SystemIntegrationCoordinator:
                 f"a {type(compressed_data).__name__}."
             )
         data = compressed_data.compressed_bytes
-        by_jax = self._by_jax(data)
-        decoded = self._decoded(data, by_jax=by_jax)
+        by_jax = self._prefers_jax(data)
+        decoded = self._decode(data, by_jax=by_jax)
         if compressed_data.library == "numpy":
             return np.array(decoded)
         if compressed_data.library == "torch":
             from ._torch import from_dlpack, to_tensor
 
-            # Nobody else holds what was just decoded: torch may have its memory.
+            # Nobody else holds the decoded array: torch may have its memory.
             tensor = from_dlpack(decoded, copy=False) if by_jax else to_tensor(decoded)
             return tensor.to(compressed_data.device)
         import jax
@@ -209,19 +203,19 @@ class SystemIntegrationCoordinator:
             return jax.numpy.asarray(decoded)
 
     def optimize_system(self, strategy: OptimizationStrategy) -> None:
-        """Favour something else from now on; see `OptimizationStrategy`.
+        """Change the preference from now on; see `OptimizationStrategy`.
 
         Raises:
-            TypeError: it is no such strategy.
+            TypeError: it is not such a strategy.
         """
         if not isinstance(strategy, OptimizationStrategy):
             raise TypeError(
                 f"strategy must be an OptimizationStrategy, got {strategy!r}."
             )
-        self._favour = strategy
+        self._preference = strategy
 
     def get_system_status(self) -> dict[str, Any]:
-        """What is used, and what was measured so far."""
+        """Return the parts in use, and the measurements so far."""
         components: dict[str, Any] = {"registered": sorted(self.components)}
         if "jax_strategy" in self.components:
             pool = self.components["jax_memory_pool"]
@@ -236,51 +230,49 @@ class SystemIntegrationCoordinator:
                 },
                 "jax_programs": len(self.components["jax_compilation_optimizer"]),
             }
-        monitor = self.components["performance_monitor"]
         return {
             "components": components,
-            "optimization_strategy": self._favour.value,
-            "metrics": monitor.get_current_metrics(),
-            "alerts": monitor.get_alerts(),
+            "optimization_strategy": self._preference.value,
+            "metrics": self._monitor.get_current_metrics(),
+            "alerts": self._monitor.get_alerts(),
         }
 
-    def _by_jax(self, data: bytes) -> bool:
-        """Whether JAX decodes this."""
+    def _prefers_jax(self, data: bytes) -> bool:
+        """Whether JAX decodes this file."""
         strategy = self.components.get("jax_strategy")
         if strategy is None:
             return False
         with CompressedFile(data, place="these bytes") as file:
             record = file.header.tensors[0]
-        favour = self._favour
-        if favour is OptimizationStrategy.JAX_ACCELERATED:
+        preference = self._preference
+        if preference is OptimizationStrategy.JAX_ACCELERATED:
             return True
-        if favour is OptimizationStrategy.LATENCY:
+        if preference is OptimizationStrategy.LATENCY:
             return strategy.is_compiled(record)
-        if favour is OptimizationStrategy.ADAPTIVE:
-            monitor = self.components["performance_monitor"]
-            speed = [
-                monitor.mean(MetricType.THROUGHPUT, pipeline)
+        if preference is OptimizationStrategy.ADAPTIVE:
+            speed_jax, speed_numpy = (
+                self._monitor.mean(MetricType.THROUGHPUT, pipeline)
                 for pipeline in (PipelineType.JAX, PipelineType.NUMPY)
-            ]
+            )
             # Each is tried once before they are compared.
-            if speed[0] is None or speed[1] is None:
-                return speed[0] is None
-            return speed[0] > speed[1]
-        return record.size >= WORTH_A_DEVICE
+            if speed_jax is None or speed_numpy is None:
+                return speed_jax is None
+            return speed_jax > speed_numpy
+        return record.size >= MIN_DEVICE_SIZE
 
-    def _decoded(self, data: bytes, *, by_jax: bool) -> Any:
+    def _decode(self, data: bytes, *, by_jax: bool) -> Any:
         with CompressedFile(data, place="these bytes") as file:
             file.check()
             (name,) = file.names
             if not by_jax:
                 return file[name]
             with self.components["jax_performance_monitor"].operation():
-                return self.components["jax_strategy"].decoded(file, name)
+                return self.components["jax_strategy"].decode(file, name)
 
     def _record(self, result: CompressionResult, nbytes: int) -> None:
-        monitor = self.components["performance_monitor"]
-        jax = result.processing_mode == "jax"
-        pipeline = PipelineType.JAX if jax else PipelineType.NUMPY
+        pipeline = PipelineType.NUMPY
+        if result.processing_mode == "jax":
+            pipeline = PipelineType.JAX
         seconds = result.compression_time + result.decompression_time
         for metric, value in (
             (MetricType.LATENCY, 1e3 * seconds),
@@ -290,11 +282,11 @@ class SystemIntegrationCoordinator:
             (MetricType.ERROR_RATE, float(not result.success)),
             (MetricType.ACCURACY, 1 - result.rel_error),
         ):
-            monitor.record_metric(metric, value, pipeline)
+            self._monitor.record_metric(metric, value, pipeline)
 
 
 def _origin(tensor: Any) -> tuple[Library, str]:
-    """The library of a tensor, and where torch has it."""
+    """Return the library of a tensor, and its device in torch."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return "torch", str(tensor.device)

@@ -1,14 +1,62 @@
-"""Which devices JAX has for the coordinator, and whose turn it is."""
+"""JAX's devices as the guide's parts: settings, turns, memory, programs, transfers."""
 
+import contextlib
 import itertools
-from typing import Any, TypeAlias
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Literal, TypeAlias
 
 import jax
+import numpy as np
 
+from frugax import tropical
 from frugax.errors import ConfigError
+
+from ._settings import SystemConfiguration
 
 # JAX's own name for it is a variable to type checkers.
 Device: TypeAlias = Any
+Kind: TypeAlias = Literal["max", "min"]
+# Below this a piece is all overhead: the pool's limit is then exceeded for its length.
+_MIN_PIECE = 1 << 16
+
+
+class JaxConfigAdapter:
+    """Scoped JAX settings derived from a `SystemConfiguration`.
+
+    Nothing is set for the whole process: 64 bits are switched on for the length of a
+    block. JAX reserves a GPU's memory when it starts, by
+    `XLA_PYTHON_CLIENT_MEM_FRACTION`; `jax_memory_fraction` is the coordinator's own
+    share, which its memory pool keeps.
+
+    Args:
+        config: the configuration.
+    """
+
+    def __init__(self, config: SystemConfiguration) -> None:
+        self._config = config
+
+    @property
+    def platform(self) -> str | None:
+        """The platform to ask JAX for; None for its own choice."""
+        backend = self._config.jax_backend
+        if backend == "auto":
+            return None
+        return backend
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JAX's names and their values inside `applied`."""
+        return {
+            "jax_platform_name": self.platform,
+            "jax_enable_x64": self._config.jax_enable_x64,
+        }
+
+    def applied(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a block in which numbers have the configured width."""
+        return jax.enable_x64(self._config.jax_enable_x64)
 
 
 class JaxDeviceManager:
@@ -49,9 +97,240 @@ class JaxDeviceManager:
 
     @property
     def backend(self) -> str:
-        """The platform that is in use."""
+        """The platform in use."""
         return self.devices[0].platform
 
     def next(self) -> Device:
-        """The device whose turn it is."""
+        """Return the device whose turn it is."""
         return next(self._turns)
+
+
+class JaxMemoryPool:
+    """Counts the bytes that the coordinator keeps on a device, within a share of it.
+
+    XLA allocates by itself; a pool can only count, tell the free bytes, and pass on the
+    device's own statistics. JAX on CPU has none (`memory_stats()` is None): there the
+    machine's memory is the whole, and only the count is known.
+
+    Attributes:
+        limit_bytes: the share that may be taken.
+        in_use_bytes: the bytes taken now.
+        most_bytes: the largest number of bytes taken so far.
+
+    Args:
+        device: the device.
+        fraction: the share of its memory; in (0, 1].
+    """
+
+    def __init__(self, device: Device, fraction: float) -> None:
+        self._device = device
+        stats = device.memory_stats() or {}
+        whole = stats.get("bytes_limit")
+        if whole is None:
+            whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.limit_bytes = int(fraction * whole)
+        self.in_use_bytes = 0
+        self.most_bytes = 0
+
+    @property
+    def free_bytes(self) -> int:
+        """The rest of the share."""
+        return max(0, self.limit_bytes - self.in_use_bytes)
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Bytes of all arrays in the process, as the device says; None on CPU."""
+        stats = self._device.memory_stats()
+        if stats is None:
+            return None
+        return int(stats["bytes_in_use"])
+
+    @contextlib.contextmanager
+    def taking(self, nbytes: int) -> Iterator[None]:
+        """Count bytes as taken while a block runs."""
+        self.in_use_bytes += nbytes
+        self.most_bytes = max(self.most_bytes, self.in_use_bytes)
+        try:
+            yield
+        finally:
+            self.in_use_bytes -= nbytes
+
+
+class JaxMemoryOptimizer:
+    """Cuts flat work into pieces that fit the free bytes of the pool.
+
+    Args:
+        pool: the pool.
+    """
+
+    def __init__(self, pool: JaxMemoryPool) -> None:
+        self._pool = pool
+
+    def pieces(self, size: int, bytes_each: int) -> list[slice]:
+        """Return slices that cover `size` numbers, each within the pool's free bytes.
+
+        Args:
+            size: how many numbers.
+            bytes_each: bytes that one number takes on the device, with its result and
+                intermediate values.
+        """
+        most = max(_MIN_PIECE, self._pool.free_bytes // bytes_each)
+        return [slice(i, min(i + most, size)) for i in range(0, size, most)]
+
+
+class JaxCompilationOptimizer:
+    """Keeps the programs that were used last, and counts hits and misses.
+
+    Programs are compiled ahead of their first call, so that a hit is a hit: JAX's own
+    cache of `jit` has no size and counts nothing.
+
+    Attributes:
+        hits: requests for programs that were kept.
+        misses: requests for programs that had to be compiled.
+
+    Args:
+        size: how many programs to keep.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._kept
+
+    def program(
+        self, key: Hashable, fn: Callable[..., Any], *args: jax.Array
+    ) -> Callable[..., Any]:
+        """Return the compiled form of a function for arguments like these.
+
+        Args:
+            key: distinguishes this program from others: a name, shapes, the device.
+            fn: the function to compile.
+            *args: examples, on the device where it will run.
+        """
+        if key in self._kept:
+            self.hits += 1
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        self.misses += 1
+        compiled = jax.jit(fn).lower(*args).compile()
+        self._kept[key] = compiled
+        if len(self._kept) > self._size:
+            self._kept.popitem(last=False)
+        return compiled
+
+
+class JaxTropicalBridge:
+    """Converts arrays between torch and JAX by DLPack, without a copy where it can.
+
+    Args:
+        device: where JAX wants its arrays.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def to_jax(self, value: Any) -> jax.Array:
+        """Return the same numbers as a JAX array on the device, 64-bit ones included.
+
+        A torch tensor on the same device may share its memory with the array: leave
+        it as it is while the array is in use.
+
+        Args:
+            value: a torch tensor, NumPy array or JAX array.
+        """
+        torch = sys.modules.get("torch")
+        # Without x64, JAX makes 32 bits of 64 without a word.
+        with jax.enable_x64(True):
+            if torch is not None and isinstance(value, torch.Tensor):
+                from ._torch import ready_for_dlpack
+
+                ready = ready_for_dlpack(value, self._device.platform)
+                value = jax.dlpack.from_dlpack(ready)
+            return jax.device_put(value, self._device)
+
+    def to_torch(self, array: jax.Array, *, copy: bool = True) -> Any:
+        """Return the same numbers as a torch tensor.
+
+        Args:
+            array: the array.
+            copy: a tensor of its own. Without a copy, writing into the tensor would
+                change the array, which JAX takes for constant.
+        """
+        from ._torch import from_dlpack
+
+        return from_dlpack(array, copy=copy)
+
+    def like(self, array: jax.Array, value: Any) -> Any:
+        """Return the array in the library of another value."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self.to_torch(array)
+        if isinstance(value, np.ndarray):
+            return np.asarray(array)
+        return array
+
+    def try_it(self) -> bool:
+        """Hand a torch tensor to JAX and back.
+
+        Returns:
+            Whether both shared its memory.
+
+        Raises:
+            RuntimeError: it came back changed.
+        """
+        from ._torch import sample_tensor
+
+        tensor = sample_tensor()
+        back = self.to_torch(self.to_jax(tensor), copy=False)
+        if back.cpu().tolist() != tensor.tolist():
+            raise RuntimeError("a tensor comes back from JAX changed: report this.")
+        return back.data_ptr() == tensor.data_ptr()
+
+
+class TropicalJAXEngine:
+    """`frugax.tropical` on the coordinator's device, for arrays of any library.
+
+    Args:
+        bridge: carries arrays to the device and back.
+        settings: the width of numbers.
+    """
+
+    def __init__(self, bridge: JaxTropicalBridge, settings: JaxConfigAdapter) -> None:
+        self._bridge, self._settings = bridge, settings
+
+    def matmul(self, a: Any, b: Any, *, kind: Kind = "max") -> Any:
+        """Return the tropical matrix product `(n, m)` of `(n, k)` and `(k, m)`."""
+        return self._run(lambda x, y: tropical.matmul(x, y, kind=kind), a, b)
+
+    def closure(self, d: Any, *, kind: Kind = "min") -> Any:
+        """Return the best walks of any length, `(n, n)`; see `tropical.closure`."""
+        return self._run(lambda x: tropical.closure(x, kind=kind), d)
+
+    def polynomial(
+        self,
+        coefficients: Any,
+        exponents: Any,
+        points: Any,
+        *,
+        kind: Kind = "max",
+    ) -> Any:
+        """Return the best monomial at each point; see `tropical.polynomial`."""
+        return self._run(
+            lambda c, e, p: tropical.polynomial(c, e, p, kind=kind),
+            coefficients,
+            exponents,
+            points,
+        )
+
+    def _run(self, operation: Callable[..., Any], *values: Any) -> Any:
+        # Results come back in the library of the first argument.
+        arrays = [self._bridge.to_jax(value) for value in values]
+        with self._settings.applied():
+            return self._bridge.like(operation(*arrays), values[0])

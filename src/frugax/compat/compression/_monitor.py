@@ -1,6 +1,6 @@
-"""What was measured while compressing: metrics, thresholds, alerts.
+"""Keep measurements of compressions: metrics, thresholds, alerts.
 
-Only what someone measured is in here. A metric that nobody recorded is None, never 0.
+A metric that nobody recorded is None, never 0.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from frugax.fileio import write_whole
 
 
 class MetricType(enum.Enum):
-    """What a number counts; the value names its unit."""
+    """The meaning of a number; the value names its unit."""
 
     THROUGHPUT = "bytes per second"
     LATENCY = "milliseconds"
@@ -25,12 +25,12 @@ class MetricType(enum.Enum):
     ERROR_RATE = "share of operations that failed"
     ACCURACY = "1 - relative error"
     JAX_COMPILATION = "milliseconds that JAX compiled"
-    JAX_CACHE_HITS = "share of programs that were there already"
+    JAX_CACHE_HITS = "share of programs that were compiled already"
     JAX_MEMORY_POOL = "MB of the pool in use at most"
 
 
 class PipelineType(enum.Enum):
-    """Which strategy did the work."""
+    """The strategy that did the work."""
 
     PADIC = "padic"
     TROPICAL = "tropical"
@@ -41,7 +41,7 @@ class PipelineType(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MonitorConfig:
-    """How much is kept, and beyond what a number is an alert.
+    """How much is kept, and the thresholds of alerts.
 
     Attributes:
         history_window_size: newest records kept of each metric; >= 1.
@@ -68,7 +68,7 @@ class MonitorConfig:
 
     @property
     def limits(self) -> dict[MetricType, tuple[str, float]]:
-        """For each watched metric, which side is bad, and the limit."""
+        """The bad side of each watched metric, and its limit."""
         return {
             MetricType.LATENCY: ("above", self.latency_threshold_ms),
             MetricType.MEMORY_USAGE: ("above", self.memory_threshold_mb),
@@ -83,10 +83,10 @@ class Measurement:
     """One number.
 
     Attributes:
-        metric: what it counts.
-        pipeline: what did the work.
+        metric: the meaning of the number.
+        pipeline: the strategy that did the work.
         value: the number, in the metric's unit.
-        at_s: when, in seconds since 1970.
+        at_s: seconds since 1970.
     """
 
     metric: MetricType
@@ -95,8 +95,21 @@ class Measurement:
     at_s: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Agreement:
+    """How close two models' answers are on the given data, not on other data.
+
+    Attributes:
+        same_frac: the share of rows whose largest output is in the same place.
+        rel_error: ||outputs - original outputs|| / ||original outputs||.
+    """
+
+    same_frac: float
+    rel_error: float
+
+
 class UnifiedPerformanceMonitor:
-    """Keeps the newest measurements and says which are beyond their threshold.
+    """Keeps the newest measurements and names those beyond their threshold.
 
     Args:
         config: thresholds and how much to keep.
@@ -115,9 +128,9 @@ class UnifiedPerformanceMonitor:
         """Keep one number.
 
         Args:
-            metric: what it counts.
+            metric: the meaning of the number.
             value: the number, in the metric's unit.
-            pipeline: what did the work.
+            pipeline: the strategy that did the work.
 
         Raises:
             ValueError: it is not finite.
@@ -149,10 +162,10 @@ class UnifiedPerformanceMonitor:
             self.record_metric(metric, value, PipelineType.JAX)
 
     def latest(self, metric: MetricType) -> float | None:
-        """The newest number; None if there is none.
+        """Return the newest number; None without one.
 
         Raises:
-            TypeError: it is no metric.
+            TypeError: `metric` is not a `MetricType`.
         """
         # A name would find nothing, as if nothing had been measured.
         if not isinstance(metric, MetricType):
@@ -162,46 +175,51 @@ class UnifiedPerformanceMonitor:
                 f"{metric!r}; there are {known}."
             )
         kept = self._kept.get(metric)
-        return kept[-1].value if kept else None
+        if not kept:
+            return None
+        return kept[-1].value
 
     def get_current_metrics(self) -> dict[str, float]:
-        """The newest number of every metric that was measured."""
+        """Return the newest number of every metric that was measured."""
         return {metric.name: kept[-1].value for metric, kept in self._kept.items()}
 
     def get_statistics(self) -> dict[str, dict[str, float]]:
-        """Count, mean, smallest and largest of the numbers kept of each metric."""
-        found: dict[str, dict[str, float]] = {}
+        """Return count, mean, minimum and maximum of each metric's kept numbers."""
+        statistics: dict[str, dict[str, float]] = {}
         for metric, kept in self._kept.items():
             values = [measured.value for measured in kept]
-            found[metric.name] = {
+            statistics[metric.name] = {
                 "count": len(values),
                 "mean": math.fsum(values) / len(values),
                 "min": min(values),
                 "max": max(values),
             }
-        return found
+        return statistics
 
     def mean(self, metric: MetricType, pipeline: PipelineType) -> float | None:
-        """The mean of what one pipeline measured; None if it measured nothing."""
+        """Return the mean of one pipeline's measurements; None without one."""
         kept = [m.value for m in self._kept.get(metric, ()) if m.pipeline is pipeline]
-        return math.fsum(kept) / len(kept) if kept else None
+        if not kept:
+            return None
+        return math.fsum(kept) / len(kept)
 
     def get_alerts(self) -> list[str]:
-        """One sentence for each metric whose newest number is beyond its threshold."""
-        said: list[str] = []
+        """Return a sentence for each metric whose newest number is beyond its limit."""
+        alerts: list[str] = []
         for metric, (side, limit) in self.config.limits.items():
             value = self.latest(metric)
             if value is None:
                 continue
-            if value > limit if side == "above" else value < limit:
-                said.append(
+            beyond = value > limit if side == "above" else value < limit
+            if beyond:
+                alerts.append(
                     f"{metric.name} is {value:.4g}, {side} its threshold {limit:g} "
                     f"({metric.value})."
                 )
-        return said
+        return alerts
 
     def generate_report(self) -> dict[str, Any]:
-        """Statistics, alerts and what was not measured."""
+        """Return statistics, alerts and the metrics that were not measured."""
         return {
             "statistics": self.get_statistics(),
             "alerts": self.get_alerts(),

@@ -1,6 +1,8 @@
-"""Which strategy suits a tensor, from what is measured on it."""
+"""Choose the strategy that suits a tensor, from measurements on it."""
 
 import dataclasses
+import functools
+import warnings
 
 import numpy as np
 
@@ -9,25 +11,61 @@ from frugax.compress import compress
 from frugax.compress.arrays import QUANTISABLE, named_arrays
 from frugax.trees import PyTree
 
-from ._csr import is_sparse, packed, zeros_frac
-from ._found import jax_found
-from ._profile import CompressionProfile
+from ._csr import is_sparse, pack_sparse, zeros_frac
+from ._settings import CompressionProfile
 
-# From here on "auto" sends a tensor to JAX. A guess: below it, on a CPU, compiling
-# takes longer than decoding.
-WORTH_A_DEVICE = 1 << 16
+# "auto" sends tensors of this size and more to JAX. A guess: for smaller ones, on a
+# CPU, compiling takes longer than decoding.
+MIN_DEVICE_SIZE = 1 << 16
 _SAMPLE = 1 << 16
+
+
+@functools.cache
+def why_no_jax() -> str | None:
+    """Return None if JAX can be imported; otherwise Python's reason."""
+    try:
+        import jax.numpy  # noqa: F401
+    except Exception as e:  # a broken JAX fails in any way, and NumPy does its work
+        return f"{type(e).__name__}: {e}".splitlines()[0]
+    return None
+
+
+@functools.cache
+def _warn_once(requester: str, reason: str) -> None:
+    warnings.warn(
+        f"{requester} asked for JAX, which cannot be imported here ({reason}): NumPy "
+        "does its part, with the same files and the same numbers. To have it: pip "
+        "install jax.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def has_jax(*, requester: str) -> bool:
+    """Whether JAX can be used; warns the first time that it cannot.
+
+    Args:
+        requester: the option that asked, for the warning.
+    """
+    reason = why_no_jax()
+    if reason is None:
+        return True
+    # The guide promises "a warning": a loop over a hundred tensors must not make a
+    # hundred, so one is enough whoever asks.
+    if not _warn_once.cache_info().currsize:
+        _warn_once(requester, reason)
+    return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorAnalysis:
-    """What was measured on a tensor.
+    """Measurements on a tensor.
 
     Attributes:
         size: how many numbers.
         dtype: its dtype.
         zeros_frac: the share of zeros.
-        quantisable: whether it is of floats, all finite, not all zero.
+        quantisable: whether it has floats, all finite, not all zero.
     """
 
     size: int
@@ -40,10 +78,10 @@ class StrategySelector:
     """Chooses a strategy for each tensor.
 
     Attributes:
-        strategy_cache: what was chosen, by the layer's name.
+        strategy_cache: the choices so far, by the layer's name.
 
     Args:
-        profile: what to aim for; by default `CompressionProfile()`.
+        profile: the target; by default `CompressionProfile()`.
         enable_jax: whether "jax" may be chosen.
     """
 
@@ -58,9 +96,9 @@ class StrategySelector:
         """Measure a tensor of any library.
 
         Raises:
-            TypeError: it is none, or of a dtype that no file can hold.
+            TypeError: it is not a tensor, or has a dtype that a file cannot hold.
         """
-        array = _array(tensor)
+        array = _to_array(tensor)
         return TensorAnalysis(
             size=array.size,
             dtype=array.dtype.name,
@@ -72,9 +110,9 @@ class StrategySelector:
     def select_strategy(
         self, tensor: PyTree, layer_name: str = ""
     ) -> tuple[str, TensorAnalysis]:
-        """Choose: the profile's strategy where it applies, else what does.
+        """Choose the profile's strategy where it applies, else another.
 
-        "lossless" for what cannot be quantised; "csr" where half of a matrix is
+        "lossless" for tensors that cannot be quantised; "csr" where half of a matrix is
         zero; "jax" for 65,536 numbers and more if JAX is here; otherwise "quantised".
 
         Args:
@@ -82,39 +120,40 @@ class StrategySelector:
             layer_name: its name, for `strategy_cache`.
 
         Raises:
-            TypeError: it is no tensor, or of a dtype that no file can hold.
+            TypeError: it is not a tensor, or has a dtype that a file cannot hold.
         """
         analysis = self.analyze_tensor(tensor)
         wanted = self._profile.strategy
+        large = analysis.size >= MIN_DEVICE_SIZE
+        chosen = "quantised"
         if wanted == "lossless" or not analysis.quantisable:
             chosen = "lossless"
-        elif wanted in ("auto", "csr", "hybrid") and is_sparse(_array(tensor)):
+        elif wanted in ("auto", "csr", "hybrid") and is_sparse(_to_array(tensor)):
             chosen = "csr"
-        elif wanted == "jax" or (
-            wanted in ("auto", "hybrid") and analysis.size >= WORTH_A_DEVICE
+        elif (
+            (wanted == "jax" or (wanted in ("auto", "hybrid") and large))
+            and self._enable_jax
+            and has_jax(requester=f"strategy {wanted!r}")
         ):
-            here = self._enable_jax and jax_found(wanted_by=f"strategy {wanted!r}")
-            chosen = "jax" if here else "quantised"
-        else:
-            chosen = "quantised"
+            chosen = "jax"
         self.strategy_cache[layer_name] = chosen
         return chosen, analysis
 
     def compute_strategy_scores(self, tensor: PyTree) -> dict[str, float]:
-        """How many times smaller each strategy makes a sample; measured, not guessed.
+        """Measure how many times smaller each strategy makes a sample.
 
         "quantised" is at the error 1 - `preserve_accuracy_threshold`; the others are
         exact. The sample is the first 65,536 numbers, in a file of its own.
 
         Raises:
-            TypeError: it is no tensor, or of a dtype that no file can hold.
+            TypeError: it is not a tensor, or has a dtype that a file cannot hold.
         """
-        flat = _array(tensor).reshape(-1)[:_SAMPLE]
+        flat = _to_array(tensor).reshape(-1)[:_SAMPLE]
         array = flat.reshape(1, -1)
         share = round(1 - self._profile.preserve_accuracy_threshold, 12)
         candidates = {
             "lossless": ({"": array}, SizeBudget(max_abs=0)),
-            "csr": (packed({"": array}), SizeBudget(max_abs=0)),
+            "csr": (pack_sparse({"": array}), SizeBudget(max_abs=0)),
             "quantised": ({"": array}, SizeBudget(rel_error=share)),
         }
         return {
@@ -124,6 +163,6 @@ class StrategySelector:
         }
 
 
-def _array(tensor: PyTree) -> np.ndarray:
+def _to_array(tensor: PyTree) -> np.ndarray:
     (array,) = named_arrays([tensor]).values()
     return array

@@ -1,6 +1,6 @@
-"""torch modules without their weights, and with weights put into them.
+"""Take the weights out of torch modules, and put weights into them.
 
-The only file of the guide that imports torch; imported when a module is met.
+The only file of this package that imports torch; imported when a module is met.
 """
 
 import copy
@@ -16,16 +16,17 @@ from torch import nn
 from frugax.compress.arrays import named_arrays
 from frugax.errors import ConfigError
 
-from ._agreement import Agreement
+from ._monitor import Agreement
 
-_OTHER = "Give the builder of the model that was compressed."
+_HINT = "Give the builder of the model that was compressed."
 
 
-def state_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """The weights of a module by name, each once however many names share it.
+def read_state(model: nn.Module) -> dict[str, np.ndarray]:
+    """Return the weights of a module by name, shared ones once.
 
     Raises:
-        TypeError: it is no module, or its state holds what no file of weights can.
+        TypeError: `model` is not a module, or its state holds values that a file of
+            weights cannot.
     """
     # Callers are checked at run time, whatever their annotations promise.
     if not isinstance(model, nn.Module):
@@ -54,45 +55,45 @@ class Skeleton:
 
     Attributes:
         module: the module, its weights on torch's "meta" device.
-        places: the device that each weight stood on.
+        devices: the device of each weight.
     """
 
     module: nn.Module
-    places: Mapping[str, str]
+    devices: Mapping[str, str]
 
 
-def skeleton_of(model: nn.Module) -> Skeleton:
-    """A copy of a module without its weights; the module is only read."""
+def make_skeleton(model: nn.Module) -> Skeleton:
+    """Copy a module without its weights; the module is only read."""
     stored = _stored(model)
     bare = {id(value): _empty(value, "meta") for value in stored.values()}
-    places = {name: str(value.device) for name, value in stored.items()}
-    return Skeleton(copy.deepcopy(model, bare), places)
+    devices = {name: str(value.device) for name, value in stored.items()}
+    return Skeleton(copy.deepcopy(model, bare), devices)
 
 
-def shapes_of(skeleton: Skeleton) -> dict[str, tuple[int, ...]]:
-    """The shape of each weight in the module, before anything narrowed it."""
+def weight_shapes(skeleton: Skeleton) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight in the module, before anything narrowed it."""
     return {n: tuple(value.shape) for n, value in _stored(skeleton.module).items()}
 
 
-def filled(
+def fill_skeleton(
     skeleton: Skeleton, weights: Mapping[str, torch.Tensor], device: str | None = None
 ) -> nn.Module:
-    """A new module like the skeleton, with these weights in it.
+    """Make a module like the skeleton, with these weights in it.
 
     Args:
-        skeleton: what `skeleton_of` gave; only read.
-        weights: tensors by the names of `state_of`, perhaps for narrower `Linear`s.
-        device: where the weights go; None for where the original's stood.
+        skeleton: the module without weights; only read.
+        weights: tensors by the names of `read_state`, perhaps for narrower `Linear`s.
+        device: where the weights go; None for the devices of the original.
 
     Raises:
-        ValueError: names or shapes that are not the module's.
+        ValueError: names or shapes differ from the module's.
     """
     memo: dict[int, object] = {
-        id(value): _empty(value, device or skeleton.places[name])
+        id(value): _empty(value, device or skeleton.devices[name])
         for name, value in _stored(skeleton.module).items()
     }
     model = copy.deepcopy(skeleton.module, memo)
-    if device is not None:  # what is in no state dict, such as tables of angles
+    if device is not None:  # buffers outside the state dict, too
         model = model.to(device)
     _fit_widths(model, weights)
     own = _stored(model)
@@ -101,21 +102,22 @@ def filled(
         if have != tuple(value.shape):
             raise ValueError(
                 f"{name!r} has the shape {tuple(value.shape)} in the file; in the "
-                f"model it is {have}. {_OTHER}"
+                f"model it is {have}. {_HINT}"
             )
     given = {id(own[name]) for name in weights}
     if lacking := [name for name, value in own.items() if id(value) not in given]:
-        raise ValueError(f"the model has {lacking[0]!r}, the file has not. {_OTHER}")
+        raise ValueError(f"the model has {lacking[0]!r}, the file does not. {_HINT}")
     with torch.no_grad():
         for name, value in weights.items():
             own[name].copy_(value)
     return model
 
 
-def relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
-    """Names of every two `Linear`s with just a ReLU between them in a `Sequential`.
+def find_relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
+    """Return the names of every two `Linear`s with only a ReLU between them.
 
-    Layers that are used in two places are left out: both would be narrowed.
+    They follow each other in a `Sequential`. Layers that are used in two places are
+    left out: both would be narrowed.
     """
     places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
     weights = Counter(id(v) for v in _stored(model).values())
@@ -136,7 +138,7 @@ def relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def check_device(device: str | None) -> None:
-    """Meet a device that is not here before the work, not when weights go to it.
+    """Refuse a device that is not here before the work, not when weights go to it.
 
     Raises:
         ConfigError: torch has no such device, or one that holds no values.
@@ -155,11 +157,11 @@ def check_device(device: str | None) -> None:
         )
 
 
-def built(build: Callable[[], object]) -> nn.Module:
-    """What a builder gives.
+def build_module(build: Callable[[], object]) -> nn.Module:
+    """Call a builder.
 
     Raises:
-        TypeError: it is no function, or gives no module.
+        TypeError: `build` is not a function, or does not give a module.
     """
     # Callers are checked at run time, whatever their annotations promise. A module can
     # be called too, for answers.
@@ -170,12 +172,12 @@ def built(build: Callable[[], object]) -> nn.Module:
         )
     model = build()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"the builder gave {type(model).__name__}, no torch module.")
+        raise TypeError(f"the builder gave {type(model).__name__}, not a torch module.")
     return model
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
-    """The same values as a tensor of its own."""
+    """Return the same values as a tensor of its own."""
     name = array.dtype.name
     if name == "bfloat16" or name.startswith("float8"):
         bits = array.view(np.int16 if name == "bfloat16" else np.int8)
@@ -185,13 +187,13 @@ def to_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def _stored(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors that are in the state dict; other buffers are copied as they are."""
+    """Return the tensors of the state dict; other buffers are copied as they are."""
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if torch.is_tensor(value)}
 
 
 def _empty(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    # Not `empty_like`: from "meta" it imports 500 modules first.
+    # `empty_like` from "meta" would import 500 modules first.
     new = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(new, requires_grad=tensor.requires_grad)
@@ -219,24 +221,26 @@ def _fit_widths(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def ready_for_dlpack(tensor: torch.Tensor, platform: str) -> torch.Tensor:
-    """The tensor, dense and where JAX on this platform can take it over."""
+    """Return the tensor, dense and where JAX on this platform can share it."""
     plain = tensor.detach().contiguous()
     return plain.cpu() if platform == "cpu" or not plain.is_cuda else plain
 
 
 def from_dlpack(array: object, *, copy: bool) -> torch.Tensor:
-    """A JAX array as a tensor."""
+    """Return a JAX array as a tensor."""
     tensor = torch.from_dlpack(array)
-    return tensor.clone() if copy else tensor
+    if copy:
+        return tensor.clone()
+    return tensor
 
 
 def state_bytes(model: nn.Module) -> int:
-    """Bytes of the weights, shared ones once."""
+    """Return the bytes of the weights, shared ones once."""
     own = {id(value): value for value in _stored(model).values()}
     return sum(value.numel() * value.element_size() for value in own.values())
 
 
-def agreement(
+def compare_answers(
     model: nn.Module, restored: nn.Module, batches: Iterable[Any]
 ) -> Agreement:
     """Call two models on every batch; both are in `eval` mode meanwhile.
@@ -271,6 +275,6 @@ def agreement(
     return Agreement(same / rows, (error / energy) ** 0.5 if energy else 0.0)
 
 
-def sample() -> torch.Tensor:
-    """A tensor to try things with, of 64 bits, which JAX likes to halve."""
+def sample_tensor() -> torch.Tensor:
+    """Return a tensor of 64 bits, which JAX would halve, to try transfers with."""
     return torch.arange(1024, dtype=torch.float64) + 2.0**-40

@@ -1,50 +1,66 @@
-"""Arrays to the chunks of a file, by each of the codecs."""
+"""Cut arrays into the chunks of a file and code each by one of the codecs."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..arrays._mapped import release
-from . import _lossless, _uniform as _quantised
+from ..arrays import release
+from . import _lossless, _uniform, trellis
 from ._uniform import Step, to_values
-from .trellis import _encode as _trellis_block
-from .trellis._quantise import Lanes, Part, classify_runs, quantise
 
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
-# Lanes of the trellis that are coded side by side, at most: some 100 MB of work.
-_MOST_LANES = 2048
-# The bytes of a chunk, and the values that they stand for; None where some number is
-# too large for the codec.
-Blocks = Iterator[tuple[bytes, np.ndarray] | None]
+# Trellis lanes that are coded side by side, at most: some 100 MB of working memory.
+_MAX_LANES = 2048
+# The bytes of each chunk, and its decoded values; None where some number is too large
+# for the codec.
+CodedBlocks = Iterator[tuple[bytes, np.ndarray] | None]
+
+
+def row_length(shape: tuple[int, ...]) -> int:
+    """Return how many numbers share a first index, that is, are in one row."""
+    if len(shape) < 2:
+        return 256
+    return max(1, math.prod(shape[1:]))
+
+
+def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
+    """Return how many numbers are in each chunk but the last, at most `BLOCK`."""
+    row = row_length(shape)
+    if codec == "trellis" and row <= BLOCK:
+        return BLOCK // row * row  # whole rows, as its scale classes are of rows
+    return BLOCK
 
 
 def encode_lossless(
-    array: np.ndarray, told: Callable[[int], object] = lambda _: None
+    array: np.ndarray, progress: Callable[[int], object] = lambda _: None
 ) -> tuple[str, tuple[bytes, ...]]:
-    """The exact coding of an array: codec and blocks, `"stored"` if none is shorter.
-
-    Of several blocks it is always lossless, at worst 0.01% longer, so that writing one
-    need not wait for the next.
+    """Code an array exactly.
 
     Args:
-        array: what is coded.
-        told: called with how many numbers are done.
+        array: the numbers to code.
+        progress: called with the count of numbers that are done.
+
+    Returns:
+        The codec, which is "stored" if coding does not make it shorter, and the blocks.
     """
-    found: list[bytes] = []
+    coded: list[bytes] = []
     for block in _lossless_blocks(array):
-        found.append(block)
-        told(min(array.size, len(found) * BLOCK))
-    blocks = tuple(found)
-    if len(blocks) > 1 or sum(map(len, blocks)) < array.nbytes:
-        return "lossless", blocks
-    return "stored", (array.tobytes(),) * len(blocks)
+        coded.append(block)
+        progress(min(array.size, len(coded) * BLOCK))
+    # Several blocks are always lossless, at worst 0.01% longer, so that writing one
+    # need not wait for the next.
+    if len(coded) > 1 or sum(map(len, coded)) < array.nbytes:
+        return "lossless", tuple(coded)
+    return "stored", (array.tobytes(),) * len(coded)
 
 
 def count_lossless_bytes(array: np.ndarray) -> int:
-    """How long the blocks of `encode_lossless` are; only one is in memory."""
+    """Return the length of all blocks of `encode_lossless`; only one is in memory."""
     lengths = [len(block) for block in _lossless_blocks(array)]
-    return sum(lengths) if len(lengths) > 1 else min(array.nbytes, sum(lengths))
+    if len(lengths) > 1:
+        return sum(lengths)
+    return min(array.nbytes, sum(lengths))
 
 
 def _lossless_blocks(array: np.ndarray) -> Iterator[bytes]:
@@ -55,62 +71,50 @@ def _lossless_blocks(array: np.ndarray) -> Iterator[bytes]:
         release(part)
 
 
-def trellis_parts(array: np.ndarray, step: Step) -> Iterator[Part]:
-    """The chunks of an array, as `encode_trellis` codes them."""
+def split_for_trellis(array: np.ndarray, step: Step) -> Iterator[trellis.TrellisInput]:
+    """Cut an array into the chunks that `encode_trellis` codes."""
     flat, row = array.reshape(-1), row_length(array.shape)
     numbers = numbers_per_chunk("trellis", array.shape)
     for first in range(0, len(flat), numbers):
         values = flat[first : first + numbers]
-        lanes = Lanes.of_rows(len(values), row)
-        yield Part(values, step, lanes, classify_runs(values, lanes))
+        lanes = trellis.LaneLayout.of_rows(len(values), row)
+        classes = trellis.classify_runs(values, lanes)
+        yield trellis.TrellisInput(values, step, lanes, classes)
 
 
-def encode_trellis(parts: Iterable[Part]) -> Blocks:
-    """Code chunks with the trellis; small neighbours side by side, which is quicker."""
-    group: list[Part] = []
-    for part in parts:
-        lanes = sum(other.lanes.count for other in group) + part.lanes.count
-        if group and lanes > _MOST_LANES:
-            yield from _trellis_group(group)
+def encode_trellis(chunks: Iterable[trellis.TrellisInput]) -> CodedBlocks:
+    """Code chunks with the trellis; small neighbours side by side, which is faster."""
+    group: list[trellis.TrellisInput] = []
+    for chunk in chunks:
+        lanes = sum(other.lanes.count for other in group) + chunk.lanes.count
+        if group and lanes > _MAX_LANES:
+            yield from _encode_group(group)
             group = []
-        group.append(part)
-    yield from _trellis_group(group)
+        group.append(chunk)
+    yield from _encode_group(group)
 
 
-def _trellis_group(parts: Sequence[Part]) -> list[tuple[bytes, np.ndarray] | None]:
-    quantised = quantise(parts)
-    fit = [c for c in quantised if c is not None]
-    blocks = iter(_trellis_block.encode(fit) if fit else ())
-    return [
-        None
-        if coded is None
-        else (next(blocks), to_values(coded.flat, part.step, part.values.dtype))
-        for part, coded in zip(parts, quantised, strict=True)
-    ]
-
-
-def encode_uniform(array: np.ndarray, step: Step) -> Blocks:
-    """Code an array with a uniform grid, chunk by chunk."""
-    flat = array.reshape(-1)
-    numbers = numbers_per_chunk("quantised", array.shape)
-    for first in range(0, len(flat), numbers):
-        levels = _quantised.to_levels(flat[first : first + numbers], step)
+def _encode_group(
+    chunks: Sequence[trellis.TrellisInput],
+) -> Iterator[tuple[bytes, np.ndarray] | None]:
+    quantised = trellis.quantise(chunks)
+    fitting = [levels for levels in quantised if levels is not None]
+    blocks = iter(trellis.encode(fitting) if fitting else ())
+    for chunk, levels in zip(chunks, quantised, strict=True):
         if levels is None:
             yield None
         else:
-            values = _quantised.to_values(levels, step, array.dtype)
-            yield _quantised.encode(levels), values
+            values = to_values(levels.flat, chunk.step, chunk.values.dtype)
+            yield next(blocks), values
 
 
-def row_length(shape: tuple[int, ...]) -> int:
-    """How many numbers are in a row, that is, share their first index."""
-    return max(1, math.prod(shape[1:])) if len(shape) > 1 else 256
-
-
-def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
-    """How many numbers are in each chunk but the last.
-
-    At most `BLOCK`; whole rows with the trellis codec, whose classes are of rows.
-    """
-    row = row_length(shape)
-    return BLOCK // row * row if codec == "trellis" and row <= BLOCK else BLOCK
+def encode_uniform(array: np.ndarray, step: Step) -> CodedBlocks:
+    """Code an array on a uniform grid, chunk by chunk."""
+    flat = array.reshape(-1)
+    numbers = numbers_per_chunk("quantised", array.shape)
+    for first in range(0, len(flat), numbers):
+        levels = _uniform.to_levels(flat[first : first + numbers], step)
+        if levels is None:
+            yield None
+        else:
+            yield _uniform.encode(levels), to_values(levels, step, array.dtype)

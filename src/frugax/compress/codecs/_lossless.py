@@ -1,12 +1,12 @@
-"""The lossless codec: byte planes, each coded by whatever makes it shortest.
+"""Lossless codec: byte planes, each by whichever coder makes it shortest.
 
-Byte i of every number makes plane i. The bits of a float are first rotated left by
+Byte i of every number forms plane i. The bits of a float are first rotated left by
 one, so that the top byte is the whole exponent (of float32 and bfloat16) and the sign
 joins the noise at the bottom: the exponent plane shrinks a lot, the mantissa planes
-hardly at all. Where numbers repeat up to their signs (Fourier bases do) they are left
-as they are. NaN payloads, -0, infinities and subnormals are bits like any other.
+hardly at all. Where numbers repeat up to their signs, as in Fourier bases, they are
+not rotated. NaN payloads, -0, infinities and subnormals are bits like any other.
 
-A block is one part for every `PART` numbers, each coded by itself, to follow weights
+A block has one part for every `PART` numbers, each coded by itself to follow weights
 that change along a tensor: u8 layout (0 as they are, 1 rotated), then for each plane
 from the lowest byte: u8 coder, u32 length, the bytes.
 
@@ -29,12 +29,12 @@ from ._zstd import decompress_frame
 PART = 1 << 18  # numbers; the planes of one part stay in a processor's cache
 _PLANE = struct.Struct("<BI")
 _RAW, _ZSTD, _TWO_VALUES = range(3)
-_AS_IS, _ROTATED = range(2)
+_PLAIN, _ROTATED = range(2)
 # Matches that zstd would find among random symbols cost more bits than they save. With
-# a table of 64 candidates and no match under 7 bytes hardly one is found: what is left
+# a table of 64 candidates and no match under 7 bytes it finds hardly any: what remains
 # is zstd's Huffman coder, 0.2% over zlib's (whose tables are for 32 KiB, not 128) and
 # four times as fast to decode.
-_SYMBOLS = zstandard.ZstdCompressionParameters(
+_HUFFMAN = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST,
     window_log=17,
     hash_log=6,
@@ -43,12 +43,12 @@ _SYMBOLS = zstandard.ZstdCompressionParameters(
     min_match=7,
     target_length=0,
 )
-# Level 1 tells on a sample whether there are real repeats; 9 is then worth its time.
+# Level 1 on a sample shows whether there are real repeats; only then is 9 worth it.
 _QUICK, _THOROUGH = (
     zstandard.ZstdCompressionParameters.from_level(level) for level in (1, 9)
 )
 _SAMPLE = 1 << 16  # bytes
-# Without the sign in it the lowest byte must shrink this much for a second try.
+# Without the sign in it the lowest byte must shrink to this share for a second try.
 _WORTH_A_TRY = 0.9
 
 
@@ -66,39 +66,37 @@ def decode(
     size: int,
     into: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Give back the flat array of `size` numbers that `encode` coded.
+    """Return the flat array of `size` numbers that `encode` coded.
 
     Args:
-        block: what `encode` gave.
+        block: bytes from `encode`.
         dtype: of the numbers.
-        size: how many they are.
-        into: where they go, flat; by default a new array.
+        size: how many numbers there are.
+        into: a flat array to decode into; by default a new one.
 
     Raises:
-        CorruptFileError: this is no such block.
+        CorruptFileError: this is not such a block.
         UnsupportedFileError: a plane has an unknown coder.
     """
     word = _word_bytes(dtype)
     count = size * (dtype.itemsize // word)
-    # No memory for numbers before each part has said it has bytes for them.
+    # Allocate nothing before every part has shown bytes for its numbers.
     parts = list(_split(block, word, -(-count // PART)))
     values = np.empty(size, dtype) if into is None else into
     bits = values.view(f"<u{word}")
     for i, (layout, planes) in enumerate(parts):
         part = bits[i * PART : (i + 1) * PART]
         columns = [_decode_plane(coder, plane, len(part)) for coder, plane in planes]
-        _join(columns, part)
+        _interleave(columns, part)
         if layout == _ROTATED:
             _rotate_right(part)
     return values
 
 
-def _join(columns: list[np.ndarray], words: np.ndarray) -> None:
-    """Put words together from their bytes, the lowest first.
-
-    Two bytes make a word of two, and so on: a processor does so many at a time, and
-    puts down one by one what goes to every fourth byte.
-    """
+def _interleave(columns: list[np.ndarray], words: np.ndarray) -> None:
+    """Assemble words from their bytes, the lowest first."""
+    # Pairs of bytes make 16-bit words, pairs of those 32-bit ones, and so on. These
+    # shifts are vectorised; a strided store to every fourth byte is not.
     while len(columns) > 1:
         wide = np.dtype(f"<u{2 * columns[0].itemsize}")
         joined: list[np.ndarray] = []
@@ -116,38 +114,33 @@ def _join(columns: list[np.ndarray], words: np.ndarray) -> None:
 def _split(
     block: memoryview, word: int, parts: int
 ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-    """Layout and coded planes of every part.
-
-    Raises:
-        CorruptFileError: the lengths contradict each other.
-        UnsupportedFileError: a part has an unknown layout.
-    """
-    at = 0
+    # Yield the layout and the coded planes of every part.
+    start = 0
     for _ in range(parts):
-        if len(block) - at < 1:
+        if len(block) - start < 1:
             raise CorruptFileError("a block of byte planes is cut off.")
-        layout = block[at]
-        if layout not in (_AS_IS, _ROTATED):
+        layout = block[start]
+        if layout not in (_PLAIN, _ROTATED):
             raise UnsupportedFileError(
                 f"byte planes have the layout {layout}, which this version does not "
                 "know: update frugax."
             )
-        at += 1
+        start += 1
         planes: list[tuple[int, memoryview]] = []
         for _ in range(word):
-            if len(block) - at < _PLANE.size:
+            if len(block) - start < _PLANE.size:
                 raise CorruptFileError("a block of byte planes is cut off.")
-            coder, length = _PLANE.unpack_from(block, at)
-            at += _PLANE.size
-            planes.append((coder, block[at : at + length]))
-            at += length
+            coder, length = _PLANE.unpack_from(block, start)
+            start += _PLANE.size
+            planes.append((coder, block[start : start + length]))
+            start += length
         yield layout, planes
-    if at != len(block):
+    if start != len(block):
         raise CorruptFileError("a block of byte planes contradicts its own lengths.")
 
 
 def _word_bytes(dtype: "np.dtype[Any]") -> int:
-    """Bytes of one number; a complex one is two."""
+    """Return the bytes of one number; a complex number is two."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 
@@ -156,7 +149,7 @@ def _is_float(dtype: "np.dtype[Any]") -> bool:
     return dtype.kind in "fcV"
 
 
-def _rotated_left(bits: np.ndarray) -> np.ndarray:
+def _rotate_left(bits: np.ndarray) -> np.ndarray:
     one, rest = bits.dtype.type(1), bits.dtype.type(bits.dtype.itemsize * 8 - 1)
     return (bits << one) | (bits >> rest)
 
@@ -170,18 +163,18 @@ def _rotate_right(bits: np.ndarray) -> None:
 
 def _encode_part(bits: np.ndarray, *, floats: bool) -> bytes:
     if not floats:
-        return bytes([_AS_IS]) + b"".join(map(_encode_plane, _planes(bits)))
-    planes = _planes(_rotated_left(bits))
+        return bytes([_PLAIN]) + b"".join(map(_encode_plane, _byte_planes(bits)))
+    planes = _byte_planes(_rotate_left(bits))
     coded = bytes([_ROTATED]) + b"".join(map(_encode_plane, planes))
-    # Without the sign in it, does the lowest byte repeat?
-    before, without = planes[0][:_SAMPLE], _planes(bits[:_SAMPLE])[0]
-    if len(_zstd(without, _QUICK)) < _WORTH_A_TRY * len(_zstd(before, _QUICK)):
-        as_is = bytes([_AS_IS]) + b"".join(map(_encode_plane, _planes(bits)))
-        return min(coded, as_is, key=len)
+    # Does the lowest byte repeat once the sign is out of it? A sample tells.
+    with_sign, without = planes[0][:_SAMPLE], _byte_planes(bits[:_SAMPLE])[0]
+    if len(_zstd(without, _QUICK)) < _WORTH_A_TRY * len(_zstd(with_sign, _QUICK)):
+        plain = bytes([_PLAIN]) + b"".join(map(_encode_plane, _byte_planes(bits)))
+        return min(coded, plain, key=len)
     return coded
 
 
-def _planes(bits: np.ndarray) -> list[np.ndarray]:
+def _byte_planes(bits: np.ndarray) -> list[np.ndarray]:
     word = bits.dtype.itemsize
     columns = bits.view(np.uint8).reshape(-1, word)
     return [np.ascontiguousarray(columns[:, i]) for i in range(word)]
@@ -190,25 +183,25 @@ def _planes(bits: np.ndarray) -> list[np.ndarray]:
 def _encode_plane(plane: np.ndarray) -> bytes:
     low, high = plane.min(), plane.max()
     if ((plane == low) | (plane == high)).all():
-        # No code of whole bits a byte would do: eight of them make one to be coded.
-        coder, packed = _shortest(np.packbits(plane == high))
+        # A Huffman code spends a whole bit on each byte: pack eight of them first.
+        coder, packed = _encode_shortest(np.packbits(plane == high))
         block = bytes([low, high, coder]) + packed
         return _PLANE.pack(_TWO_VALUES, len(block)) + block
-    coder, block = _shortest(plane)
+    coder, block = _encode_shortest(plane)
     return _PLANE.pack(coder, len(block)) + block
 
 
-def _shortest(plane: np.ndarray) -> tuple[int, bytes]:
-    """The coder that makes a plane shortest, and its bytes."""
-    coded = [(_RAW, plane.tobytes()), (_ZSTD, _zstd(plane, _SYMBOLS))]
+def _encode_shortest(plane: np.ndarray) -> tuple[int, bytes]:
+    """Return the coder that makes a plane shortest, and its bytes."""
+    coded = [(_RAW, plane.tobytes()), (_ZSTD, _zstd(plane, _HUFFMAN))]
     sample = plane[:_SAMPLE]
-    if len(_zstd(sample, _QUICK)) < len(_zstd(sample, _SYMBOLS)):
+    if len(_zstd(sample, _QUICK)) < len(_zstd(sample, _HUFFMAN)):
         coded.append((_ZSTD, _zstd(plane, _THOROUGH)))
     return min(coded, key=lambda option: len(option[1]))
 
 
-def _zstd(plane: np.ndarray, how: zstandard.ZstdCompressionParameters) -> bytes:
-    return zstandard.ZstdCompressor(compression_params=how).compress(plane.data)
+def _zstd(plane: np.ndarray, params: zstandard.ZstdCompressionParameters) -> bytes:
+    return zstandard.ZstdCompressor(compression_params=params).compress(plane.data)
 
 
 def _decode_plane(coder: int, block: memoryview, count: int) -> np.ndarray:
@@ -216,23 +209,22 @@ def _decode_plane(coder: int, block: memoryview, count: int) -> np.ndarray:
         if len(block) < 3:
             raise CorruptFileError("a byte plane of two values is cut off.")
         low, high, inner = block[:3]
-        packed = _unpacked(inner, block[3:], -(-count // 8))
+        packed = _decode_bytes(inner, block[3:], -(-count // 8))
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=count)
         return np.array([low, high], np.uint8)[bits]
-    return np.frombuffer(_unpacked(coder, block, count), np.uint8)
+    return np.frombuffer(_decode_bytes(coder, block, count), np.uint8)
 
 
-def _unpacked(coder: int, block: memoryview, count: int) -> bytes | memoryview:
-    match coder:
-        case 0:  # raw
-            plain = block
-        case 1:
-            plain = decompress_frame(block, most=count)
-        case _:
-            raise UnsupportedFileError(
-                f"a byte plane has the coder {coder}, which this version does not "
-                "know: update frugax."
-            )
+def _decode_bytes(coder: int, block: memoryview, count: int) -> bytes | memoryview:
+    if coder == _RAW:
+        plain = block
+    elif coder == _ZSTD:
+        plain = decompress_frame(block, max_bytes=count)
+    else:
+        raise UnsupportedFileError(
+            f"a byte plane has the coder {coder}, which this version does not know: "
+            "update frugax."
+        )
     if len(plain) != count:
         raise CorruptFileError(f"a byte plane has {len(plain)} bytes, not {count}.")
     return plain

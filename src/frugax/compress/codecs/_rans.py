@@ -1,11 +1,11 @@
-"""An order-0 entropy coder for whole numbers: interleaved rANS, vectorised in NumPy.
+"""Order-0 entropy coder for integers: interleaved rANS, vectorised in NumPy.
 
-Many coders ("lanes") run side by side, one NumPy operation moving all of them, and
-share one stream of 16-bit words. Bytes are the same on every machine: whole-number
-arithmetic only.
+Many coders ("lanes") run side by side, one NumPy operation advancing all of them, and
+share one stream of 16-bit words. All arithmetic is on integers, so every machine writes
+the same bytes.
 
-Symbols far apart would need a long table, so a number is split: `low_bits` raw bits,
-and the rest, which is coded. The split that gives the shortest block is taken.
+Symbols far apart would need a long table, so each number is split into `low_bits` raw
+bits and a coded rest. The split with the shortest block is used.
 
 A block is: header, frequency table, one 32-bit state a lane, the words, the raw bits.
 
@@ -31,10 +31,15 @@ _MAX_SCALE_BITS = 15
 # keep the lanes under 0.3% of a block of 4-bit symbols.
 _PASSES = 2048
 _MAX_LANES = 4096
+# States stay in [2^16, 2^32), so renormalising moves exactly one 16-bit word.
+_LOWEST_STATE = 1 << 16
+# Below this many lanes plain Python integers beat NumPy, whose cost per operation does
+# not shrink with the lanes. Both loops give the same bytes.
+_FEW_LANES = 16
 
 
 def encode(numbers: np.ndarray) -> bytes:
-    """Code whole numbers at close to their entropy.
+    """Code integers at close to their entropy.
 
     Args:
         numbers: one-dimensional, at least one, within +-2^62.
@@ -44,41 +49,43 @@ def encode(numbers: np.ndarray) -> bytes:
     """
     low = int(numbers.min())
     offsets = (numbers - low).astype(np.uint64)
-    low_bits, counts = _split(offsets)
+    low_bits, counts = _choose_split(offsets)
     symbols = (offsets >> np.uint64(low_bits)).astype(np.intp)
-    scale_bits = _scale_bits(counts)
-    frequencies = _scaled(counts, scale_bits)
-    states, words = push(symbols, frequencies, scale_bits, _lanes(len(symbols)))
+    scale_bits = _choose_scale_bits(counts)
+    frequencies = _normalise(counts, scale_bits)
+    lanes = _count_lanes(len(symbols))
+    push = _push_scalar if lanes < _FEW_LANES else _push_lanes
+    states, words = push(symbols, frequencies, scale_bits, lanes)
     table = _pack_table(frequencies)
     head = _HEADER.pack(
         *(low, low_bits, scale_bits, len(counts), len(states), len(table), len(words))
     )
-    raw = _pack_low(offsets, low_bits)
+    raw = _pack_low_bits(offsets, low_bits)
     return b"".join([head, table, states.astype("<u4").tobytes(), words.tobytes(), raw])
 
 
 def estimate_bytes(numbers: np.ndarray) -> float:
-    """How long `encode(numbers)` will be, to within a few bytes, without coding."""
+    """Estimate the length of `encode(numbers)`, without coding, to a few bytes."""
     low = int(numbers.min())
     offsets = (numbers - low).astype(np.uint64)
-    low_bits, counts = _split(offsets)
-    scale_bits = _scale_bits(counts)
-    frequencies = _scaled(counts, scale_bits)
+    low_bits, counts = _choose_split(offsets)
+    scale_bits = _choose_scale_bits(counts)
+    frequencies = _normalise(counts, scale_bits)
     used = counts > 0
     bits = scale_bits - np.log2(frequencies[used])
     coded = float((counts[used] * bits).sum()) / 8
     # A state starts at 2^16 and ends anywhere below 2^32: of its 4 bytes it carries
     # most of one itself (measured, 2 to 5 bits a number).
-    lanes = 3.25 * _lanes(len(numbers))
-    low_bytes = (low_bits * len(numbers) + 7) // 8
-    return _HEADER.size + len(_pack_table(frequencies)) + lanes + coded + low_bytes
+    states = 3.25 * _count_lanes(len(numbers))
+    raw = (low_bits * len(numbers) + 7) // 8
+    return _HEADER.size + len(_pack_table(frequencies)) + states + coded + raw
 
 
 def decode(block: bytes | memoryview, size: int) -> np.ndarray:
-    """Give back the `size` numbers that `encode` coded, as int64.
+    """Return the `size` numbers that `encode` coded, as int64.
 
     Raises:
-        CorruptFileError: this is no such block.
+        CorruptFileError: this is not such a block.
     """
     block = memoryview(block)
     if len(block) < _HEADER.size:
@@ -89,28 +96,32 @@ def decode(block: bytes | memoryview, size: int) -> np.ndarray:
     parts = [_HEADER.size, table_bytes, 4 * lanes, 2 * word_count, raw_bytes]
     if (
         sum(parts) != len(block)
-        or lanes != _lanes(size)
+        or lanes != _count_lanes(size)
         or not 1 <= alphabet <= _MAX_ALPHABET
         or not low_bits < 64
         or not scale_bits <= _MAX_SCALE_BITS
     ):
         raise CorruptFileError("an entropy-coded block contradicts its own header.")
-    at = np.cumsum(parts)
-    frequencies = _unpack_table(block[at[0] : at[1]], alphabet, scale_bits)
-    states = np.frombuffer(block[at[1] : at[2]], "<u4").astype(np.uint32)
-    words = np.frombuffer(block[at[2] : at[3]], "<u2").astype(np.uint32)
-    symbols = pop(states, words, frequencies, scale_bits, size)
+    ends = np.cumsum(parts)
+    frequencies = _unpack_table(block[ends[0] : ends[1]], alphabet, scale_bits)
+    states = np.frombuffer(block[ends[1] : ends[2]], "<u4").astype(np.uint32)
+    words = np.frombuffer(block[ends[2] : ends[3]], "<u2").astype(np.uint32)
+    pop = _pop_scalar if lanes < _FEW_LANES else _pop_lanes
+    symbols, final, used = pop(states, words, frequencies, scale_bits, size)
+    # The encoder started every state at its lowest value: a free integrity check.
+    if used != len(words) or (final != _LOWEST_STATE).any():
+        raise CorruptFileError("an entropy-coded block does not end where it should.")
     offsets = symbols.astype(np.uint64) << np.uint64(low_bits)
-    offsets |= _unpack_low(block[at[3] :], low_bits, size)
+    offsets |= _unpack_low_bits(block[ends[3] :], low_bits, size)
     return offsets.view(np.int64) + np.int64(low)
 
 
-def _lanes(size: int) -> int:
+def _count_lanes(size: int) -> int:
     return min(_MAX_LANES, max(1, size // _PASSES))
 
 
-def _split(offsets: np.ndarray) -> tuple[int, np.ndarray]:
-    """How many low bits to leave raw, and how often each remaining symbol occurs."""
+def _choose_split(offsets: np.ndarray) -> tuple[int, np.ndarray]:
+    """Choose how many low bits stay raw; count each remaining symbol."""
     span_bits = int(offsets.max()).bit_length()
     fewest = max(0, span_bits - (_MAX_ALPHABET.bit_length() - 1))
     counts = np.bincount((offsets >> np.uint64(fewest)).astype(np.intp))
@@ -122,26 +133,27 @@ def _split(offsets: np.ndarray) -> tuple[int, np.ndarray]:
         cost = len(offsets) * (entropy + low_bits) + 10 * len(share)
         if best is None or cost < best[0]:
             best = cost, low_bits, counts
+        # One more raw bit merges neighbouring symbols in pairs.
         counts = np.concatenate([counts, [0] * (len(counts) % 2)])
         counts = counts.reshape(-1, 2).sum(axis=1)
     assert best is not None  # the range holds at least `fewest`
     return best[1], best[2]
 
 
-def _scale_bits(counts: np.ndarray) -> int:
-    """Finer frequencies fit better and cost a longer table: two bits over the count."""
+def _choose_scale_bits(counts: np.ndarray) -> int:
+    # Finer frequencies fit better but need a longer table: two bits over the alphabet.
     occurring = int(np.count_nonzero(counts))
     wanted = max(occurring.bit_length() + 2, int(counts.sum()).bit_length())
     return min(_MAX_SCALE_BITS, max(8, wanted))
 
 
-def _scaled(counts: np.ndarray, scale_bits: int) -> np.ndarray:
-    """Frequencies that sum to `2^scale_bits`, none of an occurring symbol zero."""
+def _normalise(counts: np.ndarray, scale_bits: int) -> np.ndarray:
+    """Scale counts to sum to `2^scale_bits`, at least 1 for every occurring symbol."""
     total = 1 << scale_bits
     exact = counts * (total / counts.sum())
     scaled = np.where(counts > 0, np.maximum(1, np.floor(exact)), 0).astype(np.int64)
     surplus = int(scaled.sum()) - total
-    if surplus < 0:  # give to those that rounding down cost most
+    if surplus < 0:  # give to those that lost most by rounding down
         order = np.argsort(scaled - exact, kind="stable")
         order = order[counts[order] > 0]
         scaled[order[np.arange(-surplus) % len(order)]] += 1
@@ -154,7 +166,7 @@ def _scaled(counts: np.ndarray, scale_bits: int) -> np.ndarray:
 
 
 def _pack_table(frequencies: np.ndarray) -> bytes:
-    """Frequencies as 7-bit groups, low first, then zstd if that is shorter."""
+    """Pack frequencies as LEB128 (7-bit groups, low first), by zstd if shorter."""
     low, high = frequencies & 127, frequencies >> 7
     second, third = high & 127, high >> 7
     columns = np.stack(
@@ -163,42 +175,40 @@ def _pack_table(frequencies: np.ndarray) -> bytes:
     keep = np.stack([np.ones_like(low) > 0, high > 0, third > 0], axis=1)
     plain = columns[keep].astype(np.uint8).tobytes()
     packed = zstandard.ZstdCompressor(level=9).compress(plain)
-    return b"\1" + packed if len(packed) < len(plain) else b"\0" + plain
+    if len(packed) < len(plain):
+        return b"\1" + packed
+    return b"\0" + plain
 
 
 def _unpack_table(packed: memoryview, alphabet: int, scale_bits: int) -> np.ndarray:
     plain = bytes(packed[1:])
     if packed[:1] == b"\1":
-        plain = decompress_frame(plain, most=3 * alphabet)
-    found: list[int] = []
+        plain = decompress_frame(plain, max_bytes=3 * alphabet)
+    values: list[int] = []
     value = shift = 0
     for byte in plain:
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            found.append(value)
+            values.append(value)
             value = shift = 0
-    frequencies = np.array(found, np.int64)
+    frequencies = np.array(values, np.int64)
     total = 1 << scale_bits
-    if shift or len(found) != alphabet or int(frequencies.sum()) != total:
+    if shift or len(values) != alphabet or int(frequencies.sum()) != total:
         raise CorruptFileError("an entropy-coded block has a damaged table.")
     return frequencies
 
 
-def _pack_low(offsets: np.ndarray, low_bits: int) -> bytes:
+def _pack_low_bits(offsets: np.ndarray, low_bits: int) -> bytes:
+    # One run of bits for all planes, so that only its end is padded to a byte.
     planes = [
-        np.packbits((offsets >> np.uint64(bit)).astype(np.uint8) & 1)
+        ((offsets >> np.uint64(bit)) & np.uint64(1)).astype(np.uint8)
         for bit in range(low_bits)
     ]
-    # One run of bits, so that only its end is padded to a byte.
-    bits = np.concatenate(
-        [np.unpackbits(plane, count=len(offsets)) for plane in planes]
-        or [np.zeros(0, np.uint8)]
-    )
-    return np.packbits(bits).tobytes()
+    return np.packbits(np.concatenate([np.zeros(0, np.uint8), *planes])).tobytes()
 
 
-def _unpack_low(packed: memoryview, low_bits: int, size: int) -> np.ndarray:
+def _unpack_low_bits(packed: memoryview, low_bits: int, size: int) -> np.ndarray:
     bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=low_bits * size)
     low = np.zeros(size, np.uint64)
     for bit, plane in enumerate(bits.reshape(low_bits, size)):
@@ -206,68 +216,31 @@ def _unpack_low(packed: memoryview, low_bits: int, size: int) -> np.ndarray:
     return low
 
 
-LOWEST_STATE = 1 << 16  # states live in [2^16, 2^32) and move 16 bits at a time
-# An operation of NumPy takes as long for fewer lanes.
-_FEW = 16
+# Encoding, C(x, s) = (x // f_s << scale_bits) + x % f_s + start_s, runs backwards,
+# because rANS is a stack: decoding pops the symbols in their order. Number i belongs to
+# lane i % lanes, so the symbols of one step of all lanes are neighbours.
 
 
-def push(
-    symbols: np.ndarray, frequencies: np.ndarray, scale_bits: int, lanes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Code the symbols, the last ones first, as rANS is a stack.
-
-    Args:
-        symbols: one for each number; those of a step of all lanes are neighbours.
-        frequencies: of each symbol; they sum to `2^scale_bits`.
-        scale_bits: how fine they are.
-        lanes: how many coders share the words.
-
-    Returns:
-        The states that the coders end in, and the words.
-    """
-    work = _push_one_by_one if lanes < _FEW else _push_side_by_side
-    return work(symbols, frequencies, scale_bits, lanes)
-
-
-def pop(
-    states: np.ndarray,
-    words: np.ndarray,
-    frequencies: np.ndarray,
-    scale_bits: int,
-    size: int,
-) -> np.ndarray:
-    """Give back the `size` symbols that `push` coded.
-
-    Raises:
-        CorruptFileError: the words do not end with the symbols.
-    """
-    work = _pop_one_by_one if len(states) < _FEW else _pop_side_by_side
-    symbols, ends, used = work(states, words, frequencies, scale_bits, size)
-    # The coder began with every state at its lowest: a check that comes for free.
-    if used != len(words) or (ends != LOWEST_STATE).any():
-        raise CorruptFileError("an entropy-coded block does not end where it should.")
-    return symbols
-
-
-def _push_one_by_one(
+def _push_scalar(
     symbols: np.ndarray, frequencies: np.ndarray, scale_bits: int, lanes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     frequency = frequencies.tolist()
     start = (np.cumsum(frequencies) - frequencies).tolist()
-    states, words = [LOWEST_STATE] * lanes, []
+    states, words = [_LOWEST_STATE] * lanes, []
     for i, symbol in zip(
         range(len(symbols) - 1, -1, -1), reversed(symbols.tolist()), strict=True
     ):
         x, f = states[i % lanes], frequency[symbol]
+        # Renormalise first, so that the new state fits in 32 bits.
         if x >= f << (32 - scale_bits):
             words.append(x & 0xFFFF)
             x >>= 16
-        above, below = divmod(x, f)
-        states[i % lanes] = (above << scale_bits) + below + start[symbol]
+        quotient, remainder = divmod(x, f)
+        states[i % lanes] = (quotient << scale_bits) + remainder + start[symbol]
     return np.array(states, np.uint64), np.array(words[::-1], "<u2")
 
 
-def _pop_one_by_one(
+def _pop_scalar(
     states: np.ndarray,
     words: np.ndarray,
     frequencies: np.ndarray,
@@ -277,31 +250,31 @@ def _pop_one_by_one(
     slots = np.repeat(np.arange(len(frequencies)), frequencies).tolist()
     frequency = frequencies.tolist()
     start = (np.cumsum(frequencies) - frequencies).tolist()
-    mask, lanes, at = (1 << scale_bits) - 1, len(states), 0
-    left, given = states.tolist(), words.tolist()
+    mask, lanes, used = (1 << scale_bits) - 1, len(states), 0
+    current, stream = states.tolist(), words.tolist()
     symbols: list[int] = []
     for i in range(size):
-        x = left[i % lanes]
+        x = current[i % lanes]
         slot = x & mask
         symbol = slots[slot]
         symbols.append(symbol)
         x = frequency[symbol] * (x >> scale_bits) + slot - start[symbol]
-        if x < LOWEST_STATE:
-            if at == len(given):
+        if x < _LOWEST_STATE:
+            if used == len(stream):
                 raise CorruptFileError("an entropy-coded block ends too early.")
-            x = x << 16 | given[at]
-            at += 1
-        left[i % lanes] = x
-    return np.array(symbols, np.uint32), np.array(left), at
+            x = x << 16 | stream[used]
+            used += 1
+        current[i % lanes] = x
+    return np.array(symbols, np.uint32), np.array(current), used
 
 
-def _push_side_by_side(
+def _push_lanes(
     symbols: np.ndarray, frequencies: np.ndarray, scale_bits: int, lanes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     frequency = frequencies.astype(np.uint64)
     start = np.cumsum(frequency, dtype=np.uint64) - frequency
     limit = frequency << np.uint64(32 - scale_bits)
-    states = np.full(lanes, LOWEST_STATE, np.uint64)
+    states = np.full(lanes, _LOWEST_STATE, np.uint64)
     groups: list[np.ndarray] = []
     for first in range((len(symbols) - 1) // lanes * lanes, -1, -lanes):
         now = symbols[first : first + lanes]
@@ -310,14 +283,15 @@ def _push_side_by_side(
         if full.any():
             groups.append(x[full].astype("<u2"))
             x = np.where(full, x >> np.uint64(16), x)
-        f = frequency[now]
-        above, below = np.divmod(x, f)
-        states[: len(now)] = (above << np.uint64(scale_bits)) + below + start[now]
+        quotient, remainder = np.divmod(x, frequency[now])
+        states[: len(now)] = (
+            (quotient << np.uint64(scale_bits)) + remainder + start[now]
+        )
     words = np.concatenate([np.zeros(0, "<u2"), *reversed(groups)])
     return states, words.astype("<u2")
 
 
-def _pop_side_by_side(
+def _pop_lanes(
     states: np.ndarray,
     words: np.ndarray,
     frequencies: np.ndarray,
@@ -330,18 +304,19 @@ def _pop_side_by_side(
     inside = (np.arange(len(slots)) - start[slots]).astype(np.uint32)
     shift, mask = np.uint32(scale_bits), np.uint32((1 << scale_bits) - 1)
     symbols = np.empty(size, np.uint32)
-    lanes, at = len(states), 0
+    lanes, used = len(states), 0
     for first in range(0, size, lanes):
         count = min(lanes, size - first)
         x = states[:count]
         slot = x & mask
         symbols[first : first + count] = slots[slot]
         x = frequency[slot] * (x >> shift) + inside[slot]
-        empty = np.flatnonzero(x < LOWEST_STATE)
-        new = words[at : at + len(empty)]
-        if len(new) < len(empty):
+        # Lanes that ran low read the stream in lane order, as they wrote it.
+        low = np.flatnonzero(x < _LOWEST_STATE)
+        new = words[used : used + len(low)]
+        if len(new) < len(low):
             raise CorruptFileError("an entropy-coded block ends too early.")
-        x[empty] = (x[empty] << np.uint32(16)) | new
+        x[low] = (x[low] << np.uint32(16)) | new
         states[:count] = x
-        at += len(empty)
-    return symbols, states, at
+        used += len(low)
+    return symbols, states, used

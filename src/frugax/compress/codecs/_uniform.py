@@ -1,4 +1,4 @@
-"""The quantised codec: whole-number levels times one step, entropy coded.
+"""Uniform scalar quantisation: integer levels times one step, entropy coded.
 
 A uniform grid followed by an entropy coder is within 1.53 dB of the best any code can
 do for a Gaussian at high rate, whatever its scale (Gish & Pierce 1968, IEEE Trans.
@@ -22,8 +22,8 @@ from . import _rans
 
 _MANTISSA_BITS = 11
 # Levels beyond these would not be exact in the type that multiplies them.
-MOST_LEVEL = {4: 1 << 24, 8: 1 << 52}
-# Every level times such a step stays a normal float32, so no machine flushes it.
+MAX_LEVEL = {4: 1 << 24, 8: 1 << 52}
+# Every level times such a step stays a normal float32, so no machine flushes it to 0.
 _EXPONENTS = range(-120, 121 - _MANTISSA_BITS)
 
 
@@ -42,7 +42,7 @@ class Step:
     def __post_init__(self) -> None:
         low = 1 << (_MANTISSA_BITS - 1)
         if not (low <= self.mantissa < 2 * low and self.exponent in _EXPONENTS):
-            raise ValueError(f"no step: {self.mantissa} * 2**{self.exponent}.")
+            raise ValueError(f"no valid step: {self.mantissa} * 2**{self.exponent}.")
 
     @property
     def size(self) -> float:
@@ -50,79 +50,76 @@ class Step:
         return math.ldexp(self.mantissa, self.exponent)
 
 
-# The steps that numbers can be measured by.
-LEAST_STEP = Step(1 << (_MANTISSA_BITS - 1), _EXPONENTS[0])
-MOST_STEP = Step((1 << _MANTISSA_BITS) - 1, _EXPONENTS[-1])
+MIN_STEP = Step(1 << (_MANTISSA_BITS - 1), _EXPONENTS[0])
+MAX_STEP = Step((1 << _MANTISSA_BITS) - 1, _EXPONENTS[-1])
 
 
 def step_below(size: float) -> Step | None:
-    """The largest step that is at most `size`; None if that is out of range."""
+    """Return the largest step that is at most `size`; None if that is out of range."""
     if not 0 < size < math.inf:
         return None
     fraction, exponent = math.frexp(size)  # fraction in [0.5, 1)
     mantissa = math.floor(math.ldexp(fraction, _MANTISSA_BITS))
     exponent -= _MANTISSA_BITS
-    return Step(mantissa, exponent) if exponent in _EXPONENTS else None
+    if exponent not in _EXPONENTS:
+        return None
+    return Step(mantissa, exponent)
 
 
 def to_levels(values: np.ndarray, step: Step) -> np.ndarray | None:
-    """The nearest level of each finite value, int64; None if some are too large."""
+    """Round finite values to int64 levels; None if some level is out of range."""
     working = compute_type(values.dtype)
-    with np.errstate(over="ignore"):  # infinite: too large, and said so
+    with np.errstate(over="ignore"):  # an infinite quotient is caught below
         scaled = values.astype(working) / working(step.size)
-    if scaled.size and np.abs(scaled).max() > MOST_LEVEL[np.dtype(working).itemsize]:
+    if scaled.size and np.abs(scaled).max() > MAX_LEVEL[np.dtype(working).itemsize]:
         return None
     levels = np.rint(scaled).astype(np.int64)
-    # A value near the largest of its type may round beyond it: one level back.
-    over = ~np.isfinite(to_values(levels, step, values.dtype))
-    return levels - np.sign(levels) * over
+    # A value near the largest of its type may round beyond it: go one level back.
+    overflow = ~np.isfinite(to_values(levels, step, values.dtype))
+    return levels - np.sign(levels) * overflow
 
 
 def to_values(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
-    """What the levels stand for: one rounded product, then the dtype."""
-    return times(levels.astype(compute_type(dtype)), step, dtype)
+    """Decode levels: one rounded product, then the weights' dtype."""
+    return scale_levels(levels.astype(compute_type(dtype)), step, dtype)
 
 
-def times(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
-    """What levels of the working type stand for; in place if that is the dtype."""
+def scale_levels(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.ndarray:
+    """Decode levels that have the computing type already, in place if it is `dtype`."""
     with np.errstate(over="ignore"):
         levels *= levels.dtype.type(step.size)
         return levels.astype(dtype, copy=False)
 
 
-def encode(levels: np.ndarray) -> bytes:
-    """Code flat levels at close to their entropy."""
-    return _rans.encode(levels)
-
-
-def estimate_bytes(levels: np.ndarray) -> float:
-    """How long `encode(levels)` will be, to about 0.1%."""
-    return _rans.estimate_bytes(levels)
+# The entropy coder of this codec is plain rANS.
+encode = _rans.encode
+estimate_bytes = _rans.estimate_bytes
 
 
 def decode(
     block: memoryview, step: Step, dtype: "np.dtype[Any]", size: int
 ) -> np.ndarray:
-    """Give back `size` values.
+    """Return `size` values.
 
     Raises:
-        CorruptFileError: this is no such block.
+        CorruptFileError: this is not such a block.
     """
-    return to_values(integers(block, dtype, size), step, dtype)
+    return to_values(decode_levels(block, dtype, size), step, dtype)
 
 
-def integers(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
-    """Give back `size` levels for weights of a dtype.
+def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
+    """Return `size` int64 levels of weights of a dtype.
 
     Raises:
-        CorruptFileError: this is no such block.
+        CorruptFileError: this is not such a block.
     """
     levels = _rans.decode(block, size)
-    most = MOST_LEVEL[np.dtype(compute_type(dtype)).itemsize]
-    if np.abs(levels).max() > most:
-        raise CorruptFileError(f"a level is beyond {most}.")
+    limit = MAX_LEVEL[np.dtype(compute_type(dtype)).itemsize]
+    if np.abs(levels).max() > limit:
+        raise CorruptFileError(f"a level is beyond {limit}.")
     return levels
 
 
 def compute_type(dtype: "np.dtype[Any]") -> "type[np.float32] | type[np.float64]":
+    """Return the float type that multiplies levels for weights of a dtype."""
     return np.float64 if dtype.itemsize == 8 else np.float32

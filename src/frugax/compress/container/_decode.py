@@ -1,65 +1,74 @@
-"""The chunks of a file back to arrays; nothing that they say is believed unchecked."""
+"""Decode the chunks of a file to arrays; every length and value in them is checked."""
 
 import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 
 import numpy as np
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from ..arrays._leaves import dtype_from_name
-from ..codecs import _lossless, _planes, _uniform as _quantised
-from ..codecs._blocks import BLOCK, numbers_per_chunk
-from ..codecs._planes import decode_each_layer
-from ..codecs._uniform import compute_type, times
-from ..codecs.trellis import _decode as _trellis_decode
-from ..codecs.trellis._decode import ParsedBlock, fill, groups, parse
-from ._layout import Content
+from ..arrays import dtype_from_name
+from ..codecs import (
+    BLOCK,
+    compute_type,
+    lossless,
+    numbers_per_chunk,
+    planes,
+    scale_levels,
+    trellis,
+    uniform,
+)
+from ._layout import FileContent
 from ._metadata import Digest, Record, compute_digest
+
+# The codecs whose chunks are integers times a step.
+_GRIDS = {"quantised": uniform, "trellis": trellis}
 
 
 def decode_tensor(
-    content: Content, record: Record, *, digested: bool = True
+    content: FileContent, record: Record, *, check_values: bool = True
 ) -> np.ndarray:
-    """Decode one tensor, checking every chunk and then the whole against its digest.
+    """Decode one tensor; check every chunk, and the whole against its digest.
 
     Args:
-        content: of a file.
+        content: the file.
         record: the tensor to decode.
-        digested: whether to compare its values with their digest.
+        check_values: whether to compare the values with their digest.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
         UnsupportedFileError: it uses a coder of a newer version.
     """
-    alone = 0 < record.size <= numbers_per_chunk(record.codec, record.shape)
-    if alone and record.codec != "stored":  # whose values are the file's own bytes
-        (part,) = iter_parts(content, record, digested=digested)
+    numbers = numbers_per_chunk(record.codec, record.shape)
+    # One chunk is decoded in place of a copy, unless it is stored: the values would be
+    # a view of the file.
+    if 0 < record.size <= numbers and record.codec != "stored":
+        (part,) = iter_parts(content, record, check_values=check_values)
         return part.reshape(record.shape)
     flat = np.empty(record.size, dtype_from_name(record.dtype))
-    collections.deque(iter_parts(content, record, flat, digested=digested), 0)
+    for _ in iter_parts(content, record, flat, check_values=check_values):
+        pass
     return flat.reshape(record.shape)
 
 
 def iter_parts(
-    content: Content,
+    content: FileContent,
     record: Record,
     into: np.ndarray | None = None,
     *,
-    digested: bool = True,
+    check_values: bool = True,
 ) -> Iterator[np.ndarray]:
-    """The flat values of a tensor, chunk by chunk; only one is in memory.
+    """Yield the flat values of a tensor chunk by chunk; only one is in memory.
 
-    They are all read before an error in the last one is found.
+    The digest is compared after the last chunk, when all were yielded.
 
     Args:
-        content: of a file.
+        content: the file.
         record: the tensor to decode.
-        into: a flat array for all of them; by default each has one of its own.
-        digested: whether to compare its values with their digest.
+        into: a flat array for all of them; by default each chunk gets a new one.
+        check_values: whether to compare the values with their digest.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
@@ -69,180 +78,126 @@ def iter_parts(
     each = -(-record.size // numbers)
     digest = Digest()
     for i in range(each):
-        with named(record):
-            blocks = [content.block(c) for c in record.chunks[i::each]]
+        with name_errors(record):
+            blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
             size = min(numbers, record.size - i * numbers)
             place = None if into is None else into[i * numbers :][:size]
             part = _decode_chunk(blocks, record, size, place)
-        if digested:
+        if check_values:
             digest.update(part)
         yield part
-    if digested:
-        with named(record):
-            compare(digest.hexdigest(), record)
+    if check_values:
+        with name_errors(record):
+            _compare_digest(digest.hexdigest(), record)
 
 
 def decode_tensors(
-    content: Content, records: Sequence[Record], *, exact_too: bool = True
+    content: FileContent, records: Sequence[Record], *, check_exact: bool = True
 ) -> Iterator[tuple[Record, np.ndarray]]:
     """Decode many tensors as `decode_tensor` does, the small ones side by side.
 
     Args:
-        content: of a file.
+        content: the file.
         records: the tensors to decode.
-        exact_too: whether exact values are compared with their digests as well. Where
-            the SHA-256 of the file was right they are its bytes, in another order.
+        check_exact: whether to compare exact values with their digests too. Where the
+            SHA-256 of the file was right they are its bytes, in another order.
 
     Yields:
-        Each of the records, in no order of theirs, and its tensor.
+        Each record and its tensor, in the order in which they are ready.
 
     Raises:
         CorruptFileError: some bytes are damaged; the message names the tensor.
-        UnsupportedFileError: one uses a coder of a newer version.
+        UnsupportedFileError: one tensor uses a coder of a newer version.
     """
     parts: list[tuple[Record, int]] = []
-    blocks: list[ParsedBlock] = []
+    blocks: list[trellis.ParsedBlock] = []
     for record in records:
         if record.codec != "trellis":
-            digested = exact_too or record.step is not None
-            yield record, decode_tensor(content, record, digested=digested)
+            check_values = check_exact or record.step is not None
+            yield record, decode_tensor(content, record, check_values=check_values)
             continue
         numbers = numbers_per_chunk(record.codec, record.shape)
-        with named(record):
+        with name_errors(record):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
-                block = content.block(chunk)
-                blocks.append(parse(block, size))
+                blocks.append(trellis.parse(content.read_chunk(chunk), size))
                 parts.append((record, i * numbers))
-    begun: dict[str, np.ndarray] = {}
-    left = collections.Counter(record.name for record, _ in parts)
-    for group in groups(blocks):
-        content.check()  # blocks are views of the file still
-        # Levels are decoded into the tensors, and multiplied where they stand.
+    started: dict[str, np.ndarray] = {}
+    remaining = collections.Counter(record.name for record, _ in parts)
+    for group in trellis.group_blocks(blocks):
+        content.check()  # blocks are still views of the file
+        # Levels are decoded into the tensors and multiplied in place, where the dtype
+        # is the one that multiplies.
         levels: list[np.ndarray] = []
         for i in group:
             record, at = parts[i]
             dtype = dtype_from_name(record.dtype)
-            if record.name not in begun:
-                begun[record.name] = np.empty(record.size, dtype)
+            if record.name not in started:
+                started[record.name] = np.empty(record.size, dtype)
+            flat = started[record.name]
             size = blocks[i].lanes.size
-            place = begun[record.name][at : at + size]
-            straight = dtype == compute_type(dtype)
-            levels.append(place if straight else np.empty(size, compute_type(dtype)))
-        filled = fill([blocks[i] for i in group], levels)
-        for (record, at), of_part in zip(
-            [parts[i] for i in group], levels, strict=True
-        ):
-            flat = begun[record.name]
-            assert record.step is not None  # reading the header has seen to that
-            with named(record):
-                next(filled)
-                values = times(of_part, record.step, flat.dtype)
+            if dtype == compute_type(dtype):
+                levels.append(flat[at : at + size])
+            else:
+                levels.append(np.empty(size, compute_type(dtype)))
+        confirmed = trellis.decode_blocks([blocks[i] for i in group], levels)
+        for i, of_part in zip(group, levels, strict=True):
+            record, at = parts[i]
+            flat = started[record.name]
+            assert record.step is not None  # checked when the header was read
+            with name_errors(record):
+                next(confirmed)
+                values = scale_levels(of_part, record.step, flat.dtype)
                 if values is not of_part:
                     flat[at : at + len(values)] = values
-                left[record.name] -= 1
-                if left[record.name]:
+                remaining[record.name] -= 1
+                if remaining[record.name]:
                     continue
-                del begun[record.name]
-                compare(compute_digest(flat), record)
+                del started[record.name]
+                _compare_digest(compute_digest(flat), record)
             yield record, flat.reshape(record.shape)
 
 
-@contextlib.contextmanager
-def named(record: Record) -> Iterator[None]:
-    """Whatever is wrong inside is wrong with this tensor.
+def decode_integers(content: FileContent, record: Record) -> np.ndarray | None:
+    """Return the flat integers whose product with `record.step` is a tensor.
 
-    Raises:
-        CorruptFileError: as inside, with the tensor's name before it.
-        UnsupportedFileError: as inside, with the tensor's name before it.
-    """
-    try:
-        yield
-    except CorruptFileError as e:
-        raise CorruptFileError(f"tensor {record.name!r}: {e.args[0]}") from e
-    except UnsupportedFileError as e:
-        raise UnsupportedFileError(f"tensor {record.name!r}: {e.args[0]}") from e
-
-
-def compare(digest: str, record: Record) -> None:
-    """See that the values of a tensor have its digest.
-
-    Raises:
-        CorruptFileError: they have not.
-    """
-    if digest != record.digest:
-        raise CorruptFileError("its values are not the ones that were written.")
-
-
-def decode_integers(content: Content, record: Record) -> np.ndarray | None:
-    """The whole numbers whose product with `record.step` is a tensor, flat.
-
-    For decoders on a device, which multiply there; None where the codec has none, and
+    For decoders on a device, which multiply there. None where the codec has none, and
     for planes, whose step depends on how many are read. The product is not compared
     with the digest here.
 
     Raises:
         CorruptFileError: its bytes are damaged; the message names the tensor.
     """
-    if record.codec not in ("quantised", "trellis"):
+    if record.codec not in _GRIDS:
         return None
     dtype = dtype_from_name(record.dtype)
     numbers = numbers_per_chunk(record.codec, record.shape)
     flat = np.empty(record.size, np.int64)
-    with named(record):
+    with name_errors(record):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
-            block = content.block(chunk)
-            part[:] = _stepped(record).integers(block, dtype, len(part))
+            block = content.read_chunk(chunk)
+            part[:] = _GRIDS[record.codec].decode_levels(block, dtype, len(part))
     return flat
 
 
-def _decode_chunk(
-    blocks: list[memoryview], record: Record, size: int, into: np.ndarray | None
-) -> np.ndarray:
-    """One row of chunks: several with planes, and one with any other codec.
-
-    Raises:
-        CorruptFileError: a stored chunk has the wrong length.
-    """
-    dtype, step = dtype_from_name(record.dtype), record.step
-    if record.codec == "lossless":
-        return _lossless.decode(blocks[0], dtype, size, into)
-    if step is None:  # stored
-        if len(blocks[0]) != size * dtype.itemsize:
-            raise CorruptFileError("a stored chunk has the wrong length.")
-        values = np.frombuffer(blocks[0], dtype)
-    elif record.planes:
-        values = _planes.decode(blocks, record.planes, step, dtype, size)
-    else:
-        values = _stepped(record).decode(blocks[0], step, dtype, size)
-    if into is None:
-        return values
-    into[:] = values
-    return into
-
-
-def _stepped(record: Record) -> ModuleType:
-    return _trellis_decode if record.codec == "trellis" else _quantised
-
-
-def verify_chunks(content: Content, record: Record) -> None:
-    """Compare every chunk of a tensor with its own checksum, and decode nothing.
+def verify_chunks(content: FileContent, record: Record) -> None:
+    """Compare every chunk of a tensor with its own checksum, without decoding.
 
     Raises:
         CorruptFileError: they differ; the message names the tensor.
     """
-    each = dataclasses.replace(content, whole=False)
-    with named(record):
+    unverified = dataclasses.replace(content, verified=False)
+    with name_errors(record):
         for chunk in record.chunks:
-            each.block(chunk)
+            unverified.read_chunk(chunk)
 
 
-def verify_layers(content: Content, record: Record) -> None:
+def verify_layers(content: FileContent, record: Record) -> None:
     """Decode a tensor of planes up to each of its layers, and compare the digests.
 
     Raises:
-        CorruptFileError: one is not what was written; the message names the tensor.
+        CorruptFileError: a digest differs; the message names the tensor.
         UnsupportedFileError: it uses a coder of a newer version.
     """
     step, dtype = record.step, dtype_from_name(record.dtype)
@@ -250,13 +205,53 @@ def verify_layers(content: Content, record: Record) -> None:
         return
     digests = [Digest() for _ in record.layers]
     each = len(record.chunks) // len(record.layers)
-    for i in range(each):
-        with named(record):
-            blocks = [content.block(c) for c in record.chunks[i::each]]
+    with name_errors(record):
+        for i in range(each):
+            blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
             size = min(BLOCK, record.size - i * BLOCK)
-            layers = decode_each_layer(blocks, record.planes, step, dtype, size)
+            layers = planes.decode_each_layer(blocks, record.planes, step, dtype, size)
             for digest, values in zip(digests, layers, strict=True):
                 digest.update(values)
-    with named(record):
         for layer, digest in enumerate(digests, 1):
-            compare(digest.hexdigest(), record.truncate(layer))
+            _compare_digest(digest.hexdigest(), record.truncate(layer))
+
+
+@contextlib.contextmanager
+def name_errors(record: Record) -> Iterator[None]:
+    """Put the name of the tensor before any error of a damaged file inside.
+
+    Raises:
+        CorruptFileError: as inside.
+        UnsupportedFileError: as inside.
+    """
+    try:
+        yield
+    except (CorruptFileError, UnsupportedFileError) as e:
+        raise type(e)(f"tensor {record.name!r}: {e.args[0]}") from e
+
+
+def _compare_digest(digest: str, record: Record) -> None:
+    # Damage that every checksum missed, or a decoder that differs from the writer's.
+    if digest != record.digest:
+        raise CorruptFileError("its values are not the ones that were written.")
+
+
+def _decode_chunk(
+    blocks: list[memoryview], record: Record, size: int, into: np.ndarray | None
+) -> np.ndarray:
+    # One row of chunks: one for each layer of planes, and a single one otherwise.
+    dtype, step = dtype_from_name(record.dtype), record.step
+    if record.codec == "lossless":
+        return lossless.decode(blocks[0], dtype, size, into)
+    if step is None:  # stored
+        if len(blocks[0]) != size * dtype.itemsize:
+            raise CorruptFileError("a stored chunk has the wrong length.")
+        values = np.frombuffer(blocks[0], dtype)
+    elif record.planes:
+        values = planes.decode(blocks, record.planes, step, dtype, size)
+    else:
+        values = _GRIDS[record.codec].decode(blocks[0], step, dtype, size)
+    if into is None:
+        return values
+    into[:] = values
+    return into

@@ -1,4 +1,4 @@
-"""A file of weights that is open: read tensor by tensor, or whole."""
+"""Open a file of weights: read it tensor by tensor, or whole."""
 
 import contextlib
 import dataclasses
@@ -15,8 +15,8 @@ from frugax.errors import CorruptFileError, UnsupportedFileError
 from frugax.trees import PyTree, rebuild
 
 from .._arguments import check_path
-from ..arrays._mapped import map_file, release_range
-from ..codecs._blocks import BLOCK
+from ..arrays import map_file, release_range
+from ..codecs import BLOCK
 from ._decode import (
     decode_integers,
     decode_tensor,
@@ -25,23 +25,23 @@ from ._decode import (
     verify_chunks,
     verify_layers,
 )
-from ._layout import Content, read_header, verify_checksum
+from ._layout import FileContent, read_header, verify_checksum
 from ._metadata import Header, Record
 from ._prefix import Prefix, choose_prefix
 
 
 class CompressedFile(Mapping[str, np.ndarray]):
-    """The weights of an `.fxz` file by name, decoded when they are asked for.
+    """The weights of an `.fxz` file by name, decoded on access.
 
-    Opening reads the header only, in time that does not depend on the weights. What is
-    decoded is not kept: keep it yourself, or decode again. Close it, or use `with`.
+    Opening reads the header only, in time that does not depend on the weights. Decoded
+    tensors are not kept: keep them yourself, or decode again. Close it, or use `with`.
 
     Attributes:
-        header: what the file says of itself: structure, tensors, codecs, errors.
+        header: structure, tensors, codecs and errors, as the file states them.
         nbytes: length of the file.
-        prefix: what is read of it, and the error of that; None for the whole file.
-        receipt: each limit of a stated budget beside what is used of it; None where
-            none was stated.
+        prefix: the part that is read, and its error; None for the whole file.
+        receipt: each limit of a stated budget beside the amount used of it; None
+            without a budget.
     """
 
     header: Header
@@ -57,16 +57,21 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self._map = data if isinstance(data, mmap.mmap) else None
         self._place = place
         self.nbytes = len(self._file)
-        self._whole = False  # until every byte was compared with the footer
+        self._verified = False  # until every byte was compared with the footer
+        self.prefix = self.receipt = None
         try:
-            with self._placed():
+            with self._name_errors():
                 self.header = read_header(self._file)
+            if budget is not None:
+                check_budget(budget, SizeBudget)
+                self.prefix, self.receipt = choose_prefix(
+                    self.header, self.nbytes, budget, place=self._place
+                )
+                tensors = self.prefix.tensors
+                self.header = dataclasses.replace(self.header, tensors=tensors)
         except BaseException:
             self.close()
             raise
-        self.prefix = self.receipt = None
-        if budget is not None:
-            self._read_up_to(budget)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,38 +79,44 @@ class CompressedFile(Mapping[str, np.ndarray]):
         return tuple(self._records)
 
     def record(self, name: str) -> Record:
-        """What the header says of one tensor.
+        """Return the header's entry for one tensor.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no tensor of that name.
         """
-        found = self._records.get(name)
-        if found is None:
+        record = self._records.get(name)
+        if record is None:
             near = difflib.get_close_matches(str(name), self._records) or [*self][:3]
             raise KeyError(
                 f"{self._place} has no tensor {name!r}; it has "
                 f"{', '.join(map(repr, near)) or 'none at all'}"
                 + (", ..." if len(self) > len(near) else "")
             )
-        return found
+        return record
 
     def __contains__(self, name: object) -> bool:
         return name in self._records
 
     def __getitem__(self, name: str) -> np.ndarray:
         record = self.record(name)
-        with self._placed():
+        with self._name_errors():
             return decode_tensor(self._content(), record)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
     def parts(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Decode one tensor piece by piece: only a piece is in memory.
+        """Decode one tensor piece by piece: only one piece is in memory.
 
         Args:
             name: of the tensor.
 
         Yields:
-            Where each piece begins in the flat tensor, and its values. That the last
-            ones are those that were written is known only at the end.
+            Where each piece begins in the flat tensor, and its values. The digest of
+            the tensor is compared only after the last piece.
 
         Raises:
             CorruptFileError: the file is damaged.
@@ -114,17 +125,17 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         record = self.record(name)
-        at = 0
-        with self._placed():
+        start = 0
+        with self._name_errors():
             for part in iter_parts(self._content(), record):
-                yield at, part
-                at += part.size
-                self._let_go()
+                yield start, part
+                start += part.size
+                self._release()
 
     def integers(self, name: str) -> np.ndarray | None:
-        """The whole numbers whose product with the record's step is a tensor, flat.
+        """Return the flat integers whose product with the record's step is a tensor.
 
-        For decoders on a device. None where the tensor is not stored as such.
+        For decoders on a device. None where the tensor is not stored that way.
 
         Raises:
             CorruptFileError: the file is damaged.
@@ -132,14 +143,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         record = self.record(name)
-        with self._placed():
+        with self._name_errors():
             return decode_integers(self._content(), record)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
 
     def tree(self) -> PyTree:
         """Decode everything, in the structure it was saved in.
@@ -149,12 +154,12 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        arrays = dict(self.decoded())
-        with self._placed():
-            return self._built([arrays[name] for name in self._records])
+        arrays = dict(self.decode_all())
+        with self._name_errors():
+            return self._rebuild([arrays[name] for name in self._records])
 
-    def decoded(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Decode everything, quicker than one by one: small tensors go side by side.
+    def decode_all(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Decode everything, faster than one by one: small tensors go side by side.
 
         Yields:
             Name and tensor, in the order in which they are ready.
@@ -164,14 +169,14 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
-        with self._placed():
+        with self._name_errors():
             for record, array in decode_tensors(
-                self._content(), self.header.tensors, exact_too=not self._whole
+                self._content(), self.header.tensors, check_exact=not self._verified
             ):
                 yield record.name, array
 
     def pieces(self) -> Iterator[tuple[str, int, np.ndarray]]:
-        """Decode everything in little memory: of a large tensor a piece at a time.
+        """Decode everything in little memory: large tensors a piece at a time.
 
         Yields:
             The tensor's name, where the piece begins in the flat tensor, its values.
@@ -183,49 +188,49 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         small = [r for r in self.header.tensors if r.size <= BLOCK]
-        with self._placed():
+        with self._name_errors():
             for record, array in decode_tensors(self._content(), small):
                 yield record.name, 0, array.reshape(-1)
-                self._let_go()
+                self._release()
         for record in self.header.tensors:
             if record.size > BLOCK:
-                for at, part in self.parts(record.name):
-                    yield record.name, at, part
+                for start, part in self.parts(record.name):
+                    yield record.name, start, part
 
     def check(self) -> None:
         """Compare the SHA-256 of the whole file with its footer.
 
-        Where it is right, what is decoded later compares no chunk's own checksum, and
-        `tree` and `decoded` no digest of an exact tensor.
+        Afterwards decoding skips the checksums of single chunks, and `tree` and
+        `decode_all` also the digests of exact tensors.
 
         Raises:
             CorruptFileError: they differ.
             ValueError: the file is closed.
         """
-        with self._placed():
-            verify_checksum(self._content(), self._let_go)
-        self._whole = True
+        with self._name_errors():
+            verify_checksum(self._content(), self._release)
+        self._verified = True
 
     def verify_header(self) -> None:
-        """See that the header tells the truth where decoding does not look.
+        """Verify header fields that decoding does not check.
 
-        Whoever forges a header can make its sums right, and the file's: that the tree
-        can be built, the checksum of each chunk, and the digest of each layer of a
-        progressive file, is then still to be seen.
+        A forged header can have right checksums, and so can its file. This also builds
+        the tree, and compares the checksum of each chunk and the digest of each layer
+        of a progressive file.
 
         Raises:
-            CorruptFileError: it does not.
+            CorruptFileError: a field is wrong.
             ValueError: the file is closed.
         """
-        with self._placed():
-            self._built(self.names)
+        with self._name_errors():
+            self._rebuild(self.names)
             for record in self.header.tensors:
                 verify_chunks(self._content(), record)
                 verify_layers(self._content(), record)
-                self._let_go()
+                self._release()
 
     def close(self) -> None:
-        """Let go of the file. Weights that were decoded stay."""
+        """Close the file. Weights that were decoded stay."""
         # An exception on its way keeps views of chunks alive in its frames. The map
         # goes with the last of them; refusing to close would hide that exception.
         with contextlib.suppress(BufferError):
@@ -242,55 +247,30 @@ class CompressedFile(Mapping[str, np.ndarray]):
     def __repr__(self) -> str:
         return f"CompressedFile({self._place!r}, {len(self)} tensors)"
 
-    def _read_up_to(self, budget: SizeBudget) -> None:
-        try:
-            check_budget(budget, SizeBudget)
-            self.prefix, self.receipt = choose_prefix(
-                self.header, self.nbytes, budget, place=self._place
-            )
-        except BaseException:
-            self.close()
-            raise
-        self.header = dataclasses.replace(self.header, tensors=self.prefix.tensors)
-
-    def _built(self, leaves: Sequence[object]) -> PyTree:
-        """The tree with these leaves, in the order of the header.
-
-        Raises:
-            CorruptFileError: the header has no tree with so many.
-        """
+    def _rebuild(self, leaves: Sequence[object]) -> PyTree:
+        # The tree with these leaves, in the order of the header.
         try:
             return rebuild(self.header.structure, leaves)
         except (ValueError, RecursionError) as e:
             raise CorruptFileError(f"its structure is wrong: {e}") from e
 
-    def _let_go(self) -> None:
-        """Give the memory of what was read of a mapped file back to the system."""
+    def _release(self) -> None:
+        """Return the pages that were read of a mapped file to the system."""
         if self._map is not None:
             release_range(self._map, 0, self.nbytes)
 
-    def _content(self) -> Content:
-        """The file, where it is open.
-
-        Raises:
-            ValueError: it is closed.
-        """
+    def _content(self) -> FileContent:
         try:
             len(self._file)
         except ValueError as e:
             raise ValueError(
                 f"{self._place}: the file is closed: read inside the with block."
             ) from e
-        return Content(self._file, self.header, self._whole)
+        return FileContent(self._file, self.header, self._verified)
 
     @contextlib.contextmanager
-    def _placed(self) -> Iterator[None]:
-        """Whatever is wrong inside is wrong with this file.
-
-        Raises:
-            CorruptFileError: as inside, with the file's place before it.
-            UnsupportedFileError: as inside, with the file's place before it.
-        """
+    def _name_errors(self) -> Iterator[None]:
+        # Put the file's place before any error of a damaged file inside.
         try:
             yield
         except (CorruptFileError, UnsupportedFileError) as e:
@@ -314,16 +294,16 @@ def open_file(
             worse model; with an error, the shortest.
 
     Returns:
-        The file. With a budget, `prefix` says what is read and how large the error is
-        at most; `receipt` has each limit beside it.
+        The file. With a budget, `prefix` has the bytes that are read and an upper bound
+        on the error; `receipt` has each limit beside them.
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
         InfeasibleBudgetError: no prefix is within the budget.
-        TypeError: the path is none (bytes of a file are for `decompress`), or the
-            budget no `SizeBudget`.
-        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+        TypeError: `path` is not a path (bytes of a file are for `decompress`), or
+            `budget` is not a `SizeBudget`.
+        UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
     check_path(path)
     if os.stat(path).st_size == 0:  # which cannot be mapped
@@ -336,7 +316,7 @@ def decompress(data: bytes) -> PyTree:
     """Decode a whole file of weights.
 
     Args:
-        data: what `compress` returned, or the bytes of an `.fxz` file.
+        data: the result of `compress`, or the bytes of an `.fxz` file.
 
     Returns:
         NumPy arrays in the structure that was compressed, of the same dtypes and
@@ -345,8 +325,8 @@ def decompress(data: bytes) -> PyTree:
 
     Raises:
         CorruptFileError: the bytes are damaged or cut off.
-        TypeError: these are no bytes, but the path of a file, say.
-        UnsupportedFileError: they are no `.fxz` file, or of a newer version.
+        TypeError: `data` is not bytes, but the path of a file, say.
+        UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
     # Callers are checked at run time, whatever their annotations promise.
     if not isinstance(data, bytes | bytearray | memoryview):

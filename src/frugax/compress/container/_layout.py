@@ -1,7 +1,7 @@
-"""The `.fxz` file: prelude, data, header, footer. The words are in docs/container.md.
+"""Frame of a `.fxz` file: prelude, data, header, footer. docs/container.md has it all.
 
 Reading trusts nothing: every length and offset is checked against the file before
-anything is allocate, no class is named, no code runs. Writing is in `_writer.py`.
+anything is allocated, no class is named and no code runs. Writing is in `_writer.py`.
 """
 
 import dataclasses
@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
-from ..arrays._mapped import MappedFile
-from ..codecs._zstd import decompress_frame
-from ._header import header_from
+from ..arrays import MappedFile
+from ..codecs import decompress_frame
+from ._header import parse_header
 from ._metadata import Chunk, Header
 
 # Not text (high bit), and damaged by line-end conversion: PNG's trick.
 MAGIC = b"\x89FXZ\r\n\x1a\n"
 VERSION = 1
 ALIGN = 64
-_MOST_HEADER = 64 << 20
-_PIECE = 1 << 24  # bytes of a file that are read at once
+_MAX_HEADER = 64 << 20
+_PIECE = 1 << 24  # bytes of a file that are hashed at once
 # Magic, u16 version, zeros to the first multiple of `ALIGN`, where the data starts.
 PRELUDE = struct.pack("<8sH54x", MAGIC, VERSION)
 # u64 header bytes in the file, u64 as JSON, u32 CRC, 4 zero bytes, u64 length of the
@@ -31,21 +31,22 @@ _FOOTER = struct.Struct("<QQI4xQ32s")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Content:
-    """A file whose header was read.
+class FileContent:
+    """The bytes of a file whose header was read.
 
     Attributes:
-        file: all of it.
-        header: what it says of itself.
-        whole: whether its SHA-256 was right: then no chunk need be checked by itself.
+        file: the whole file.
+        header: its header.
+        verified: whether its SHA-256 was right, so that chunks need no check of their
+            own.
     """
 
     file: memoryview
     header: Header
-    whole: bool = False
+    verified: bool = False
 
     def check(self) -> None:
-        """See that a mapped file was not cut off meanwhile.
+        """Check that a mapped file was not cut off meanwhile.
 
         Raises:
             CorruptFileError: it was.
@@ -53,8 +54,8 @@ class Content:
         if isinstance(self.file.obj, MappedFile):
             self.file.obj.check()
 
-    def block(self, chunk: Chunk) -> memoryview:
-        """The bytes of one chunk.
+    def read_chunk(self, chunk: Chunk) -> memoryview:
+        """Return the bytes of one chunk.
 
         Raises:
             CorruptFileError: its checksum is wrong, or the file was cut off.
@@ -62,17 +63,17 @@ class Content:
         self.check()
         start = len(PRELUDE) + chunk.offset
         block = self.file[start : start + chunk.length]
-        if not self.whole and zlib.crc32(block) != chunk.crc32:
+        if not self.verified and zlib.crc32(block) != chunk.crc32:
             raise CorruptFileError("its bytes are damaged: copy the file again.")
         return block
 
 
 def pack_tail(packed: bytes, plain_bytes: int, before: int) -> bytes:
-    """Header and footer, but for the SHA-256 that ends the file.
+    """Return header and footer, without the SHA-256 that ends the file.
 
     Args:
         packed: the header, compressed.
-        plain_bytes: its length before that.
+        plain_bytes: its length before compression.
         before: the bytes of the file so far.
     """
     total = before + len(packed) + _FOOTER.size
@@ -82,17 +83,17 @@ def pack_tail(packed: bytes, plain_bytes: int, before: int) -> bytes:
 
 
 def read_header(file: memoryview) -> Header:
-    """Read and check everything but the data itself.
+    """Read and check everything but the data.
 
     Raises:
         CorruptFileError: the file is damaged, cut off, or contradicts itself.
-        UnsupportedFileError: it is no `.fxz` file, or of a newer version.
+        UnsupportedFileError: it is not a `.fxz` file, or is of a newer version.
     """
     start = bytes(file[: len(PRELUDE)])
     if not start.startswith(MAGIC):
         if MAGIC.startswith(start):
             raise CorruptFileError("the file is cut off: copy it again.")
-        raise UnsupportedFileError("this is no .fxz file: it starts differently.")
+        raise UnsupportedFileError("not a .fxz file: it starts differently.")
     if len(file) < len(PRELUDE) + _FOOTER.size:
         raise CorruptFileError("the file is cut off: copy it again.")
     version = int.from_bytes(start[8:10], "little")
@@ -106,36 +107,35 @@ def read_header(file: memoryview) -> Header:
     if total != len(file):
         raise CorruptFileError("the file is cut off or too long: copy it again.")
     data_bytes = total - len(PRELUDE) - packed_bytes - _FOOTER.size
-    if data_bytes < 0 or plain_bytes > _MOST_HEADER:
+    if data_bytes < 0 or plain_bytes > _MAX_HEADER:
         raise CorruptFileError("the header does not fit in the file.")
     end = len(PRELUDE) + data_bytes
     packed = bytes(file[end : end + packed_bytes])
     if start != PRELUDE or _header_crc(packed, plain_bytes) != crc:
         raise CorruptFileError("the header is damaged: copy the file again.")
-    plain = decompress_frame(packed, most=plain_bytes)
-    return header_from(plain, data_bytes)
+    return parse_header(decompress_frame(packed, max_bytes=plain_bytes), data_bytes)
 
 
 def _header_crc(packed: bytes, plain_bytes: int) -> int:
     return zlib.crc32(packed + struct.pack("<Q", plain_bytes))
 
 
-def verify_checksum(content: Content, after_each: Callable[[], None]) -> None:
+def verify_checksum(content: FileContent, after_each: Callable[[], None]) -> None:
     """Compare the SHA-256 of the whole file with its footer.
 
     Args:
         content: the file.
-        after_each: called when another piece has been read.
+        after_each: called after each piece that was read.
 
     Raises:
         CorruptFileError: they differ.
     """
     file = content.file
     end = len(file) - 32
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for at in range(0, end, _PIECE):
         content.check()
-        found.update(file[at : min(end, at + _PIECE)])
+        checksum.update(file[at : min(end, at + _PIECE)])
         after_each()
-    if found.digest() != bytes(file[end:]):
+    if checksum.digest() != bytes(file[end:]):
         raise CorruptFileError("the file's bytes are damaged: copy it again.")

@@ -1,4 +1,4 @@
-"""What a file says of itself, tensor by tensor. The words are in docs/container.md."""
+"""Records of the header: how each tensor is stored. Format: docs/container.md."""
 
 import dataclasses
 import hashlib
@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays._error import Distortion
-from ..arrays._leaves import dtype_from_name
-from ..codecs._uniform import Step
+from ..arrays import Distortion, dtype_from_name
+from ..codecs import Step
 
 CODECS = ("lossless", "planes", "quantised", "stored", "trellis")
-# Codecs whose values are whole numbers times a step.
+# Codecs whose values are integers times a step.
 STEPPED = ("planes", "quantised", "trellis")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where one coded block stands: bytes from the start of the data, and its CRC."""
+    """The place of one coded block in the data, in bytes, and its CRC."""
 
     offset: int
     length: int
@@ -28,7 +27,7 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """What a tensor is once this layer of it is read, and all before.
+    """A tensor as it is once this layer and all before it are read.
 
     Attributes:
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
@@ -44,20 +43,20 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the header says of one tensor.
+    """The entry of one tensor in the header.
 
     Attributes:
         name: the leaf's name in the tree.
-        dtype: one of `DTYPE_NAMES`.
+        dtype: the name of its dtype.
         shape: its shape.
-        codec: one of `CODECS`.
-        step: what the values are multiples of; None if they are exact.
+        codec: `"lossless"`, `"planes"`, `"quantised"`, `"stored"` or `"trellis"`.
+        step: the unit that the values are multiples of; None if they are exact.
         rel_error: ||decoded - original|| / ||original||, rounded up to 4 digits.
         max_abs: largest |decoded - original|, rounded up to 4 digits.
         digest: first 16 bytes of the SHA-256 of the decoded little-endian
             bytes, in hex.
-        chunks: one for every `numbers_per_chunk`, the last perhaps shorter; with the
-            codec `"planes"` such a row of them for each layer.
+        chunks: the coded blocks in the order of the numbers; with the codec `"planes"`
+            one such row of chunks for each layer.
         planes: how many bit planes `"planes"` has; 0 with any other codec.
         layers: one for each plane, and one more where the last makes it exact.
         norm: ||original|| of a finite float tensor in a progressive file; else None.
@@ -77,7 +76,11 @@ class Record:
     norm: float | None = None
 
     def truncate(self, layers: int) -> "Record":
-        """The tensor as it is when only so many of its layers are read; >= 1."""
+        """Return the record of the tensor when only its first layers are read.
+
+        Args:
+            layers: how many, at least 1.
+        """
         last, each = self.layers[layers - 1], len(self.chunks) // len(self.layers)
         return dataclasses.replace(
             self,
@@ -90,12 +93,12 @@ class Record:
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """How many numbers the tensor has."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes once decoded."""
+        """Bytes of the decoded tensor."""
         return self.size * dtype_from_name(self.dtype).itemsize
 
     @property
@@ -106,13 +109,13 @@ class Record:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a file says of itself.
+    """The header of a file.
 
     Attributes:
         structure: how the tree is built; see `frugax.trees.describe`.
         tensors: one record for each leaf, in the tree's order.
         data_bytes: length of the data.
-        metadata: words of its user's, by key; those of a `.safetensors` file it was.
+        metadata: the user's words by key, such as those of a `.safetensors` file.
     """
 
     structure: Any
@@ -126,9 +129,9 @@ class EncodedTensor:
     """One tensor, ready to be written.
 
     Attributes:
-        record: what the header will say of it; without chunks.
-        blocks: its coded bytes, one for each `numbers_per_chunk`; layer by layer.
-        error: how far its decoded values are from the original ones.
+        record: its entry in the header, still without chunks.
+        blocks: its coded bytes, one for each chunk; layer by layer.
+        error: how far the decoded values are from the originals.
     """
 
     record: Record
@@ -140,7 +143,7 @@ class Digest:
     """The first 16 bytes of a SHA-256, fed array by array.
 
     Processors have instructions for SHA-256 and none for BLAKE2, which takes twice as
-    long on them. 16 bytes are more than chance or damage will ever meet.
+    long on them. 16 bytes are more than chance or damage will ever match.
     """
 
     def __init__(self) -> None:
@@ -151,12 +154,12 @@ class Digest:
         self._sum.update(values.view(np.uint8).data)
 
     def hexdigest(self) -> str:
-        """What was fed so far, in 32 letters."""
+        """Return the digest so far as 32 hexadecimal digits."""
         return self._sum.hexdigest()[:32]
 
 
 def compute_digest(values: np.ndarray) -> str:
-    """The digest of a flat array."""
+    """Return the digest of a flat array."""
     digest = Digest()
     digest.update(values)
     return digest.hexdigest()

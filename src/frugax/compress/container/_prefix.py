@@ -1,8 +1,8 @@
-"""How much of a progressive file to read: the prefixes there are, and the best one.
+"""Choose how much of a progressive file to read: list the prefixes, pick the best.
 
-A prefix has every tensor: those that are no planes whole, the others up to some layer.
-What its error is was measured when the file was written, and stands in the header
-rounded up; the digests tell that the values are the ones that were measured.
+A prefix has every tensor: those without planes whole, the others up to some layer. The
+error of each layer was measured when the file was written, and stands in the header
+rounded up; the digests prove that the values are the ones that were measured.
 """
 
 import dataclasses
@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from frugax.budget import Receipt, SizeBudget, Spend
 from frugax.errors import InfeasibleBudgetError
 
-from ..arrays._error import round_up
+from ..arrays import round_up
 from ._metadata import Header, Record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """Part of a file that is read in place of all of it.
+    """Part of a file that is read in place of the whole.
 
     Attributes:
         bytes: how much is read: this much data, and the header.
-        rel_error: ||decoded - original|| / ||original|| over all finite float tensors,
-            at most.
-        max_abs: largest |decoded - original| of any number, at most.
-        tensors: each tensor as this prefix has it.
+        rel_error: upper bound on ||decoded - original|| / ||original|| over all finite
+            float tensors.
+        max_abs: upper bound on |decoded - original| of any number.
+        tensors: the record of each tensor in this prefix.
     """
 
     bytes: int
@@ -35,104 +35,88 @@ class Prefix:
 
 
 def list_prefixes(header: Header, file_bytes: int) -> tuple[Prefix, ...]:
-    """Every prefix of a file, the shortest first; the last one is the whole file.
+    """Return every prefix of a file, the shortest first; the last is the whole file.
 
     Args:
-        header: what the file says of itself.
-        file_bytes: its length.
+        header: the header of the file.
+        file_bytes: the length of the file.
     """
-    around = file_bytes - header.data_bytes
-    ends = {record.name: _ends(record) for record in header.tensors}
-    least = max((found[0] for found in ends.values()), default=0)
-    cuts = sorted({end for found in ends.values() for end in found if end > least})
-    found: list[Prefix] = []
-    for cut in [least, *cuts]:
+    overhead = file_bytes - header.data_bytes
+    ends = {record.name: _layer_ends(record) for record in header.tensors}
+    shortest = max((of_tensor[0] for of_tensor in ends.values()), default=0)
+    later = {end for of_tensor in ends.values() for end in of_tensor if end > shortest}
+    prefixes: list[Prefix] = []
+    for cut in [shortest, *sorted(later)]:
         tensors = tuple(
             record.truncate(sum(end <= cut for end in ends[record.name]))
             if record.planes
             else record
             for record in header.tensors
         )
-        found.append(
+        prefixes.append(
             Prefix(
-                bytes=around + cut,
-                rel_error=_rel_error(tensors),
+                bytes=overhead + cut,
+                rel_error=_bound_rel_error(tensors),
                 max_abs=max((r.max_abs for r in tensors), default=0.0),
                 tensors=tensors,
             )
         )
     # Behind the last chunk there may be padding: the whole file is read with it.
-    found[-1] = dataclasses.replace(found[-1], bytes=file_bytes)
-    return tuple(found)
+    prefixes[-1] = dataclasses.replace(prefixes[-1], bytes=file_bytes)
+    return tuple(prefixes)
 
 
 def choose_prefix(
     header: Header, file_bytes: int, budget: SizeBudget, *, place: str
 ) -> tuple[Prefix, Receipt]:
-    """The most exact prefix in so many bytes, or the shortest within an error.
+    """Return the most exact prefix within a size, or the shortest within an error.
 
     Args:
-        header: what the file says of itself.
-        file_bytes: its length.
-        budget: what may be read, or how large the error may be, or both.
-        place: the file, for errors.
+        header: the header of the file.
+        file_bytes: the length of the file.
+        budget: bytes that may be read, or the error allowed, or both.
+        place: the file, for error messages.
 
     Returns:
-        The prefix, and each limit beside what it uses.
+        The prefix, and each limit beside the amount that the prefix uses of it.
 
     Raises:
-        InfeasibleBudgetError: none is as short as asked, or none as exact.
+        InfeasibleBudgetError: no prefix is as short as asked, or none as exact.
     """
     prefixes = list_prefixes(header, file_bytes)
     limit = budget.limit_bytes(
         original_bytes=sum(record.nbytes for record in header.tensors),
         weights=sum(record.size for record in header.tensors),
     )
-    errors = [
-        ("rel_error", budget.rel_error, [p.rel_error for p in prefixes]),
-        ("max_abs", budget.max_abs, [p.max_abs for p in prefixes]),
-    ]
-    first = 0
-    for name, most, of_prefix in errors:
-        if most is None:
-            continue
-        within = [i for i, error in enumerate(of_prefix) if error <= most]
-        if not within:
-            raise InfeasibleBudgetError(
-                f"{place}: the whole file",
-                needed=of_prefix[-1],
-                limit=most,
-                unit=_SAID[name],
-                hint="make a file with a smaller error from the original weights.",
-                best=prefixes[-1],
-                reachable={name: of_prefix[-1]},
-            )
-        first = within[0]
+    first = _shortest_within_error(prefixes, budget, place)
     chosen = prefixes[first]
     if limit is not None:
+        shorter = [p for p in prefixes if p.bytes <= limit]
         if chosen.bytes > limit:
-            shorter = [p for p in prefixes if p.bytes <= limit]
-            in_size = (
-                {"rel_error": shorter[-1].rel_error, "max_abs": shorter[-1].max_abs}
-                if shorter
-                else {}
-            )
+            reachable: dict[str, float] = {"bytes": chosen.bytes}
+            if shorter:
+                reachable["rel_error"] = shorter[-1].rel_error
+                reachable["max_abs"] = shorter[-1].max_abs
             raise InfeasibleBudgetError(
                 f"{place}: the shortest prefix" + (" within the error" * bool(first)),
                 needed=chosen.bytes,
                 limit=limit,
                 unit="bytes",
-                hint=_hint(prefixes),
+                hint=_suggest(prefixes),
                 best=chosen,
-                reachable={"bytes": chosen.bytes} | in_size,
+                reachable=reachable,
             )
         if budget.rel_error is None and budget.max_abs is None:
-            within_limit = [p for p in prefixes if p.bytes <= limit]
-            chosen = min(within_limit, key=lambda p: (p.rel_error, -p.bytes))
+            # A later layer may be less exact in one tensor: not always the longest.
+            chosen = min(shorter, key=lambda p: (p.rel_error, -p.bytes))
+    counted, stated = (
+        "counted in the file",
+        "stated in the file, measured when it was written",
+    )
     rows = [
-        ("read", "bytes", limit, chosen.bytes),
-        ("relative error", "", budget.rel_error, chosen.rel_error),
-        ("largest error", "", budget.max_abs, chosen.max_abs),
+        ("read", "bytes", limit, chosen.bytes, counted),
+        ("relative error", "", budget.rel_error, chosen.rel_error, stated),
+        ("largest error", "", budget.max_abs, chosen.max_abs, stated),
     ]
     return chosen, Receipt(
         tuple(
@@ -142,41 +126,64 @@ def choose_prefix(
                 limit=most,
                 predicted=value,
                 measured=value,
-                source="counted in the file"
-                if unit
-                else "stated in the file, measured when it was written",
+                source=source,
             )
-            for name, unit, most, value in rows
+            for name, unit, most, value, source in rows
             if most is not None
         )
     )
 
 
-_SAID = {"rel_error": "of relative error", "max_abs": "of largest error"}
+def _shortest_within_error(
+    prefixes: Sequence[Prefix], budget: SizeBudget, place: str
+) -> int:
+    first = 0
+    for name, limit, unit in (
+        ("rel_error", budget.rel_error, "of relative error"),
+        ("max_abs", budget.max_abs, "of largest error"),
+    ):
+        if limit is None:
+            continue
+        errors = [getattr(prefix, name) for prefix in prefixes]
+        within = [i for i, error in enumerate(errors) if error <= limit]
+        if not within:
+            raise InfeasibleBudgetError(
+                f"{place}: the whole file",
+                needed=errors[-1],
+                limit=limit,
+                unit=unit,
+                hint="make a file with a smaller error from the original weights.",
+                best=prefixes[-1],
+                reachable={name: errors[-1]},
+            )
+        first = within[0]
+    return first
 
 
-def _ends(record: Record) -> list[int]:
-    """Where the data of each layer ends; of a tensor without layers, where it does."""
-    each = len(record.chunks) // max(1, len(record.layers))
+def _layer_ends(record: Record) -> list[int]:
+    """Return where the data of each layer ends; one end for a tensor without layers."""
     ends = [chunk.offset + chunk.length for chunk in record.chunks]
     if not record.planes:
         return [max(ends, default=0)]
-    found = [max(ends[i : i + each]) for i in range(0, len(ends), each)]
+    each = len(record.chunks) // len(record.layers)
+    of_layers = [max(ends[i : i + each]) for i in range(0, len(ends), each)]
     # A layer is of no use without those before it.
-    return [max(found[: i + 1]) for i in range(len(found))]
+    return [max(of_layers[: i + 1]) for i in range(len(of_layers))]
 
 
-def _rel_error(tensors: Sequence[Record]) -> float:
-    """At most how far all tensors together are off."""
+def _bound_rel_error(tensors: Sequence[Record]) -> float:
+    """Bound the relative error of all tensors together from their stated errors."""
     if any(record.norm is None and record.max_abs for record in tensors):
-        # Without norms it is known that all are no worse than the worst.
+        # Without norms: all together are no worse than the worst.
         return max(record.rel_error for record in tensors)
     norms = [record.norm or 0.0 for record in tensors]
     gaps = [r.rel_error * norm for r, norm in zip(tensors, norms, strict=True)]
-    return round_up(math.hypot(*gaps) / math.hypot(*norms)) if any(gaps) else 0.0
+    if not any(gaps):
+        return 0.0
+    return round_up(math.hypot(*gaps) / math.hypot(*norms))
 
 
-def _hint(prefixes: Sequence[Prefix]) -> str:
+def _suggest(prefixes: Sequence[Prefix]) -> str:
     if len(prefixes) > 1:
         return "make a smaller file from the original weights."
     return (

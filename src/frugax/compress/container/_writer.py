@@ -1,4 +1,4 @@
-"""Writing an `.fxz` file tensor by tensor, in one pass and in little memory.
+"""Write a `.fxz` file tensor by tensor, in one pass and in little memory.
 
 Writing is deterministic: the same tensors and steps give the same bytes, whatever the
 day or the machine (and the same zstd library).
@@ -15,98 +15,164 @@ from typing import Any
 
 import zstandard
 
-from ._header import FREE_BYTES, MOST_RATIO
+from ._header import FREE_BYTES, MAX_RATIO
 from ._layout import ALIGN, PRELUDE, pack_tail
 from ._metadata import Chunk, EncodedTensor, Record
 
 
 class ContainerWriter:
-    """Writes tensors as they come; what the file says of them stands behind them.
+    """Write the chunks of tensors as they come; the header stands behind them.
 
-    Whether the file is there whole or not at all is up to who opened it: use
-    `frugax.fileio.atomic_write`.
+    The caller makes the file whole or absent: use `frugax.fileio.atomic_write`.
+
+    Args:
+        write: appends bytes: the method of an open, empty file.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
-        """Start a file.
+        """Start a file."""
+        self._write_bytes = write
+        self._checksum = hashlib.sha256()
+        self._position = -len(PRELUDE)  # from the start of the data
+        self._append(PRELUDE)
+
+    def write_chunks(
+        self, blocks: Iterable[bytes], *, aligned: bool
+    ) -> tuple[Chunk, ...]:
+        """Write chunks of one tensor.
 
         Args:
-            write: puts bytes behind those before: the method of an open, empty file.
-        """
-        self._append = write
-        self._sum = hashlib.sha256()
-        self._at = -len(PRELUDE)  # from the start of the data
-        self._records: list[Record] = []
-        self._write(PRELUDE)
-
-    def add(self, record: Record, blocks: Iterable[bytes]) -> Record:
-        """Write the next tensor.
-
-        Args:
-            record: what the header will say of it; its chunks are filled in.
-            blocks: its coded bytes, one piece for each chunk.
-
-        Returns:
-            The record, with its chunks.
-        """
-        chunks = self.put(blocks, aligned=record.codec == "stored")
-        return self.keep(dataclasses.replace(record, chunks=chunks))
-
-    def put(self, blocks: Iterable[bytes], *, aligned: bool) -> tuple[Chunk, ...]:
-        """Write the chunks of a tensor of which more is known only afterwards.
-
-        Args:
-            blocks: its coded bytes, one piece for each chunk; each is written before
-                the next is asked for.
+            blocks: the coded bytes of each chunk; each is written before the next is
+                asked for.
             aligned: start at a multiple of 64, so that a mapped file can be used as
                 it is.
         """
         if aligned:
-            self._write(bytes(-self._at % ALIGN))
+            self._append(bytes(-self._position % ALIGN))
         chunks: list[Chunk] = []
         for block in blocks:
-            chunks.append(Chunk(self._at, len(block), zlib.crc32(block)))
-            self._write(block)
+            chunks.append(Chunk(self._position, len(block), zlib.crc32(block)))
+            self._append(block)
         return tuple(chunks)
 
-    def keep(self, record: Record) -> Record:
-        """Enter a tensor whose chunks `put` has written, in the tree's order."""
-        self._records.append(record)
-        return record
-
-    def close(self, head: Mapping[str, Any]) -> int:
+    def close(self, head: Mapping[str, Any], records: Sequence[Record]) -> int:
         """Write the header and the footer; the file itself stays open.
 
         Args:
-            head: what the header says beside the tensors, such as `structure`.
+            head: the entries of the header beside the tensors, such as `structure`.
+            records: the tensors in the tree's order, with their chunks.
 
         Returns:
             The length of the file in bytes.
         """
-        decoded = sum(record.nbytes for record in self._records)
-        if decoded > FREE_BYTES:
-            self._write(bytes(max(0, -(-decoded // MOST_RATIO) - self._at)))
-        header = _canonical_json(
-            {**head, "tensors": [*map(_record_plain, self._records)]}
-        )
+        decoded = sum(record.nbytes for record in records)
+        if decoded > FREE_BYTES:  # readers refuse a file that shrinks more
+            self._append(bytes(max(0, -(-decoded // MAX_RATIO) - self._position)))
+        header = _canonical_json({**head, "tensors": [*map(_to_plain, records)]})
         packed = zstandard.ZstdCompressor(level=19).compress(header)
-        self._write(pack_tail(packed, len(header), before=self._at + len(PRELUDE)))
-        self._write(self._sum.digest())
-        return self._at + len(PRELUDE)
+        before = self._position + len(PRELUDE)
+        self._append(pack_tail(packed, len(header), before=before))
+        self._append(self._checksum.digest())
+        return self._position + len(PRELUDE)
 
-    def _write(self, data: bytes) -> None:
-        self._append(data)
-        self._sum.update(data)
-        self._at += len(data)
+    def _append(self, data: bytes) -> None:
+        self._write_bytes(data)
+        self._checksum.update(data)
+        self._position += len(data)
+
+
+class LayeredWriter:
+    """Write tensors in the tree's order, their finer layers behind all of them.
+
+    The finer layers of all tensors stand in the order of their worth: the weighted
+    squared error that a layer removes, for each of its bytes. So the best that can be
+    read in a given number of bytes is a prefix of the file.
+
+    Args:
+        file: empty, and open for writing.
+        later: an empty temporary file, for the layers that stand further behind.
+    """
+
+    def __init__(self, file: io.BufferedIOBase, later: io.BufferedIOBase) -> None:
+        self._writer = ContainerWriter(file.write)
+        self._later = later
+        self._records: list[Record] = []
+        self._chunks: list[tuple[Chunk, ...]] = []
+        # For each tensor: where its finer layers begin in `later`, and the lengths of
+        # the chunks of each.
+        self._finer: list[tuple[int, list[list[int]]]] = []
+
+    def add(self, tensor: EncodedTensor) -> None:
+        """Write the next tensor, or its first layer."""
+        record, blocks = tensor.record, tensor.blocks
+        each = len(blocks) // max(1, len(record.layers))
+        aligned = record.codec == "stored"
+        self._chunks.append(self._writer.write_chunks(blocks[:each], aligned=aligned))
+        self._records.append(record)
+        lengths = [len(block) for block in blocks[each:]]
+        # An empty tensor has no chunks at all.
+        layers = [lengths[i : i + each] for i in range(0, len(lengths), each or 1)]
+        self._finer.append((self._later.tell(), layers))
+        for block in blocks[each:]:
+            self._later.write(block)
+
+    def close(
+        self, head: Mapping[str, Any], weights: Mapping[str, float]
+    ) -> tuple[int, tuple[Record, ...]]:
+        """Write the finer layers and the header.
+
+        Args:
+            head: the entries of the header beside the tensors, such as `structure`.
+            weights: the worth of a squared error, for every tensor that has layers.
+
+        Returns:
+            The length of the file in bytes, and the record of each tensor.
+        """
+        starts = [start for start, _ in self._finer]
+        for i, layer in self._order_by_worth(weights):
+            lengths = self._finer[i][1][layer]
+            self._later.seek(starts[i])
+            blocks = (self._later.read(length) for length in lengths)
+            self._chunks[i] += self._writer.write_chunks(blocks, aligned=False)
+            starts[i] += sum(lengths)
+        records = tuple(
+            dataclasses.replace(record, chunks=chunks)
+            for record, chunks in zip(self._records, self._chunks, strict=True)
+        )
+        return self._writer.close(head, records), records
+
+    def _order_by_worth(
+        self, weights: Mapping[str, float]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield tensors and their finer layers, the most worth for a byte first."""
+
+        def entry(i: int, layer: int) -> tuple[float, int, int]:
+            record = self._records[i]
+            before, after = record.layers[layer], record.layers[layer + 1]
+            gain = before.rel_error**2 - after.rel_error**2
+            worth = weights[record.name] * (record.norm or 0.0) ** 2 * gain
+            return -worth / sum(self._finer[i][1][layer]), i, layer
+
+        # A layer enters the heap once the one before it is out: it needs it to decode.
+        heap = [entry(i, 0) for i, (_, layers) in enumerate(self._finer) if layers]
+        heapq.heapify(heap)
+        while heap:
+            _, i, layer = heapq.heappop(heap)
+            yield i, layer
+            if layer + 1 < len(self._finer[i][1]):
+                heapq.heappush(heap, entry(i, layer + 1))
 
 
 def write(head: Mapping[str, Any], tensors: Sequence[EncodedTensor]) -> bytes:
-    """The whole file as bytes."""
+    """Return a whole file of tensors without finer layers, as bytes."""
     file = io.BytesIO()
     writer = ContainerWriter(file.write)
+    records: list[Record] = []
     for tensor in tensors:
-        writer.add(tensor.record, tensor.blocks)
-    writer.close(head)
+        aligned = tensor.record.codec == "stored"
+        chunks = writer.write_chunks(tensor.blocks, aligned=aligned)
+        records.append(dataclasses.replace(tensor.record, chunks=chunks))
+    writer.close(head, records)
     return file.getvalue()
 
 
@@ -117,7 +183,7 @@ def _canonical_json(data: Any) -> bytes:
     return text.encode()
 
 
-def _record_plain(record: Record) -> dict[str, Any]:
+def _to_plain(record: Record) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "chunks": [[c.offset, c.length, c.crc32] for c in record.chunks],
         "codec": record.codec,
@@ -136,78 +202,3 @@ def _record_plain(record: Record) -> dict[str, Any]:
     if record.norm is not None:
         plain["norm"] = record.norm
     return plain
-
-
-class Assembly:
-    """A file that tensors are put into, in the order of the tree.
-
-    Args:
-        file: empty, and open to be written.
-        later: an empty temporary file, for the layers that stand further behind.
-    """
-
-    def __init__(self, file: io.BufferedIOBase, later: io.BufferedIOBase) -> None:
-        self._writer = ContainerWriter(file.write)
-        self._later = later
-        self._records: list[Record] = []
-        self._chunks: list[tuple[Chunk, ...]] = []
-        # For each tensor: where its finer layers begin, and the lengths of each one's
-        # chunks.
-        self._finer: list[tuple[int, list[list[int]]]] = []
-
-    def add(self, coded: EncodedTensor) -> None:
-        """Write the next tensor, or its first layer."""
-        record, blocks = coded.record, coded.blocks
-        each = len(blocks) // max(1, len(record.layers))
-        aligned = record.codec == "stored"
-        self._chunks.append(self._writer.put(blocks[:each], aligned=aligned))
-        self._records.append(record)
-        lengths = [len(block) for block in blocks[each:]]
-        # An empty tensor has no chunks at all.
-        layers = [lengths[i : i + each] for i in range(0, len(lengths), each or 1)]
-        self._finer.append((self._later.tell(), layers))
-        for block in blocks[each:]:
-            self._later.write(block)
-
-    def close(
-        self, head: Mapping[str, Any], weights: Mapping[str, float]
-    ) -> tuple[int, tuple[Record, ...]]:
-        """Write the finer layers and the header.
-
-        Args:
-            head: what the header says beside the tensors, such as `structure`.
-            weights: what a squared error is worth, for every tensor that has layers.
-
-        Returns:
-            The length of the file in bytes, and each tensor as it stands in it.
-        """
-        at = [start for start, _ in self._finer]
-        for i, layer in self._order(weights):
-            lengths = self._finer[i][1][layer]
-            self._later.seek(at[i])
-            blocks = (self._later.read(length) for length in lengths)
-            self._chunks[i] += self._writer.put(blocks, aligned=False)
-            at[i] += sum(lengths)
-        records = tuple(
-            self._writer.keep(dataclasses.replace(record, chunks=chunks))
-            for record, chunks in zip(self._records, self._chunks, strict=True)
-        )
-        return self._writer.close(head), records
-
-    def _order(self, weights: Mapping[str, float]) -> Iterator[tuple[int, int]]:
-        """Tensors and their finer layers, the worthiest first."""
-
-        def entry(i: int, layer: int) -> tuple[float, int, int]:
-            record = self._records[i]
-            before, after = record.layers[layer], record.layers[layer + 1]
-            gain = before.rel_error**2 - after.rel_error**2
-            worth = weights[record.name] * (record.norm or 0.0) ** 2 * gain
-            return -worth / sum(self._finer[i][1][layer]), i, layer
-
-        waiting = [entry(i, 0) for i, (_, layers) in enumerate(self._finer) if layers]
-        heapq.heapify(waiting)
-        while waiting:
-            _, i, layer = heapq.heappop(waiting)
-            yield i, layer
-            if layer + 1 < len(self._finer[i][1]):
-                heapq.heappush(waiting, entry(i, layer + 1))

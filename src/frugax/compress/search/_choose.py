@@ -1,15 +1,13 @@
-"""From a budget to the step of each tensor: options, the best of them, real files.
+"""Choose the step of each tensor for a budget, or say why no file can meet it.
 
-What is made small is the sum over tensors of squared error times a weight. A tensor's
-weight is, by default, 1 over its size (root mean square): plain squared error would
-silence tensors whose weights are small, and relative error spends 3 dB on protecting
-them (measured on trained residual networks of 6 to 14 times smaller files; half way
-costs 0.9 dB). It is so within a factor of 16 of the common size; beyond it relative
-error counts, so that no tensor is lost while others are fine. Where the error is all
-that counts, equal slopes give each tensor a step of one factor times 1/sqrt(weight),
-its *unit*; that is where the search begins.
+The objective is the sum over tensors of squared error times a weight. A tensor's weight
+is, by default, 1 over its size (root mean square): plain squared error would silence
+tensors whose weights are small, and relative error spends 3 dB on protecting them
+(measured on trained residual networks of 6 to 14 times smaller files; half way costs
+0.9 dB). That holds within a factor of 16 of the common size; beyond it the relative
+error counts, so that no tensor is lost while others are fine.
 
-1. A factor that meets the budget by estimate is found.
+1. A common scale that meets the budget by estimate is found.
 2. Each tensor gets options around it, with bytes and error from real samples, and the
    best choice of one option each is found exactly (a multiple-choice knapsack,
    `frugax.allocate.multiple_choice_knapsack`).
@@ -26,14 +24,17 @@ from typing import Any, NoReturn
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
-from .._arguments import ProgressStages
-from ..arrays._error import round_up
-from ._draft import Draft, Progress, limit_bytes
+from .._arguments import Progress, ProgressStages
+from ..arrays import round_up
+from ._draft import Draft, limit_bytes
 from ._error_weights import error_weights
 from ._plan import make_plan
 from ._scales import ScaleModel
 from ._source import Source
 from ._step_search import StepSearch
+
+_LARGER_ERROR = "allow a larger error: "
+_DIGITS = 4
 
 
 def choose(
@@ -41,84 +42,83 @@ def choose(
     head: Mapping[str, Any],
     budget: SizeBudget,
     *,
-    sensitivity: Mapping[str, float] | None = None,
-    progress: Progress | None = None,
+    sensitivity: Mapping[str, float] | None,
+    progress: Progress,
 ) -> Draft:
     """Find the file that meets the budget with the least error, or with fewest bytes.
 
+    Args:
+        sources: the tensors.
+        head: the entries of the header beside the tensors.
+        budget: the size, the error, or both.
+        sensitivity: the weight of each tensor's squared error; None for the default.
+        progress: called with the share that is done.
+
     Raises:
         InfeasibleBudgetError: no file is as short as asked, or none within the error.
-        ValueError: the sensitivity names no tensor, or is negative.
+        ValueError: `sensitivity` does not fit the tensors.
     """
-    weights = error_weights(sources, sensitivity)
-    search = StepSearch(
-        sources, head, ScaleModel(sources, weights), ProgressStages(progress)
-    )
+    model = ScaleModel(sources, error_weights(sources, sensitivity))
+    search = StepSearch(sources, head, model, ProgressStages(progress))
     limit = limit_bytes(sources, budget)
     only_size = budget.rel_error is None and budget.max_abs is None
     if only_size:
         assert limit is not None  # a budget has a size or an error
-        if search.exact_bytes <= limit:
-            exact = search.exact
-            if exact.length <= limit:
-                return exact
+        if search.exact_bytes <= limit and search.exact.length <= limit:
+            return search.exact
         draft = search.fit_bytes(limit)
     elif budget.max_abs is not None:
         draft = search.fit_max_abs(budget.max_abs)
     else:
-        assert budget.rel_error is not None  # the only one that is left
+        assert budget.rel_error is not None  # the only limit that is left
         draft = search.fit_rel_error(budget.rel_error)
-    # What a step saves in few weights may be less than it takes in the header.
-    stepped = any(tensor.step for tensor in draft.tensors)
-    if stepped and search.exact_bytes < draft.length:
-        draft = min(search.exact, draft, key=lambda found: found.length)
+    # The savings of quantising a few weights may be less than its header bytes.
+    if any(t.step for t in draft.tensors) and search.exact_bytes < draft.length:
+        draft = min(search.exact, draft, key=lambda option: option.length)
     if limit is None or draft.length <= limit:
         return draft
     in_size = None
     if not only_size:
-        # The best choice in a size and the shortest file found within an error are two
-        # searches: what the one finds the other may miss by a little.
+        # The best allocation in a size and the shortest file within an error are two
+        # searches: one may find a file that the other misses by a little.
         in_size = search.fit_bytes(limit)
-        if in_size.length <= limit and _errs_within(in_size, budget):
+        if in_size.length <= limit and _meets_error(in_size, budget):
             return in_size
-    refuse(search, draft, limit, budget, in_size)
+    _raise_infeasible(search, draft, limit, budget, in_size)
 
 
-def _errs_within(draft: Draft, budget: SizeBudget) -> bool:
+def _meets_error(draft: Draft, budget: SizeBudget) -> bool:
     return all(
-        most is None or found <= most
-        for found, most in (
+        limit is None or error <= limit
+        for error, limit in (
             (draft.rel_error, budget.rel_error),
             (draft.max_abs, budget.max_abs),
         )
     )
 
 
-_LARGER = "allow a larger error: "
-
-
-def refuse(
+def _raise_infeasible(
     search: StepSearch,
     draft: Draft,
     limit: int,
     budget: SizeBudget,
     in_size: Draft | None,
 ) -> NoReturn:
-    """Say that no file is within the budget, what can be reached, and what would help.
+    """Say that no file meets the budget, the best there is, and the way out.
 
     Args:
-        search: that found no file.
-        draft: the shortest file within the error, if there is one in the budget.
-        limit: the longest file allowed; shorter than the draft.
-        budget: what was asked for.
-        in_size: the best file found of the size; None if no error was asked for.
+        search: the search that found no file.
+        draft: the shortest file within the error of the budget, longer than `limit`.
+        limit: the longest file allowed.
+        budget: the budget.
+        in_size: the best file of that size; None if the budget has no error.
 
     Raises:
         InfeasibleBudgetError: always.
     """
     reachable: dict[str, float] = {"bytes": draft.length}
     only_size = budget.rel_error is None and budget.max_abs is None
-    instead = hint(search, draft, limit, only_size=only_size)
+    hint = _suggest(search, draft, limit, only_size=only_size)
     if budget.rel_error is not None:
         if in_size is not None and in_size.length <= limit:
             reachable["rel_error"] = round_up(in_size.rel_error)
@@ -126,53 +126,55 @@ def refuse(
         least = search.min_max_abs(limit, draft, above=budget.max_abs)
         if least is not None:
             reachable["max_abs"] = least
-    for name, said in (("rel_error", "relative"), ("max_abs", "largest")):
-        if name in reachable:
-            offer = f"allow a {said} error of {reachable[name]:.4g}, the least found"
-            instead = (
-                f"{offer} in so many bytes: {instead.removeprefix(_LARGER)}"
-                if instead.startswith(_LARGER)
-                else f"{offer} in so many bytes, or {instead}"
-            )
+    for name, kind in (("rel_error", "relative"), ("max_abs", "largest")):
+        if name not in reachable:
+            continue
+        offer = f"allow a {kind} error of {reachable[name]:.4g}, the least found"
+        if hint.startswith(_LARGER_ERROR):
+            hint = f"{offer} in so many bytes: {hint.removeprefix(_LARGER_ERROR)}"
+        else:
+            hint = f"{offer} in so many bytes, or {hint}"
     asked, best = describe_best_size(
         budget,
         draft.length,
         original_bytes=sum(s.array.nbytes for s in search.sources),
         weights=sum(s.array.size for s in search.sources),
     )
+    subject = "the smallest file of these weights"
+    if not only_size:
+        subject += " that was found within the error"
     raise InfeasibleBudgetError(
-        f"{asked}the smallest file of these weights"
-        + ("" if only_size else " that was found within the error"),
+        f"{asked}{subject}",
         needed=draft.length,
         limit=limit,
         unit="bytes",
-        hint=instead,
+        hint=hint,
         best=make_plan(draft, budget),
         reachable=reachable | best,
         proven=only_size,
     )
 
 
-def hint(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> str:
-    """What would help besides more bytes; names the tensors that are in the way."""
+def _suggest(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> str:
+    """Say what would help besides more bytes; name the tensors in the way."""
     needed = draft.length
     if not draft.tensors:
-        return "give a tree with weights in it: this one has none."
+        return "give a tree with weights in it: this one is empty."
     header = needed - sum(tensor.stored_bytes for tensor in draft.tensors)
     if header > limit:
         return (
             f"compress fewer tensors: without any weight the file takes {header:,} "
             "bytes, for names, shapes and checks."
         )
-    list_exact_only = search.list_exact_only()
+    exact_only = search.list_exact_only()
     binds = max(draft.tensors, key=lambda t: t.stored_bytes)
     longest = (
         f"{binds.name or '(the array)'!r} alone takes {binds.stored_bytes:,} bytes."
     )
-    if not only_size and sum(source.exact_bytes for source in list_exact_only) < limit:
-        return f"{_LARGER}{longest}"
+    if not only_size and sum(source.exact_bytes for source in exact_only) < limit:
+        return f"{_LARGER_ERROR}{longest}"
     named: list[str] = []
-    for s in list_exact_only:
+    for s in exact_only:
         if needed <= limit:
             break
         needed -= s.exact_bytes
@@ -182,50 +184,49 @@ def hint(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> st
         return f"compress fewer weights: {longest}"
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return (
-        "convert or take out what can only be stored exactly (docs/compress.md says "
-        f"what): {', '.join(named[:3])}{more}."
+        "convert or take out the tensors that can only be stored exactly "
+        f"(docs/compress.md lists the kinds): {', '.join(named[:3])}{more}."
     )
-
-
-_DIGITS = 4
 
 
 def describe_best_size(
     budget: SizeBudget, needed: int, *, original_bytes: int, weights: int
 ) -> tuple[str, dict[str, float]]:
-    """What a ratio, or bits per weight, would have to be.
+    """State the smallest file in the unit that the budget was given in.
 
     Args:
-        budget: what was asked for.
+        budget: a size that is out of reach.
         needed: bytes of the smallest file.
-        original_bytes: of the weights as they are.
+        original_bytes: bytes of the weights as they are.
         weights: how many numbers they hold.
 
     Returns:
         The beginning of a message, and the best value by the name of its limit, rounded
-        so that it can be reached; nothing where the budget is in bytes.
+        so that it can be reached; both empty where the budget is in bytes.
 
     >>> asked = SizeBudget("9x")
     >>> describe_best_size(asked, 300, original_bytes=1000, weights=250)
     ('9x smaller is out of reach, the best is 3.333x: ', {'ratio': 3.333})
     """
     if budget.ratio is not None:
-        best = _rounded(original_bytes / needed, math.floor)
-        said, name, unit = f"{budget.ratio:g}x smaller", "ratio", "x"
+        best = _round_reachable(original_bytes / needed, math.floor)
+        asked, name, unit = f"{budget.ratio:g}x smaller", "ratio", "x"
     elif budget.bits_per_weight is not None:
-        best = _rounded(8 * needed / weights, math.ceil) if weights else 0.0
-        said = f"{budget.bits_per_weight:g} bits per weight"
+        best = 0.0
+        if weights:
+            best = _round_reachable(8 * needed / weights, math.ceil)
+        asked = f"{budget.bits_per_weight:g} bits per weight"
         name, unit = "bits_per_weight", ""
     else:
         return "", {}
     if not best:  # there are no numbers to count from
-        return f"{said} leaves no bytes, for the weights have none: ", {}
-    return f"{said} is out of reach, the best is {best:.10g}{unit}: ", {name: best}
+        return f"{asked} leaves no bytes, because there are no weights: ", {}
+    return f"{asked} is out of reach, the best is {best:.10g}{unit}: ", {name: best}
 
 
-def _rounded(number: float, way: Callable[[float], int]) -> float:
-    """Four digits of a number >= 0, away from what cannot be reached."""
+def _round_reachable(number: float, rounding: Callable[[float], int]) -> float:
+    # Four digits of a number >= 0, rounded to the side that can be reached.
     if not number:
         return 0.0
     places = _DIGITS - 1 - math.floor(math.log10(number))
-    return way(number * 10.0**places) / 10.0**places
+    return rounding(number * 10.0**places) / 10.0**places

@@ -1,7 +1,7 @@
-"""A whole file in the making: what steps make of the tensors, and how far off it is.
+"""Write a candidate file to a temporary place, to know its exact length and error.
 
 Tensors are coded one after the other into a temporary file, so that neither the model
-nor the file need be in memory.
+nor the file need fit in memory.
 """
 
 import contextlib
@@ -19,36 +19,31 @@ from frugax.budget import SizeBudget
 from frugax.errors import OutputError
 from frugax.fileio import write_error_reason
 
-from ..arrays._error import Distortion, relative_error
-from ..arrays._mapped import release
-from ..codecs._blocks import encode_trellis
-from ..codecs._uniform import Step
-from ..container._file import CompressedFile
-from ..container._metadata import EncodedTensor, Record
-from ..container._writer import Assembly
+from .._arguments import Progress
+from ..arrays import Distortion, relative_error, release
+from ..codecs import Step, encode_trellis
+from ..container import CompressedFile, EncodedTensor, LayeredWriter, Record
 from ._error_weights import error_weights
-from ._source import Source
+from ._source import CountProgress, Source
 
-# Which step to quantise a tensor with; None to keep it exact.
+# The step to quantise a tensor with; None to keep it exact.
 Steps = Callable[[Source], Step | None]
-# Called with the share that is done, in [0, 1], and what is being done.
-Progress = Callable[[float, str], None]
-# Weights of fewer bytes are coded in memory.
+# Drafts of fewer bytes of weights stay in memory.
 _IN_MEMORY = 64 << 20
 _PIECE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draft:
-    """A whole file, and what it was made from.
+    """A whole file, and the tensors that it was made from.
 
     Attributes:
         length: of the file, in bytes.
-        tensors: each tensor as it stands in it.
-        errors: how far each is from what it was.
-        sources: each tensor as it was.
-        gap: by how much of it the weighted error is, by estimate, at most above the
-            least that any choice of the same options has; None where steps were not
+        tensors: the record of each tensor.
+        errors: how far each tensor is from its original.
+        sources: the originals.
+        gap: by how much, as a share, the weighted error is at most above the least that
+            any choice of the same options has, by estimate; None where steps were not
             chosen one by one.
     """
 
@@ -71,18 +66,19 @@ class Draft:
         return max((error.max_abs for error in self.errors), default=0.0)
 
     def data(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         self._file.seek(0)
         return self._file.read()
 
     def copy_to(self, write: Callable[[bytes], object]) -> None:
-        """Write the file into another, with the method of that one."""
+        """Copy the file into another by the other file's `write` method."""
         self._file.seek(0)
         while piece := self._file.read(_PIECE):
             write(piece)
 
-    def opened(self) -> contextlib.AbstractContextManager[CompressedFile]:
-        """The file, to be read back."""
+    def open(self) -> contextlib.AbstractContextManager[CompressedFile]:
+        """Open the file to read it back."""
+        # Not annotated as a mapping: a runtime type checker would decode an item of it.
         self._file.flush()
         if isinstance(self._file, io.BytesIO):
             content = self._file.getvalue()
@@ -91,8 +87,43 @@ class Draft:
         return CompressedFile(content, place="the file just made")
 
 
+@dataclasses.dataclass(frozen=True)
+class EncodeRequest:
+    """A tensor to be coded.
+
+    Attributes:
+        source: the tensor.
+        step: None for the exact coding.
+        codec: use only this one; by default those that suit.
+    """
+
+    source: Source
+    step: Step | None
+    codec: str | None = None
+
+
+def encode_all(
+    requests: Sequence[EncodeRequest], progress: CountProgress = lambda _: None
+) -> Iterator[EncodedTensor]:
+    """Yield the shortest coding of each tensor, in order.
+
+    Args:
+        requests: the tensors; small ones are coded with the trellis side by side.
+        progress: called with how many numbers of the tensor at hand are done.
+    """
+    blocks = encode_trellis(
+        part
+        for request in requests
+        for part in request.source.trellis_inputs(request.step, request.codec)
+    )
+    for request in requests:
+        yield request.source.encode(
+            request.step, request.codec, trellis_blocks=blocks, progress=progress
+        )
+
+
 def limit_bytes(sources: Sequence[Source], budget: SizeBudget) -> int | None:
-    """The longest file that the budget allows for these tensors; None if any."""
+    """Return the longest file that the budget allows for these tensors, if any."""
     return budget.limit_bytes(
         original_bytes=sum(s.array.nbytes for s in sources),
         weights=sum(s.array.size for s in sources),
@@ -100,18 +131,14 @@ def limit_bytes(sources: Sequence[Source], budget: SizeBudget) -> int | None:
 
 
 @contextlib.contextmanager
-def _drafting() -> Iterator[None]:
-    """Say where drafts stand, and how to say so, if they cannot.
-
-    Raises:
-        OutputError: there is no space, or no folder, for temporary files.
-    """
+def _explain_full_disk() -> Iterator[None]:
+    # Say where drafts stand, and how to move them, if they cannot be written.
     try:
         yield
     except OSError as e:
         try:
             folder = tempfile.gettempdir()
-        except OSError:  # none can be written to: this is what it says
+        except OSError:  # no folder is writeable, and `gettempdir` says so too
             folder = os.environ.get("TMPDIR", "a temporary file")
         raise OutputError(
             f"{write_error_reason(folder, e)} Drafts stand in the folder for temporary "
@@ -119,7 +146,7 @@ def _drafting() -> Iterator[None]:
         ) from e
 
 
-@_drafting()
+@_explain_full_disk()
 def make_draft(
     sources: tuple[Source, ...],
     head: Mapping[str, Any],
@@ -129,7 +156,15 @@ def make_draft(
     gap: float | None = None,
     progress: Progress | None = None,
 ) -> Draft:
-    """The file that these steps make, with the codecs that suit if none are named.
+    """Code all tensors with these steps into a temporary file.
+
+    Args:
+        sources: the tensors.
+        head: the entries of the header beside the tensors.
+        steps: the step of each tensor.
+        codec: the codec of each; by default those that suit.
+        gap: kept in the draft.
+        progress: called with the share that is done.
 
     Raises:
         OutputError: there is no space for the temporary file.
@@ -138,73 +173,38 @@ def make_draft(
     errors: list[Distortion] = []
     done = 0
 
-    def told(numbers: int) -> None:
+    def report(numbers: int) -> None:
         if progress is not None:
             part = numbers * source.array.itemsize
             progress((done + part) / total, f"coding {source.name or 'the array'}")
 
-    file = _temporary(total)
+    file = _open_temporary(total)
     try:
-        with _temporary(total) as later:
-            assembly = Assembly(file, later)
-            coding = encode_all(
-                [
-                    Wanted(s, steps(s), None if codec is None else codec(s))
-                    for s in sources
-                ],
-                told,
-            )
+        with _open_temporary(total) as later:
+            writer = LayeredWriter(file, later)
+            requests = [
+                EncodeRequest(s, steps(s), None if codec is None else codec(s))
+                for s in sources
+            ]
+            encoded = encode_all(requests, report)
             for source in sources:
-                told(0)
-                coded = next(coding)
+                report(0)
+                tensor = next(encoded)
                 release(source.array)
-                assembly.add(coded)
-                errors.append(coded.error)
+                writer.add(tensor)
+                errors.append(tensor.error)
                 done += source.array.nbytes
-            length, records = assembly.close(head, error_weights(sources, None))
+            length, records = writer.close(head, error_weights(sources, None))
     except BaseException:
         file.close()
         raise
-    found = Draft(length, records, tuple(errors), sources, gap, file)
-    weakref.finalize(found, file.close)
-    return found
+    draft = Draft(length, records, tuple(errors), sources, gap, file)
+    weakref.finalize(draft, file.close)
+    return draft
 
 
-def _temporary(weights_bytes: int) -> io.BufferedIOBase:
-    """A file to write in: in memory for few weights, else on disk, without a name."""
+def _open_temporary(weights_bytes: int) -> io.BufferedIOBase:
+    """Open a file in memory for few weights, else one on disk that has no name."""
     if weights_bytes <= _IN_MEMORY:
         return io.BytesIO()
     return cast(io.BufferedIOBase, tempfile.TemporaryFile())
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """A tensor to be coded.
-
-    Attributes:
-        source: the tensor.
-        step: None for the exact coding.
-        codec: only this one; by default what suits.
-    """
-
-    source: Source
-    step: Step | None
-    codec: str | None = None
-
-
-def encode_all(
-    wanted: Sequence[Wanted], told: Callable[[int], object] = lambda _: None
-) -> Iterator[EncodedTensor]:
-    """The shortest coding of each at its step, in order.
-
-    Args:
-        wanted: the tensors.
-        told: called with how many numbers of the tensor at hand are done.
-    """
-    trellis = encode_trellis(
-        part
-        for each in wanted
-        for part in each.source.trellis_parts(each.step, each.codec)
-    )
-    for each in wanted:
-        yield each.source.encoded(each.step, each.codec, trellis=trellis, told=told)

@@ -1,4 +1,4 @@
-"""What a squared error of each tensor is worth, beside one of another tensor."""
+"""Weigh the squared error of each tensor: by its size, or by measured sensitivity."""
 
 import math
 import numbers
@@ -9,76 +9,73 @@ import numpy as np
 
 from frugax.trees import PyTree, is_array
 
-from ..arrays._leaves import named_arrays, unwrap_modules
+from ..arrays import named_arrays, unwrap_modules
 from ._source import Source
 
-# Biases and norms weigh little and err much: they get 30 dB more than matrices.
+# Biases and norms cost few bytes and their errors do much: 30 dB more than matrices.
 _SMALL_SHARE = 1 / 32
-# Sizes this many times the median one, or smaller by it, are where relative error
-# begins to count alone: it is then at most this, rooted, from the median tensor's.
-_ALIKE = 16
+# Beyond this many times the common size, or below it by as much, the relative error
+# alone counts, so that no tensor is lost while others are fine.
+_SIZE_RANGE = 16
 
 
 def error_weights(
     sources: Sequence[Source], sensitivity: Mapping[str, float] | None
 ) -> dict[str, float]:
-    """The weight of each float tensor's squared error.
+    """Return the weight of each float tensor's squared error.
 
     Raises:
-        TypeError: what is given is no mapping of numbers.
-        ValueError: a name that no tensor has, a tensor without one, or a weight that
-            is negative or not finite.
+        TypeError: `sensitivity` is not a mapping of numbers.
+        ValueError: it names a tensor that is not there, leaves one out, or has a weight
+            that is negative or not finite.
     """
-    if sensitivity is None:
-        return _by_size([source for source in sources if source.quantisable])
-    return _by_sensitivity(sources, sensitivity)
-
-
-def _by_size(floats: Sequence[Source]) -> dict[str, float]:
-    middle = _middle([(s.rms, s.array.size) for s in floats])
-    weights = {s.name: _worth(s.rms, middle) for s in floats}
+    if sensitivity is not None:
+        return _weights_by_sensitivity(sources, sensitivity)
+    floats = [source for source in sources if source.quantisable]
+    middle = _weighted_median([(s.rms, s.array.size) for s in floats])
+    weights = {s.name: _weight(s.rms, middle) for s in floats}
     for source in floats:
         if source.small:
             weights[source.name] /= _SMALL_SHARE**2
     return weights
 
 
-def _by_sensitivity(
-    sources: Sequence[Source], given: Mapping[str, float]
+def _weights_by_sensitivity(
+    sources: Sequence[Source], sensitivity: Mapping[str, float]
 ) -> dict[str, float]:
     # Callers are checked at run time, whatever their annotations promise.
-    if not isinstance(given, Mapping):
+    if not isinstance(sensitivity, Mapping):
         raise TypeError(
             "sensitivity must be numbers by name, as frugax.compress.sensitivity_of "
-            f"gives them, got {given!r:.60}."
+            f"gives them, got {sensitivity!r:.60}."
         )
     names = {source.name for source in sources}
-    for name, weight in given.items():
+    for name, weight in sensitivity.items():
         if name not in names:
-            raise ValueError(f"sensitivity names {name!r}, which is no tensor.")
+            raise ValueError(f"sensitivity names {name!r}, which is not a tensor.")
         try:
-            sound = 0 <= weight < math.inf
+            valid = 0 <= weight < math.inf
         except TypeError as e:
             raise TypeError(
                 f"sensitivity of {name!r} must be a number, got {weight!r}."
             ) from e
-        if not sound:
+        if not valid:
             raise ValueError(f"sensitivity of {name!r} must be >= 0, got {weight}.")
-    missing = [s.name for s in sources if s.energy and s.name not in given]
+    missing = [s.name for s in sources if s.energy and s.name not in sensitivity]
     if missing:
         raise ValueError(
             f"sensitivity lacks {missing[0]!r}: give every float tensor one."
         )
-    # Nothing is worth nothing: its step would have no end. Little is what is little
-    # beside the tensor's own squares, whatever unit these are in.
+    # A weight of 0 would have no largest step. The floor is relative to the tensor's
+    # own squares, whatever their unit.
     squares = {s.name: s.rms**2 for s in sources if s.quantisable}
-    most = max((given[n] * square for n, square in squares.items()), default=0.0)
+    most = max((sensitivity[n] * square for n, square in squares.items()), default=0.0)
     least = 1e-9 * most or 1.0
-    return {n: max(given[n], least / square) for n, square in squares.items()}
+    return {n: max(sensitivity[n], least / square) for n, square in squares.items()}
 
 
-def _middle(sizes: Sequence[tuple[float, int]]) -> float:
-    """The root mean square that half of all numbers are in tensors at or below."""
+def _weighted_median(sizes: Sequence[tuple[float, int]]) -> float:
+    """Return the root mean square of the tensor that the median number is in."""
     half, count = sum(size for _, size in sizes) / 2, 0
     for rms, size in sorted(sizes):
         count += size
@@ -87,13 +84,13 @@ def _middle(sizes: Sequence[tuple[float, int]]) -> float:
     return 1.0
 
 
-def _worth(rms: float, middle: float) -> float:
-    """What a squared error of a tensor is worth: 1 over its size, where that is common.
+def _weight(rms: float, middle: float) -> float:
+    """Return the weight of a tensor: 1 over its rms, where the rms is common.
 
-    >>> _worth(0.5, 1.0), _worth(1 / 64, 1.0)
+    >>> _weight(0.5, 1.0), _weight(1 / 64, 1.0)
     (2.0, 256.0)
     """
-    return min(max(rms, middle / _ALIKE), middle * _ALIKE) / rms**2
+    return min(max(rms, middle / _SIZE_RANGE), middle * _SIZE_RANGE) / rms**2
 
 
 def sensitivity_of(
@@ -103,16 +100,16 @@ def sensitivity_of(
     noise: float = 0.03,
     seed: int = 0,
 ) -> dict[str, float]:
-    """What a squared error in each float tensor does to the answers.
+    """Measure the effect of a squared error in each float tensor on a model's answers.
 
     Each tensor in turn gets normal noise, and the squared change of the answers is
     divided by the squared noise. It is a measurement on your batches, of errors that
     are independent from number to number; it proves nothing about other data.
 
     Args:
-        answer: from weights by name, as NumPy arrays, to the model's output on your
-            calibration batches, one array; called once for each float tensor and once
-            more.
+        answer: a function from weights by name, as NumPy arrays, to the model's output
+            on your calibration batches, one array; called once for each float tensor
+            and once more.
         tree: the weights; they are only read.
         noise: deviation of the noise over the tensor's root mean square; > 0.
         seed: of the noise.
@@ -121,7 +118,7 @@ def sensitivity_of(
         One number >= 0 for each float tensor, for `plan(..., sensitivity=)`.
 
     Raises:
-        TypeError: the answers are no array.
+        TypeError: the answers are not an array.
         ValueError: the answers are not finite, or the noise is not above 0.
 
     >>> weights = {"used": np.ones((2, 2)), "unused": np.ones((2, 2))}
@@ -132,34 +129,31 @@ def sensitivity_of(
     if not 0 < noise < math.inf:
         raise ValueError(f"noise must be > 0 and finite, got {noise}.")
     arrays = named_arrays(unwrap_modules(tree))
-    right = _checked(answer(dict(arrays)))
+    original = _check_answers(answer(dict(arrays)))
     rng = np.random.default_rng(seed)
-    found: dict[str, float] = {}
+    sensitivity: dict[str, float] = {}
     for name, array in arrays.items():
         source = Source(name, array)
         if not source.energy:
             continue
         change = rng.normal(size=array.shape) * (noise * source.rms)
-        other = (array.astype(np.float64) + change).astype(array.dtype)
-        moved = _checked(answer(arrays | {name: other})) - right
-        made = other.astype(np.float64) - array.astype(np.float64)
-        found[name] = float(np.vdot(moved, moved) / max(np.vdot(made, made), 1e-300))
-    return found
+        noisy = (array.astype(np.float64) + change).astype(array.dtype)
+        moved = _check_answers(answer(arrays | {name: noisy})) - original
+        # The noise that the dtype could represent, not the one that was drawn.
+        actual = noisy.astype(np.float64) - array.astype(np.float64)
+        energy = max(np.vdot(actual, actual), 1e-300)
+        sensitivity[name] = float(np.vdot(moved, moved) / energy)
+    return sensitivity
 
 
-def _checked(output: Any) -> np.ndarray:
-    """The answers in float64.
-
-    Raises:
-        TypeError: they are no array.
-        ValueError: they are not finite.
-    """
+def _check_answers(output: Any) -> np.ndarray:
+    # The answers in float64.
     if not (is_array(output) or isinstance(output, numbers.Real)):
         raise TypeError(
             f"answer must give one array, got a {type(output).__name__}: write "
             "np.concatenate([...]) or np.asarray(...) around it."
         )
-    found = np.asarray(output, np.float64)
-    if not np.isfinite(found).all():
+    answers = np.asarray(output, np.float64)
+    if not np.isfinite(answers).all():
         raise ValueError("the answers of the calibration batches are not finite.")
-    return found
+    return answers

@@ -1,4 +1,4 @@
-"""A tensor of a progressive file: as a source is, but coded layer by layer."""
+"""One tensor of a progressive file: coded layer by layer, where it can be."""
 
 import dataclasses
 import functools
@@ -7,51 +7,66 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..arrays._error import Distortion, relative_error, round_up
-from ..arrays._mapped import release
-from ..codecs import _planes, _uniform as _quantised
-from ..codecs._blocks import BLOCK, Blocks, count_lossless_bytes
-from ..codecs._uniform import Step, step_below, to_levels
-from ..codecs.trellis._quantise import Part
-from ..container._metadata import Digest, EncodedTensor, Layer, Record
-from ._sample import Point
-from ._source import KEPT, STEP_BYTES, Source, Told
+from ..arrays import Distortion, relative_error, release, round_up
+from ..codecs import (
+    BLOCK,
+    CodedBlocks,
+    Step,
+    count_lossless_bytes,
+    planes as bit_planes,
+    step_below,
+    to_levels,
+    to_values,
+    trellis,
+)
+from ..container import Digest, EncodedTensor, Layer, Record
+from ._sample import RatePoint
+from ._source import KEPT, STEP_BYTES, CountProgress, Source
 
-# A tensor that ends exact has planes down to this share of its deviation: finer ones
-# cost what the exact layer would have cost, and more layers.
-_FINEST = {2: 1 / 16, 4: 1 / 256, 8: 1 / 65536}
+# A tensor that ends exact has planes down to this share of its deviation, by bytes of
+# a number: finer planes cost what the residual would have cost, and more layers.
+_FINEST_PLANE = {2: 1 / 16, 4: 1 / 256, 8: 1 / 65536}
 _SAMPLE = 1 << 16
 # How close the finest step of layers is found, in powers of two, and how far below the
 # plain coding an estimate must be.
-_CAP_CLOSE, _CAP_ROOM = 1 / 16, 0.995
-_LAYER_BYTES = 30  # what a layer takes in the header
-# As many as a tensor has before its layers are known.
-_LAYERS = 5
+_CAP_TOLERANCE, _CAP_MARGIN = 1 / 16, 0.995
+_LAYER_BYTES = 30  # of a layer, in the header
+# The number of layers that a tensor is assumed to have before it is coded.
+_TYPICAL_LAYERS = 5
 
 
 class LayeredSource(Source):
     """One tensor to be coded in bit planes, where it can be."""
 
-    _step_bytes: ClassVar[int] = STEP_BYTES + _LAYERS * _LAYER_BYTES
+    _step_bytes: ClassVar[int] = STEP_BYTES + _TYPICAL_LAYERS * _LAYER_BYTES
 
     def codec_at(self, step: Step) -> str:
-        """The codec at a step."""
-        return "planes" if _planes.fits(step) else "lossless"
+        """Return the codec at a step."""
+        return "planes" if bit_planes.can_split(step) else "lossless"
 
-    def trellis_parts(self, step: Step | None, codec: str | None) -> Iterator[Part]:
-        """None: layers are coded by themselves."""
+    def trellis_inputs(
+        self, step: Step | None, codec: str | None
+    ) -> Iterator[trellis.TrellisInput]:
+        """Yield nothing: layers need no trellis."""
         return iter(())
 
-    def encoded(
-        self, step: Step | None, codec: str | None, *, trellis: Blocks, told: Told
+    def encode(
+        self,
+        step: Step | None,
+        codec: str | None,
+        *,
+        trellis_blocks: CodedBlocks,
+        progress: CountProgress,
     ) -> EncodedTensor:
-        """The layers down to a step or to the very bits, or exact and all at once."""
-        if codec in ("lossless", "stored"):  # as a plan has found
-            return self._plain(told)
-        if step is None or not self.quantisable:
-            return self._whole(told)
-        found = self._shorter(self._layers(step, told, exact=False))
-        return found or self._whole(told)
+        """Return the layers down to a step or to the exact bits, or one exact block."""
+        if codec in ("lossless", "stored"):  # as a plan found to be best
+            return self._code_plain(progress)
+        if step is not None and self.quantisable:
+            layers = self._encode_layers(step, progress, exact=False)
+            layers = self._prefer_plain_if_shorter(layers)
+            if layers is not None:
+                return layers
+        return self._encode_exactly(progress)
 
     @functools.cached_property
     def exact_bytes(self) -> int:
@@ -60,53 +75,57 @@ class LayeredSource(Source):
 
     @property
     def exact_cost_bytes(self) -> int:
-        """About the bytes of the layers down to the very bits, less those in a header.
+        """About the bytes of the layers down to the exact bits, less header bytes.
 
         The plain coding is shorter, but cannot be read in part.
         """
-        return self._exact_cost
+        return self._exact_cost_bytes
 
     @functools.cached_property
-    def _exact_cost(self) -> int:
+    def _exact_cost_bytes(self) -> int:
         plain = super().exact_cost_bytes
         if not self.quantisable:
             return plain
         if self.array.nbytes <= KEPT:
             coded = self.exact
-            return plain if not coded.record.planes else _length(coded) - _LAYER_BYTES
+            if not coded.record.planes:
+                return plain
+            return _total_bytes(coded) - _LAYER_BYTES
         step = self._last_step
         inexact = None if step is None else self._estimate(step)
         if step is None or inexact is None or inexact.bytes >= plain:
             return plain
-        some = self._some
-        levels = to_levels(some, step)
+        levels = to_levels(self._sampled, step)
         assert levels is not None  # its bytes were estimated
-        values = _planes.reconstruct(levels, 0, step, some.dtype)
-        rest = len(_planes.encode_residual(some, values)) * self.array.size / some.size
-        return round(inexact.bytes + rest) + _LAYER_BYTES
+        values = bit_planes.reconstruct(levels, 0, step, self._sampled.dtype)
+        residual = len(bit_planes.encode_residual(self._sampled, values))
+        residual *= self.array.size / self._sampled.size
+        return round(inexact.bytes + residual) + _LAYER_BYTES
 
     def cap_step(self, step: Step) -> Step:
-        """The step, or the finest one where finer ones would leave no layers."""
-        return step if self._cap is None else max(step, self._cap, key=_size)
+        """Return the step, or the finest one that still pays for layers."""
+        if self._finest_step is None:
+            return step
+        return max(step, self._finest_step, key=lambda s: s.size)
 
     @functools.cached_property
-    def _cap(self) -> Step | None:
-        """The finest step whose layers are shorter than the plain coding, if one is."""
-        fine, coarse = -60.0, 2.0  # in powers of two, beside the deviation
-        cap = None
-        while coarse - fine > _CAP_CLOSE:
+    def _finest_step(self) -> Step | None:
+        """The finest step whose layers are shorter than the plain coding, if any is."""
+        fine, coarse = -60.0, 2.0  # in powers of two, relative to the deviation
+        finest = None
+        while coarse - fine > _CAP_TOLERANCE:
             middle = (fine + coarse) / 2
             step = step_below(2**middle * self.rms)
-            found = None if step is None else self._estimate(step)
-            if found is None or found.bytes >= _CAP_ROOM * super().exact_cost_bytes:
+            point = None if step is None else self._estimate(step)
+            if point is None or point.bytes >= _CAP_MARGIN * super().exact_cost_bytes:
                 fine = middle
             else:
-                coarse, cap = middle, step
-        return cap
+                coarse, finest = middle, step
+        return finest
 
     @functools.cached_property
-    def _some(self) -> np.ndarray:
-        """Numbers from all over the tensor."""
+    def _sampled(self) -> np.ndarray:
+        """Eight pieces from all over the tensor."""
         flat = self.array.reshape(-1)
         if flat.size > _SAMPLE:
             part = _SAMPLE // 8
@@ -116,21 +135,20 @@ class LayeredSource(Source):
         return flat
 
     def placeholder(self) -> EncodedTensor:
-        """The tensor in a file, with nothing in its chunks."""
+        """Return the tensor with empty chunks, to measure the length of the header."""
         plain = super().placeholder()
         if not self.quantisable:
             return plain
+        digest = plain.record.digest
         layers = [
-            Layer(
-                0.00123 * (i + 1), 0.0123 * (i + 1), plain.record.digest[i:] + "0" * i
-            )
-            for i in range(_LAYERS)
+            Layer(0.00123 * (i + 1), 0.0123 * (i + 1), digest[i:] + "0" * i)
+            for i in range(_TYPICAL_LAYERS)
         ]
         chunks = -(-self.array.size // BLOCK)
         record = dataclasses.replace(
             plain.record,
             codec="planes",
-            planes=_LAYERS,
+            planes=_TYPICAL_LAYERS,
             layers=tuple(layers),
             norm=self.energy**0.5,
         )
@@ -138,101 +156,117 @@ class LayeredSource(Source):
             plain, record=record, blocks=(b"",) * (chunks * len(layers))
         )
 
-    def _exactly(self, told: Told) -> EncodedTensor:
-        if self.quantisable:
-            step = self._last_step
-            found = None if step is None else self._layers(step, told, exact=True)
-            found = self._shorter(found)
-            if found is not None:
-                return found
-        return self._plain(told)
+    def _code_exactly(self, progress: CountProgress) -> EncodedTensor:
+        if self.quantisable and (step := self._last_step) is not None:
+            layers = self._encode_layers(step, progress, exact=True)
+            layers = self._prefer_plain_if_shorter(layers)
+            if layers is not None:
+                return layers
+        return self._code_plain(progress)
 
     @property
     def _last_step(self) -> Step | None:
-        """That of the last layer but the exact one."""
-        return step_below(_FINEST[self.array.dtype.itemsize] * self.rms)
+        """The step of the last layer before the residual."""
+        return step_below(_FINEST_PLANE[self.array.dtype.itemsize] * self.rms)
 
-    def _plain(self, told: Told = lambda _: None) -> EncodedTensor:
-        plain = super()._exactly(told)
+    def _code_plain(self, progress: CountProgress = lambda _: None) -> EncodedTensor:
+        plain = super()._code_exactly(progress)
         record = dataclasses.replace(plain.record, norm=self.energy**0.5)
         return dataclasses.replace(plain, record=record)
 
-    def _shorter(self, found: EncodedTensor | None) -> EncodedTensor | None:
-        """The layers, or all at once where that is no longer than the inexact ones."""
-        if found is None:
-            return None
-        layers, planes = len(found.record.layers), found.record.planes
-        inexact = found.blocks[: len(found.blocks) // layers * planes]
-        length = STEP_BYTES + planes * _LAYER_BYTES + sum(map(len, inexact))
-        return self._plain() if length >= self.exact_bytes else found
-
-    def _estimate(self, step: Step) -> Point | None:
-        """What a sample makes."""
-        if not _planes.fits(step):
-            return None
-        some = self._some
-        levels = to_levels(some, step)
-        if levels is None or _planes.exceeds_range(levels, some.dtype):
-            return None
-        share = self.array.size / some.size
-        error = Distortion.between(_quantised.to_values(levels, step, some.dtype), some)
-        planes = _planes.count_planes(self.rms, step)
-        bytes_ = share * _planes.estimate_layer_bytes(levels, planes)
-        bytes_ += _LAYER_BYTES * planes - self._step_bytes
-        return Point(bytes_, share * error.energy)
-
-    def _layers(
-        self, step: Step, told: Told, *, exact: bool, planes: int | None = None
+    def _prefer_plain_if_shorter(
+        self, layered: EncodedTensor | None
     ) -> EncodedTensor | None:
-        """Every layer of every chunk; None where some number is too large for it."""
-        if not _planes.fits(step):
+        """Return the plain coding where it is no longer than the inexact layers."""
+        if layered is None:
             return None
-        planes = planes or _planes.count_planes(self.rms, step)
+        layers, planes = len(layered.record.layers), layered.record.planes
+        inexact = layered.blocks[: len(layered.blocks) // layers * planes]
+        length = STEP_BYTES + planes * _LAYER_BYTES + sum(map(len, inexact))
+        if length >= self.exact_bytes:
+            return self._code_plain()
+        return layered
+
+    def _estimate(self, step: Step) -> RatePoint | None:
+        if not bit_planes.can_split(step):
+            return None
+        sample = self._sampled
+        levels = to_levels(sample, step)
+        if levels is None or bit_planes.exceeds_range(levels, sample.dtype):
+            return None
+        scale = self.array.size / sample.size
+        error = Distortion.between(to_values(levels, step, sample.dtype), sample)
+        planes = bit_planes.count_planes(self.rms, step)
+        length = scale * bit_planes.estimate_bytes(levels, planes)
+        length += _LAYER_BYTES * planes - self._step_bytes
+        return RatePoint(length, scale * error.energy)
+
+    def _encode_layers(
+        self,
+        step: Step,
+        progress: CountProgress,
+        *,
+        exact: bool,
+        planes: int | None = None,
+    ) -> EncodedTensor | None:
+        """Code every layer of every chunk; None where some number is out of range."""
+        if not bit_planes.can_split(step):
+            return None
+        planes = planes or bit_planes.count_planes(self.rms, step)
         count = planes + exact
         blocks: list[list[bytes]] = [[] for _ in range(count)]
         errors = [Distortion() for _ in range(count)]
         digests = [Digest() for _ in range(count)]
-        dtype, at = self.array.dtype, 0
+        dtype, done = self.array.dtype, 0
         for part in self._parts():
             levels = to_levels(part, step)
-            if levels is None or _planes.exceeds_range(levels, dtype):
+            if levels is None or bit_planes.exceeds_range(levels, dtype):
                 return None
-            for layer, block in enumerate(_planes.split(levels, planes)):
+            for layer, block in enumerate(bit_planes.encode_layers(levels, planes)):
                 blocks[layer].append(block)
             values = part
             for layer in range(planes):
                 shift = planes - 1 - layer
                 known = np.sign(levels) * (np.abs(levels) >> shift)
-                values = _planes.reconstruct(known, shift, step, dtype)
-                if not np.isfinite(values).all():  # the middle of a cell is too large
-                    left = planes - layer - 1
-                    return (
-                        self._layers(step, told, exact=exact, planes=left)
-                        if left
-                        else None
+                values = bit_planes.reconstruct(known, shift, step, dtype)
+                if not np.isfinite(values).all():
+                    # The middle of a cell overflows the dtype: start one layer later.
+                    fewer = planes - layer - 1
+                    if not fewer:
+                        return None
+                    return self._encode_layers(
+                        step, progress, exact=exact, planes=fewer
                     )
                 errors[layer] += Distortion.between(values, part)
                 digests[layer].update(values)
             if exact:
-                blocks[-1].append(_planes.encode_residual(part, values))
+                blocks[-1].append(bit_planes.encode_residual(part, values))
                 digests[-1].update(part)
-            at += part.size
-            told(at)
+            done += part.size
+            progress(done)
         record = self._record("planes", step, digests[-1].hexdigest(), errors[-1])
-        found = EncodedTensor(
-            self._layered(record, planes, errors, [d.hexdigest() for d in digests]),
+        coded = EncodedTensor(
+            self._add_layers(record, planes, errors, [d.hexdigest() for d in digests]),
             tuple(block for layer in blocks for block in layer),
             errors[-1],
         )
         worse = [i for i in range(1, planes) if errors[i].energy > errors[i - 1].energy]
-        if worse:  # one layer in place of all up to there, unless digits get dearer
-            joined = self._layers(step, told, exact=exact, planes=planes - worse[-1])
-            if joined is not None and _length(joined) <= _length(found):
-                return joined
-        return found
+        if worse:
+            # A layer that does not help: one layer in place of all up to there, unless
+            # that makes the digits longer.
+            merged = self._encode_layers(
+                step, progress, exact=exact, planes=planes - worse[-1]
+            )
+            if merged is not None and _total_bytes(merged) <= _total_bytes(coded):
+                return merged
+        return coded
 
-    def _layered(
-        self, record: Record, planes: int, errors: list[Distortion], digests: list[str]
+    def _add_layers(
+        self,
+        record: Record,
+        planes: int,
+        errors: list[Distortion],
+        digests: list[str],
     ) -> Record:
         layers = tuple(
             Layer(
@@ -247,10 +281,6 @@ class LayeredSource(Source):
         )
 
 
-def _length(coded: EncodedTensor) -> int:
+def _total_bytes(coded: EncodedTensor) -> int:
     layers = len(coded.record.layers) * _LAYER_BYTES
     return layers + sum(map(len, coded.blocks))
-
-
-def _size(step: Step) -> float:
-    return step.size

@@ -1,16 +1,11 @@
-"""The plan: each tensor's codec, bytes and error, known before a file is written."""
+"""The plan: codec, bytes and error of each tensor, known before a file is written."""
 
 import dataclasses
 
-from frugax.budget import (
-    JsonPlan,
-    SizeBudget,
-    format_bytes,
-    table,
-)
+from frugax.budget import JsonPlan, SizeBudget, format_bytes
 
-from .._table import format_gap, format_unused
-from ..codecs._uniform import Step
+from .._table import format_gap, format_unused, show_error, tensor_table
+from ..codecs import Step
 from ._draft import Draft
 from ._layered import LayeredSource
 
@@ -45,19 +40,18 @@ class TensorPlan:
 class CompressPlan(JsonPlan):
     """How a tree of weights will be stored within a `SizeBudget`.
 
-    Nothing in it but the gap is an estimate: planning codes every tensor and counts.
+    Only the gap is an estimate: planning codes every tensor and counts.
 
     Attributes:
-        budget: what was asked for.
+        budget: the limits that the plan meets.
         tensors: one entry for each leaf, in the tree's order.
         original_bytes: bytes of the arrays as they are.
-        file_bytes: length of the file that `compress` will make.
+        file_bytes: length of the file that `apply` will make.
         rel_error: ||decoded - original|| / ||original|| over all float tensors.
         max_abs: largest |decoded - original| of any number.
-        allocation_gap: by how much of the least possible the tensors' weighted error
-            is above it, at most, over all choices of the same options within the same
-            bytes, by the estimates that steps are chosen by; None if there was nothing
-            to choose.
+        allocation_gap: upper bound on the share by which the tensors' weighted error is
+            above the least that any choice of the same options has in as many bytes,
+            by the estimates that steps are chosen by; None without a choice.
         progressive: whether tensors are coded in layers, where they can be.
     """
 
@@ -77,28 +71,21 @@ class CompressPlan(JsonPlan):
         sizes = (budget.bytes, budget.ratio, budget.bits_per_weight)
         if any(size is not None for size in sizes):
             return self.file_bytes
-        return self.max_abs if budget.rel_error is None else self.rel_error
+        if budget.rel_error is None:
+            return self.max_abs
+        return self.rel_error
 
     def __str__(self) -> str:
-        rows = [
-            [
-                t.name or "(the array)",
-                f"{t.dtype}{list(t.shape)}",
-                t.codec,
-                f"{t.bytes:,}",
-                f"{t.rel_error:.2g}" if t.rel_error else "exact",
-            ]
-            for t in self.tensors
-        ]
+        columns = {"relative error": lambda t: show_error(t.rel_error, 2)}
         ratio = self.original_bytes / self.file_bytes
         return (
-            table(["tensor", "weights", "codec", "bytes", "relative error"], rows)
+            tensor_table(self.tensors, columns)
             + f"\nfile: {format_bytes(self.file_bytes)}, {ratio:.4g}x smaller, "
             f"relative error {self.rel_error:.3g}, largest {self.max_abs:.3g} "
             f"(budget: {self.budget})"
             + format_unused(
                 self.budget,
-                [(t.shape, t.codec, t.rel_error) for t in self.tensors],
+                self.tensors,
                 original_bytes=self.original_bytes,
                 file_bytes=self.file_bytes,
             )
@@ -107,7 +94,7 @@ class CompressPlan(JsonPlan):
 
 
 def make_plan(draft: Draft, budget: SizeBudget) -> CompressPlan:
-    """The plan that a draft carries out."""
+    """Return the plan that a draft carries out."""
     tensors = tuple(
         TensorPlan(
             name=t.name,

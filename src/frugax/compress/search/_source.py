@@ -1,4 +1,4 @@
-"""What is compressed: each tensor with all that a search asks of it again and again."""
+"""One tensor to compress, with everything that a search asks of it again and again."""
 
 import dataclasses
 import functools
@@ -9,39 +9,40 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..arrays._error import Distortion, relative_error, round_up
-from ..arrays._leaves import QUANTISABLE
-from ..arrays._mapped import release
-from ..codecs import _uniform as _quantised
-from ..codecs._blocks import (
+from ..arrays import QUANTISABLE, Distortion, relative_error, release, round_up
+from ..codecs import (
     BLOCK,
-    Blocks,
+    MIN_STEP,
+    CodedBlocks,
+    Step,
     count_lossless_bytes,
     encode_lossless,
     encode_uniform,
     numbers_per_chunk,
-    trellis_parts,
+    split_for_trellis,
+    to_levels,
+    to_values,
+    trellis,
+    uniform,
 )
-from ..codecs._uniform import LEAST_STEP, Step, to_levels, to_values
-from ..codecs.trellis._quantise import FARTHEST, Part
-from ..container._metadata import Digest, EncodedTensor, Record, compute_digest
-from ._sample import Point, Sample
+from ..container import Digest, EncodedTensor, Record, compute_digest
+from ._sample import RatePoint, Sample
 
-# Below this, or with one axis (biases, norms), a tensor is "small": it weighs little
-# and errs much.
+# Below this, or with one axis (biases, norms), a tensor is "small": it costs few bytes
+# and its errors do much.
 _SMALL_SIZE = 256
-# Fewer numbers do not pay for the tables of a trellis, and up to the second both
+# Fewer numbers do not pay for the tables of a trellis, and up to the second size both
 # codecs are tried.
-_LEAST_TRELLIS, _BOTH = 1 << 10, 1 << 14
-# A block of levels takes this much with nothing in it, and so do a step and its errors
-# in the header.
-_LEAST_STEPPED, STEP_BYTES = 28, 12
-KEPT = 1 << 16  # bytes of a tensor whose exact coding is kept: it is asked for often
+_MIN_TRELLIS, _TRY_BOTH = 1 << 10, 1 << 14
+# An empty block of levels takes this much, and so do a step and its errors in the
+# header.
+_MIN_STEPPED_BYTES, STEP_BYTES = 28, 12
+KEPT = 1 << 16  # bytes of a tensor whose exact coding is cached: it is asked for often
 # A trellis of this share of a uniform step makes the same error: 0.26 and 1/12 steps^2.
 TRELLIS_STEP = math.sqrt(1 / 12 / 0.26)
 
 # Called with how many numbers of a tensor are done.
-Told = Callable[[int], object]
+CountProgress = Callable[[int], object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,11 +56,11 @@ class Source:
 
     name: str
     array: np.ndarray
-    _step_bytes: ClassVar[int] = STEP_BYTES  # what a step takes in the header
+    _step_bytes: ClassVar[int] = STEP_BYTES  # of a step, in the header
 
     @functools.cached_property
     def energy(self) -> float:
-        """Sum of squares if this is a finite float tensor, else 0: not quantisable."""
+        """Sum of squares of a finite float tensor; 0 for any other: not quantisable."""
         if self.array.dtype.name not in QUANTISABLE or not self.array.size:
             return 0.0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -76,17 +77,17 @@ class Source:
 
     @property
     def quantisable(self) -> bool:
-        """Whether any step leaves something of the tensor; else it stays exact."""
-        return not self.tiny and self.max_abs >= LEAST_STEP.size
+        """Whether some step keeps something of the tensor; else it stays exact."""
+        return not self.tiny and self.max_abs >= MIN_STEP.size
 
     @property
     def tiny(self) -> bool:
-        """Whether nothing is shorter than the weights as they are."""
-        return self.array.nbytes <= _LEAST_STEPPED + STEP_BYTES
+        """Whether no coding is shorter than the weights as they are."""
+        return self.array.nbytes <= _MIN_STEPPED_BYTES + STEP_BYTES
 
     @property
     def rms(self) -> float:
-        """Root of the mean square of a quantisable tensor."""
+        """Root mean square of a quantisable tensor."""
         return math.sqrt(self.energy / max(1, self.array.size))
 
     @property
@@ -96,179 +97,105 @@ class Source:
 
     @property
     def exact(self) -> EncodedTensor:
-        """The tensor coded without loss; made anew each time if it is large."""
-        return self._whole(lambda _: None)
-
-    def _whole(self, told: Told) -> EncodedTensor:
-        return self._small_exact if self.array.nbytes <= KEPT else self._exactly(told)
+        """The tensor coded without loss; coded again each time if it is large."""
+        return self._encode_exactly(lambda _: None)
 
     @functools.cached_property
     def exact_bytes(self) -> int:
-        """Bytes of the lossless coding; a sample would not show what repeats."""
+        """Bytes of the lossless coding; a sample would not show repetitions."""
         if self.array.nbytes <= KEPT:
             return sum(map(len, self.exact.blocks))
         return count_lossless_bytes(self.array)
 
     @property
     def exact_cost_bytes(self) -> int:
-        """The same, less what it saves in the header beside the tensor with a step."""
+        """`exact_bytes` less the header bytes that an exact tensor saves."""
         return self.exact_bytes - self._step_bytes * self.quantisable
 
     def cap_step(self, step: Step) -> Step:
-        """The step, or the finest one where finer ones would leave no layers."""
+        """Return the step, or the finest one that still pays for layers."""
         return step
 
     def codec_at(self, step: Step) -> str:
-        """The codec that suits the tensor at a step."""
-        fits = self.max_abs / step.size <= FARTHEST - 8
-        return "trellis" if fits and self.array.size >= _LEAST_TRELLIS else "quantised"
+        """Return the codec that suits the tensor at a step."""
+        in_range = self.max_abs / step.size <= trellis.MAX_FAR_LEVEL - 8
+        if in_range and self.array.size >= _MIN_TRELLIS:
+            return "trellis"
+        return "quantised"
 
-    def estimate(self, step: Step | None) -> Point:
-        """About what a step makes; the exact coding for none, or if that is shorter."""
-        exact = Point(self.exact_cost_bytes, 0.0)
+    def estimate(self, step: Step | None) -> RatePoint:
+        """Estimate bytes and error at a step; of the exact coding if it is shorter."""
+        exact = RatePoint(self.exact_cost_bytes, 0.0)
         if step is None or not self.quantisable:
             return exact
         point = self._points.get(step)
         if point is None:
-            point = self._estimate(step) or exact
-            self._points[step] = point
+            point = self._points[step] = self._estimate(step) or exact
         return min(exact, point, key=_bytes)
 
-    def trellis_parts(self, step: Step | None, codec: str | None) -> Iterator[Part]:
-        """What `encoded` needs coded with the trellis, chunk by chunk."""
-        if step is not None and "trellis" in self._codecs(step, codec):
-            yield from trellis_parts(self.array, step)
+    def trellis_inputs(
+        self, step: Step | None, codec: str | None
+    ) -> Iterator[trellis.TrellisInput]:
+        """Yield the chunks that `encode` needs coded with the trellis."""
+        if step is not None and "trellis" in self._candidates(step, codec):
+            yield from split_for_trellis(self.array, step)
 
-    def encoded(
-        self, step: Step | None, codec: str | None, *, trellis: Blocks, told: Told
+    def encode(
+        self,
+        step: Step | None,
+        codec: str | None,
+        *,
+        trellis_blocks: CodedBlocks,
+        progress: CountProgress,
     ) -> EncodedTensor:
-        """The shortest coding at a step, for real; the exact one if that is as short.
+        """Return the shortest coding at a step; the exact one if that is as short.
 
         Args:
             step: None for the exact coding.
-            codec: only this one; by default what suits.
-            trellis: what `encode_trellis` makes of `trellis_parts`, and of more after
-                them, perhaps.
-            told: called with how many numbers are done.
+            codec: use only this one; by default those that suit.
+            trellis_blocks: `encode_trellis` of `trellis_inputs`, perhaps with more
+                blocks of other tensors after them.
+            progress: called with how many numbers are done.
         """
         if step is None:
-            return self._whole(told)
-        found = [
-            self._stepped(
-                name,
-                step,
-                trellis if name == "trellis" else encode_uniform(self.array, step),
-                told,
-            )
-            for name in self._codecs(step, codec)
-        ]
-        coded = [e for e in found if e is not None]
-        if not coded:
-            return self._whole(told)
-        best = min(coded, key=lambda e: sum(map(len, e.blocks)))
-        longer = sum(map(len, best.blocks)) + STEP_BYTES >= self.exact_bytes
-        return self._whole(told) if longer else best
+            return self._encode_exactly(progress)
+        options: list[EncodedTensor] = []
+        for name in self._candidates(step, codec):
+            blocks = trellis_blocks
+            if name != "trellis":
+                blocks = encode_uniform(self.array, step)
+            option = self._encode_stepped(name, step, blocks, progress)
+            if option is not None:
+                options.append(option)
+        if options:
+            best = min(options, key=lambda e: sum(map(len, e.blocks)))
+            if sum(map(len, best.blocks)) + STEP_BYTES < self.exact_bytes:
+                return best
+        return self._encode_exactly(progress)
 
     def uniform_distortion(self, step: Step | None) -> Distortion:
-        """The error that the uniform grid of this step makes; none if it is exact."""
+        """Measure the error of the uniform grid of a step; none if it is exact."""
         if step is None or not self.energy:
             return Distortion()
-        found = Distortion()
+        total = Distortion()
         for part in self._parts():
             levels = to_levels(part, step)
             if levels is None:
                 return Distortion()
-            found += Distortion.between(to_values(levels, step, part.dtype), part)
-        return found
+            total += Distortion.between(to_values(levels, step, part.dtype), part)
+        return total
 
     def is_quantisable_at(self, step: Step | None) -> bool:
-        """Whether the tensor can be quantised with this step."""
+        """Whether all levels of this step are in range."""
         if step is None or not self.energy:
             return False
         return all(to_levels(part, step) is not None for part in self._parts())
 
-    @functools.cached_property
-    def _small_exact(self) -> EncodedTensor:
-        return self._exactly(lambda _: None)
-
-    def _exactly(self, told: Told) -> EncodedTensor:
-        codec, blocks = encode_lossless(self.array, told)
-        digest = Digest()
-        for part in self._parts():
-            digest.update(part)
-        record = self._record(codec, None, digest.hexdigest(), Distortion())
-        return EncodedTensor(record, blocks, Distortion())
-
-    @functools.cached_property
-    def _points(self) -> dict[Step, Point]:
-        return {}
-
-    @functools.cached_property
-    def _sample(self) -> Sample:
-        found = Sample.of(self.array)
-        release(self.array)
-        return found
-
-    def _estimate(self, step: Step) -> Point | None:
-        found: list[Point | None] = []
-        codec = self.codec_at(step)
-        if codec == "trellis":
-            found.append(self._sample.at(step))
-        if codec == "quantised" or self.array.size <= _BOTH:
-            found.append(self._uniform(step))
-        return min((p for p in found if p is not None), key=_bytes, default=None)
-
-    def _uniform(self, step: Step) -> Point | None:
-        """What the uniform grid of this step makes."""
-        bytes_, error = 0.0, Distortion()
-        for part in self._parts():
-            levels = to_levels(part, step)
-            if levels is None:
-                return None
-            bytes_ += _quantised.estimate_bytes(levels)
-            error += Distortion.between(to_values(levels, step, part.dtype), part)
-        return Point(bytes_, error.energy)
-
-    def _codecs(self, step: Step, codec: str | None) -> list[str]:
-        """What to try at a step: nothing if the tensor stays exact."""
-        if not self.energy or self.tiny:
-            return []
-        codecs = {codec or self.codec_at(step)}
-        if codec is None and self.array.size <= _BOTH:
-            codecs.add("quantised")
-        return sorted(codecs)
-
-    def _stepped(
-        self, codec: str, step: Step, blocks: Blocks, told: Told
-    ) -> EncodedTensor | None:
-        """The tensor as the next chunks of `blocks`; None if some number is too large.
-
-        All its chunks are taken off, whatever they are.
-        """
-        flat = self.array.reshape(-1)
-        chunks = -(-flat.size // numbers_per_chunk(codec, self.array.shape))
-        kept: list[bytes] = []
-        error, digest, at = Distortion(), Digest(), 0
-        for found in itertools.islice(blocks, chunks):
-            if found is None:
-                continue
-            block, values = found
-            kept.append(block)
-            digest.update(values)
-            part = flat[at : at + len(values)]
-            error += Distortion.between(values, part)
-            release(part)
-            at += len(values)
-            told(at)
-        if len(kept) < chunks:
-            return None
-        record = self._record(codec, step, digest.hexdigest(), error)
-        return EncodedTensor(record, tuple(kept), error)
-
     def placeholder(self) -> EncodedTensor:
-        """The tensor in a file, with nothing in its chunks."""
+        """Return the tensor with empty chunks, to measure the length of the header."""
         stepped = self.quantisable
         codec = "trellis" if stepped else "lossless"
+        # Steps, digests and errors that compress like real ones, different for each.
         step = Step(1024 + len(self.name) * 37 % 1024, -20) if stepped else None
         digest = compute_digest(np.frombuffer(self.name.encode(), np.uint8))
         error = Distortion(self.energy * 0.00123, 0.0123)
@@ -276,14 +203,97 @@ class Source:
         record = self._record(codec, step, digest, error)
         return EncodedTensor(record, (b"",) * chunks, error)
 
+    def _encode_exactly(self, progress: CountProgress) -> EncodedTensor:
+        if self.array.nbytes <= KEPT:
+            return self._cached_exact
+        return self._code_exactly(progress)
+
+    @functools.cached_property
+    def _cached_exact(self) -> EncodedTensor:
+        return self._code_exactly(lambda _: None)
+
+    def _code_exactly(self, progress: CountProgress) -> EncodedTensor:
+        codec, blocks = encode_lossless(self.array, progress)
+        digest = Digest()
+        for part in self._parts():
+            digest.update(part)
+        record = self._record(codec, None, digest.hexdigest(), Distortion())
+        return EncodedTensor(record, blocks, Distortion())
+
+    @functools.cached_property
+    def _points(self) -> dict[Step, RatePoint]:
+        return {}
+
+    @functools.cached_property
+    def _sample(self) -> Sample:
+        sample = Sample.draw(self.array)
+        release(self.array)
+        return sample
+
+    def _estimate(self, step: Step) -> RatePoint | None:
+        options: list[RatePoint | None] = []
+        codec = self.codec_at(step)
+        if codec == "trellis":
+            options.append(self._sample.estimate(step))
+        if codec == "quantised" or self.array.size <= _TRY_BOTH:
+            options.append(self._measure_uniform(step))
+        return min((p for p in options if p is not None), key=_bytes, default=None)
+
+    def _measure_uniform(self, step: Step) -> RatePoint | None:
+        # All numbers: the uniform grid is cheap enough to need no sample.
+        total_bytes, error = 0.0, Distortion()
+        for part in self._parts():
+            levels = to_levels(part, step)
+            if levels is None:
+                return None
+            total_bytes += uniform.estimate_bytes(levels)
+            error += Distortion.between(to_values(levels, step, part.dtype), part)
+        return RatePoint(total_bytes, error.energy)
+
+    def _candidates(self, step: Step, codec: str | None) -> list[str]:
+        """Return the codecs to try at a step: none if the tensor stays exact."""
+        if not self.energy or self.tiny:
+            return []
+        codecs = {codec or self.codec_at(step)}
+        if codec is None and self.array.size <= _TRY_BOTH:
+            codecs.add("quantised")
+        return sorted(codecs)
+
+    def _encode_stepped(
+        self, codec: str, step: Step, blocks: CodedBlocks, progress: CountProgress
+    ) -> EncodedTensor | None:
+        """Make the tensor of the next chunks; None if some number is too large.
+
+        All chunks of the tensor are taken from `blocks`, even then.
+        """
+        flat = self.array.reshape(-1)
+        chunks = -(-flat.size // numbers_per_chunk(codec, self.array.shape))
+        kept: list[bytes] = []
+        error, digest, start = Distortion(), Digest(), 0
+        for coded in itertools.islice(blocks, chunks):
+            if coded is None:
+                continue
+            block, values = coded
+            kept.append(block)
+            digest.update(values)
+            part = flat[start : start + len(values)]
+            error += Distortion.between(values, part)
+            release(part)
+            start += len(values)
+            progress(start)
+        if len(kept) < chunks:
+            return None
+        record = self._record(codec, step, digest.hexdigest(), error)
+        return EncodedTensor(record, tuple(kept), error)
+
     def _parts(self) -> Iterator[np.ndarray]:
-        """Views of at most a block each: no float64 copy of a whole tensor."""
+        """Yield views of at most a block: no float64 copy of a whole tensor."""
         flat = self.array.reshape(-1)
         for i in range(0, flat.size, BLOCK):
             part = flat[i : i + BLOCK]
             try:
                 yield part
-            finally:  # also where the caller has seen enough of the tensor
+            finally:  # also where the caller stops early
                 release(part)
 
     def _record(
@@ -302,5 +312,5 @@ class Source:
         )
 
 
-def _bytes(point: Point) -> float:
+def _bytes(point: RatePoint) -> float:
     return point.bytes

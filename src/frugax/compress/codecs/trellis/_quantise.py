@@ -1,17 +1,17 @@
-"""Trellis-coded quantisation: which whole numbers a row of weights should become.
+"""Trellis-coded quantisation: choose the integers that a row of weights becomes.
 
-All numbers of a lane share one grid of whole numbers, but not every one is allowed
-everywhere: a number must be even or odd as the one before says. What is saved by
-naming only half of them is more than what is lost, since an encoder that looks ahead
-finds a path of near numbers. Of the 1.53 dB that a uniform grid loses, a trellis of 8
-states wins back about one.
+All numbers of a lane share one grid of integers, but not every integer is allowed
+everywhere: a number must be even or odd as the one before says. Naming only half of the
+integers saves more than it loses, because an encoder that looks ahead finds a path of
+near ones. Of the 1.53 dB that a uniform grid loses, a trellis of 8 states wins back
+about one.
 
-The trellis is Ungerboeck's with 8 states, its state the last three branch bits b:
+The trellis is Ungerboeck's with 8 states; its state is the last three branch bits b:
 
     n[t] mod 4 = 2 q[t] + b[t-1],    q[t] = b[t] ^ b[t-2] ^ b[t-3]
 
-Finding the best path is a min-plus product of a vector with one 8 x 8 matrix for each
-number, of which two entries in a column are finite: the recursion in `viterbi`.
+The best path is found by the Viterbi algorithm, a min-plus product of a vector with one
+8 x 8 matrix for each number, in which two entries of a column are finite.
 
 References:
     Ungerboeck 1982, IEEE Trans. Information Theory 28(1), 55-67 (the trellis);
@@ -24,22 +24,139 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._uniform import MOST_LEVEL, Step, compute_type, to_values
-from ._tables import Tables, build, classify_rms
+from .._uniform import MAX_LEVEL, Step, compute_type, to_values
+from ._tables import Tables, classify_rms, fit_tables
 
-# Steps of the recursion whose costs are computed in one go.
+# Steps of the recursion whose branch costs are computed at once.
 _TILE = 32
+# Each lane costs 4 bytes of state, of which 3/4 of a byte carries information: 0.3% of
+# 4-bit numbers. Longer lanes are fewer, and few lanes are no faster in NumPy.
+MAX_ROW_LANE = 2048
+_MIN_RUN = 64
+# The Lagrange multiplier: the price of a bit in squared steps. At high rate
+# D = 0.26 steps^2 and dD/dR is -2 ln 2 D, 0.36. Measured on normal numbers: anything
+# from 0.2 to 0.5 is within 0.03 dB.
+_LAMBDA = np.float32(0.36)
+# Beyond this many steps of deviation all rates are as good as equal (0.003 dB).
+_MAX_RMS_WITH_RATES = 12.0
+# Larger numbers share the rate of this one: few are larger, and tables stay small.
+_MAX_RATED = 1 << 11
+# The chosen integer may be some steps off, and must be exact in float32.
+_MAX_SCALED = MAX_LEVEL[4] - 16
+# Larger levels are listed apart: of at most this magnitude, which float32 rounds.
+MAX_FAR_LEVEL = 1 << 30
+_PART = 1 << 20  # numbers in a float64 copy
+# Rates are estimated on short pieces of the lanes, many side by side: that is fast.
+_PIECE, _PIECES = 128, 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """Weights whose best path is wanted.
+class LaneLayout:
+    """How the numbers of a block are cut into lanes, and lanes into runs.
+
+    Every lane starts in state 0, so all lanes take a step of the trellis at once.
+
+    Attributes:
+        size: how many numbers there are.
+        length: of a lane; the last one may be shorter.
+        run: how many neighbours share a scale class, a row as a rule; divides `length`.
+    """
+
+    size: int
+    length: int
+    run: int
+
+    @classmethod
+    def of_rows(cls, size: int, row: int) -> "LaneLayout":
+        """Cut rows of `row` numbers: a run is a row, or some, or part of a long one."""
+        if row > MAX_ROW_LANE:
+            pieces = -(-row // MAX_ROW_LANE)
+            length = -(-row // pieces)
+            return cls(size, length, length)
+        run = row * -(-_MIN_RUN // row)
+        runs = min(max(1, round(MAX_ROW_LANE / run)), -(-size // run))
+        return cls(size, run * runs, run)
+
+    @property
+    def count(self) -> int:
+        """The number of lanes."""
+        return -(-self.size // self.length)
+
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return -(-self.size // self.run)
+
+    def split(self, flat: np.ndarray) -> np.ndarray:
+        """Arrange numbers as `(length, count)`, zeros at the end of the last lane."""
+        padded = np.zeros(self.count * self.length, flat.dtype)
+        padded[: self.size] = flat
+        return np.ascontiguousarray(padded.reshape(self.count, self.length).T)
+
+    def join(self, lanes: np.ndarray) -> np.ndarray:
+        """Invert `split`."""
+        return np.ascontiguousarray(lanes.T).reshape(-1)[: self.size]
+
+    def split_runs(self, of_runs: np.ndarray) -> np.ndarray:
+        """Arrange one entry for each run as `(length / run, count)`."""
+        rows = self.length // self.run
+        padded = np.zeros(self.count * rows, of_runs.dtype)
+        padded[: len(of_runs)] = of_runs
+        return np.ascontiguousarray(padded.reshape(self.count, rows).T)
+
+    def repeat(self, of_runs: np.ndarray) -> np.ndarray:
+        """Repeat one entry for each run over the numbers of the run, flat."""
+        return np.repeat(of_runs, self.run)[: self.size]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrellisInput:
+    """Weights to quantise.
+
+    Attributes:
+        values: flat, finite, at least one.
+        step: the unit of the integers.
+        lanes: how the values are cut up.
+        classes: the scale class of each run.
+    """
+
+    values: np.ndarray
+    step: Step
+    lanes: LaneLayout
+    classes: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class TrellisLevels:
+    """The integers of a block, ready for the entropy coder.
+
+    Attributes:
+        lanes: how they are cut up.
+        levels: the integers, `(lanes.length, lanes.count)`.
+        classes: the scale class of each run.
+        tables: the frequency tables of the classes.
+    """
+
+    lanes: LaneLayout
+    levels: np.ndarray
+    classes: np.ndarray
+    tables: Tables
+
+    @property
+    def flat(self) -> np.ndarray:
+        """The integers in the order of the weights."""
+        return self.lanes.join(self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class PathProblem:
+    """Weights whose best path through the trellis is wanted.
 
     Attributes:
         scaled: weights over their step, float32, `(steps, lanes)`: each column is a
-            lane of its own, which begins in state 0.
-        rates: what each whole number costs, in squared steps, `(classes, numbers)`,
-            float32; an odd count, the number 0 in the middle; the ends stand for all
+            lane, which starts in state 0.
+        rates: the cost of each integer in squared steps, `(classes, integers)`,
+            float32; an odd count with 0 in the middle; the ends stand for all integers
             beyond them. None if all cost the same.
         classes: the row of `rates` for each weight, `(steps, lanes)`.
     """
@@ -49,59 +166,187 @@ class Wanted:
     classes: np.ndarray
 
 
-def viterbi(wanted: Sequence[Wanted]) -> list[np.ndarray]:
-    """The paths of whole numbers with the least squared error, or error plus rate.
+def sum_run_squares(values: np.ndarray, lanes: LaneLayout) -> np.ndarray:
+    """Return the sum of squares of each run of flat values."""
+    part = max(1, _PART // lanes.run) * lanes.run
+    sums = [
+        np.add.reduceat(
+            np.square(values[at : at + part].astype(np.float64)),
+            np.arange(0, min(part, len(values) - at), lanes.run),
+        )
+        for at in range(0, len(values), part)
+    ]
+    return np.concatenate(sums)
 
-    No path depends on what else is wanted. Lanes stand side by side, as a step of few
-    takes as long as one of many.
+
+def classify_runs(values: np.ndarray, lanes: LaneLayout) -> np.ndarray:
+    """Return the scale class of each run of flat values, uint8, for any step."""
+    lengths = np.full(lanes.runs, lanes.run)
+    lengths[-1] = lanes.size - lanes.run * (lanes.runs - 1)
+    return classify_rms(sum_run_squares(values, lanes), lengths)
+
+
+def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
+    """Find the best integers for each input; None where some are too large.
+
+    No result depends on the other inputs. Memory is needed for all of them at once.
+    """
+    coarse: dict[int, PathProblem] = {}
+    fine: dict[int, PathProblem] = {}
+    for i, part in enumerate(inputs):
+        scaled = _scale(part)
+        if scaled is None:
+            continue
+        rms = float(np.sqrt(np.mean(np.square(scaled), dtype=np.float64)))
+        classes = np.repeat(part.lanes.split_runs(part.classes), part.lanes.run, axis=0)
+        problem = PathProblem(part.lanes.split(scaled), None, classes)
+        if rms < _MAX_RMS_WITH_RATES:
+            coarse[i] = problem
+        else:
+            fine[i] = problem
+    coarse = dict(zip(coarse, _estimate_rates([*coarse.values()]), strict=True))
+    results: list[TrellisLevels | None] = [None] * len(inputs)
+    for group in (coarse, fine):
+        paths = viterbi([*group.values()])
+        for i, levels in zip(group, paths, strict=True):
+            results[i] = _finish(inputs[i], levels)
+    return results
+
+
+def _scale(part: TrellisInput) -> np.ndarray | None:
+    # Weights over their step, clipped to the integers that float32 holds exactly.
+    working = compute_type(part.values.dtype)
+    scaled = (part.values.astype(working) / part.step.size).astype(np.float32)
+    largest = np.abs(scaled).max()
+    if largest > _MAX_SCALED:
+        np.clip(scaled, -_MAX_SCALED, _MAX_SCALED, out=scaled)
+    if largest > MAX_FAR_LEVEL - 4:
+        return None
+    return scaled
+
+
+def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels | None:
+    flat = part.lanes.join(levels)
+    if np.abs(flat).max() >= _MAX_SCALED - 4:
+        flat = _restore_clipped(part, flat)
+        levels = part.lanes.split(flat)
+    if not np.isfinite(to_values(flat, part.step, part.values.dtype)).all():
+        return None
+    tables = fit_tables(flat, part.lanes.repeat(part.classes))
+    return TrellisLevels(part.lanes, levels, part.classes, tables)
+
+
+def _restore_clipped(part: TrellisInput, flat: np.ndarray) -> np.ndarray:
+    """Move the levels of clipped numbers as near as the residues of the path allow."""
+    scaled = part.values.astype(np.float64) / part.step.size
+    there = np.flatnonzero(np.abs(scaled) > _MAX_SCALED - 1)
+    residue, out = flat[there] & 3, flat.copy()
+    out[there] = residue + 4 * np.rint((scaled[there] - residue) / 4).astype(np.int32)
+    return out
+
+
+def _estimate_rates(problems: Sequence[PathProblem]) -> list[PathProblem]:
+    """Fill in rates from how often integers are chosen on pieces of the lanes."""
+    # Rates shape the choice and the choice shapes the rates, as in entropy-constrained
+    # quantiser design (Chou, Lookabaugh & Gray 1989): two rounds are enough.
+    rates: list[np.ndarray | None] = [None] * len(problems)
+    pieces = [(_sample_lanes(p.scaled), _sample_lanes(p.classes)) for p in problems]
+    for _ in range(2):
+        samples = [
+            PathProblem(scaled, rate, classes)
+            for (scaled, classes), rate in zip(pieces, rates, strict=True)
+        ]
+        paths = viterbi(samples)
+        rates = [
+            _count_rates(levels, sample.classes, int(problem.classes.max()) + 1)
+            for problem, sample, levels in zip(problems, samples, paths, strict=True)
+        ]
+    return [
+        dataclasses.replace(problem, rates=rate)
+        for problem, rate in zip(problems, rates, strict=True)
+    ]
+
+
+def _sample_lanes(lanes: np.ndarray) -> np.ndarray:
+    """Cut evenly spread pieces out of the lanes, as lanes of their own."""
+    length = min(_PIECE, len(lanes))
+    whole = lanes[: len(lanes) // length * length]
+    pieces = whole.reshape(-1, length, whole.shape[1]).swapaxes(0, 1)
+    pieces = pieces.reshape(length, -1)
+    return np.ascontiguousarray(pieces[:, :: -(-pieces.shape[1] // _PIECES)])
+
+
+def _count_rates(levels: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
+    """Return -lambda log2 p of each integer, from how often it was chosen."""
+    middle = min(int(np.abs(levels).max()), _MAX_RATED)
+    width = 2 * middle + 1
+    index = classes.astype(np.intp) * width + middle
+    index += np.clip(levels, -middle, middle)
+    # A quarter of an occurrence for integers never seen: a finite rate.
+    seen = np.bincount(index.reshape(-1), minlength=count * width) + 0.25
+    seen = seen.reshape(count, width)
+    for odd in (0, 1):  # the decoder knows the parity, so each has its own distribution
+        same = seen[:, (middle + odd) % 2 :: 2]
+        same[:] = -np.log2(same / same.sum(axis=1, keepdims=True))
+    return seen.astype(np.float32) * _LAMBDA
+
+
+def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
+    """Find the paths of integers with the least squared error, or error plus rate.
+
+    No path depends on the other problems. Their lanes stand side by side, because a
+    step of few lanes takes NumPy as long as a step of many.
 
     Args:
-        wanted: all with rates, or all without.
+        problems: all with rates, or all without.
 
     Returns:
-        The numbers of each, int32, `(steps, lanes)`. Of two equal paths the one whose
+        The integers of each, int32, `(steps, lanes)`. Of two equal paths the one whose
         oldest differing bit is 0.
     """
-    if not wanted:
+    if not problems:
         return []
-    order = sorted(range(len(wanted)), key=lambda i: -len(wanted[i].scaled))
-    ranked = [wanted[i] for i in order]
+    order = sorted(range(len(problems)), key=lambda i: -len(problems[i].scaled))
+    ranked = [problems[i] for i in order]
     ends = np.cumsum([part.scaled.shape[1] for part in ranked])
-    scaled, classes, rates = _side_by_side(ranked)
+    scaled, classes, rates = _place_side_by_side(ranked)
     state = np.empty(ends[-1], np.uint8)
-    # Indices of a cost: its state's bits, the oldest first, then the lane.
+    # The axes of a cost are the bits of its state, the oldest first, then the lane.
     cost = np.full((2, 2, 2, ends[-1]), np.inf, np.float32)
     cost[0, 0, 0] = 0
-    high: list[np.ndarray] = []  # of each step and lane, a bit for each state
+    decisions: list[np.ndarray] = []  # of each step and lane, a bit for each state
     lengths = [len(part.scaled) for part in ranked]
     for length in sorted(set(lengths)):  # lanes end, the shortest first
         lanes = int(ends[sum(n >= length for n in lengths) - 1])
         cost = np.ascontiguousarray(cost[..., :lanes])
-        by_low, by_high = (np.empty(cost.shape, np.float32) for _ in range(2))
+        from_0, from_1 = (np.empty(cost.shape, np.float32) for _ in range(2))
         less = np.empty((_TILE, *cost.shape), bool)
-        for first in range(len(high), length, _TILE):
+        for first in range(len(decisions), length, _TILE):
             rows = slice(first, min(length, first + _TILE))
             tile = _branch_costs(scaled[rows, :lanes], rates, classes[rows, :lanes])
-            for branch, by_which in zip(tile, less, strict=False):
-                np.add(cost[0][:, :, None], branch, out=by_low)
-                np.add(cost[1][:, :, None], branch[::-1], out=by_high)
-                # Strictly less: equal paths are decided alike everywhere.
-                np.less(by_high, by_low, out=by_which)
-                np.minimum(by_low, by_high, out=cost)
-            high.extend(_packed(less[: len(tile)].reshape(len(tile), 8, lanes)))
+            for branch, take_1 in zip(tile, less, strict=False):
+                # The oldest bit drops out of the state: two predecessors compete.
+                np.add(cost[0][:, :, None], branch, out=from_0)
+                np.add(cost[1][:, :, None], branch[::-1], out=from_1)
+                # Strictly less: equal paths are decided alike on every machine.
+                np.less(from_1, from_0, out=take_1)
+                np.minimum(from_0, from_1, out=cost)
+            decisions.extend(
+                _pack_flags(less[: len(tile)].reshape(len(tile), 8, lanes))
+            )
         state[:lanes] = cost.reshape(8, lanes).argmin(axis=0)
-    numbers = _nearest(scaled, residues(_trace_back(state, high)))
-    found = [numbers] * len(wanted)
+    integers = _round_to_residue(scaled, residues(_trace_back(state, decisions)))
+    paths = [integers] * len(problems)
     for i, part, end in zip(order, ranked, ends, strict=True):
         steps, lanes = part.scaled.shape
-        found[i] = numbers[:steps, end - lanes : end]
-    return found
+        paths[i] = integers[:steps, end - lanes : end]
+    return paths
 
 
-def _side_by_side(
-    ranked: Sequence[Wanted],
+def _place_side_by_side(
+    ranked: Sequence[PathProblem],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Weights, classes and rates of all, the longest first."""
+    """Concatenate weights, classes and rates of all problems, the longest first."""
     if len(ranked) == 1:  # nothing to copy
         return ranked[0].scaled, ranked[0].classes, ranked[0].rates
     shape = len(ranked[0].scaled), sum(part.scaled.shape[1] for part in ranked)
@@ -116,15 +361,17 @@ def _side_by_side(
             classes[:steps, at : at + lanes] = part.classes.astype(np.int16) + base
             base += len(part.rates)
         at += lanes
+    if not rates:
+        return scaled, classes, None
     padded = [
         np.pad(r, ((0, 0), ((width - r.shape[1]) // 2,) * 2), mode="edge")
         for r in rates
     ]
-    return scaled, classes, np.concatenate(padded) if padded else None
+    return scaled, classes, np.concatenate(padded)
 
 
 def residues(bits: np.ndarray) -> np.ndarray:
-    """What the whole numbers are modulo 4, from the branch bits along axis 0."""
+    """Return the integers modulo 4 from the branch bits along axis 0."""
     residue = bits << 1
     residue[2:] ^= bits[:-2] << 1
     residue[3:] ^= bits[:-3] << 1
@@ -135,21 +382,21 @@ def residues(bits: np.ndarray) -> np.ndarray:
 def _branch_costs(
     scaled: np.ndarray, rates: np.ndarray | None, classes: np.ndarray
 ) -> np.ndarray:
-    """Cost of each branch, `(steps, b[t-2], b[t-1], b[t], lanes)`, if b[t-3] is 0.
+    """Return the cost of each branch, `(steps, b[t-2], b[t-1], b[t], lanes)`.
 
-    Where b[t-3] is 1 the costs are those with b[t-2] turned over.
+    The costs are for b[t-3] = 0; for 1 they are the same with b[t-2] flipped.
     """
     steps, lanes = scaled.shape
     out = np.empty((steps, 2, 2, 2, lanes), np.float32)
     middle, flat, zero = 0, np.zeros(0, np.float32), scaled
     if rates is not None:
         middle, flat = rates.shape[1] // 2, rates.reshape(-1)
-        # Where the rate of 0 is: exact in float32, below 2^24.
+        # The index of the rate of 0: exact in float32, below 2^24.
         zero = classes * np.float32(rates.shape[1]) + np.float32(middle)
     for q in (0, 1):
         for odd in (0, 1):
             residue = np.float32(2 * q + odd)
-            # How far the nearest number of this residue is, in fours.
+            # The distance to the nearest integer of this residue, in fours.
             gap = (scaled - residue) * np.float32(0.25)
             nearest = np.rint(gap)
             gap -= nearest
@@ -166,8 +413,8 @@ def _branch_costs(
     return out
 
 
-def _packed(flags: np.ndarray) -> np.ndarray:
-    """Eight flags to a byte, `(steps, lanes)`; `np.packbits` is slow on this axis."""
+def _pack_flags(flags: np.ndarray) -> np.ndarray:
+    """Pack eight flags to a byte; `np.packbits` is slow on this axis."""
     packed = flags[:, 7].astype(np.uint8)
     for i in range(6, -1, -1):
         packed <<= 1
@@ -175,243 +422,22 @@ def _packed(flags: np.ndarray) -> np.ndarray:
     return packed
 
 
-def _trace_back(state: np.ndarray, high: list[np.ndarray]) -> np.ndarray:
-    """The branch bits of the paths that end in these states, `(steps, lanes)`."""
-    bits = np.zeros((len(high), len(state)), np.uint8)
-    for t in range(len(high) - 1, -1, -1):
-        lanes = len(high[t])
+def _trace_back(state: np.ndarray, decisions: list[np.ndarray]) -> np.ndarray:
+    """Return the branch bits of the paths that end in these states."""
+    bits = np.zeros((len(decisions), len(state)), np.uint8)
+    for t in range(len(decisions) - 1, -1, -1):
+        lanes = len(decisions[t])
         now = state[:lanes]
         np.bitwise_and(now, 1, out=bits[t, :lanes])
-        from_high = high[t] >> now
-        from_high &= 1
-        from_high <<= 2
+        # The survivor's oldest bit enters at the top as the newest one leaves.
+        oldest = decisions[t] >> now
+        oldest &= 1
+        oldest <<= 2
         now >>= 1
-        now |= from_high
+        now |= oldest
     return bits
 
 
-def _nearest(scaled: np.ndarray, residue: np.ndarray) -> np.ndarray:
-    """The nearest whole number of each residue modulo 4."""
+def _round_to_residue(scaled: np.ndarray, residue: np.ndarray) -> np.ndarray:
     fours = np.rint((scaled - residue.astype(np.float32)) * np.float32(0.25))
     return fours.astype(np.int32) * 4 + residue
-
-
-# Each lane costs 4 bytes of state, 3/4 of a byte of which carries something: 0.3% of
-# 4-bit numbers. Longer lanes are fewer, and a step of few lanes is no faster in NumPy.
-LANE = 2048
-_LEAST_RUN = 64
-# What a bit is worth, in squared steps: at high rate D = 0.26 steps^2 and dD/dR is
-# -2 ln 2 D, 0.36. Measured on normal numbers: 0.2 to 0.5 are alike within 0.03 dB.
-_BIT = np.float32(0.36)
-# Beyond this many steps of deviation, rates are as good as equal (0.003 dB).
-_RATES_UP_TO = 12.0
-# Few are larger, and the largest has the rate of these: tables stay small.
-_MOST_RATES = 1 << 11
-# The number that is taken may be some steps off, and must be exact in float32.
-_MOST_SCALED = MOST_LEVEL[4] - 16
-# Larger ones are listed: a level of at most this, which float32 rounds.
-FARTHEST = 1 << 30
-_PART = 1 << 20  # numbers in a float64 copy
-# Rates are learnt on short pieces of the lanes, many side by side: that is quick.
-_PIECE, _PIECES = 128, 256
-
-
-@dataclasses.dataclass(frozen=True)
-class Lanes:
-    """How the numbers of a block are cut up.
-
-    Attributes:
-        size: how many numbers.
-        length: of a lane, the last one perhaps shorter.
-        run: how many numbers in a row share a class; divides `length`.
-    """
-
-    size: int
-    length: int
-    run: int
-
-    @classmethod
-    def of_rows(cls, size: int, row: int) -> "Lanes":
-        """Cut rows of `row` numbers: runs are rows, or even parts of a long one."""
-        if row > LANE:
-            pieces = -(-row // LANE)
-            length = -(-row // pieces)
-            return cls(size, length, length)
-        run = row * -(-_LEAST_RUN // row)
-        runs = min(max(1, round(LANE / run)), -(-size // run))
-        return cls(size, run * runs, run)
-
-    @property
-    def count(self) -> int:
-        """How many lanes."""
-        return -(-self.size // self.length)
-
-    @property
-    def runs(self) -> int:
-        """How many runs."""
-        return -(-self.size // self.run)
-
-    def split(self, flat: np.ndarray) -> np.ndarray:
-        """The numbers as `(length, count)`, zeros at the end of the last lane."""
-        padded = np.zeros(self.count * self.length, flat.dtype)
-        padded[: self.size] = flat
-        return np.ascontiguousarray(padded.reshape(self.count, self.length).T)
-
-    def join(self, lanes: np.ndarray) -> np.ndarray:
-        """What `split` cut up."""
-        return np.ascontiguousarray(lanes.T).reshape(-1)[: self.size]
-
-    def spread(self, of_runs: np.ndarray) -> np.ndarray:
-        """One entry for each run, as `(length / run, count)`."""
-        rows = self.length // self.run
-        padded = np.zeros(self.count * rows, of_runs.dtype)
-        padded[: len(of_runs)] = of_runs
-        return np.ascontiguousarray(padded.reshape(self.count, rows).T)
-
-
-@dataclasses.dataclass(frozen=True)
-class Coded:
-    """The numbers of a block, ready to be coded.
-
-    Attributes:
-        lanes: how they are cut up.
-        levels: the numbers, `(lanes.length, lanes.count)`.
-        classes: the class of each run.
-        tables: what codes them.
-    """
-
-    lanes: Lanes
-    levels: np.ndarray
-    classes: np.ndarray
-    tables: Tables
-
-    @property
-    def flat(self) -> np.ndarray:
-        """The numbers in their order."""
-        return self.lanes.join(self.levels)
-
-
-def sum_run_squares(values: np.ndarray, lanes: Lanes) -> np.ndarray:
-    """Sum of squares of each run of flat values."""
-    part = max(1, _PART // lanes.run) * lanes.run
-    found = [
-        np.add.reduceat(
-            np.square(values[at : at + part].astype(np.float64)),
-            np.arange(0, min(part, len(values) - at), lanes.run),
-        )
-        for at in range(0, len(values), part)
-    ]
-    return np.concatenate(found)
-
-
-def classify_runs(values: np.ndarray, lanes: Lanes) -> np.ndarray:
-    """The class of each run of flat values, uint8; whatever the step will be."""
-    lengths = np.full(lanes.runs, lanes.run)
-    lengths[-1] = lanes.size - lanes.run * (lanes.runs - 1)
-    return classify_rms(sum_run_squares(values, lanes), lengths)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Weights to be quantised.
-
-    Attributes:
-        values: flat, finite, at least one.
-        step: what the numbers are multiples of.
-        lanes: how they are cut up.
-        classes: the class of each run.
-    """
-
-    values: np.ndarray
-    step: Step
-    lanes: Lanes
-    classes: np.ndarray
-
-
-def quantise(parts: Sequence[Part]) -> list[Coded | None]:
-    """Find the best numbers for each; None where some are too large.
-
-    They do not depend on what else is asked for. Memory is needed for all at once.
-    """
-    rough: dict[int, Wanted] = {}
-    fine: dict[int, Wanted] = {}
-    for i, part in enumerate(parts):
-        scaled = _scaled(part)
-        if scaled is None:
-            continue
-        rms = float(np.sqrt(np.mean(np.square(scaled), dtype=np.float64)))
-        spread = np.repeat(part.lanes.spread(part.classes), part.lanes.run, axis=0)
-        wanted = Wanted(part.lanes.split(scaled), None, spread)
-        (rough if rms < _RATES_UP_TO else fine)[i] = wanted
-    rough = dict(zip(rough, _with_rates([*rough.values()]), strict=True))
-    found: list[Coded | None] = [None] * len(parts)
-    for group in (rough, fine):
-        paths = viterbi([*group.values()])
-        for i, levels in zip(group, paths, strict=True):
-            found[i] = _coded(parts[i], levels)
-    return found
-
-
-def _scaled(part: Part) -> np.ndarray | None:
-    working = compute_type(part.values.dtype)
-    scaled = (part.values.astype(working) / part.step.size).astype(np.float32)
-    largest = np.abs(scaled).max()
-    if largest > _MOST_SCALED:
-        np.clip(scaled, -_MOST_SCALED, _MOST_SCALED, out=scaled)
-    return None if largest > FARTHEST - 4 else scaled
-
-
-def _far_out(part: Part, flat: np.ndarray) -> np.ndarray:
-    """The levels, those of clipped numbers as near as the path's residues let them."""
-    scaled = part.values.astype(np.float64) / part.step.size
-    there = np.flatnonzero(np.abs(scaled) > _MOST_SCALED - 1)
-    residue, out = flat[there] & 3, flat.copy()
-    out[there] = residue + 4 * np.rint((scaled[there] - residue) / 4).astype(np.int32)
-    return out
-
-
-def _coded(part: Part, levels: np.ndarray) -> Coded | None:
-    flat = part.lanes.join(levels)
-    if np.abs(flat).max() >= _MOST_SCALED - 4:
-        flat = _far_out(part, flat)
-        levels = part.lanes.split(flat)
-    if not np.isfinite(to_values(flat, part.step, part.values.dtype)).all():
-        return None
-    spread = np.repeat(part.classes, part.lanes.run)[: part.lanes.size]
-    return Coded(part.lanes, levels, part.classes, build(flat, spread))
-
-
-def _with_rates(wanted: Sequence[Wanted]) -> list[Wanted]:
-    """Rates come from how often numbers are taken in pieces of the lanes."""
-    rates: list[np.ndarray | None] = [None] * len(wanted)
-    pieces = [(_pieces(w.scaled), _pieces(w.classes)) for w in wanted]
-    for _ in range(2):
-        samples = [Wanted(s, r, c) for (s, c), r in zip(pieces, rates, strict=True)]
-        rates = [
-            _rates(levels, sample.classes, int(w.classes.max()) + 1)
-            for w, sample, levels in zip(wanted, samples, viterbi(samples), strict=True)
-        ]
-    return [dataclasses.replace(w, rates=r) for w, r in zip(wanted, rates, strict=True)]
-
-
-def _pieces(lanes: np.ndarray) -> np.ndarray:
-    """Some pieces of the lanes, evenly spread, as lanes of their own."""
-    length = min(_PIECE, len(lanes))
-    whole = lanes[: len(lanes) // length * length]
-    pieces = whole.reshape(-1, length, whole.shape[1]).swapaxes(0, 1)
-    pieces = pieces.reshape(length, -1)
-    return np.ascontiguousarray(pieces[:, :: -(-pieces.shape[1] // _PIECES)])
-
-
-def _rates(levels: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
-    """What each number costs, in squared steps, from how often it was taken."""
-    middle = min(int(np.abs(levels).max()), _MOST_RATES)
-    width = 2 * middle + 1
-    index = classes.astype(np.intp) * width + middle
-    index += np.clip(levels, -middle, middle)
-    seen = np.bincount(index.reshape(-1), minlength=count * width) + 0.25
-    seen = seen.reshape(count, width)
-    for odd in (0, 1):
-        same = seen[:, (middle + odd) % 2 :: 2]
-        same[:] = -np.log2(same / same.sum(axis=1, keepdims=True))
-    return seen.astype(np.float32) * _BIT

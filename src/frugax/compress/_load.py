@@ -1,4 +1,4 @@
-"""Weights from the files that other tools write, without running anything in them."""
+"""Load weights from the files of other tools, without running anything in them."""
 
 import json
 import os
@@ -13,11 +13,10 @@ import safetensors
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 from ._arguments import check_path
-from .arrays._leaves import DTYPE_NAMES, dtype_from_name
-from .arrays._mapped import map_file
-from .container._file import open_file
+from .arrays import DTYPE_NAMES, dtype_from_name, map_file
+from .container import open_file
 
-# https://huggingface.co/docs/safetensors: dtype names there, and ours.
+# dtype names of https://huggingface.co/docs/safetensors, and their names here.
 SAFETENSORS = {
     **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
     **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
@@ -44,19 +43,19 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     Raises:
         CorruptFileError: the file is damaged or cut off.
         FileNotFoundError: there is no such file.
-        TypeError: the path is none.
-        UnsupportedFileError: it is of another kind, or holds what is no weight.
+        TypeError: `path` is not a path.
+        UnsupportedFileError: it is of another kind, or does not hold weights only.
     """
     check_path(path)
     path = Path(path)
     match "" if path.is_dir() else path.suffix:
         case ".safetensors":
-            return _safetensors(path)
+            return _read_safetensors(path)
         case ".npz":
-            return _npz(path)
+            return _read_npz(path)
         case ".fxz":
             with open_file(path) as file:
-                arrays = dict(file.decoded())
+                arrays = dict(file.decode_all())
                 return {name: arrays[name] for name in file}
     if path.is_dir():
         raise UnsupportedFileError(
@@ -69,7 +68,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read the words that stand beside the weights in a file, such as `format: pt`.
+    """Read the text that stands beside the weights in a file, such as `format: pt`.
 
     Args:
         path: a `.safetensors` or `.fxz` file; any other has none.
@@ -87,57 +86,57 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         with open_file(path) as file:
             return dict(file.header.metadata)
     if path.suffix == ".safetensors":
-        with _checked_safetensors(path) as opened:
+        with _open_safetensors(path) as opened:
             return dict(opened.metadata() or {})
     return {}
 
 
-def _npz(path: Path) -> dict[str, np.ndarray]:
-    # Not `np.load` of anything: what is no zip it takes for a pickle, and says how to
-    # run it.
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    # `np.load` would take anything but a zip for a pickle, and say how to run it.
     with path.open("rb") as opened:
         start = opened.read(4)
         if start and not start.startswith(b"PK"):
-            what = "name it by what it is, or write it again with np.savez"
+            what = "rename it, or write it again with np.savez"
             if start == b"\x93NUM":
                 what = "it holds one array alone; np.savez gives arrays their names"
-            raise UnsupportedFileError(f"{path}: this is no .npz file: {what}.")
+            raise UnsupportedFileError(f"{path}: not an .npz file: {what}.")
         opened.seek(0)
         try:
             with np.load(opened, allow_pickle=False) as file:
-                found = {name: file[name] for name in file.files}
+                arrays = {name: file[name] for name in file.files}
         except (zipfile.BadZipFile, EOFError, zlib.error) as e:
             raise CorruptFileError(
                 f"{path}: the file is damaged or cut off ({e}): copy it again."
             ) from e
-        except ValueError as e:  # of what stands in the zip
+        except ValueError as e:  # about a member of the zip
             what = str(e)
             if "allow_pickle" in what:
                 what = "pickled objects are never read: save arrays of numbers."
             raise UnsupportedFileError(
                 f"{path}: not an .npz file of arrays: {what}"
             ) from e
-    for name, array in found.items():
-        if not isinstance(array, np.ndarray):  # a member that is no .npy: its bytes
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # the bytes of a member that is not .npy
             raise UnsupportedFileError(
-                f"{path}: not an .npz file of arrays: its member {name!r} is none. "
-                "Weights in torch's own files are pickled: save them as .safetensors."
+                f"{path}: not an .npz file of arrays: its member {name!r} is not an "
+                "array. Weights in torch's own files are pickled: save them as "
+                ".safetensors."
             )
         if array.dtype.name not in DTYPE_NAMES:
             raise UnsupportedFileError(
-                f"{path}: array {name!r} has dtype {array.dtype}, which is no dtype of "
-                "weights: write the file again without it."
+                f"{path}: array {name!r} has dtype {array.dtype}, which weights cannot "
+                "have: write the file again without it."
             )
-    return found
+    return arrays
 
 
-def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    # Not `safetensors.numpy`: it knows no bfloat16.
-    with _checked_safetensors(path):
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    # `safetensors.numpy` cannot read bfloat16.
+    with _open_safetensors(path):
         pass
     mapped = map_file(path)
     start = 8 + int.from_bytes(mapped[:8], "little")
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, entry in json.loads(mapped[8:start]).items():
         if name == "__metadata__":
             continue
@@ -151,23 +150,17 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
         first, end = entry["data_offsets"]
         count = (end - first) // dtype.itemsize
         flat = np.frombuffer(mapped, dtype, count, start + first if count else 0)
-        found[name] = flat.reshape(entry["shape"])
-    return found
+        arrays[name] = flat.reshape(entry["shape"])
+    return arrays
 
 
-def _checked_safetensors(path: Path) -> Any:
-    """The file, open. Opening checks the whole header.
-
-    That is, that tensors lie in the file, side by side, and are as long as their shapes
-    say.
-
-    Raises:
-        CorruptFileError: it is damaged or cut off.
-    """
+def _open_safetensors(path: Path) -> Any:
+    # Opening checks the whole header: that tensors lie in the file, side by side, and
+    # are as long as their shapes require.
     try:
         return safetensors.safe_open(path, framework="numpy")
     except safetensors.SafetensorError as e:
         raise CorruptFileError(
-            f"{path}: this is no .safetensors file, or it is damaged or cut off "
+            f"{path}: not a .safetensors file, or it is damaged or cut off "
             f"({path.stat().st_size} bytes): download it again. ({e})"
         ) from e

@@ -1,0 +1,140 @@
+"""Behaviour that only shows inside: limits made small, and calls counted.
+
+The only file of the room's tests that reaches into its private modules.
+"""
+
+import dataclasses
+import errno
+import tempfile
+
+import numpy as np
+import pytest
+
+from forged_files import header_of
+from frugax import SizeBudget, compress
+from frugax.compress import CompressedFile
+from frugax.compress.codecs import MIN_STEP, _blocks, lossless
+from frugax.compress.container import _prefix, list_prefixes
+from frugax.compress.search import LayeredSource, Source, _draft, _source
+from frugax.errors import OutputError
+from saved_tree import GOLDEN_PLANES, golden_planes_weights
+
+EXACT = SizeBudget(max_abs=0)
+NORMAL = np.random.default_rng(0).normal(size=(60, 60))
+TREE = {
+    "w": NORMAL[:40, :30].astype(np.float32),
+    "noise": np.random.default_rng(1).integers(0, 256, 77, np.uint8),
+    "none": np.zeros((0, 3)),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    tree = {
+        "b": rng.normal(size=500).astype(np.float32),
+        "w": rng.normal(size=(60, 50)).astype(np.float32),
+    }
+    return compress.compress(tree, EXACT, progressive=True)
+
+
+@pytest.mark.parametrize("limits", [{"ratio": 6}, {"max_abs": 0}, {"max_abs": 0.1}])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_progress_moves_within_one_tensor(limits, progressive, monkeypatch):
+    for module in (_source, _blocks):
+        monkeypatch.setattr(module, "BLOCK", 2048)
+        monkeypatch.setattr(module, "numbers_per_chunk", lambda codec, shape: 2048)
+    w, seen = np.resize(NORMAL, (64, 320)), []
+    compress.plan(
+        w,
+        SizeBudget(**limits),
+        progressive=progressive,
+        progress=lambda done, what: seen.append((done, what)),
+    )
+    shares = [done for done, what in seen if what == "coding the array"]
+    assert len(set(shares)) >= 10
+    sampled = [done for done, what in seen if what == "sampling"]
+    assert len(set(sampled)) == len(sampled)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_tiny_tensors_are_exact_at_once(progressive, monkeypatch):
+    tried = []
+    for kind in (Source, LayeredSource):
+        monkeypatch.setattr(kind, "_estimate", lambda s, _: tried.append(s.name))
+    tree = {f"t{i}": NORMAL[i, :4].astype("f") for i in range(20)}
+    plan = compress.plan(tree, SizeBudget(rel_error=0.1), progressive=progressive)
+    assert not plan.rel_error
+    assert not tried
+
+
+def test_no_place_for_drafts_names_what_says_where(monkeypatch):
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    monkeypatch.setattr(_draft, "_IN_MEMORY", 0)
+    with pytest.raises(OutputError, match=r"No usable temporary.*variable TMPDIR"):
+        compress.compress({"w": np.ones(9)}, SizeBudget(max_abs=0))
+
+
+def test_a_tensor_is_written_before_the_next_is_read(tmp_path, monkeypatch):
+    order = []
+    encode, release = lossless.encode, _draft.release
+    monkeypatch.setattr(
+        lossless, "encode", lambda part: order.append(part.size) or encode(part)
+    )
+    monkeypatch.setattr(
+        _draft, "release", lambda array: order.append("gone") or release(array)
+    )
+    tree = {"a": np.arange(3), "b": np.arange(4)}
+    compress.save(tmp_path / "w.fxz", tree, EXACT)
+    assert order == [3, "gone", 4, "gone"]
+
+
+def test_a_tensor_of_which_enough_was_seen_is_let_go_of(monkeypatch):
+    # A step that is too fine for the first numbers: the search asks for such, and the
+    # pages of all tensors would stay in memory.
+    gone = []
+    monkeypatch.setattr(_source, "release", lambda part: gone.append(part.size))
+    source = _source.Source("w", TREE["w"])
+    assert source.quantisable
+    gone.clear()
+    assert not source.is_quantisable_at(MIN_STEP)
+    assert source.uniform_distortion(MIN_STEP).energy == 0
+    assert source.estimate(MIN_STEP).energy == 0
+    assert gone.count(source.array.size) >= 3
+
+
+def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
+    # Small tensors too: all of them together are as large as large ones.
+    compress.save(tmp_path / "w.fxz", TREE, EXACT)
+    gone = []
+    monkeypatch.setattr(compress.CompressedFile, "_release", lambda _: gone.append(1))
+    with compress.open(tmp_path / "w.fxz") as file:
+        assert len([*file.pieces()]) == len(file) == len(gone)
+
+
+def test_more_bytes_never_make_a_worse_model(data, monkeypatch):
+    prefixes = [*list_prefixes(CompressedFile(data, place="x").header, len(data))]
+    worse = 2 * prefixes[4].rel_error
+    prefixes[5] = dataclasses.replace(prefixes[5], rel_error=worse)
+    monkeypatch.setattr(_prefix, "list_prefixes", lambda *_: tuple(prefixes))
+    budget = SizeBudget(bytes=prefixes[5].bytes)
+    with CompressedFile(data, place="x", budget=budget) as file:
+        assert file.prefix == prefixes[4]
+
+
+def test_the_golden_files_bytes_are_its_own(monkeypatch):
+    # Its tensors are so few numbers that no layers are shorter.
+    monkeypatch.setattr(
+        LayeredSource, "_prefer_plain_if_shorter", lambda _, found: found
+    )
+    made = compress.compress(golden_planes_weights(), EXACT, progressive=True)
+    header, end = header_of(made)
+    want, _ = header_of(GOLDEN_PLANES.read_bytes())
+    assert [t["layers"] for t in header["tensors"] if "layers" in t] == [
+        t["layers"] for t in want["tensors"] if "layers" in t
+    ]
+    assert end > 1000
