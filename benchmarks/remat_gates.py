@@ -43,13 +43,13 @@ def regated(
     """The same plan under another gate, at all depths."""
     return tuple(
         dataclasses.replace(
-            s, gate=gate if s.gate else None, inside=regated(s.inside, gate)
+            s, gate=gate if s.gate else None, nested=regated(s.nested, gate)
         )
         for s in segments
     )
 
 
-def measured(name: str, rounds: int) -> dict[str, Any]:
+def measured(name: str, iterations: int) -> dict[str, Any]:
     """The figures of one net."""
     built: dict[str, Built] = {"plain": plain(name)}
     built["plain, saving"] = build(name, gradient(net(name).loss), SAVING_SCHEDULE)
@@ -63,11 +63,11 @@ def measured(name: str, rounds: int) -> dict[str, Any]:
     arrays = net(name).arrays()
     slow = {k: b.run for k, b in built.items() if SLOW in k}
     quick = {k: b.run for k, b in built.items() if k not in slow}
-    times = race(quick, arrays, rounds)
-    # Ten times slower than the rest, which it would starve of rounds.
+    times = race(quick, arrays, iterations)
+    # Ten times slower than the rest, which it would starve of iterations.
     times |= race({"plain": plain(name).run} | slow, arrays, 2) | times if slow else {}
     return {
-        "rounds": rounds,
+        "iterations": iterations,
         "load": [before, load()],
         "programs": {k: _figures(name, b, times[k]) for k, b in built.items()},
         "same_memory": same_memory(name, built),

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from frugax.measure import Timeline, program, timeline
-from frugax.measure._wire import Message
+from frugax.measure._protobuf import Message
 
 
 def f32(*shape):
@@ -117,8 +117,8 @@ def test_a_program_that_does_nothing_has_a_timeline():
     assert "nothing" in str(Timeline(bytes=(), names=(), temp_bytes=0, held=()))
 
 
-class Changed:
-    """A compiled program whose memory analysis says something else."""
+class Changed(jax.stages.Compiled):
+    """A compiled program with another memory analysis."""
 
     def __init__(self, compiled, **said):
         self.runtime_executable = compiled.runtime_executable
@@ -130,14 +130,14 @@ class Changed:
 
 def test_what_cannot_be_read_is_refused_not_guessed():
     there = compiled(lambda x: x @ x @ x, f32(64, 64))
-    with pytest.raises(ValueError, match="does not say where"):
+    with pytest.raises(ValueError, match="does not reveal where"):
         timeline(Changed(there, serialized_buffer_assignment_proto=b""))
     with pytest.raises(ValueError, match="XLA reserves 7 temporary"):
         timeline(Changed(there, temp_size_in_bytes=7))
     # Another program's schedule: its instructions make none of these buffers.
     other = Changed(there)
     other.runtime_executable = compiled(lambda x: x, f32(4)).runtime_executable
-    with pytest.raises(ValueError, match="no operation of the program makes"):
+    with pytest.raises(ValueError, match="no operation of the program defines"):
         timeline(other)
 
 

@@ -38,21 +38,21 @@ def plain_bytes(loss: Callable[..., Any], args: Sequence[Any]) -> int:
     return temp_bytes(jax.value_and_grad(loss), *args)
 
 
-def only_inside(
-    loss: Callable[..., Any], args: Sequence[Any], insides: Sequence[BodyPlan]
+def recompute_bodies(
+    loss: Callable[..., Any], args: Sequence[Any], body_plans: Sequence[BodyPlan]
 ) -> Callable[..., Any]:
-    """The loss and its gradients, where all that is done again is inside operations."""
+    """The loss and its gradients, recomputed only inside its scans and conds."""
     body = trace_loss(loss, args, 0, has_aux=False)
     keep = Segment(
         start=0,
-        stop=len(rewrite_loops(body, insides).eqns),
+        stop=len(rewrite_loops(body, body_plans).eqns),
         gate=None,
         saved_bytes=0,
         recomputed_flops=0,
     )
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
-    return build_value_and_grad(loss, (keep,), tuple(insides), mark, **how)
+    return build_value_and_grad(loss, (keep,), tuple(body_plans), mark, **how)
 
 
 def again(body: RematGraph, *kept: int) -> tuple[Chunk, ...]:

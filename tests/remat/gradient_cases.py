@@ -169,17 +169,19 @@ def regated(segment, gate):
     return dataclasses.replace(
         segment,
         gate=gate if segment.gate else None,
-        inside=tuple(regated(s, gate) for s in segment.inside),
+        nested=tuple(regated(s, gate) for s in segment.nested),
     )
 
 
 def tightest(loss, args, *, argnums=0, has_aux=False, gate=None):
     """The draft that recomputes most, as a function, and its segments."""
     body = trace_loss(loss, args, argnums, has_aux=has_aux)
-    rung = list_candidates(body)[-1]
-    segments = build_segments(rung, jax.default_backend())
+    candidate = list_candidates(body)[-1]
+    segments = build_segments(candidate, jax.default_backend())
     if gate:
         segments = tuple(regated(s, gate) for s in segments)
     mark = body.graph.fingerprint
     how = {"argnums": argnums, "has_aux": has_aux}
-    return build_value_and_grad(loss, segments, rung.insides, mark, **how), segments
+    return build_value_and_grad(
+        loss, segments, candidate.body_plans, mark, **how
+    ), segments

@@ -90,7 +90,7 @@ def machine_of(body: RematGraph) -> Machine:
         )
     )
     place = body.defined_at
-    where = lambda atoms: tuple(sorted({place[v] for v in body.kept(atoms)}))
+    where = lambda atoms: tuple(sorted({place[v] for v in body.intermediates(atoms)}))
     operations = []
     for e in body.eqns:
         (made,) = e.outvars
@@ -112,10 +112,10 @@ def machine_of(body: RematGraph) -> Machine:
 def planned(
     loss: Callable[..., Any], args: Sequence[Any]
 ) -> tuple[Machine, list[tuple[int, int]]]:
-    """The machine for a loss, and (peak bytes, flops done again) of our plans on it."""
+    """The machine for a loss, and (peak bytes, recomputed flops) of our plans on it."""
     body = trace_loss(loss, args, 0, has_aux=False)
     machine = machine_of(body)
-    plans = [build_segments(rung, "cpu") for rung in list_candidates(body)]
+    plans = [build_segments(candidate, "cpu") for candidate in list_candidates(body)]
     return machine, [cost_of(machine, schedule_of(machine, p)) for p in plans]
 
 
@@ -143,8 +143,8 @@ def schedule_of(machine: Machine, segments: Sequence[Segment]) -> list[Step]:
     copies = itertools.count()
 
     def again(segment: Segment) -> tuple[list[int], set[int]]:
-        """What is done again to turn it, and what was kept to do so."""
-        inner = segment.inside or [dataclasses.replace(segment, gate=None)]
+        """Operations recomputed for its backward pass, and values kept for that."""
+        inner = segment.nested or [dataclasses.replace(segment, gate=None)]
         wanted: set[int] = set()
         for s in inner:
             wanted |= again(s)[1] if s.gate else _needs(machine, s)
@@ -166,7 +166,7 @@ def schedule_of(machine: Machine, segments: Sequence[Segment]) -> list[Step]:
     def turn(segments: Sequence[Segment], copy: dict[int, int]) -> None:
         for s in reversed(segments):
             if s.gate:
-                inner = s.inside or [dataclasses.replace(s, gate=None)]
+                inner = s.nested or [dataclasses.replace(s, gate=None)]
                 turn(inner, forward(again(s)[0], copy))
                 continue
             for k in range(s.stop - 1, s.start - 1, -1):
@@ -179,12 +179,12 @@ def schedule_of(machine: Machine, segments: Sequence[Segment]) -> list[Step]:
 
 
 def _needs(machine: Machine, segment: Segment) -> set[int]:
-    inside = machine.operations[segment.start : segment.stop]
-    return {v for o in inside if o.active for v in o.needs}
+    within = machine.operations[segment.start : segment.stop]
+    return {v for o in within if o.active for v in o.needs}
 
 
 def cost_of(machine: Machine, steps: Sequence[Step]) -> tuple[int, int]:
-    """Peak bytes, and flops done again; each copy goes when it was last read."""
+    """Peak bytes and recomputed flops; each copy is freed after its last reader."""
     ops = machine.operations
     last: dict[tuple[int, int], int] = {}
     for at, s in enumerate(steps):
@@ -290,10 +290,10 @@ def _checkmate(machine: Machine, limit: int) -> _Rows:
 
 
 def least_recompute(machine: Machine, limit: int, seconds: float = 60.0) -> int | None:
-    """The fewest flops done again by any plan within `limit` bytes; None: no plan is.
+    """The fewest recomputed flops of any plan within `limit` bytes, or None.
 
     Raises:
-        TimeoutError: HiGHS could not prove its answer in so many seconds.
+        TimeoutError: HiGHS could not prove its answer within `seconds`.
     """
     rows = _checkmate(machine, limit)
     if any(

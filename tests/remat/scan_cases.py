@@ -13,12 +13,12 @@ KEY = jax.random.key(0)
 W = jax.random.normal(KEY, (32, 32)) / 6
 
 
-def rnn(rounds=60):
+def rnn(iterations=60):
     def loss(w, xs):
         cell = lambda h, x: (jnp.tanh(h @ w + x), None)
         return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
 
-    return loss, (W, jax.random.normal(KEY, (rounds, 16, 32)))
+    return loss, (W, jax.random.normal(KEY, (iterations, 16, 32)))
 
 
 def stacked_layers():
@@ -156,6 +156,6 @@ def scans_of(body):
     return [i for i, e in enumerate(body.graph.eqns) if e.primitive.name == "scan"]
 
 
-def rounds_of(body, place):
+def scan_body_of(body, place):
     (inner,) = loop_bodies(body.graph.eqns[place], body)
     return inner

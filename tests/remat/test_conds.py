@@ -13,7 +13,7 @@ from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import loop_bodies, trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
 
-from .checks import again, assert_same, only_inside, plain_bytes, temp_bytes
+from .checks import again, assert_same, plain_bytes, recompute_bodies, temp_bytes
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (256, 32))
@@ -102,7 +102,7 @@ def branches_of(model):
     return place, loop_bodies(body.graph.eqns[place], body)
 
 
-@pytest.mark.parametrize("kind", ["all again", "in part", "one of them", "in pieces"])
+@pytest.mark.parametrize("kind", ["all again", "in part", "one of them", "in chunks"])
 def test_gradients_are_those_of_jax_in_each_branch(kind):
     loss, (ws, x, _) = one_of_three()
     place, (deep, gate, rest) = branches_of(one_of_three)
@@ -115,14 +115,14 @@ def test_gradients_are_those_of_jax_in_each_branch(kind):
         ),
         "in part": (Recompute(again(deep, 0)), Recompute(), Recompute(again(rest))),
         "one of them": (Recompute(), Recompute(again(gate, 0, 1)), Recompute()),
-        "in pieces": (
+        "in chunks": (
             Recompute((Chunk(0, half, ()), Chunk(half, end, (half, end - 1)))),
             Recompute(),
             Recompute(),
         ),
     }[kind]
-    inside = BodyPlan(place, bodies, "cond")
-    step = jax.jit(only_inside(loss, (ws, x, jnp.int32(0)), (inside,)))
+    body_plan = BodyPlan(place, bodies, "cond")
+    step = jax.jit(recompute_bodies(loss, (ws, x, jnp.int32(0)), (body_plan,)))
     # -1 and 7 are no branches: JAX takes the nearest.
     for which in (-1, 0, 1, 2, 7):
         args = ws, x, jnp.int32(which)
@@ -133,14 +133,14 @@ def test_a_loop_in_a_branch_is_chunked():
     loss, (w, xs, _) = around_a_scan()
     cond = outer_place(around_a_scan)
     scan = inner_place(around_a_scan, "cond", "scan", branch=1)
-    chunks = BodyPlan(scan, (Recompute(rounds=6, together=True),))
-    inside = BodyPlan(cond, (Recompute(), Recompute(inner=(chunks,))), "cond")
-    step = only_inside(loss, (w, xs, jnp.bool_(True)), (inside,))
+    chunks = BodyPlan(scan, (Recompute(iterations=6, from_carry=True),))
+    body_plan = BodyPlan(cond, (Recompute(), Recompute(body_plans=(chunks,))), "cond")
+    step = recompute_bodies(loss, (w, xs, jnp.bool_(True)), (body_plan,))
     for yes in (True, False):
         args = w, xs, jnp.bool_(yes)
         assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
-    # The other branch passes back zeros for all rounds: 0.53 of what there was with JAX
-    # 0.10.2, and 0.75 with 0.12.0.1, which needs less to begin with.
+    # The other branch passes back zeros for all iterations: 0.53 of what there was with
+    # JAX 0.10.2, and 0.75 with 0.12.0.1, which needs less to begin with.
     assert temp_bytes(step, *args) < 0.8 * plain_bytes(loss, args)
 
 
@@ -148,17 +148,21 @@ def test_a_branch_in_a_loop_keeps_some_of_its_results():
     loss, args = in_a_scan()
     body = trace_loss(loss, args, 0, has_aux=False)
     scan = place_of(body, "scan")
-    (rounds,) = loop_bodies(body.graph.eqns[scan], body)
-    cond = place_of(rounds, "cond")
-    deep, _ = loop_bodies(rounds.graph.eqns[cond], rounds)
+    (iterations,) = loop_bodies(body.graph.eqns[scan], body)
+    cond = place_of(iterations, "cond")
+    deep, _ = loop_bodies(iterations.graph.eqns[cond], iterations)
     names = [e.primitive.name for e in deep.eqns]
     assert names[0] == "dot_general"
     products = [i for i, name in enumerate(names) if name == "dot_general"]
     some = BodyPlan(cond, (Recompute(again(deep, *products)), Recompute()), "cond")
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     plain = jax.value_and_grad(loss)
-    part = only_inside(loss, args, (BodyPlan(scan, (Recompute(inner=(some,)),)),))
-    whole = only_inside(loss, args, (BodyPlan(scan, (Recompute(again(rounds)),)),))
+    part = recompute_bodies(
+        loss, args, (BodyPlan(scan, (Recompute(body_plans=(some,)),)),)
+    )
+    whole = recompute_bodies(
+        loss, args, (BodyPlan(scan, (Recompute(again(iterations)),)),)
+    )
     assert_same(jax.jit(part)(*args), plain(*args))
     needed = [temp_bytes(fn, *args) for fn in (plain, part, whole)]
     assert needed == sorted(set(needed), reverse=True)
@@ -178,13 +182,16 @@ def test_a_cond_that_tells_the_outside_is_left_alone():
     cond = place_of(body, "cond")
     assert body.graph.eqns[cond].effects
     assert all(
-        i.place != cond for level in list_loop_choices(body) for i in level.insides
+        i.operation != cond
+        for level in list_loop_choices(body)
+        for i in level.body_plans
     )
-    for rung in list_candidates(body):
+    for candidate in list_candidates(body):
         for step, cost in (
-            (s, rung.costs.of[s.start, s.stop, s.mode]) for s in rung.draft.steps
+            (s, candidate.costs.of[s.start, s.stop, s.mode])
+            for s in candidate.draft.choices
         ):
-            here = rung.body.eqns[step.start : step.stop]
+            here = candidate.body.eqns[step.start : step.stop]
             loud = any(e.effects for e in here)
             assert not (step.mode and loud)
             assert cost.possible
@@ -233,13 +240,13 @@ def test_branches_of_a_cond_in_a_loop_are_planned():
     loss, args = in_a_scan()
     found = list_loop_choices(trace_loss(loss, args, 0, has_aux=False))
     inner = [
-        piece.kept
+        chunk.kept
         for level in found
-        for scan in level.insides
-        for rounds in scan.bodies
-        for cond in rounds.inner
-        for redo in cond.bodies
-        for piece in redo.pieces
+        for scan in level.body_plans
+        for iterations in scan.bodies
+        for cond in iterations.body_plans
+        for recompute in cond.bodies
+        for chunk in recompute.chunks
     ]
     assert any(inner)
 
@@ -251,8 +258,8 @@ def test_branches_of_a_cond_in_a_loop_are_planned():
 def test_a_damaged_choice_is_refused(bodies):
     loss, args = one_of_three()
     place = outer_place(one_of_three)
-    with pytest.raises(ValueError, match=r"a damaged plan: .* remat\.plan"):
-        only_inside(loss, args, (BodyPlan(place, bodies, "cond"),))(*args)
+    with pytest.raises(ValueError, match=r"damaged plan: .* remat\.plan"):
+        recompute_bodies(loss, args, (BodyPlan(place, bodies, "cond"),))(*args)
 
 
 def test_a_plan_with_branches_goes_through_json():
@@ -262,13 +269,13 @@ def test_a_plan_with_branches_goes_through_json():
         3,
         (
             Recompute((Chunk(0, 2, (1,)),)),
-            Recompute(inner=(BodyPlan(2, (Recompute(),)),)),
+            Recompute(body_plans=(BodyPlan(2, (Recompute(),)),)),
         ),
         "cond",
     )
-    plan = dataclasses.replace(plan, insides=(branches,))
+    plan = dataclasses.replace(plan, body_plans=(branches,))
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
-    assert "cond at 3: branch 0 done again but for 1 results, branch 1 kept" in str(
+    assert "cond at 3: branch 0 recomputed except for 1 results, branch 1 kept" in str(
         again
     )

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from frugax import MemoryBudget, remat
-from frugax.remat._explain import describe
 from frugax.remat.rewrite import trace_loss
+from frugax.remat.solver import describe_operations
 
 
 def f32(*shape):
@@ -36,7 +36,7 @@ def plan():
         unplanned_bytes=2 * 2**20,
         extra_flops=12_345,
         unplanned_flops=100_000,
-        insides=(),
+        body_plans=(),
         segments=(segment(0, 9, "cond", 0, 12_345), segment(9, 19, None, 512, 0)),
         fingerprint="0",
         argnums=0,
@@ -47,21 +47,20 @@ def plan():
 
 def test_the_costly_operations_come_first():
     eqns = trace_loss(loss, ARGS, 0, has_aux=False).eqns
-    assert describe(eqns[:4]) == "dot_general x2, tanh x2"
-    assert describe(eqns[:1]) == "dot_general"
+    assert describe_operations(eqns[:4]) == "dot_general x2, tanh x2"
+    assert describe_operations(eqns[:1]) == "dot_general"
     many = lambda x: jnp.sum(jnp.exp(jnp.sin(jnp.cos(jnp.tan(x @ x)) ** 2)) / 2 + x)
     eqns = trace_loss(many, (f32(2, 2),), 0, has_aux=False).eqns
-    assert describe(eqns).startswith("dot_general, ")
-    assert describe(eqns).endswith(f"{len(eqns) - 2} more")
-    assert describe([]) == ""
+    assert describe_operations(eqns).startswith("dot_general, ")
+    assert describe_operations(eqns).endswith(f"{len(eqns) - 2} more")
+    assert describe_operations([]) == ""
 
 
 def test_the_verdict_holds_the_measured_bytes_against_the_limit(plan):
     assert plan.explain().splitlines()[:3] == [
         "fits 800 KiB of temp memory: 600 KiB measured, 75% of the limit",
         "without a plan: 2 MiB, 256% of the limit",
-        "done a second time: 12,345 flops, 12.3% more; programs compiled to find this: "
-        "3",
+        "recomputed: 12,345 flops, 12.3% more; programs compiled to find this plan: 3",
     ]
     over = dataclasses.replace(plan, predicted=801 * 1024)
     assert over.explain().startswith("does not fit 800 KiB")
@@ -75,22 +74,27 @@ def test_each_segment_has_a_row_and_each_gate_a_reason(plan):
         ]
         assert f"{s.recomputed_flops:,}" in row
         assert ("recompute" in row) == (s.gate is not None)
-    assert "\ncond: a branch that only the gradient opens" in said
+    assert "\ncond: a branch that opens only once the gradient is known" in said
     assert "select:" not in said
 
 
 def test_segments_inside_segments_are_indented_below_them(plan):
     inner = remat.Segment(
-        start=0, stop=4, gate="select", saved_bytes=7, recomputed_flops=1, what="sin x4"
+        start=0,
+        stop=4,
+        gate="select",
+        saved_bytes=7,
+        recomputed_flops=1,
+        summary="sin x4",
     )
     outer, *rest = plan.segments
-    outer = dataclasses.replace(outer, inside=(inner,), kept=(1, 2))
+    outer = dataclasses.replace(outer, nested=(inner,), kept=(1, 2))
     said = dataclasses.replace(plan, segments=(outer, *rest)).explain()
     lines = said.splitlines()
     at = next(i for i, r in enumerate(lines) if ", 2 kept" in r)
     assert lines[at + 1].startswith("  0-3 ")
     assert "sin x4" in lines[at + 1]
-    assert "\nselect: its inputs wait" in said
+    assert "\nselect: inputs wait" in said
 
 
 def test_the_segment_where_the_peak_is_is_named(plan):
@@ -108,11 +112,11 @@ def test_a_plan_that_keeps_everything_says_so():
 
 
 def test_scans_are_told():
-    def rounds(w, xs):
+    def iterations(w, xs):
         one = lambda c, x: (jnp.tanh(c @ w + x), None)
         return jnp.sum(jax.lax.scan(one, jnp.zeros(xs.shape[1:]), xs)[0])
 
     args = (f32(32, 32), f32(64, 16, 32))
-    plan = remat.plan(rounds, MemoryBudget("100KiB"), example_args=args)
-    assert plan.insides
+    plan = remat.plan(iterations, MemoryBudget("100KiB"), example_args=args)
+    assert plan.body_plans
     assert "scan at 1: " in plan.explain()

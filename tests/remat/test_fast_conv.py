@@ -45,7 +45,7 @@ def branched(w, x, conv=conv):
     return x.sum()
 
 
-def looped(w, x, conv=conv):  # as `fori_loop` with a fixed number of rounds: a scan
+def looped(w, x, conv=conv):  # as `fori_loop` with a fixed number of iterations: a scan
     one = lambda i, c: jnp.tanh(conv(c, w[i]))
     return lax.fori_loop(0, 3, one, x).sum()
 

@@ -85,7 +85,7 @@ GATES: tuple[Gate, ...] = ("cond", "select", "barrier")
 
 
 def whole_again(loss, args, *, gate: Gate = "cond", kept=()):
-    """Everything done again as one segment, but for `kept`; and its body."""
+    """Everything recomputed as one segment except for `kept`; and its body."""
     body = trace_loss(loss, args, 0, has_aux=False)
     segment = Segment(
         start=0,
@@ -301,17 +301,17 @@ def test_ordered_effects_happen_once(kind):
     _, args = chain()
     body = trace_loss(loss, args, 0, has_aux=False)
     (loud,) = [i for i, e in enumerate(body.eqns) if e.effects]
-    rungs = list_candidates(body)
-    assert len(rungs) > 2
+    candidates = list_candidates(body)
+    assert len(candidates) > 2
     want = jax.jit(jax.value_and_grad(loss))(*args)
-    for rung in (rungs[1], rungs[-1]):
-        segments = build_segments(rung, jax.default_backend())
+    for candidate in (candidates[1], candidates[-1]):
+        segments = build_segments(candidate, jax.default_backend())
         assert any(s.gate for s in segments)
         assert not any(s.gate and s.start <= loud < s.stop for s in segments)
-        again = [(c, k) for k, c in rung.costs.of.items() if k[2]]
+        again = [(c, k) for k, c in candidate.costs.of.items() if k[2]]
         assert all(c.possible != (k[0] <= loud < k[1]) for c, k in again)
         mark, how = body.graph.fingerprint, {"argnums": 0, "has_aux": False}
-        step = build_value_and_grad(loss, segments, rung.insides, mark, **how)
+        step = build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
         jax.effects_barrier()
         told.clear()
         got = jax.jit(step)(*args)
@@ -330,8 +330,8 @@ def test_random_bits_are_made_again_from_their_keys():
     _, (ws, x) = chain()
     args = (ws, x, jax.random.key(3))
     body = trace_loss(loss, args, 0, has_aux=False)
-    rung = list_candidates(body)[-1]
-    segments = build_segments(rung, "cpu")
+    candidate = list_candidates(body)[-1]
+    segments = build_segments(candidate, "cpu")
     names = [e.primitive.name for e in body.eqns]
     assert names.count("random_bits") == 6
     masks = {v for e in body.eqns for v in e.outvars if shape_of(v).dtype == jnp.bool_}
@@ -342,7 +342,7 @@ def test_random_bits_are_made_again_from_their_keys():
     assert not kept & masks
     mark = body.graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
-    step = build_value_and_grad(loss, segments, rung.insides, mark, **how)
+    step = build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
     assert_same(jax.jit(step)(*args), jax.value_and_grad(loss)(*args))
 
 
@@ -404,11 +404,11 @@ def test_what_the_model_does_again_is_what_is_traced(model):
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
     body = trace_loss(loss, args, 0, has_aux=False)
     plain = count(jax.value_and_grad(loss))
-    rungs = list_candidates(body)[1:]
-    for rung in rungs[:: max(len(rungs) // 6, 1)]:
-        segments, mark = build_segments(rung, "cpu"), body.graph.fingerprint
+    candidates = list_candidates(body)[1:]
+    for candidate in candidates[:: max(len(candidates) // 6, 1)]:
+        segments, mark = build_segments(candidate, "cpu"), body.graph.fingerprint
         how = {"argnums": 0, "has_aux": False}
-        step = build_value_and_grad(loss, segments, rung.insides, mark, **how)
+        step = build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
         # Gates, and what elementwise rules make again on the way: two hundredths.
-        off = count(step) - plain - rung.flops
-        assert abs(off) < 0.02 * plain, (rung.flops, segments)
+        off = count(step) - plain - candidate.flops
+        assert abs(off) < 0.02 * plain, (candidate.flops, segments)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 THOROUGH = pytest.mark.thorough
 
 
-def segment(start, stop, *, again=False, kept=(), inside=()):
+def segment(start, stop, *, again=False, kept=(), nested=()):
     return Segment(
         start=start,
         stop=stop,
@@ -29,7 +29,7 @@ def segment(start, stop, *, again=False, kept=(), inside=()):
         saved_bytes=0,
         recomputed_flops=0,
         kept=kept,
-        inside=inside,
+        nested=nested,
     )
 
 
@@ -108,8 +108,8 @@ def test_the_simulation_counts_what_a_plan_holds_and_does_again():
     # 0, 1 and 2 are made again, when 3 is needed no more.
     assert cost(segment(0, 4, again=True), segment(4, 6)) == (5, 30)
     assert cost(segment(0, 4, again=True, kept=(1,)), segment(4, 6)) == (5, 20)
-    inside = (segment(0, 2, again=True), segment(2, 4))
-    assert cost(segment(0, 4, again=True, inside=inside), segment(4, 6)) == (4, 40)
+    nested = (segment(0, 2, again=True), segment(2, 4))
+    assert cost(segment(0, 4, again=True, nested=nested), segment(4, 6)) == (4, 40)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,5 @@ def test_plans_recompute_little_more_than_the_optimum(seed):
         if least is None:
             assert not fitting, f"{share}: a plan fits where nothing can"
             continue
-        assert fitting, f"{share}: no plan, but {least} flops again would do"
+        assert fitting, f"{share}: no plan, but {least} recomputed flops would do"
         assert least <= min(fitting) <= least + allowed, f"{share}: of {machine.flops}"

@@ -11,7 +11,7 @@ import pytest
 
 from frugax import MemoryBudget, measure, remat
 from frugax.errors import OutputError
-from frugax.remat._block_chart import draw_blocks, stretch
+from frugax.remat._memory_charts import draw_blocks, stretch
 
 
 def f32(*shape):

@@ -198,24 +198,26 @@ def deep_chain():
 
 
 def levels_of(segments):
-    return 1 + max((levels_of(s.inside) for s in segments if s.inside), default=0)
+    return 1 + max((levels_of(s.nested) for s in segments if s.nested), default=0)
 
 
 @pytest.fixture(scope="module")
 def nested():
     loss, args = deep_chain()
     body = trace_loss(loss, args, 0, has_aux=False)
-    rungs = list_candidates(body)
-    of_depth = [levels_of(build_segments(r, "cpu")) for r in rungs]
-    flat = rungs[max(i for i, depth in enumerate(of_depth) if depth == 1)]
-    return loss, args, body, flat, rungs[-1]
+    candidates = list_candidates(body)
+    of_depth = [levels_of(build_segments(r, "cpu")) for r in candidates]
+    flat = candidates[max(i for i, depth in enumerate(of_depth) if depth == 1)]
+    return loss, args, body, flat, candidates[-1]
 
 
-def step_of(loss, body, rung):
+def step_of(loss, body, candidate):
     mark = body.graph.fingerprint
-    segments = build_segments(rung, jax.default_backend())
+    segments = build_segments(candidate, jax.default_backend())
     how = {"argnums": 0, "has_aux": False}
-    return jax.jit(build_value_and_grad(loss, segments, rung.insides, mark, **how))
+    return jax.jit(
+        build_value_and_grad(loss, segments, candidate.body_plans, mark, **how)
+    )
 
 
 @pytest.mark.thorough
@@ -245,8 +247,8 @@ def test_a_nested_plan_does_again_what_it_says(nested):
 def test_a_nested_plan_goes_through_json(nested, half):
     _, _, _, _, tight = nested
     segments = build_segments(tight, "cpu")
-    inside = remat.BodyPlan(3, (remat.Recompute((remat.Chunk(0, 4, (1, 2)),), 2),))
-    plan = dataclasses.replace(half, segments=segments, insides=(inside,))
+    body_plan = remat.BodyPlan(3, (remat.Recompute((remat.Chunk(0, 4, (1, 2)),), 2),))
+    plan = dataclasses.replace(half, segments=segments, body_plans=(body_plan,))
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
     assert hash(again) == hash(plan)
@@ -289,7 +291,7 @@ def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
     loss, params, x, _ = mlp
     open_gate = lambda gate, pull, inputs, cotangents, tied: pull(inputs, cotangents)
     monkeypatch.setattr("frugax.remat.rewrite._backward.through_gate", open_gate)
-    # Drafts that redo no product leave nothing to undo.
+    # Drafts that recompute no product leave nothing to undo.
     product = 2 * x.shape[0] * x.shape[1] ** 2
     every = solver.draft_plans
 
@@ -312,7 +314,7 @@ def test_a_plan_is_hashable_and_goes_through_json(mlp, half):
     assert isinstance(again, Plan)
     assert temp_bytes(remat.apply(loss, again), params, x) == half.predicted
     assert str(half.budget) in str(half)
-    assert str(half).count("recompute") == sum(
+    assert str(half).count("recompute (") == sum(
         s.gate is not None for s in half.segments
     )
 
@@ -441,7 +443,7 @@ def test_a_plan_with_a_damaged_segment_is_refused(mlp, change):
     *rest, last = plan.segments
     segments = (*rest, dataclasses.replace(last, **change))
     damaged = dataclasses.replace(plan, segments=segments)
-    with pytest.raises(ValueError, match="a damaged plan: "):
+    with pytest.raises(ValueError, match="damaged plan: "):
         remat.apply(loss, damaged)(params, x)
     with pytest.raises(ValueError, match="not a valid plan: invalid JSON"):
         remat.RematPlan.from_json("{nope")

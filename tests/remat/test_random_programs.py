@@ -80,7 +80,7 @@ def run(step: Any, args: Any) -> Any:
 def random_segments(
     body: RematGraph, rng: np.random.Generator, start: int, stop: int, depth: int
 ) -> tuple[Segment, ...]:
-    """Any plan: kept, done again, done again but for some results, or nested."""
+    """Any plan: kept, recomputed, recomputed except for some results, or nested."""
     inner = [c for c in body.cuts if start < c < stop]
     chosen = [c for c in inner if rng.random() < 0.4]
     segments = []
@@ -96,7 +96,7 @@ def random_segments(
                 saved_bytes=0,
                 recomputed_flops=0,
                 kept=tuple(kept),
-                inside=random_segments(body, rng, a, b, depth - 1) if nest else (),
+                nested=random_segments(body, rng, a, b, depth - 1) if nest else (),
             )
         )
     return tuple(segments)
@@ -106,7 +106,7 @@ def regated(segment: Segment, gate: Gate) -> Segment:
     return dataclasses.replace(
         segment,
         gate=segment.gate and gate,
-        inside=tuple(regated(s, gate) for s in segment.inside),
+        nested=tuple(regated(s, gate) for s in segment.nested),
     )
 
 
@@ -116,18 +116,18 @@ def planned(case: Case, seed: int) -> tuple[Any, tuple[Segment, ...]]:
         case.loss, case.args, case.how["argnums"], has_aux=case.how["has_aux"]
     )
     rng = np.random.default_rng(seed)
-    insides: tuple[Any, ...] = ()
+    body_plans: tuple[Any, ...] = ()
     if seed % 3:
         segments = random_segments(body, rng, 0, len(body.eqns), depth=2)
     else:
-        rungs = list_candidates(body)
-        rung = rungs[-1 - int(rng.integers(0, max(len(rungs) - 1, 1)))]
-        segments, insides = build_segments(rung, "cpu"), rung.insides
+        candidates = list_candidates(body)
+        candidate = candidates[-1 - int(rng.integers(0, max(len(candidates) - 1, 1)))]
+        segments, body_plans = build_segments(candidate, "cpu"), candidate.body_plans
         if rng.random() < 0.5:
             segments = tuple(regated(s, "barrier") for s in segments)
     mark = body.graph.fingerprint
     return build_value_and_grad(
-        case.loss, segments, insides, mark, **case.how
+        case.loss, segments, body_plans, mark, **case.how
     ), segments
 
 

@@ -39,20 +39,20 @@ def planned():
 
 def test_chunks_divide_the_rounds_and_are_near_the_square_root(planned):
     _, _, plan = planned
-    (inside,) = plan.insides
-    assert 60 % inside.chunk == 0
-    assert 1 < inside.chunk < 15
+    (body_plan,) = plan.body_plans
+    assert 60 % body_plan.group_length == 0
+    assert 1 < body_plan.group_length < 15
 
 
 def test_rounds_done_again_count_as_often_as_they_run(planned):
     loss, (w, xs), plan = planned
     cell = lambda h, x: jnp.tanh(h @ w + x)
     once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
-    (inside,) = plan.insides
-    # Each round once more for chunks, and once more if rounds are done again in them.
-    times = sum(b.rounds * (b.together + bool(b.pieces)) for b in inside.bodies) * (
-        60 // inside.chunk
-    )
+    (body_plan,) = plan.body_plans
+    # Each iteration once more for its group, and once more if it recomputes itself.
+    times = sum(
+        b.iterations * (b.from_carry + bool(b.chunks)) for b in body_plan.bodies
+    ) * (60 // body_plan.group_length)
     assert times > 0
     # What JAX adds for two loops is below a hundredth.
     assert plan.extra_flops == pytest.approx(times * once, rel=1e-2)
@@ -78,32 +78,35 @@ def test_a_plan_with_scans_goes_through_json_and_says_what_it_does(planned):
     again = remat.RematPlan.from_json(plan.to_json())
     assert again == plan
     assert temp_bytes(remat.apply(loss, again), *args) == plan.predicted
-    (inside,) = plan.insides
-    assert f"scan at {inside.place}: of every {inside.chunk} rounds" in str(plan)
+    (body_plan,) = plan.body_plans
+    assert (
+        f"scan at {body_plan.operation}: of every {body_plan.group_length} iterations"
+        in str(plan)
+    )
 
 
 _INNER = BodyPlan(
-    4, (Recompute((Chunk(0, 2, None),), 2, together=True), Recompute(rounds=5))
+    4, (Recompute((Chunk(0, 2, None),), 2, from_carry=True), Recompute(iterations=5))
 )
 
 
 _CUT = (Chunk(0, 3, (0, 2)), Chunk(3, 7, None))
 
 
-NESTED = BodyPlan(1, (Recompute(_CUT, 3, inner=(_INNER,)), Recompute()))
+NESTED = BodyPlan(1, (Recompute(_CUT, 3, body_plans=(_INNER,)), Recompute()))
 
 
 def test_loops_in_loops_go_through_json_and_are_told(planned):
     _, _, plan = planned
-    nested = dataclasses.replace(plan, insides=(NESTED,))
+    nested = dataclasses.replace(plan, body_plans=(NESTED,))
     again = remat.RematPlan.from_json(nested.to_json())
     assert again == nested
     assert hash(again) == hash(nested)
-    assert NESTED.chunk == 4
+    assert NESTED.group_length == 4
     assert str(NESTED) == (
-        "scan at 1: of every 4 rounds, 3 done again in 2 pieces but for 2 results (scan"
-        " at 4: of every 7 rounds, 2 done again together from the carry before them, 5 "
-        "kept), 1 kept"
+        "scan at 1: of every 4 iterations, 3 recomputed in 2 chunks except for 2 "
+        "results (scan at 4: of every 7 iterations, 2 recomputed together from the "
+        "carry before them, 5 kept), 1 kept"
     )
 
 
@@ -121,19 +124,21 @@ def test_a_scan_that_fits_stays_as_it_is():
     plan = remat.plan(
         loss, MemoryBudget(limit_bytes=plain_bytes(loss, args)), example_args=args
     )
-    assert (plan.insides, plan.segments, plan.extra_flops) == ((), (), 0)
+    assert (plan.body_plans, plan.segments, plan.extra_flops) == ((), (), 0)
 
 
 def test_a_prime_number_of_rounds_is_never_cut():
     chunks = [
-        i.chunk for level in list_loop_choices(body_of(prime)) for i in level.insides
+        i.group_length
+        for level in list_loop_choices(body_of(prime))
+        for i in level.body_plans
     ]
     assert set(chunks) == {1}
 
 
 def test_scans_are_taken_up_one_after_the_other():
     found = list_loop_choices(body_of(among_other_operations))
-    counts = [len(level.insides) for level in found]
+    counts = [len(level.body_plans) for level in found]
     assert counts == sorted(counts)
     assert set(counts) == {0, 1, 2}
     flops = [level.flops for level in found]
@@ -142,33 +147,37 @@ def test_scans_are_taken_up_one_after_the_other():
 
 @every_model
 def test_each_rung_needs_less_than_the_last_and_costs_more(model):
-    plain, *rungs = list_candidates(body_of(model))
-    assert (plain.insides, plain.flops) == ((), 0)
-    peaks = [r.draft.peak_bytes for r in rungs]
-    again = [r.flops for r in rungs]
+    plain, *candidates = list_candidates(body_of(model))
+    assert (plain.body_plans, plain.flops) == ((), 0)
+    peaks = [r.draft.peak_bytes for r in candidates]
+    again = [r.flops for r in candidates]
     assert peaks == sorted(set(peaks), reverse=True)
     assert again == sorted(set(again))
     assert peaks[0] < plain.draft.peak_bytes
 
 
 @pytest.mark.parametrize(
-    ("place", "redo", "said"),
+    ("place", "recompute", "said"),
     [
-        (0, Recompute(rounds=4), "operation 0 is .* 4 rounds"),
-        (99, Recompute(rounds=4), "operation 99 is missing"),
-        (1, Recompute(rounds=7), "operation 1 is scan, .* 7 rounds"),
-        (1, Recompute(rounds=0), "operation 1 is scan, .* 0 rounds"),
-        (1, Recompute((Chunk(0, 2, ()),)), "pieces.* 3 operations"),
-        (1, Recompute((Chunk(0, 1, ()), Chunk(2, 3, ()))), "pieces.* 3 operations"),
+        (0, Recompute(iterations=4), "operation 0 is .* 4 iterations"),
+        (99, Recompute(iterations=4), "operation 99 is missing"),
+        (1, Recompute(iterations=7), "operation 1 is scan, .* 7 iterations"),
+        (1, Recompute(iterations=0), "operation 1 is scan, .* 0 iterations"),
+        (1, Recompute((Chunk(0, 2, ()),)), "parts.* 3 operations"),
+        (1, Recompute((Chunk(0, 1, ()), Chunk(2, 3, ()))), "parts.* 3 operations"),
         (1, Recompute((Chunk(0, 3, (12,)),)), "12"),
         (1, Recompute((Chunk(0, 3, (-1,)),)), "-1"),
-        (1, Recompute(inner=(BodyPlan(0, (Recompute(),)),)), "operation 0 is dot_gen"),
+        (
+            1,
+            Recompute(body_plans=(BodyPlan(0, (Recompute(),)),)),
+            "operation 0 is dot_gen",
+        ),
     ],
 )
-def test_a_damaged_choice_is_refused(planned, place, redo, said):
+def test_a_damaged_choice_is_refused(planned, place, recompute, said):
     loss, args, plan = planned
-    assert plan.insides[0].place == 1
-    wrong = dataclasses.replace(plan, insides=(BodyPlan(place, (redo,)),))
+    assert plan.body_plans[0].operation == 1
+    wrong = dataclasses.replace(plan, body_plans=(BodyPlan(place, (recompute,)),))
     with pytest.raises(ValueError, match=f"damaged plan: .*{said}.* remat.plan"):
         remat.apply(loss, wrong)(*args)
 
@@ -176,8 +185,8 @@ def test_a_damaged_choice_is_refused(planned, place, redo, said):
 def test_a_damaged_choice_in_a_file_names_its_place(planned):
     _, _, plan = planned
     data = json.loads(plan.to_json())
-    data["insides"][0]["bodies"][0]["rounds"] = "all"
-    with pytest.raises(ValueError, match=r"insides\[0\]\.bodies\[0\]\.rounds"):
+    data["body_plans"][0]["bodies"][0]["iterations"] = "all"
+    with pytest.raises(ValueError, match=r"body_plans\[0\]\.bodies\[0\]\.iterations"):
         remat.RematPlan.from_json(json.dumps(data))
 
 
@@ -216,4 +225,4 @@ def test_rounds_that_write_to_the_outside_are_not_done_again():
         return jnp.sum(lax.scan(cell, jnp.zeros((16, 32)), xs)[0] ** 2)
 
     body = trace_loss(loss, rnn()[1], 0, has_aux=False)
-    assert [level.insides for level in list_loop_choices(body)] == [()]
+    assert [level.body_plans for level in list_loop_choices(body)] == [()]

@@ -11,7 +11,7 @@ from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import build_value_and_grad, rewrite_loops
 from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
 
-from .checks import again, assert_same, only_inside, plain_bytes, temp_bytes
+from .checks import again, assert_same, plain_bytes, recompute_bodies, temp_bytes
 from .scan_cases import (
     W,
     among_other_operations,
@@ -22,7 +22,7 @@ from .scan_cases import (
     prime,
     rnn,
     rnn_inside_layers,
-    rounds_of,
+    scan_body_of,
     scans_of,
     stacked_layers,
     transformer,
@@ -30,19 +30,19 @@ from .scan_cases import (
 
 
 def ways_of(body):
-    """The kinds of rounds there are, alone and together, in chunks of one or four."""
+    """Treatments of iterations, alone and together, in groups of one or four."""
     every, part, half = again(body), again(body, 0), len(body.eqns) // 2
     cut = (Chunk(0, half, ()), Chunk(half, len(body.eqns), None))
     return [
         (Recompute(every),),
         (Recompute(part),),
         (Recompute(cut),),
-        (Recompute(rounds=4, together=True),),
-        (Recompute(every, 4, together=True),),
-        (Recompute(part, 4, together=True),),
+        (Recompute(iterations=4, from_carry=True),),
+        (Recompute(every, 4, from_carry=True),),
+        (Recompute(part, 4, from_carry=True),),
         (Recompute(every, 3), Recompute()),
-        (Recompute(together=True), Recompute(part, 2), Recompute()),
-        (Recompute(), Recompute(cut, 2, together=True), Recompute(part)),
+        (Recompute(from_carry=True), Recompute(part, 2), Recompute()),
+        (Recompute(), Recompute(cut, 2, from_carry=True), Recompute(part)),
     ]
 
 
@@ -60,16 +60,19 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_rounds_again(model):
     loss, args = model()
     body = body_of(model)
     (place,) = scans_of(body)
-    ways = ways_of(rounds_of(body, place))
-    steps = [only_inside(loss, args, (BodyPlan(place, redos),)) for redos in ways]
+    ways = ways_of(scan_body_of(body, place))
+    steps = [
+        recompute_bodies(loss, args, (BodyPlan(place, recomputes),))
+        for recomputes in ways
+    ]
     want = jax.value_and_grad(loss)(*args)
     # All in one program: to compile costs most of the time.
     at_once = jax.jit(lambda *args: [step(*args) for step in steps])
-    for redos, got in zip(ways, at_once(*args), strict=True):
+    for recomputes, got in zip(ways, at_once(*args), strict=True):
         try:
             assert_same(got, want)
         except AssertionError as e:
-            e.add_note(str(redos))
+            e.add_note(str(recomputes))
             raise
 
 
@@ -77,17 +80,19 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
     loss, args = rnn_inside_layers()
     body = body_of(rnn_inside_layers)
     (place,) = scans_of(body)
-    rounds = rounds_of(body, place)
-    (inner,) = scans_of(rounds)
-    every = again(rounds_of(rounds, inner))
-    chunks = BodyPlan(inner, (Recompute(every, 2, together=True), Recompute(rounds=3)))
-    every = again(rewrite_loops(rounds, (chunks,)))
+    iterations = scan_body_of(body, place)
+    (inner,) = scans_of(iterations)
+    every = again(scan_body_of(iterations, inner))
+    chunks = BodyPlan(
+        inner, (Recompute(every, 2, from_carry=True), Recompute(iterations=3))
+    )
+    every = again(rewrite_loops(iterations, (chunks,)))
     ways = [
-        Recompute(inner=(chunks,)),
-        Recompute(every, inner=(chunks,)),
-        Recompute(every, 3, together=True, inner=(chunks,)),
+        Recompute(body_plans=(chunks,)),
+        Recompute(every, body_plans=(chunks,)),
+        Recompute(every, 3, from_carry=True, body_plans=(chunks,)),
     ]
-    steps = [only_inside(loss, args, (BodyPlan(place, (way,)),)) for way in ways]
+    steps = [recompute_bodies(loss, args, (BodyPlan(place, (way,)),)) for way in ways]
     want = jax.value_and_grad(loss)(*args)
     for got in jax.jit(lambda *args: [step(*args) for step in steps])(*args):
         assert_same(got, want)
@@ -97,16 +102,16 @@ def test_gradients_are_those_of_jax_in_every_way_to_do_loops_in_loops_again():
 @pytest.mark.slow
 def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
     loss, args = model()
-    rungs = list_candidates(body_of(model))[1:]
-    chosen = {round(i * (len(rungs) - 1) / 2) for i in range(3)}
-    assert any(rungs[i].insides for i in chosen)
+    candidates = list_candidates(body_of(model))[1:]
+    chosen = {round(i * (len(candidates) - 1) / 2) for i in range(3)}
+    assert any(candidates[i].body_plans for i in chosen)
     mark = body_of(model).graph.fingerprint
     how = {"argnums": 0, "has_aux": False}
     want = jax.value_and_grad(loss)(*args)
     for i in chosen:
-        segments = build_segments(rungs[i], jax.default_backend())
-        insides = rungs[i].insides
-        step = build_value_and_grad(loss, segments, insides, mark, **how)
+        segments = build_segments(candidates[i], jax.default_backend())
+        body_plans = candidates[i].body_plans
+        step = build_value_and_grad(loss, segments, body_plans, mark, **how)
         assert_same(jax.jit(step)(*args), want)
 
 
@@ -134,14 +139,14 @@ def test_a_budget_is_met_as_xla_measures_it(model, share):
     plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     # With JAX 0.12.0.1 segments alone do for this one.
-    assert plan.insides or model is among_other_operations
+    assert plan.body_plans or model is among_other_operations
     assert plan.compiles <= 5
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert_same(step(*args), jax.value_and_grad(loss)(*args))
 
 
-def inner_flops(loss, args, insides):
-    step = only_inside(loss, args, insides)
+def inner_flops(loss, args, body_plans):
+    step = recompute_bodies(loss, args, body_plans)
     return jaxprs.flops(jax.make_jaxpr(step)(*args).jaxpr)
 
 
@@ -149,61 +154,64 @@ EVERY = (Chunk(0, 3, ()),)  # a product, a sum and tanh
 
 
 @pytest.mark.parametrize(
-    ("redos", "rounds"),
+    ("recomputes", "iterations"),
     [
         ((Recompute(EVERY),), 60),
-        ((Recompute(rounds=5, together=True),), 60),
-        ((Recompute(EVERY, 5, together=True),), 120),
-        ((Recompute(EVERY, 2), Recompute(rounds=3)), 24),
-        ((Recompute(together=True), Recompute(rounds=4)), 12),
+        ((Recompute(iterations=5, from_carry=True),), 60),
+        ((Recompute(EVERY, 5, from_carry=True),), 120),
+        ((Recompute(EVERY, 2), Recompute(iterations=3)), 24),
+        ((Recompute(from_carry=True), Recompute(iterations=4)), 12),
     ],
 )
-def test_each_kind_of_round_is_counted(redos, rounds):
+def test_each_kind_of_round_is_counted(recomputes, iterations):
     loss, (w, xs) = rnn()
     cell = lambda h, x: jnp.tanh(h @ w + x)
     once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
     (place,) = scans_of(body_of(rnn))
-    inside = BodyPlan(place, redos)
-    more = inner_flops(loss, (w, xs), (inside,)) - inner_flops(loss, (w, xs), ())
+    body_plan = BodyPlan(place, recomputes)
+    more = inner_flops(loss, (w, xs), (body_plan,)) - inner_flops(loss, (w, xs), ())
     # Besides, each loop's gradient of the weights is added to that of the others.
-    loops = 60 // inside.chunk * len(redos)
-    assert 0 <= more - rounds * once <= loops * W.size + 0.01 * rounds * once
+    loops = 60 // body_plan.group_length * len(recomputes)
+    assert 0 <= more - iterations * once <= loops * W.size + 0.01 * iterations * once
 
 
 def test_results_that_are_kept_lie_between_all_and_nothing():
     loss, args = stacked_layers()
     body = body_of(stacked_layers)
     (place,) = scans_of(body)
-    rounds = rounds_of(body, place)
-    names = [e.primitive.name for e in rounds.eqns]
+    iterations = scan_body_of(body, place)
+    names = [e.primitive.name for e in iterations.eqns]
     first = names.index("dot_general")
     # The last product is only added to what the round was given: nobody reads it back.
-    some = only_inside(
-        loss, args, (BodyPlan(place, (Recompute(again(rounds, first)),)),)
+    some = recompute_bodies(
+        loss, args, (BodyPlan(place, (Recompute(again(iterations, first)),)),)
     )
-    none = only_inside(loss, args, (BodyPlan(place, (Recompute(again(rounds)),)),))
+    none = recompute_bodies(
+        loss, args, (BodyPlan(place, (Recompute(again(iterations)),)),)
+    )
     count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
     steps = [jax.value_and_grad(loss), some, none]
     flops, needed = map(count, steps), [temp_bytes(step, *args) for step in steps]
     plain, part, whole = flops
     product = 2 * 256 * 32 * 64
     assert needed == sorted(set(needed), reverse=True)
-    # 12 products fewer than by doing rounds again whole; what is left is elementwise.
+    # 12 products fewer than by doing iterations again whole; what is left is
+    # elementwise.
     assert whole - part == pytest.approx(12 * product, rel=0.05)
     assert 0 < part - plain < 0.03 * plain
 
 
 @pytest.mark.thorough
 def test_what_a_plan_says_it_does_again_is_what_is_traced():
-    """For each choice for the rounds, the model counts what the program then holds."""
+    """For each choice for the iterations, the model counts the flops of the program."""
     for model in (rnn, stacked_layers, dropout_from_keys, rnn_inside_layers):
         loss, args = model()
         plain = inner_flops(loss, args, ())
         for level in list_loop_choices(body_of(model))[1:]:
-            traced = inner_flops(loss, args, level.insides) - plain
+            traced = inner_flops(loss, args, level.body_plans) - plain
             # Off by elementwise operations, and by what JAX adds for loops in loops.
             off = abs(traced - level.flops)
-            assert off < 0.02 * plain + 0.1 * level.flops, str(level.insides)
+            assert off < 0.02 * plain + 0.1 * level.flops, str(level.body_plans)
 
 
 @pytest.mark.thorough
@@ -215,8 +223,8 @@ def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
     plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     assert plan.predicted <= limit
     assert 0 < plan.extra_share < 0.025
-    (inside,) = plan.insides
-    assert any(p.kept for b in inside.bodies for p in b.pieces)
+    (body_plan,) = plan.body_plans
+    assert any(p.kept for b in body_plan.bodies for p in b.chunks)
 
 
 @pytest.fixture(scope="module")
@@ -246,10 +254,10 @@ def test_a_budget_between_two_chunks_is_used(long_rnn):
     loss, args, plain = long_rnn
     plan = remat.plan(loss, MemoryBudget(limit_bytes=plain // 2), example_args=args)
     assert 0.85 * plain / 2 <= plan.predicted <= plain / 2
-    # A part of each chunk is done again, the rest is kept.
-    ((redone, kept),) = [i.bodies for i in plan.insides]
-    assert redone.together
-    assert (kept.pieces, kept.together) == ((), False)
+    # A part of each group is recomputed, the rest is kept.
+    ((redone, kept),) = [i.bodies for i in plan.body_plans]
+    assert redone.from_carry
+    assert (kept.chunks, kept.from_carry) == ((), False)
     assert plan.extra_share < 0.25
 
 

@@ -146,7 +146,7 @@ def test_a_tree_may_be_a_hundred_levels_deep_and_survives_json():
 
 
 def test_keys_that_do_not_sort_are_refused():
-    with pytest.raises(TypeError, match="must sort"):
+    with pytest.raises(TypeError, match="must be sortable"):
         trees.named_leaves({1: 0, "a": 0})
 
 

@@ -1,13 +1,15 @@
-"""The best one option from each menu within a limit, and a proof of how good it is.
+"""Solve the multiple-choice knapsack problem, with a bound that proves the result.
 
-A menu is a tropical polynomial, the least loss for each price; all menus together are
-the min-plus product of these (`frugax.tropical.convolve`), a table of the least loss
-for every total price. Menus are short, so the product is taken option by option.
+An item's options are a tropical polynomial, the least loss for each price, and all
+items together are the min-plus product of these (`frugax.tropical.convolve`): a table
+of the least loss for every total price. Items have few options, so the product is taken
+option by option.
 
-Two bounds say what no choice can beat, and the better one is told. Lagrange's: with a
-price on every unit of cost, each menu is minimised alone, and the price that makes the
-most of it is searched for; it is loose where few menus with dents in them decide. The
-table's: with all costs rounded down, more choices are within the limit than are.
+Two lower bounds hold for every choice within the limit, and the better one is reported.
+Lagrange's bound puts a price on every unit of cost, minimises each item alone, and
+searches for the price that gives the highest bound; it is loose where few items with
+non-convex options decide. The table's bound solves the problem with all costs rounded
+down, which only adds choices.
 
 References:
     Bellman 1957, "Dynamic Programming", Princeton (the table);
@@ -21,19 +23,20 @@ from jaxtyping import Float, Int
 
 from frugax.errors import InfeasibleBudgetError
 
-_MOST_CELLS = 1 << 26  # of the table of choices: a byte each
-_MOST_BUCKETS = 1 << 14
+# The table of choices takes a byte for each item and bucket: 64 MiB at most.
+_MAX_CELLS = 1 << 26
+_MAX_BUCKETS = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """A choice from menus.
+    """A choice of one option for each item.
 
     Attributes:
         chosen: the index of the chosen option for each item.
-        cost: what they cost together.
-        loss: what they lose together.
-        bound: no choice within the limit loses less.
+        cost: the total cost.
+        loss: the total loss.
+        bound: no choice within the limit has a smaller loss.
     """
 
     chosen: Int[np.ndarray, " items"]
@@ -43,8 +46,10 @@ class Allocation:
 
     @property
     def gap(self) -> float:
-        """By how much of the bound this choice is above it; 0 is certainly the best."""
-        return self.loss / self.bound - 1 if self.bound > 0 else float(self.loss > 0)
+        """The excess of the loss as a share of the bound; 0 proves the optimum."""
+        if self.bound > 0:
+            return self.loss / self.bound - 1
+        return float(self.loss > 0)
 
 
 def multiple_choice_knapsack(
@@ -56,14 +61,15 @@ def multiple_choice_knapsack(
 ) -> Allocation:
     """Choose one option per item with the least loss that the limit allows.
 
-    Exact up to a grid of 16,384 prices (fewer with over 4,096 items), to which costs
-    are rounded; the sum of the true costs is within the limit all the same.
+    The result is exact up to a grid of 16,384 prices (fewer with over 4,096 items), to
+    which costs are rounded. The sum of the true costs never exceeds the limit.
 
     Args:
         cost: price of each option, in `unit`; >= 0.
-        loss: harm done by each option, in any one unit; >= 0; inf for no option.
-        limit: most that the chosen options may cost together, in `unit`.
-        unit: what `cost` and `limit` count; used in the error message only.
+        loss: harm done by each option, in any one unit; >= 0. An infinite loss marks
+            an option that does not exist.
+        limit: the most that the chosen options may cost together, in `unit`.
+        unit: the unit of `cost` and `limit`; used in the error message only.
 
     Raises:
         InfeasibleBudgetError: even the cheapest options cost more than `limit`.
@@ -82,75 +88,96 @@ def multiple_choice_knapsack(
         raise InfeasibleBudgetError(
             "the cheapest choice", needed=needed, limit=limit, unit=unit
         )
-    buckets = min(_MOST_BUCKETS, max(256, _MOST_CELLS // max(1, len(cost))))
+    buckets = min(_MAX_BUCKETS, max(256, _MAX_CELLS // max(1, len(cost))))
     width = max((limit - needed) / buckets, 1e-9)
+    # Only costs above each item's cheapest option use the grid, which makes it finer.
     extra = np.where(np.isfinite(loss), cost - base[:, None], 0)
-    best, taken = _table(np.rint(extra / width), loss, buckets)
-    greedy = loss[items, priced.argmin(axis=1)].sum()
-    chosen, least = priced.argmin(axis=1), float(greedy)
-    # Rounding may put the last buckets a little above the limit: the best that is not.
-    for at in np.argsort(best, kind="stable"):
-        if best[at] >= least:
+    rounded = np.rint(extra / width)
+    best, option_at = _least_losses(rounded, loss, buckets)
+    chosen = priced.argmin(axis=1)
+    least = float(loss[items, chosen].sum())
+    # Costs were rounded to the nearest bucket, so the last buckets may lie a little
+    # above the limit. The buckets are tried from the least loss up until one does not.
+    for bucket in np.argsort(best, kind="stable"):
+        if best[bucket] >= least:
             break
-        found = _trace(taken, np.rint(extra / width).astype(np.int64), int(at))
+        found = _trace_choice(option_at, rounded.astype(np.int64), int(bucket))
         if int(cost[items, found].sum()) <= limit:
             chosen, least = found, float(loss[items, found].sum())
             break
     total = int(cost[items, chosen].sum())
-    cheaper, _ = _table(np.floor(extra / width), loss, buckets)
-    bound = max(float(cheaper[-1]), _lagrangian(cost.astype(np.float64), loss, limit))
-    bound = min(least, bound)
-    return Allocation(chosen, total, least, bound)
+    relaxed, _ = _least_losses(np.floor(extra / width), loss, buckets)
+    bound = max(
+        float(relaxed[-1]), _lagrangian_bound(cost.astype(np.float64), loss, limit)
+    )
+    return Allocation(chosen, total, least, min(least, bound))
 
 
-def _table(
-    extra: np.ndarray, loss: np.ndarray, buckets: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The least loss for each price, and the option of each item that gives it."""
+def _least_losses(
+    prices: Float[np.ndarray, "items options"],
+    loss: Float[np.ndarray, "items options"],
+    buckets: int,
+) -> tuple[Float[np.ndarray, " prices"], Int[np.ndarray, "items prices"]]:
+    """The least loss for each total price, and each item's option that attains it."""
     best = np.zeros(buckets + 1)
-    taken = np.zeros((len(loss), buckets + 1), np.uint8)
-    for item, (prices, losses) in enumerate(zip(extra, loss, strict=True)):
+    option_at = np.zeros((len(loss), buckets + 1), np.uint8)
+    for item in range(len(loss)):
         new = np.full(buckets + 1, np.inf)
-        for option in np.argsort(prices, kind="stable"):
-            price = int(min(prices[option], buckets + 1))
-            if price > buckets or not np.isfinite(losses[option]):
+        for option in np.argsort(prices[item], kind="stable"):
+            price = int(min(prices[item, option], buckets + 1))
+            if price > buckets or not np.isfinite(loss[item, option]):
                 continue
-            shifted = best[: buckets + 1 - price] + losses[option]
-            better = shifted < new[price:]
-            new[price:][better] = shifted[better]
-            taken[item, price:][better] = option
+            shifted = best[: buckets + 1 - price] + loss[item, option]
+            is_better = shifted < new[price:]
+            new[price:][is_better] = shifted[is_better]
+            option_at[item, price:][is_better] = option
         best = new
-    return best, taken
+    return best, option_at
 
 
-def _trace(taken: np.ndarray, extra: np.ndarray, at: int) -> np.ndarray:
-    chosen = np.empty(len(taken), np.int64)
-    for item in range(len(taken) - 1, -1, -1):
-        chosen[item] = taken[item, at]
-        at -= int(extra[item, chosen[item]])
+def _trace_choice(
+    option_at: Int[np.ndarray, "items prices"],
+    prices: Int[np.ndarray, "items options"],
+    bucket: int,
+) -> Int[np.ndarray, " items"]:
+    chosen = np.empty(len(option_at), np.int64)
+    for item in range(len(option_at) - 1, -1, -1):
+        chosen[item] = option_at[item, bucket]
+        bucket -= int(prices[item, chosen[item]])
     return chosen
 
 
-def _lagrangian(cost: np.ndarray, loss: np.ndarray, limit: int) -> float:
-    """The bound of one price for all; it is largest where costs balance."""
+def _lagrangian_bound(
+    cost: Float[np.ndarray, "items options"],
+    loss: Float[np.ndarray, "items options"],
+    limit: int,
+) -> float:
+    """The highest bound of one price per unit of cost for all items."""
+    items = np.arange(len(cost))
 
-    def at(log_price: float) -> tuple[float, float]:
+    def evaluate(log_price: float) -> tuple[float, float]:
         price = 2.0**log_price
         total = loss + price * cost
-        pick = total.argmin(axis=1)
-        rows = np.arange(len(cost))
-        return float(total[rows, pick].sum() - price * limit), float(
-            cost[rows, pick].sum()
-        )
+        chosen = total.argmin(axis=1)
+        bound = float(total[items, chosen].sum() - price * limit)
+        return bound, float(cost[items, chosen].sum())
 
     finite = loss[np.isfinite(loss)]
-    spread = max(float(np.ptp(finite)) if finite.size else 0.0, 1e-300)
-    low = np.log2(spread) - 80.0
-    high = np.log2(spread) + 40.0
-    best = max(0.0, at(low)[0])
-    for _ in range(60):  # the cost falls as the price rises
+    spread = 1e-300
+    if finite.size:
+        spread = max(float(np.ptp(finite)), spread)
+    # The price is a loss per unit of cost. Costs in bytes reach 2^60 or so, hence the
+    # long way down; 60 bisections narrow 120 powers of two to the last digits.
+    low, high = np.log2(spread) - 80.0, np.log2(spread) + 40.0
+    best = max(0.0, evaluate(low)[0])
+    for _ in range(60):
         middle = (low + high) / 2
-        value, spent = at(middle)
-        best = max(best, value)
-        low, high = (middle, high) if spent > limit else (low, middle)
+        bound, spent = evaluate(middle)
+        best = max(best, bound)
+        # The cost falls as the price rises; the bound is highest where it meets the
+        # limit.
+        if spent > limit:
+            low = middle
+        else:
+            high = middle
     return best

@@ -1,7 +1,6 @@
-"""Replace the convolutions that XLA:CPU compiles badly where they stand.
+"""Replace convolutions that XLA:CPU compiles to slow code in loops and branches.
 
-Reads: a `Graph`. Gives: the same, with `fast_convolution` in their place. What that is,
-and why there is a difference: `_fast_convolution.py`.
+`_fast_convolution.py` has the replacement and the reason for the difference.
 """
 
 import dataclasses
@@ -12,9 +11,9 @@ from ._graph import Graph, shape_of
 from ._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn
 
 _LOOPS_AND_BRANCHES = frozenset({"scan", "while", "cond"})
-# Operations that run the programs in their parameters as they are. A rule of the
-# user's own (`custom_vjp`) is kept as functions, not as programs: that stays as it is.
-_OPENED = _LOOPS_AND_BRANCHES | {
+# Operations that run the programs in their parameters as they are. A user-defined rule
+# (`custom_vjp`) is stored as functions and not as programs, and cannot be rewritten.
+_CALLS = _LOOPS_AND_BRANCHES | {
     "jit",
     "pjit",
     "closed_call",
@@ -24,25 +23,27 @@ _OPENED = _LOOPS_AND_BRANCHES | {
     "custom_jvp_call",
     "custom_vjp_call",
 }
-# What is rewritten already, so that what is called twice stays one program: the program
-# and its rewritten form, by the program's id and whether all of it is rewritten.
-_Done = dict[tuple[int, bool], tuple[Any, Any]]
+# Each program and its rewritten form, by the program's id and whether all of it is
+# rewritten. A program that is called twice must stay one object, or XLA compiles it
+# twice. The program itself is stored to keep its id from being used again.
+_Rewritten = dict[tuple[int, bool], tuple[Any, Any]]
 
 
 def use_fast_convolutions(graph: Graph, *, everywhere: bool = False) -> Graph:
-    """The same program, with convolutions that XLA:CPU runs fast where they stand.
+    """The same program with convolutions that XLA:CPU runs fast in their places.
 
-    In loops and branches all are replaced. Outside of them XLA:CPU does the same by
-    itself. What it compiles badly there too are the gradients of kernels in grouped
-    convolutions, but for groups of one channel, and in those that make their data
-    wider (transposed ones, mostly): these are replaced everywhere.
+    In loops and branches all convolutions are replaced. Outside of them XLA:CPU does
+    the same by itself, with two exceptions that are replaced everywhere: gradients of
+    kernels in grouped convolutions with more than one channel in a group, and in
+    convolutions that make their data wider, mostly transposed ones.
 
-    Each operation is replaced by one with the same inputs, outputs, flops, parameters
-    and derivatives; there is no difference on other backends than CPU.
+    The replacement has the same inputs, outputs, flops, parameters and derivatives. On
+    other backends than CPU nothing changes.
 
     Args:
-        graph: from `trace`.
-        everywhere: replace all, for what will itself be put into a loop or a branch.
+        graph: the result of `trace`.
+        everywhere: replace all convolutions, for a program that will itself be put into
+            a loop or a branch.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,42 +57,48 @@ def use_fast_convolutions(graph: Graph, *, everywhere: bool = False) -> Graph:
         >>> [str(e.primitive) for e in fast.eqns]
         ['fast_convolution']
     """
-    done: _Done = {}
-    eqns = tuple(_replaced(e, done, everywhere=everywhere) for e in graph.eqns)
+    done: _Rewritten = {}
+    eqns = tuple(_replace(e, done, everywhere=everywhere) for e in graph.eqns)
     return dataclasses.replace(graph, eqns=eqns)
 
 
-def _rewritten(jaxpr: Any, done: _Done, *, everywhere: bool) -> Any:
-    """A program, rewritten; the same object if nothing in it changes."""
+def _rewrite_program(jaxpr: Any, done: _Rewritten, *, everywhere: bool) -> Any:
+    """The rewritten program; the same object if nothing in it changes."""
     key = id(jaxpr), everywhere
     if key not in done:
         if isinstance(jaxpr, Jaxpr):
-            eqns = [_replaced(e, done, everywhere=everywhere) for e in jaxpr.eqns]
-            same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
-            new = jaxpr if same else jaxpr.replace(eqns=eqns)
+            eqns = [_replace(e, done, everywhere=everywhere) for e in jaxpr.eqns]
+            new = jaxpr
+            if any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
+                new = jaxpr.replace(eqns=eqns)
         else:
-            inner = _rewritten(jaxpr.jaxpr, done, everywhere=everywhere)
-            same = inner is jaxpr.jaxpr
-            new = jaxpr if same else ClosedJaxpr(inner, jaxpr.consts)
+            inner = _rewrite_program(jaxpr.jaxpr, done, everywhere=everywhere)
+            new = jaxpr
+            if inner is not jaxpr.jaxpr:
+                new = ClosedJaxpr(inner, jaxpr.consts)
         done[key] = jaxpr, new
     return done[key][1]
 
 
-def _replaced(eqn: JaxprEqn, done: _Done, *, everywhere: bool) -> JaxprEqn:
+def _replace(eqn: JaxprEqn, done: _Rewritten, *, everywhere: bool) -> JaxprEqn:
     if everywhere or _is_slow_anywhere(eqn):
         eqn = as_fast(eqn)
     name = eqn.primitive.name
-    if name not in _OPENED:
+    if name not in _CALLS:
         return eqn
     inside = everywhere or name in _LOOPS_AND_BRANCHES
 
-    def opened(value: Any) -> Any:
+    def rewrite_value(value: Any) -> Any:
         if isinstance(value, (Jaxpr, ClosedJaxpr)):
-            return _rewritten(value, done, everywhere=inside)
-        return tuple(map(opened, value)) if isinstance(value, tuple) else value
+            return _rewrite_program(value, done, everywhere=inside)
+        if isinstance(value, tuple):
+            return tuple(map(rewrite_value, value))
+        return value
 
-    params = {k: opened(v) for k, v in eqn.params.items()}
-    return eqn if params == eqn.params else eqn.replace(params=params)
+    params = {k: rewrite_value(v) for k, v in eqn.params.items()}
+    if params == eqn.params:
+        return eqn
+    return eqn.replace(params=params)
 
 
 def _is_slow_anywhere(eqn: JaxprEqn) -> bool:
@@ -100,14 +107,15 @@ def _is_slow_anywhere(eqn: JaxprEqn) -> bool:
         return False
     data, kernel, out = (shape_of(v).shape for v in (*eqn.invars, *eqn.outvars))
     data_spec, kernel_spec, out_spec = eqn.params["dimension_numbers"]
-    # The window of that gradient is as wide as what the convolution makes.
+    # The window of that gradient is as wide as the output of the convolution.
     if is_wider(kernel, kernel_spec, data, data_spec):
         return True
     if is_wider(out, out_spec, data, data_spec):
         return True
     batch_groups = eqn.params["batch_group_count"]
     groups = eqn.params["feature_group_count"] * batch_groups  # one of the two is 1
-    in_one = data[data_spec[0]] // batch_groups
-    read = in_one if batch_groups > 1 else kernel[kernel_spec[1]]
-    made = kernel[kernel_spec[0]] // groups
-    return groups > 1 and (read > 1 or made > 1)
+    num_read = kernel[kernel_spec[1]]
+    if batch_groups > 1:
+        num_read = data[data_spec[0]] // batch_groups
+    num_written = kernel[kernel_spec[0]] // groups
+    return groups > 1 and (num_read > 1 or num_written > 1)

@@ -1,15 +1,15 @@
-"""A convolution that XLA:CPU runs fast in loops and branches, and so do its gradients.
+"""A convolution that XLA:CPU runs fast in loops and branches, gradients included.
 
 XLA:CPU has fast code for convolutions whose data is laid out as NHWC, the kernel as
-HWIO. Of any other convolution it makes one by transposing, but only in the outermost
+HWIO. It converts any other convolution by transposing, but only in the outermost
 computation (`ConvCanonicalization::Run` in xla/service/cpu/conv_canonicalization.cc
-goes through `module->entry_computation()` alone). In the body of a loop and in a branch
-the others get plain nested loops, 10 to 100 times slower: NCHW convolutions, and the
-gradients of all. Here the transposes are written out.
+visits `module->entry_computation()` alone). In the body of a loop and in a branch all
+others get plain nested loops, 10 to 100 times slower: NCHW convolutions and the
+gradients of all convolutions. Here the transposes are written out.
 
-It is an operation of its own, `fast_convolution`, with the parameters of
-`lax.conv_general_dilated_p`, so that its derivatives, of any order and in both modes,
-and its `vmap` are fast as well. On other backends it is lowered as that.
+The primitive `fast_convolution` has the parameters of `lax.conv_general_dilated_p`, so
+that its derivatives, of any order and in both modes, and its `vmap` are fast as well.
+On other backends it is lowered as `lax.conv_general_dilated_p`.
 """
 
 import functools
@@ -27,21 +27,21 @@ from ._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxpr_as_fu
 
 fast_convolution_p = Primitive("fast_convolution")
 
-# With so few products for each position of each group (depthwise convolutions, mostly)
-# the plain nested loops win: 0.14 against 5 ms for 3x3 over 8 x 32 x 32 x 32. With 576,
-# the library does: 5 against 19 ms.
-_FEW_PRODUCTS = 64
+# With at most this many products for each position of each group (depthwise
+# convolutions, mostly) the plain nested loops win: 0.14 against 5 ms for 3x3 over 8 x
+# 32 x 32 x 32. With 576 products the library wins: 5 against 19 ms.
+_MAX_LOOP_PRODUCTS = 64
 
 
 def fast_convolution(data: jax.Array, kernel: jax.Array, **params: Any) -> jax.Array:
-    """`lax.conv_general_dilated`, fast on CPU wherever it stands, gradients as well.
+    """`lax.conv_general_dilated` that is fast on CPU everywhere, gradients included.
 
-    Outside of loops it takes as long as that one or less, `benchmarks/fast_conv.py`.
+    Outside of loops it takes at most as long (`benchmarks/fast_conv.py`).
 
     Args:
-        data: as there.
-        kernel: as there.
-        params: as there, by keyword.
+        data: as for `lax.conv_general_dilated`.
+        kernel: as for `lax.conv_general_dilated`.
+        params: its other arguments, by keyword.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,18 +56,18 @@ def fast_convolution(data: jax.Array, kernel: jax.Array, **params: Any) -> jax.A
         [2.0, 3.0, 3.0, 3.0, 2.0]
     """
     plain = functools.partial(lax.conv_general_dilated, **params)
-    return _with_fast(plain)(data, kernel)
+    return _use_fast(plain)(data, kernel)
 
 
 def as_fast(eqn: JaxprEqn) -> JaxprEqn:
-    """The same convolution, fast; what is none, or is sharded by hand, as it is."""
+    """The fast form of a convolution; any other operation is returned as it is."""
     if not is_plain_convolution(eqn):
         return eqn
     return eqn.replace(primitive=fast_convolution_p)
 
 
 def is_plain_convolution(eqn: JaxprEqn) -> bool:
-    """Whether this is a convolution that `as_fast` changes."""
+    """Whether this is a convolution that `as_fast` changes: one without a sharding."""
     is_convolution = eqn.primitive is lax.conv_general_dilated_p
     return is_convolution and eqn.params["out_sharding"] is None
 
@@ -75,9 +75,9 @@ def is_plain_convolution(eqn: JaxprEqn) -> bool:
 def is_wider(
     shape: Sequence[int], spec: Sequence[int], data: Sequence[int], of: Sequence[int]
 ) -> bool:
-    """Whether one array is wider than the data in some axis of space.
+    """Whether an array is wider than the data along a spatial axis.
 
-    If it is the kernel, XLA:CPU has no fast code, wherever the convolution stands.
+    For a kernel that is wider, XLA:CPU has no fast code in any place.
     """
     pairs = zip(spec[2:], of[2:], strict=True)
     return any(shape[i] > data[j] for i, j in pairs)
@@ -94,12 +94,13 @@ def _canonical(
     lhs_dilation: Sequence[int],
     **params: Any,
 ) -> jax.Array:
-    """The convolution as an NHWC one, with transposes before and after."""
+    """The convolution in NHWC layout, with transposes before and after."""
     data_spec, kernel_spec, out_spec = dimension_numbers
     spatial = len(data_spec) - 2
     last = spatial + 1
     if is_wider(kernel.shape, kernel_spec, data.shape, data_spec):
-        # As the gradient of a kernel may be. What the library is given is wide enough.
+        # The gradient of a kernel may have such a window. The library computes it once
+        # the padding, which makes the data wide enough, is explicit.
         edges = [(0, 0, 0)] * (spatial + 2)
         for axis, pads, holes in zip(data_spec[2:], padding, lhs_dilation, strict=True):
             edges[axis] = (*pads, holes - 1)
@@ -107,16 +108,16 @@ def _canonical(
         padding, lhs_dilation = ((0, 0),) * spatial, (1,) * spatial
     data = lax.transpose(data, _channels_last(data_spec))
     if batch_group_count > 1:
-        # XLA pads groups of the batch to a convolution of all with all. Each group of
-        # outputs sees one group of the batch: so they may be groups of features.
+        # XLA expands batch groups to a convolution of all groups with all kernels. Each
+        # group of outputs reads one group of the batch, so feature groups do as well.
         batch, *space, inputs = data.shape
         split = (batch_group_count, batch // batch_group_count, *space, inputs)
         data = lax.transpose(data.reshape(split), (*range(1, last + 1), 0, last + 1))
         data = data.reshape(*split[1:-1], batch_group_count * inputs)
     groups = feature_group_count * batch_group_count  # one of the two is 1
     out_axis, in_axis, *window = kernel_spec
-    # The library takes kernels laid out as HWIO, but not as HWOI.
-    few = groups > 1 and kernel.size <= _FEW_PRODUCTS * groups
+    # The library takes kernels in HWIO layout. HWOI forces the plain nested loops.
+    few = groups > 1 and kernel.size <= _MAX_LOOP_PRODUCTS * groups
     features = (out_axis, in_axis) if few else (in_axis, out_axis)
     kernel = lax.transpose(kernel, (*window, *features))
     kernel_axes = (last - 1, last) if few else (last, last - 1)
@@ -141,21 +142,21 @@ def _channels_last(spec: Sequence[int]) -> tuple[int, ...]:
     return (batch, *space, features)
 
 
-def _with_fast(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, with each convolution that it writes fast."""
+def _use_fast(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with fast convolutions."""
 
     def run(*args: Any) -> Any:
-        closed = jax.make_jaxpr(fn)(*args)
-        jaxpr: Jaxpr = closed.jaxpr
+        traced = jax.make_jaxpr(fn)(*args)
+        jaxpr: Jaxpr = traced.jaxpr
         fast = jaxpr.replace(eqns=[as_fast(e) for e in jaxpr.eqns])
-        (out,) = jaxpr_as_fun(ClosedJaxpr(fast, closed.consts))(*args)
+        (out,) = jaxpr_as_fun(ClosedJaxpr(fast, traced.consts))(*args)
         return out
 
     return run
 
 
 def _transpose(place: int, cotangent: Any, *pair: Any, **params: Any) -> Any:
-    """The gradient of the data or the kernel, by the rule for plain convolutions."""
+    """The gradient of the data or the kernel, by the rule of plain convolutions."""
     rule = ad.primitive_transposes[lax.conv_general_dilated_p]
     wanted = ad.UndefinedPrimal(pair[place].aval)
 
@@ -163,14 +164,15 @@ def _transpose(place: int, cotangent: Any, *pair: Any, **params: Any) -> Any:
         here = (wanted, known) if place == 0 else (known, wanted)
         return rule(cotangent, *here, **params)[place]
 
-    # Of nothing, the rule makes a symbolic zero, which cannot be traced.
-    pull = _with_fast(pull) if math.prod(cotangent.shape) else pull
+    # For an empty cotangent the rule returns a symbolic zero, which cannot be traced.
+    if math.prod(cotangent.shape):
+        pull = _use_fast(pull)
     return pull(cotangent, pair[1 - place])
 
 
 def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
     plain = functools.partial(lax.conv_general_dilated_p.bind, **params)
-    return _with_fast(jax.vmap(plain, tuple(axes)))(*args), 0
+    return _use_fast(jax.vmap(plain, tuple(axes)))(*args), 0
 
 
 def _abstract(data: Any, kernel: Any, **params: Any) -> Any:
@@ -178,7 +180,8 @@ def _abstract(data: Any, kernel: Any, **params: Any) -> Any:
 
 
 fast_convolution_p.def_abstract_eval(_abstract)
-# One operation at a time each is its own program, where XLA does all of this itself.
+# Outside of `jit` each operation is a program of its own, whose entry computation XLA
+# converts by itself.
 fast_convolution_p.def_impl(lax.conv_general_dilated_p.bind)
 ad.defbilinear(
     fast_convolution_p,

@@ -1,15 +1,16 @@
-"""How many floating-point operations a traced program really does.
+"""Count the floating-point operations and the matrix products of a program.
 
-Unlike the compiler's own count, a loop's body counts as often as it runs.
+Unlike in the compiler's own count, a loop's body counts as often as it runs.
 """
 
 import math
+import re
 from typing import Any
 
 from ._graph import shape_of
 from ._jax_internals import Jaxpr, JaxprEqn, jaxprs_in_params, remove_dead_code
 
-# Operations that move or make numbers without computing on them.
+# Operations that move or create numbers without computing on them.
 _FREE = frozenset(
     {
         "bitcast_convert_type",
@@ -47,14 +48,21 @@ _FREE = frozenset(
 )
 _CONVOLUTIONS = frozenset({"conv_general_dilated", "fast_convolution"})
 _HEAVY = _CONVOLUTIONS | {"dot_general", "ragged_dot_general"}
+# In HLO text: `%name = f32[8,8]{1,0} dot(...)`, and the library calls that replace a
+# product on some CPUs.
+_HEAVY_IN_HLO = re.compile(
+    r"= (?:\([^=]*\)|\S+) (?:dot|convolution)\(|"
+    r'custom_call_target="[^"]*(?:matmul|conv|gemm)[^"]*"',
+    re.IGNORECASE,
+)
 
 
 def flops(jaxpr: Jaxpr) -> int:
     """Floating-point operations of a program, without its dead code.
 
-    One multiplication and one addition count as two. Loops with a known trip count
-    are multiplied by it; a `while` loop, whose trip count is not known, counts once.
-    Of a `cond`, the most expensive branch counts.
+    One multiplication and one addition count as two. A `scan` counts as often as it
+    iterates; a `while` loop, whose trip count is unknown, counts once. Of a `cond` the
+    most expensive branch counts.
 
     Args:
         jaxpr: a traced program: `jax.make_jaxpr(f)(*args).jaxpr`.
@@ -70,7 +78,7 @@ def flops(jaxpr: Jaxpr) -> int:
 
 
 def flops_of(eqn: JaxprEqn) -> int:
-    """Floating-point operations of one operation, with all that is inside it."""
+    """Floating-point operations of one operation, including those of its body."""
     name = eqn.primitive.name
     if name == "cond":
         return max(flops(b.jaxpr) for b in eqn.params["branches"])
@@ -80,9 +88,8 @@ def flops_of(eqn: JaxprEqn) -> int:
         return _dot(eqn)
     if name in _CONVOLUTIONS:
         return _convolution(eqn)
-    inside = [flops(j) for j in _bodies(eqn)]
-    if inside:
-        return sum(inside)
+    if bodies := _bodies(eqn):
+        return sum(map(flops, bodies))
     if name in _FREE:
         return 0
     if name.startswith(("reduce", "arg", "cum")):
@@ -91,10 +98,10 @@ def flops_of(eqn: JaxprEqn) -> int:
 
 
 def count_heavy(jaxpr: Jaxpr) -> int:
-    """Matrix products and convolutions written in a program, without its dead code.
+    """Matrix products and convolutions in a program, without its dead code.
 
-    All that is written counts once, in loops and in every branch of a `cond` too: it
-    is the number to compare with `count_heavy_in_hlo`.
+    Each counts once, also in loops and in every branch of a `cond`: this is the number
+    to compare with `count_heavy_in_hlo`.
     """
     live, _ = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
     return sum(
@@ -103,31 +110,47 @@ def count_heavy(jaxpr: Jaxpr) -> int:
     )
 
 
+def count_heavy_in_hlo(text: str) -> int:
+    """Matrix products and convolutions in an optimised program.
+
+    Args:
+        text: `compiled.as_text()`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jnp.ones((8, 8))
+        >>> compiled = jax.jit(lambda x: x @ (x @ x)).lower(x).compile()
+        >>> count_heavy_in_hlo(compiled.as_text())
+        2
+    """
+    return len(_HEAVY_IN_HLO.findall(text))
+
+
 def is_heavy(eqn: JaxprEqn) -> bool:
-    """Whether a matrix product or convolution is in it."""
+    """Whether an operation is or contains a matrix product or convolution."""
     return eqn.primitive.name in _HEAVY or any(
         is_heavy(e) for j in _bodies(eqn) for e in j.eqns
     )
 
 
 def has_convolution(eqn: JaxprEqn) -> bool:
-    """Whether a convolution is in it."""
+    """Whether an operation is or contains a convolution."""
     return eqn.primitive.name in _CONVOLUTIONS or any(
         has_convolution(e) for j in _bodies(eqn) for e in j.eqns
     )
 
 
 def split_scan(eqn: JaxprEqn) -> tuple[int, int]:
-    """How many of a scan's first inputs are constants, and how many after are carried.
+    """The numbers of a scan's constants and carried values, its leading inputs.
 
-    Told by the shapes: what is scanned over has one axis more outside than inside. JAX
-    0.10 and 0.12 write it down in different ways.
+    They follow from the shapes: a scanned input has one axis more outside of the body
+    than inside. The parameters that state them differ between JAX 0.10 and 0.12.
     """
     body = eqn.params["jaxpr"].jaxpr
-    same = lambda outer, inner: outer.aval.ndim == inner.aval.ndim
-    held = sum(map(same, eqn.invars, body.invars))
-    carried = sum(map(same, eqn.outvars, body.outvars))
-    return held - carried, carried
+    is_whole = lambda outer, inner: outer.aval.ndim == inner.aval.ndim
+    num_whole = sum(map(is_whole, eqn.invars, body.invars))
+    num_carry = sum(map(is_whole, eqn.outvars, body.outvars))
+    return num_whole - num_carry, num_carry
 
 
 def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
@@ -141,7 +164,7 @@ def _dot(eqn: JaxprEqn) -> int:
 
 
 def _convolution(eqn: JaxprEqn) -> int:
-    # The kernel holds its input channels per group, so groups are counted already.
+    # The kernel has the input channels of one group only: groups are accounted for.
     kernel = shape_of(eqn.invars[1]).shape
     out_features = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
     return 2 * _size(eqn.outvars[0]) * math.prod(kernel) // max(out_features, 1)

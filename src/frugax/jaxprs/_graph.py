@@ -1,14 +1,13 @@
-"""A traced program as one flat list of operations, that can be cut and run in parts.
+"""Trace a function to one flat list of operations that can be cut and run in parts.
 
-Reads: a function and example arguments. Gives: a `Graph`, in which calls of jitted
-functions are opened up, so that a cut can go through them.
+Calls of jitted functions are inlined, so that a cut can go through them.
 """
 
 import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from ._jax_internals import (
     jaxpr_as_fun,
 )
 
-# Calls that only wrap their body: opening them changes nothing but the layout.
+# Calls that only wrap their body: inlining them changes no result.
 _WRAPPERS = ("jit", "pjit", "closed_call", "core_call")
 
 
@@ -33,12 +32,12 @@ class Graph:
 
     Attributes:
         eqns: the operations; each reads and writes variables.
-        consts: variables for the values that the function closed over.
+        consts: variables for the values that the function closes over.
         args: variables for its arguments, flattened.
-        outputs: what it returns, flattened: variables or literals.
+        outputs: its results, flattened: variables or literals.
         const_values: the values of `consts`: arrays, or tracers under `jit`.
-        out_tree: how to put the outputs together again.
-        template: the traced program that the parts are made from.
+        out_tree: the tree structure of the results.
+        template: the traced program that parts are derived from.
     """
 
     eqns: tuple[JaxprEqn, ...]
@@ -51,22 +50,22 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[Var, ...]:
-        """Everything that is there before the first operation."""
+        """All variables that have values before the first operation."""
         return self.consts + self.args
 
     @functools.cached_property
     def defined_at(self) -> dict[Var, int]:
-        """The position of the operation that makes each variable; -1 for inputs."""
-        made = {v: -1 for v in self.inputs}
+        """The position of the operation that defines each variable; -1 for inputs."""
+        defined = {v: -1 for v in self.inputs}
         for i, eqn in enumerate(self.eqns):
-            made |= dict.fromkeys(eqn.outvars, i)
-        return made
+            defined |= dict.fromkeys(eqn.outvars, i)
+        return defined
 
     @functools.cached_property
     def last_use(self) -> dict[Var, int]:
         """The position of the last operation that reads each variable.
 
-        What the program returns counts as read after the last one.
+        Results of the program count as read after the last one.
         """
         used: dict[Var, int] = {}
         for i, eqn in enumerate(self.eqns):
@@ -75,7 +74,7 @@ class Graph:
 
     @property
     def jaxpr(self) -> Jaxpr:
-        """The whole program; the values it closed over are its first arguments."""
+        """The whole program, with the values that it closes over as first arguments."""
         return self._part(self.eqns, self.inputs, self.outputs)
 
     def run(
@@ -83,6 +82,10 @@ class Graph:
     ) -> Callable[..., list[Any]]:
         """A function that computes `outputs` from `inputs` by these operations."""
         return jaxpr_as_fun(ClosedJaxpr(self._part(eqns, inputs, outputs), ()))
+
+    def read_outputs(self, env: Mapping[Var, Any]) -> list[Any]:
+        """The values of the outputs, from the values of variables."""
+        return [env[v] if variables([v]) else v.val for v in self.outputs]
 
     def _part(
         self, eqns: Sequence[JaxprEqn], inputs: Sequence[Var], outputs: Sequence[Any]
@@ -97,10 +100,10 @@ class Graph:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Names this program: same operations, shapes and wiring, same fingerprint.
+        """Identifies this program by its operations, shapes and wiring.
 
-        It holds across processes. Parameters of operations, such as which axes are
-        summed, are told apart only by the shapes that they lead to.
+        It is the same in every process. Parameters of operations, such as the axes of a
+        sum, only count through the shapes that they lead to.
         """
         number: dict[Any, int] = {v: i for i, v in enumerate(self.inputs)}
         place = lambda atoms: [
@@ -111,14 +114,14 @@ class Graph:
             (getattr(v.aval, "shape", ()), str(getattr(v.aval, "dtype", v.aval)))
             for v in atoms
         ]
-        said = hashlib.sha256(repr(kinds(self.inputs)).encode())
+        digest = hashlib.sha256(repr(kinds(self.inputs)).encode())
         for eqn in self.eqns:
             read = place(eqn.invars)
             number |= {v: len(number) + i for i, v in enumerate(eqn.outvars)}
             what = eqn.primitive.name, read, kinds(eqn.outvars)
-            said.update(repr(what).encode())
-        said.update(repr(place(self.outputs)).encode())
-        return said.hexdigest()[:16]
+            digest.update(repr(what).encode())
+        digest.update(repr(place(self.outputs)).encode())
+        return digest.hexdigest()[:16]
 
 
 def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
@@ -126,7 +129,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
 
     Args:
         fn: a function of arrays and pytrees of arrays.
-        args: its arguments; arrays or `jax.ShapeDtypeStruct`, only shapes are read.
+        args: its arguments; arrays or `jax.ShapeDtypeStruct`. Only shapes are read.
 
     Example:
         >>> import jax.numpy as jnp
@@ -134,23 +137,25 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
         >>> [str(e.primitive) for e in graph.eqns]
         ['sin', 'add']
     """
-    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+    traced, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
     eqns: list[JaxprEqn] = []
-    consts = [fresh_var(v.aval) for v in closed.jaxpr.constvars]
-    values = list(closed.consts)
-    inputs = [fresh_var(v.aval) for v in closed.jaxpr.invars]
+    consts = [fresh_var(v.aval) for v in traced.jaxpr.constvars]
+    values = list(traced.consts)
+    inputs = [fresh_var(v.aval) for v in traced.jaxpr.invars]
 
-    def inline(jaxpr: Jaxpr, given: Sequence[Any]) -> list[Any]:
-        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+    def inline(jaxpr: Jaxpr, atoms: Sequence[Any]) -> list[Any]:
+        # Every variable gets a new name: a function that is called twice has the same
+        # variables in both calls.
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], atoms, strict=True))
         read = lambda v: v if isinstance(v, Literal) else env[v]
         for eqn in jaxpr.eqns:
             invars = [read(v) for v in eqn.invars]
-            if _only_wraps(eqn):
+            if _is_plain_call(eqn):
                 body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
-                held = [fresh_var(v.aval) for v in body.jaxpr.constvars]
-                consts.extend(held)
+                body_consts = [fresh_var(v.aval) for v in body.jaxpr.constvars]
+                consts.extend(body_consts)
                 values.extend(body.consts)
-                outs = inline(body.jaxpr, held + invars)
+                outs = inline(body.jaxpr, body_consts + invars)
                 env |= dict(zip(eqn.outvars, outs, strict=True))
                 continue
             outvars = [fresh_var(v.aval) for v in eqn.outvars]
@@ -158,7 +163,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
             eqns.append(eqn.replace(invars=invars, outvars=outvars))
         return [read(v) for v in jaxpr.outvars]
 
-    outputs = inline(closed.jaxpr, consts[:] + inputs)
+    outputs = inline(traced.jaxpr, consts[:] + inputs)
     return Graph(
         eqns=tuple(eqns),
         consts=tuple(consts),
@@ -166,24 +171,24 @@ def trace(fn: Callable[..., Any], args: Sequence[Any]) -> Graph:
         outputs=tuple(outputs),
         const_values=tuple(values),
         out_tree=jax.tree.structure(shapes),
-        template=closed.jaxpr,
+        template=traced.jaxpr,
     )
 
 
 def variables(atoms: Iterable[Any]) -> list[Var]:
-    """Those of `atoms` that are variables, not literals."""
+    """The variables among `atoms`, without the literals."""
     return [v for v in atoms if not isinstance(v, Literal)]
 
 
 def bytes_of(var: Any) -> int:
-    """Bytes of one variable; 0 for what holds no numbers, such as tokens."""
+    """Bytes of one variable; 0 for a variable without numbers, such as a token."""
     aval = var.aval
     return _bytes(aval.shape, aval.dtype) if hasattr(aval, "shape") else 0
 
 
 @functools.cache
 def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
-    # A planner asks this millions of times, of few shapes.
+    # The planner calls this millions of times, for few shapes.
     return math.prod(shape) * dtype.itemsize
 
 
@@ -192,9 +197,10 @@ def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
 
 
-def _only_wraps(eqn: JaxprEqn) -> bool:
+def _is_plain_call(eqn: JaxprEqn) -> bool:
     if eqn.primitive.name not in _WRAPPERS:
         return False
+    # A call with shardings is a constraint on its arguments, which inlining would drop.
     shardings = [
         *eqn.params.get("in_shardings", ()),
         *eqn.params.get("out_shardings", ()),

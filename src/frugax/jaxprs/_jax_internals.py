@@ -1,4 +1,4 @@
-"""The one door to what JAX does not promise to keep, such as `jax.extend`."""
+"""The only module that uses JAX interfaces without a promise of stability."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,14 +37,17 @@ __all__ = [
 
 
 def close(jaxpr: Any) -> ClosedJaxpr:
-    """A program that may be open as one with its constants; JAX 0.12 has one class."""
+    """The program as a ClosedJaxpr, which it may be already.
+
+    JAX 0.12 has a single class for both.
+    """
     if isinstance(jaxpr, ClosedJaxpr):
         return jaxpr
     return ClosedJaxpr(jaxpr, ())
 
 
 def debug_effect() -> Any:
-    """The effect of `jax.debug.callback`: JAX keeps it through every transformation."""
+    """The effect of `jax.debug.callback`, which JAX keeps through transformations."""
     traced = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))()
     (effect,) = traced.effects
     return effect
@@ -61,7 +64,7 @@ def fresh_var(aval: Any) -> Var:
 
 
 def static_names(jitted: Any) -> frozenset[str]:
-    """The parameters that a jitted function is compiled for; none if JAX hides it."""
+    """The static parameters of a jitted function; empty if JAX does not reveal them."""
     info = getattr(jitted, "_jit_info", None)
     return frozenset(getattr(info, "static_argnames", None) or ())
 
@@ -69,14 +72,15 @@ def static_names(jitted: Any) -> frozenset[str]:
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes along which a value differs, inside of `shard_map`."""
     kind = jax.typeof(value)
-    held = getattr(kind, "mat", None)
-    axes = getattr(kind, "vma", ()) if held is None else held.varying
-    return frozenset(axes or ())
+    # Newer versions of JAX keep them in `mat`, older ones in `vma`.
+    if (manual_axes := getattr(kind, "mat", None)) is not None:
+        return frozenset(manual_axes.varying or ())
+    return frozenset(getattr(kind, "vma", None) or ())
 
 
 def remove_dead_code(
     jaxpr: Jaxpr, used_outputs: Sequence[bool]
 ) -> tuple[Jaxpr, list[bool]]:
-    """The program without what `used_outputs` do not need, and which inputs remain."""
+    """The program without operations that no used output needs, and the used inputs."""
     live, used_inputs = partial_eval.dce_jaxpr(jaxpr, list(used_outputs))
     return live, list(used_inputs)

@@ -1,4 +1,4 @@
-"""How many bytes a traced program holds at once, run in the order it is written."""
+"""Count the bytes that a traced program holds at once, run in the order written."""
 
 from ._graph import Graph, bytes_of, variables
 
@@ -6,7 +6,7 @@ from ._graph import Graph, bytes_of, variables
 def live_bytes(graph: Graph) -> tuple[int, ...]:
     """Bytes of intermediate results alive while each operation runs.
 
-    What it reads and what it makes count; inputs of the program do not.
+    The operands and results of the operation count; inputs of the program do not.
 
     Example:
         >>> import jax.numpy as jnp
@@ -30,8 +30,8 @@ def live_bytes(graph: Graph) -> tuple[int, ...]:
 def peak_bytes(graph: Graph) -> int:
     """Most bytes of intermediate results alive at once; inputs are not counted.
 
-    A model, not a measurement: the compiler reorders, fuses and shares buffers.
-    `measure.program` says what a compiled program really needs.
+    This is a model: the compiler reorders, fuses and shares buffers. `measure.program`
+    measures a compiled program.
 
     Example:
         >>> import jax.numpy as jnp

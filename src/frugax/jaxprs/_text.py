@@ -1,4 +1,4 @@
-"""A traced program as text, the same in every process, and the arrays in it."""
+"""Print a traced program the same way in every process, and collect its arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,30 +8,31 @@ import numpy as np
 from ._jax_internals import ClosedJaxpr, Jaxpr, Literal
 
 
-def program_text(closed: ClosedJaxpr) -> str:
+def program_text(program: ClosedJaxpr) -> str:
     """Every operation with all its parameters, but without the values of arrays.
 
-    Two functions that are parameters look alike if they have the same name.
+    Two parameters that are functions print alike if they have the same name.
 
     Args:
-        closed: what `jax.make_jaxpr(f)(*args)` gives.
+        program: the result of `jax.make_jaxpr(f)(*args)`.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> print(program_text(jax.make_jaxpr(jnp.sin)(jnp.ones(3))))
         { lambda ; a:f32[3]. let b:f32[3] = sin a in (b,) }
     """
-    # JAX itself leaves out where in memory such functions are.
-    return closed.jaxpr.pretty_print(
+    # `source_info` and `name_stack` depend on the caller and not on the computation.
+    # JAX itself omits the addresses of functions that are parameters.
+    return program.jaxpr.pretty_print(
         source_info=False, name_stack=False, print_shapes=True, use_color=False
     )
 
 
-def constants(closed: ClosedJaxpr) -> tuple[Any, ...]:
-    """The arrays that a program closes over, wherever in it, in a fixed order.
+def constants(program: ClosedJaxpr) -> tuple[Any, ...]:
+    """The arrays that a program closes over at any depth, in a fixed order.
 
     Args:
-        closed: what `jax.make_jaxpr(f)(*args)` gives.
+        program: the result of `jax.make_jaxpr(f)(*args)`.
 
     Example:
         >>> import jax, numpy as np
@@ -40,7 +41,7 @@ def constants(closed: ClosedJaxpr) -> tuple[Any, ...]:
         >>> found.tolist()
         [0, 1, 2]
     """
-    return tuple(_constants(closed))
+    return tuple(_constants(program))
 
 
 def _constants(part: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
@@ -48,7 +49,7 @@ def _constants(part: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
         yield from part.consts
         part = part.jaxpr
     for eqn in part.eqns:
-        # Depending on JAX's settings, an array stands in the operation itself.
+        # JAX may also embed an array in an operation, depending on its settings.
         yield from (
             v.val for v in eqn.invars if isinstance(v, Literal) and np.ndim(v.val)
         )

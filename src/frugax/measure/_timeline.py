@@ -1,46 +1,44 @@
-"""How many bytes a compiled program holds from its first operation to its last.
+"""Count the bytes that a compiled program holds from its first operation to its last.
 
-Reads: XLA's buffer assignment, which says what stands where in the memory that a
-program reserves, and its schedule (`_schedule.py`). Gives: one frozen `Timeline`.
+XLA's buffer assignment states where each array stands in the memory that a program
+reserves, and its schedule (`_schedule.py`) states the order of the operations.
 """
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
 from frugax.budget import amount, table
 
-from ._schedule import Schedule, Step
-from ._wire import Message
+from ._protobuf import Message
+from ._schedule import Schedule, ScheduledOperation
 
-_SHOWN = 8
+# Arrays at the peak that `str(timeline)` lists.
+_MAX_LISTED = 8
 
-
-@runtime_checkable
-class Executable(Protocol):
-    """What is asked of a compiled program: `jax.stages.Compiled` answers it."""
-
-    def memory_analysis(self) -> Any:
-        """Byte counts and the buffer assignment, or None where there are none."""
-        ...
-
-    def runtime_executable(self) -> Any:
-        """What the backend runs; it knows the compiled program."""
-        ...
+# Field numbers of `BufferAssignmentProto` in xla/service/hlo.proto.
+_BUFFERS, _ALLOCATIONS = 1, 3
+_BUFFER_ID, _BUFFER_DEFINED_AT = 1, 3
+_DEFINED_AT_INDEX, _DEFINED_AT_INSTRUCTION = 3, 4
+_ALLOCATION_SIZE, _ALLOCATION_ASSIGNED = 2, 9
+_ASSIGNED_BUFFER, _ASSIGNED_OFFSET, _ASSIGNED_SIZE = 1, 2, 3
+# is_thread_local, is_entry_computation_parameter, maybe_live_out, is_constant: flags of
+# memory that is not temporary (`BufferAllocation::IsPreallocatedTempBuffer`).
+_NOT_TEMPORARY = (3, 5, 7, 12)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What a compiled program holds in temporary memory as it runs.
+    """The temporary memory of a compiled program as it runs.
 
     Attributes:
-        bytes: held while each operation runs, counted: places in memory that some
-            later operation still reads. Arguments and results are not among them.
+        bytes: bytes held while each operation runs: places in memory that a later
+            operation still reads. Arguments and results are excluded.
         names: of the operations, as they were traced.
-        temp_bytes: what XLA reserves for all this; at least `peak_bytes`, and more
+        temp_bytes: bytes that XLA reserves for all of this. They exceed `peak_bytes`
             where arrays that do not fit together leave gaps.
-        held: what is held at the peak, as (name of what made it, bytes), most first.
+        held: arrays at the peak, as (operation that wrote it, bytes), largest first.
     """
 
     bytes: tuple[int, ...]
@@ -55,44 +53,44 @@ class Timeline:
 
     @property
     def peak_at(self) -> int:
-        """The first operation at which that is so; -1 if there are none."""
+        """The first operation at the peak; -1 if there are no operations."""
         return self.bytes.index(self.peak_bytes) if self.bytes else -1
 
     def __str__(self) -> str:
-        shown = [[n, amount(b, "bytes")] for n, b in self.held[:_SHOWN]]
-        rest = self.held[_SHOWN:]
-        if rest:
-            left = sum(b for _, b in rest)
-            shown.append([f"and {len(rest)} more", amount(left, "bytes")])
-        at = self.peak_at
-        where = f" at operation {at} ({self.names[at]})" if self.bytes else ""
+        rows = [[name, amount(b, "bytes")] for name, b in self.held[:_MAX_LISTED]]
+        if rest := self.held[_MAX_LISTED:]:
+            total = amount(sum(b for _, b in rest), "bytes")
+            rows.append([f"and {len(rest)} more", total])
+        where = ""
+        if self.bytes:
+            where = f" at operation {self.peak_at} ({self.names[self.peak_at]})"
         return (
             f"peak {amount(self.peak_bytes, 'bytes')}{where} of "
             f"{amount(self.temp_bytes, 'bytes')} reserved\n"
-            + table(["held at the peak", "bytes"], shown or [["nothing", "-"]])
+            + table(["held at the peak", "bytes"], rows or [["nothing", "-"]])
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a buffer stands in the temporary memory: from `start` up to `stop`."""
+    """The place of a buffer in the temporary memory: from `start` up to `stop`."""
 
     start: int
     stop: int
 
 
-def timeline(compiled: Executable) -> Timeline:
-    """Count what a compiled program holds at each of its operations.
+def timeline(compiled: jax.stages.Compiled) -> Timeline:
+    """Count the bytes that a compiled program holds at each of its operations.
 
-    Nothing is run. Operations come in XLA's order; the body of a loop is there once,
-    and both branches of a `cond` one after the other.
+    Nothing is run. Operations are listed in XLA's order; the body of a loop is listed
+    once, and the branches of a `cond` one after the other.
 
     Args:
         compiled: `jax.jit(f).lower(*args).compile()`.
 
     Raises:
-        ValueError: this backend does not say where its programs keep what, or says
-            it in a way that this version cannot read.
+        ValueError: this backend does not reveal its buffer assignment, or in a format
+            that this version cannot read.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -102,91 +100,91 @@ def timeline(compiled: Executable) -> Timeline:
         (16384, (('dot_general', 16384),))
     """
     memory = compiled.memory_analysis()
-    written = getattr(memory, "serialized_buffer_assignment_proto", b"")
-    if not written:
+    serialised = getattr(memory, "serialized_buffer_assignment_proto", b"")
+    if not serialised:
         raise ValueError(
-            "this backend does not say where its programs keep what, so no timeline "
-            "can be drawn; compile for another backend."
+            "this backend does not reveal where its programs keep their arrays, so no "
+            "timeline can be drawn; compile for another backend."
         )
-    assignment = Message(written)
-    makes: dict[int, dict[tuple[int, ...], int]] = {}
-    for buffer in assignment.messages(1):
-        where = buffer.message(3)
-        made = makes.setdefault(where.number(4), {})
-        made[where.numbers(3)] = buffer.number(1)
+    assignment = Message(serialised)
+    definitions: dict[int, dict[tuple[int, ...], int]] = {}
+    for buffer in assignment.messages(_BUFFERS):
+        at = buffer.message(_BUFFER_DEFINED_AT)
+        of_instruction = definitions.setdefault(at.number(_DEFINED_AT_INSTRUCTION), {})
+        of_instruction[at.numbers(_DEFINED_AT_INDEX)] = buffer.number(_BUFFER_ID)
     (module,) = compiled.runtime_executable().hlo_modules()
-    steps = Schedule(module.as_serialized_hlo_module_proto(), makes).steps()
-    places, reserved = _temporary(assignment)
+    schedule = Schedule(module.as_serialized_hlo_module_proto(), definitions)
+    operations = schedule.operations()
+    places, reserved = _temporary_places(assignment)
+    # The two checks below compare the reading with XLA's own figures: a new version of
+    # jaxlib may change the format, and a wrong curve is worse than none.
     if reserved != memory.temp_size_in_bytes:
         raise ValueError(
             f"XLA reserves {memory.temp_size_in_bytes:,} temporary bytes, but its "
             f"buffer assignment, as it is read here, {reserved:,}: no timeline can be "
             "drawn with this version of jaxlib."
         )
-    unseen = places.keys() - frozenset().union(*(s.makes for s in steps))
-    if any(places[b].stop > places[b].start for b in unseen):
+    undefined = places.keys() - frozenset().union(*(op.defines for op in operations))
+    if any(places[b].stop > places[b].start for b in undefined):
         raise ValueError(
-            f"no operation of the program makes {len(unseen)} of its buffers, as it is "
-            "read here: no timeline can be drawn with this version of jaxlib."
+            f"no operation of the program defines {len(undefined)} of its buffers, as "
+            "it is read here: no timeline can be drawn with this version of jaxlib."
         )
-    return _count(steps, places, reserved)
+    return _count(operations, places, reserved)
 
 
-def _temporary(assignment: Message) -> tuple[dict[int, _Place], int]:
-    """Where each temporary buffer stands, and how long all that memory is.
-
-    Temporary is what is neither a constant nor a parameter, is not returned, and does
-    not live on a thread's own stack (`BufferAllocation::IsPreallocatedTempBuffer`).
-    """
+def _temporary_places(assignment: Message) -> tuple[dict[int, _Place], int]:
+    """The place of each temporary buffer, and the size of the temporary memory."""
     places: dict[int, _Place] = {}
     base = 0
-    for allocation in assignment.messages(3):
-        if any(map(allocation.number, (3, 5, 7, 12))):
+    for allocation in assignment.messages(_ALLOCATIONS):
+        if any(map(allocation.number, _NOT_TEMPORARY)):
             continue
-        for assigned in allocation.messages(9):
-            start = base + assigned.number(2)
-            places[assigned.number(1)] = _Place(start, start + assigned.number(3))
-        base += allocation.number(2)
+        for assigned in allocation.messages(_ALLOCATION_ASSIGNED):
+            start = base + assigned.number(_ASSIGNED_OFFSET)
+            stop = start + assigned.number(_ASSIGNED_SIZE)
+            places[assigned.number(_ASSIGNED_BUFFER)] = _Place(start, stop)
+        base += allocation.number(_ALLOCATION_SIZE)
     return places, base
 
 
 def _count(
-    steps: tuple[Step, ...], places: dict[int, _Place], reserved: int
+    operations: tuple[ScheduledOperation, ...], places: dict[int, _Place], reserved: int
 ) -> Timeline:
     born: dict[int, int] = {}
     last: dict[int, int] = {}
-    for t, step in enumerate(steps):
-        for buffer in step.makes & places.keys():
+    for t, op in enumerate(operations):
+        for buffer in op.defines & places.keys():
             born.setdefault(buffer, t)
-        last |= dict.fromkeys(step.touches & places.keys(), t)
+        last |= dict.fromkeys(op.touches & places.keys(), t)
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for buffer, t in born.items():
         starts.setdefault(t, []).append(buffer)
         ends.setdefault(last[buffer], []).append(buffer)
-    # Arrays that are updated in place stand where the old one stood: what is counted
-    # is the memory that is taken, so that nothing counts twice.
+    # An array that is updated in place stands where the old one stood. Places in memory
+    # are counted and not buffers, so that nothing counts twice: the memory is cut at
+    # every edge of a buffer, and `users` counts the live buffers on each part.
     edges = sorted({e for b in born for e in (places[b].start, places[b].stop)})
-    at = {e: i for i, e in enumerate(edges)}
-    widths, taken = np.diff(edges), np.zeros(max(len(edges) - 1, 0), int)
-    spans = {b: slice(at[places[b].start], at[places[b].stop]) for b in born}
+    part_at = {e: i for i, e in enumerate(edges)}
+    widths, users = np.diff(edges), np.zeros(max(len(edges) - 1, 0), int)
+    parts = {b: slice(part_at[places[b].start], part_at[places[b].stop]) for b in born}
     counted: list[tuple[int, int]] = []
-    for t, step in enumerate(steps):
+    for t, op in enumerate(operations):
         for buffer in starts.get(t, ()):
-            taken[spans[buffer]] += 1
-        if step.works:
-            counted.append((t, int(widths[taken > 0].sum())))
+            users[parts[buffer]] += 1
+        if op.works:
+            counted.append((t, int(widths[users > 0].sum())))
         for buffer in ends.get(t, ()):
-            taken[spans[buffer]] -= 1
+            users[parts[buffer]] -= 1
     peak = max(counted, key=lambda c: c[1], default=(0, 0))[0]
-    here = [
-        b for b in sorted(born, key=lambda b: born[b]) if born[b] <= peak <= last[b]
-    ]
-    newest = {places[b]: steps[born[b]].name for b in here}
+    alive = [(t, b) for b, t in born.items() if t <= peak <= last[b]]
+    # Of several buffers in one place the latest names it.
+    newest = {places[b]: operations[t].name for t, b in alive}
     held = [(name, p.stop - p.start) for p, name in newest.items() if p.stop > p.start]
     return Timeline(
         bytes=tuple(b for _, b in counted),
-        names=tuple(steps[t].name for t, _ in counted),
+        names=tuple(operations[t].name for t, _ in counted),
         temp_bytes=reserved,
         held=tuple(sorted(held, key=lambda h: -h[1])),
     )

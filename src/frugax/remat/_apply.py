@@ -1,4 +1,4 @@
-"""Turn a plan into a function: like `jax.value_and_grad`, within the budget."""
+"""Turn a plan into a function that is called as `jax.value_and_grad(loss)` is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +17,9 @@ from .rewrite import build_value_and_grad
 class PlannedGrad:
     """A loss's value and gradients within a memory budget; made by `apply`.
 
-    Call it as you would `jax.value_and_grad(loss, argnums, has_aux)`. By itself it
-    is compiled once for each set of shapes; under a `jit` of yours it becomes a part
-    of that.
+    Call it as `jax.value_and_grad(loss, argnums, has_aux)`. Outside of a `jit` it is
+    compiled once for each set of shapes; inside a `jit` it becomes part of that
+    program.
 
     Attributes:
         plan: the plan it follows.
@@ -27,11 +27,10 @@ class PlannedGrad:
 
     def __init__(self, loss: Callable[..., Any], plan: RematPlan) -> None:
         self.plan = plan
-        self._loss = loss
         self._step = build_value_and_grad(
             loss,
             plan.segments,
-            plan.insides,
+            plan.body_plans,
             plan.fingerprint,
             argnums=plan.argnums,
             has_aux=plan.has_aux,
@@ -39,35 +38,35 @@ class PlannedGrad:
         self._jitted = jax.jit(self._step)
 
     def __call__(self, *args: Any) -> tuple[Any, Any]:
-        """The loss (and what else it returns), and its gradients.
+        """The loss, with its auxiliary output if it has one, and its gradients.
 
         Raises:
-            ValueError: the loss or the shapes are not those of the plan.
+            ValueError: the loss or the shapes differ from those of the plan.
         """
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
             return self._step(*args)
         return self._jitted(*args)
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
-        """The program for these arguments, or shapes, ready to be compiled."""
+        """Lower the program for these arguments or shapes, ready to be compiled."""
         return self._jitted.lower(*args)
 
     def report(self, *args: Any, within: EnclosingProgram | None = None) -> Receipt:
-        """Compile, measure, and hold the result against the plan.
+        """Compile and measure the program, and compare it with the plan.
 
         Args:
             args: arguments of the loss, or their shapes.
-            within: the program that the plan was made for, if it was given to `plan`.
+            within: the enclosing program that the plan was made for, if there was one.
         """
-        whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
-        compiled = compile_program(whole, self).compiled
+        whole = EnclosingProgram.around(within, args)
+        measured = program(compile_program(whole, self).executable)
         budget = self.plan.budget
         spend = Spend(
             name=f"{budget.kind} memory",
             unit="bytes",
             limit=budget.limit_bytes,
             predicted=self.plan.predicted,
-            measured=program(compiled).bytes_of(budget.kind),
+            measured=measured.bytes_of(budget.kind),
             source="memory_analysis() of the compiled program",
         )
         return Receipt((spend,))
@@ -78,10 +77,10 @@ def apply(loss: Callable[..., Any], plan: RematPlan) -> PlannedGrad:
 
     Args:
         loss: the function that the plan was made for, or one with the same trace.
-        plan: what `plan` gave, or `RematPlan.from_json`.
+        plan: the result of `remat.plan` or `RematPlan.from_json`.
 
     Raises:
-        TypeError: it is no plan.
+        TypeError: `plan` is not a RematPlan.
     """
     if not isinstance(plan, RematPlan):
         raise TypeError(

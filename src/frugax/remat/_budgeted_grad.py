@@ -1,4 +1,4 @@
-"""`jax.value_and_grad` and `jax.grad` with a budget: planned when first called."""
+"""`jax.value_and_grad` and `jax.grad` with a budget, planned at the first call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +12,10 @@ from ._planner import plan
 
 
 class BudgetedGrad:
-    """A loss's value and gradients; each new set of shapes is planned on its own.
+    """A loss's value and gradients; each new set of shapes is planned separately.
 
     Made by `value_and_grad`. The first call with new shapes compiles up to five
-    programs; later ones run the plan.
+    programs; later calls run the plan.
     """
 
     def __init__(
@@ -32,31 +32,31 @@ class BudgetedGrad:
         self._planned: dict[Any, PlannedGrad] = {}
 
     def planned_for(self, *args: Any) -> PlannedGrad:
-        """The planned function for arguments, or shapes, like these.
+        """The planned function for arguments or shapes like these.
 
         Raises:
-            InfeasibleBudgetError: no plan that was tried fits.
+            InfeasibleBudgetError: none of the measured plans fits.
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
-        shapes = shapes_of(args)
-        key = shapes_key(shapes)
+        shapes = jax.eval_shape(lambda *given: given, *args)
+        key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
         if key not in self._planned:
-            made = plan(
+            new = plan(
                 self._loss,
-                shapes,
                 self._budget,
+                example_args=shapes,
                 argnums=self._argnums,
                 has_aux=self._has_aux,
             )
-            self._planned[key] = apply(self._loss, made)
+            self._planned[key] = apply(self._loss, new)
         return self._planned[key]
 
     def __call__(self, *args: Any) -> tuple[Any, Any]:
-        """The loss (and what else it returns), and its gradients.
+        """The loss, with its auxiliary output if it has one, and its gradients.
 
         Raises:
-            InfeasibleBudgetError: no plan that was tried fits.
+            InfeasibleBudgetError: none of the measured plans fits.
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
@@ -70,10 +70,10 @@ def value_and_grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
 ) -> BudgetedGrad:
-    """`jax.value_and_grad(loss)` within a memory budget; planned at the first call.
+    """`jax.value_and_grad(loss)` within a memory budget, planned at the first call.
 
-    `plan` and `apply` in one, for the gradient alone: to fit a whole training step,
-    or to keep the plan, use those.
+    This is `plan` and `apply` in one, for the gradient alone. Use those two to fit a
+    whole training step, or to save the plan.
 
     Args:
         loss: as for `plan`.
@@ -82,7 +82,7 @@ def value_and_grad(
         has_aux: whether `loss` returns (number, anything).
 
     Raises:
-        TypeError: the budget is none.
+        TypeError: `budget` is not a MemoryBudget.
     """
     return BudgetedGrad(loss, budget, argnums, has_aux=has_aux)
 
@@ -94,7 +94,7 @@ def grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
 ) -> Callable[..., Any]:
-    """`jax.grad(loss)` within a memory budget; planned at the first call.
+    """`jax.grad(loss)` within a memory budget, planned at the first call.
 
     Args:
         loss: as for `plan`.
@@ -104,7 +104,7 @@ def grad(
         has_aux: whether `loss` returns (number, anything).
 
     Raises:
-        TypeError: the budget is none.
+        TypeError: `budget` is not a MemoryBudget.
 
     Example:
         >>> import jax.numpy as jnp
@@ -119,17 +119,3 @@ def grad(
         return (grads, value[1]) if has_aux else grads
 
     return gradients
-
-
-def shapes_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shapes of arguments, tracers included.
-
-    Raises:
-        TypeError: one of them is no array.
-    """
-    return jax.eval_shape(lambda *given: given, *args)
-
-
-def shapes_key(shapes: tuple[Any, ...]) -> object:
-    """What tells these shapes from others, hashable."""
-    return jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))

@@ -1,7 +1,7 @@
-"""Search drafts for one that fits: compile, measure, and try a better one.
+"""Compile candidates until one fits, then look for a cheaper one in the limit.
 
-The model points; then what is tried is the same whatever the limit, until something
-fits. So if nothing does, the smallest of these is what the budget would have to be.
+The model chooses the first candidates. The ones after those do not depend on the limit,
+so if nothing fits, the smallest of them is the budget that would be needed.
 """
 
 import dataclasses
@@ -12,159 +12,175 @@ import numpy as np
 
 from frugax.measure import program
 
-from ._enclosing_program import Build, EnclosingProgram, compile_program
+from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
 
-# Each costs about as much as compiling the program once. (Where nothing fits, it can
-# be one more.)
-_MOST_COMPILES = 5
+# Each compilation costs about as much as compiling the program once. (Where nothing
+# fits, there can be one more.)
+_MAX_COMPILES = 5
 # A plan that needs this share of the limit is not worth another compilation.
-_WELL_USED = 0.95
+_GOOD_USE = 0.95
 # The first aim is this much below the limit, later ones ever less.
 _MARGIN = 0.05
-# A try within this of the limit is worth another by the model.
-_NEAR = 1.2
+# A measurement within this factor of the limit is worth a second aim by the model.
+_NEAR_MISS = 1.2
 
 Options = tuple[tuple[str, str], ...]
 
-# Compiles in half the time, to a slow program whose buffers are the same: candidates
-# are measured so, and the one that is chosen once more as it will be run.
+# Level 0 halves the time of a compilation on CPU. The program is slow and its buffers
+# are the same (checked on a transformer and a U-Net), so candidates are measured with
+# it, and the chosen one is compiled once more as it will run.
 _QUICK: Options = (("xla_backend_optimization_level", "0"),)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measurement:
-    """One compiled candidate: which draft, how compiled, and what XLA said.
+    """A compiled candidate and XLA's figures for it.
 
     Attributes:
-        rung: its place among the drafts; 0 keeps everything.
-        bytes: what it needs, of the budget's kind.
-        undone: dot products and convolutions that should be there twice, and are not.
+        candidate: its index among the candidates; 0 keeps everything.
+        bytes: the bytes it needs, of the budget's kind.
+        undone: recomputed products and convolutions that the compiler merged away.
     """
 
-    rung: int
+    candidate: int
     bytes: int
     undone: int
 
 
 @dataclasses.dataclass(eq=False)
 class CompileBench:
-    """Compiles candidates and keeps what was measured.
+    """Compiles candidates and remembers the measurements.
 
     Attributes:
-        whole: the program that must fit.
+        program: the program that must fit.
         kind: which bytes count.
-        limit: how many there may be.
-        grad_of: from a draft's place to the gradient function it makes.
+        limit: the most bytes there may be.
+        grad_of: makes the gradient function of a candidate from its index.
         quick: whether candidates may be compiled to slow programs.
-        compiles: how many there were.
-        tries: what was measured, in order.
-        misled: whether a draft that fitted did not, compiled as it will be run.
+        compiles: the number of compilations so far.
+        measurements: all measurements, in order.
+        misled: whether a quickly compiled candidate fitted, and then did not fit when
+            it was compiled as it will run.
     """
 
-    whole: EnclosingProgram
+    program: EnclosingProgram
     kind: Literal["temp", "total"]
     limit: int
     grad_of: Callable[[int], Callable[..., Any]]
     quick: bool
     compiles: int = 0
-    tries: list[Measurement] = dataclasses.field(default_factory=list)
+    measurements: list[Measurement] = dataclasses.field(default_factory=list)
     misled: bool = False
-    _plain: Build | None = None
+    _plain: CompiledCandidate | None = None
 
-    def measure(self, rung: int, *, final: bool = False) -> Measurement:
-        """Compile this draft and ask what it needs."""
+    def measure(self, candidate: int, *, final: bool = False) -> Measurement:
+        """Compile this candidate and read the bytes that it needs."""
         options = _QUICK if self.quick and not final else ()
-        build = compile_program(self.whole, self.grad_of(rung), options)
+        compiled = compile_program(self.program, self.grad_of(candidate), options)
         self.compiles += 1
-        self._plain = self._plain or build
-        needs = program(build.compiled).bytes_of(self.kind)
-        found = Measurement(rung, needs, _undone(self._plain, build))
-        self.tries.append(found)
+        self._plain = self._plain or compiled
+        found = Measurement(
+            candidate,
+            program(compiled.executable).bytes_of(self.kind),
+            _count_undone(self._plain, compiled),
+        )
+        self.measurements.append(found)
         return found
 
     def fits(self, found: Measurement) -> bool:
-        """Whether it is within the limit, and does again what it should."""
+        """Whether it keeps to the limit and still recomputes all that was planned."""
         return found.bytes <= self.limit and not found.undone
+
+    def confirm(self, best: Measurement) -> Measurement | None:
+        """Compile the same candidate as it will run; None if it does not fit then."""
+        if not self.quick:
+            return best
+        found = self.measure(best.candidate, final=True)
+        self.misled = not self.fits(found)
+        return None if self.misled else found
 
 
 def search(bench: CompileBench, peaks: list[int]) -> Measurement | None:
-    """The cheapest draft that fits, as it will be run; None if none does.
+    """The cheapest candidate that fits, compiled as it will run; None if none does.
 
     Args:
-        bench: with the plain program measured, which does not fit.
-        peaks: what the model says each draft needs, the plain one first, falling.
+        bench: holds the measurement of the plain program, which does not fit.
+        peaks: modelled bytes of each candidate, the plain one first, falling.
     """
     best: Measurement | None = None
-    for rung in _pointed_at(bench, peaks):
-        if rung not in {t.rung for t in bench.tries}:
-            found = bench.measure(rung)
-            best = found if bench.fits(found) else None
-        if best:
+    for candidate in _first_candidates(bench, peaks):
+        if candidate in {m.candidate for m in bench.measurements}:
+            continue
+        found = bench.measure(candidate)
+        if bench.fits(found):
+            best = found
             break
-    while best and bench.compiles < _MOST_COMPILES - bench.quick:
-        above = max(t.rung for t in bench.tries if t.rung < best.rung)
-        if best.bytes >= _WELL_USED * bench.limit or best.rung - above < 2:
+    # Candidates before the best recompute less: try some while the limit has room.
+    while best and bench.compiles < _MAX_COMPILES - bench.quick:
+        tried = [m.candidate for m in bench.measurements]
+        below = max(c for c in tried if c < best.candidate)
+        if best.bytes >= _GOOD_USE * bench.limit or best.candidate - below < 2:
             break
-        found = bench.measure(_aim(bench, peaks, range(above + 1, best.rung)))
-        best = found if bench.fits(found) else best
-    return best and confirm(bench, best)
+        found = bench.measure(_aim(bench, peaks, range(below + 1, best.candidate)))
+        if bench.fits(found):
+            best = found
+    return best and bench.confirm(best)
 
 
-def confirm(bench: CompileBench, best: Measurement) -> Measurement | None:
-    """The same draft, compiled as it will be run; None if it does not fit then."""
-    if not bench.quick:
-        return best
-    found = bench.measure(best.rung, final=True)
-    bench.misled = not bench.fits(found)
-    return None if bench.misled else found
+def initial_candidates(count: int) -> list[int]:
+    """The candidates to try when those that the model points to do not fit.
+
+    Nothing here depends on the limit, so the least bytes of these are the answer to how
+    much is needed, whatever the limit was.
+    """
+    last = count - 1
+    if not last:
+        return []
+    # The model's tightest candidate need not be XLA's: each branch that is nested in a
+    # branch costs XLA some bytes that the model does not know of.
+    return [last, last * 4 // 5 or last, last // 2 or last]
 
 
-def _pointed_at(bench: CompileBench, peaks: list[int]) -> Iterator[int]:
-    """Drafts to try until one fits: those the model points to, then the openings."""
+def _first_candidates(bench: CompileBench, peaks: list[int]) -> Iterator[int]:
+    """The candidates that the model points to, then the initial ones."""
     if len(peaks) == 1:
         return
-    rungs = range(1, len(peaks))
-    yield _aim(bench, peaks, rungs)
-    if bench.tries[-1].bytes <= _NEAR * bench.limit:
-        yield _aim(bench, peaks, rungs)
+    indices = range(1, len(peaks))
+    yield _aim(bench, peaks, indices)
+    if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
+        yield _aim(bench, peaks, indices)
     yield from initial_candidates(len(peaks))
 
 
-def initial_candidates(rungs: int) -> list[int]:
-    """What is tried when what the model points to does not fit.
+def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:
+    """The first of these candidates that should fit, by the model and measurements.
 
-    Nothing here depends on the limit: what these need is what is needed.
+    Between two measurements the ratio of measured to modelled bytes is interpolated.
+    With the plain program as the only measurement, the model is trusted below it: the
+    model errs most on fusion where nothing is recomputed.
     """
-    # The model's tightest need not be XLA's: each branch within a branch costs it some.
-    last = rungs - 1
-    return [last, last * 4 // 5 or last, last // 2 or last] if last else []
-
-
-def _aim(bench: CompileBench, peaks: list[int], rungs: range) -> int:
-    """The first of `rungs` that should fit, by the model and what was measured.
-
-    Between two tries, what the model says is taken to be off by a factor that changes
-    evenly. With none but the plain one it is taken at its word below that: it errs most
-    on what is fused where nothing is done again.
-    """
-    known = {peaks[t.rung]: t.bytes for t in bench.tries}
+    known = {peaks[m.candidate]: m.bytes for m in bench.measurements}
     if len(known) == 1 and known[peaks[0]] < peaks[0]:
-        known |= {known[peaks[0]]: known[peaks[0]]}
-    known |= {0: 0}
-    at = sorted(known)
-    wanted = bench.limit * (1 - _MARGIN / len(bench.tries))
-    guess = np.interp([peaks[r] for r in rungs], at, [known[p] for p in at])
-    fit = [r for r, b in zip(rungs, guess, strict=True) if b <= wanted]
-    return fit[0] if fit else rungs[-1]
+        known[known[peaks[0]]] = known[peaks[0]]
+    known[0] = 0
+    modelled = sorted(known)
+    target = bench.limit * (1 - _MARGIN / len(bench.measurements))
+    guess = np.interp(
+        [peaks[i] for i in indices], modelled, [known[p] for p in modelled]
+    )
+    for i, guessed_bytes in zip(indices, guess, strict=True):
+        if guessed_bytes <= target:
+            return i
+    return indices[-1]
 
 
-def _undone(plain: Build, build: Build) -> int:
-    """How much planned recomputation the compiler has merged away.
+def _count_undone(plain: CompiledCandidate, found: CompiledCandidate) -> int:
+    """The number of planned second computations that the compiler merged away.
 
-    It may drop as many of the repeated operations as it drops of the plain ones:
-    products with a vector, for example, become something else on CPU.
+    It may drop as many of the repeated operations as it drops of the plain ones: on CPU
+    products with a vector, for example, become something else.
     """
-    planned = build.heavy_written - plain.heavy_written
-    there = build.heavy_left - plain.heavy_left
-    usual = max(plain.heavy_written - plain.heavy_left, 0)
-    return max(planned - there - usual, 0)
+    planned = found.heavy_traced - plain.heavy_traced
+    left = found.heavy_compiled - plain.heavy_compiled
+    usual = max(plain.heavy_traced - plain.heavy_compiled, 0)
+    return max(planned - left - usual, 0)

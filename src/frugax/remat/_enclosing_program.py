@@ -1,8 +1,8 @@
-"""The program whose memory counts: a gradient, or a whole training step around it."""
+"""The program whose memory is limited: a gradient, or a training step around it."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -11,50 +11,56 @@ from frugax.jaxprs import count_heavy, count_heavy_in_hlo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EnclosingProgram:
-    """What will be compiled around the gradient.
+    """The program that is compiled around the gradient.
 
     Attributes:
-        build: from the gradient function, called as `jax.value_and_grad(loss)` is,
-            to the function that is jitted.
-        args: that function's arguments; arrays or `jax.ShapeDtypeStruct`.
-        donate_argnums: which of them are given up to it, as for `jax.jit`.
+        build: makes the function that is jitted from the gradient function, which is
+            called as `jax.value_and_grad(loss)` is.
+        args: arguments of the function that `build` returns; arrays or
+            `jax.ShapeDtypeStruct`.
+        donate_argnums: the donated arguments, as for `jax.jit`.
     """
 
     build: Callable[[Callable[..., Any]], Callable[..., Any]]
     args: tuple[Any, ...]
     donate_argnums: tuple[int, ...] = ()
 
+    @classmethod
+    def around(cls, within: Self | None, args: tuple[Any, ...]) -> Self:
+        """`within`, or else the program that is only the gradient at `args`."""
+        return within or cls(build=lambda grad: grad, args=args)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Build:
-    """One compiled candidate.
+class CompiledCandidate:
+    """A compiled program and the number of its matrix products and convolutions.
 
     Attributes:
-        compiled: the executable.
-        heavy_written: matrix products and convolutions in the traced program.
-        heavy_left: those that the compiler left.
+        executable: the compiled program.
+        heavy_traced: matrix products and convolutions in the traced program.
+        heavy_compiled: those left after XLA's optimisations.
     """
 
-    compiled: jax.stages.Compiled
-    heavy_written: int
-    heavy_left: int
+    executable: jax.stages.Compiled
+    heavy_traced: int
+    heavy_compiled: int
 
 
 def compile_program(
-    whole: EnclosingProgram,
+    program: EnclosingProgram,
     grad: Callable[..., Any],
     options: tuple[tuple[str, str], ...] = (),
-) -> Build:
-    """Compile `whole` around `grad`, with these compiler options."""
+) -> CompiledCandidate:
+    """Compile `program` around `grad` with these compiler options."""
     jitted = jax.jit(
-        whole.build(grad),
-        donate_argnums=whole.donate_argnums,
+        program.build(grad),
+        donate_argnums=program.donate_argnums,
         compiler_options=dict(options),
     )
-    traced = jitted.trace(*whole.args)
-    compiled = traced.lower().compile()
-    return Build(
-        compiled,
-        heavy_written=count_heavy(traced.jaxpr.jaxpr),
-        heavy_left=count_heavy_in_hlo(compiled.as_text() or ""),
+    traced = jitted.trace(*program.args)
+    executable = traced.lower().compile()
+    return CompiledCandidate(
+        executable,
+        heavy_traced=count_heavy(traced.jaxpr.jaxpr),
+        heavy_compiled=count_heavy_in_hlo(executable.as_text() or ""),
     )

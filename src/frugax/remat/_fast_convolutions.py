@@ -1,4 +1,4 @@
-"""A function whose convolutions are fast on CPU inside loops and branches, too."""
+"""Make convolutions fast on CPU inside the loops and branches of a function."""
 
 import functools
 from collections.abc import Callable
@@ -12,24 +12,24 @@ from frugax.jaxprs import trace, use_fast_convolutions
 def fast_convolutions(
     fn: Callable[..., Any], *, everywhere: bool = False
 ) -> Callable[..., Any]:
-    """`fn`, with convolutions that are fast on CPU inside loops and branches, too.
+    """`fn` with convolutions that stay fast on CPU inside loops and branches.
 
     In the body of a `lax.scan` or `lax.while_loop` and in a `lax.cond`, XLA on CPU
-    runs the gradients of convolutions, and all convolutions but NHWC ones, 10 to 100
-    times slower than elsewhere. Here they are written in the form that is fast. So are
-    the derivatives of the result, of any order, in both modes, and its `vmap`. Values
-    are the same up to rounding. On other backends nothing changes.
+    runs the gradients of convolutions, and all convolutions except NHWC ones, 10 to 100
+    times slower than elsewhere. This transformation writes them in the form that is
+    fast. It covers derivatives of the result, of any order and in both modes, and its
+    `vmap`. Values agree up to rounding. On other backends nothing changes.
 
-    Convolutions outside of loops and branches stay as they are but for two kinds whose
-    kernels' gradients are as slow there: grouped ones with more than one channel in
-    each group, and those that make their data wider, such as `lax.conv_transpose`.
-    BodyPlan a `custom_vjp` or `custom_jvp` of your own, its rules stay as they are.
+    Convolutions outside of loops and branches stay as they are, with two exceptions
+    whose kernel gradients are slow there, too: grouped convolutions with more than one
+    channel in each group, and convolutions that make their data wider, such as
+    `lax.conv_transpose`. The rules of a `custom_vjp` or `custom_jvp` stay as they are.
 
     Args:
         fn: a function of arrays and pytrees of arrays: a loss, its gradient, or a
             whole training step. It is traced and compiled as by `jax.jit`.
-        everywhere: take all convolutions. For a function that you call inside a loop
-            or a branch, which cannot be seen from here.
+        everywhere: rewrite all convolutions. Use it for a function that you call inside
+            a loop or a branch, which cannot be seen from inside the function.
 
     References:
         benchmarks/fast_conv.py measures the times.

@@ -1,7 +1,10 @@
-"""The plan: which parts of a loss are kept and which are done again."""
+"""The plan of a backward pass: the parts of a loss that are kept and recomputed."""
 
+import contextlib
 import dataclasses
-from typing import Literal
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
 
 from frugax.budget import (
     JsonPlan,
@@ -12,25 +15,41 @@ from frugax.budget import (
     table,
 )
 
-from ._explain import explain
+_GATE_REASONS = {
+    "cond": "a branch that opens only once the gradient is known: least memory",
+    "select": "inputs wait for the gradient: this convolution is slow in a branch",
+    "barrier": "an optimisation barrier, which this kind of device keeps",
+}
+# Field names of plans that were saved before version 0.1, and those of today.
+_OLD_FIELDS = {
+    "insides": "body_plans",
+    "inside": "nested",
+    "what": "summary",
+    "pieces": "chunks",
+    "rounds": "iterations",
+    "together": "from_carry",
+    "inner": "body_plans",
+    "place": "operation",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A range of a loss's operations that is treated alike.
+    """A range of a loss's operations that are treated alike.
 
     Attributes:
         start: first operation.
-        stop: one past the last.
-        gate: how it is done again in the backward pass (`_gates.py`); None if what
-            the backward pass needs of it is kept instead.
-        saved_bytes: kept for it from the forward to the backward pass, by the model.
-        recomputed_flops: done again for it, by the model.
-        kept: operations in it whose results are kept though others are done again.
-        inside: the plan by which it is done again; () if by keeping, for as long as
-            that takes, everything that its backward pass needs.
-        what: the operations in it, in a few words.
-        peak_bytes: held while its backward pass runs, by the model.
+        stop: one past the last operation.
+        gate: how recomputation is protected from the compiler (docs/remat.md); None
+            if the segment keeps everything that its backward pass needs.
+        saved_bytes: bytes kept for it from the forward to the backward pass, by the
+            model.
+        recomputed_flops: flops of its recomputation, by the model.
+        kept: operations whose results are kept although others are recomputed.
+        nested: the plan by which the segment is recomputed; () if it is recomputed at
+            once, keeping all residuals for as long as its backward pass takes.
+        summary: its operations in a few words.
+        peak_bytes: bytes held while its backward pass runs, by the model.
     """
 
     start: int
@@ -39,20 +58,25 @@ class Segment:
     saved_bytes: int
     recomputed_flops: int
     kept: tuple[int, ...] = ()
-    inside: tuple["Segment", ...] = ()
-    what: str = ""
+    nested: tuple["Segment", ...] = ()
+    summary: str = ""
     peak_bytes: int = 0
+
+    @property
+    def range(self) -> str:
+        """First and last operation, as the tables show them."""
+        return f"{self.start}-{self.stop - 1}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range of the operations in a loop's body or a branch.
+    """A range of the operations in a loop's body or in a branch.
 
     Attributes:
         start: first operation.
-        stop: one past the last.
-        kept: operations whose results are kept, while the others are done again; None:
-            all that the backward pass needs is kept.
+        stop: one past the last operation.
+        kept: operations whose results are kept while the others are recomputed; None
+            keeps everything that the backward pass needs.
     """
 
     start: int
@@ -62,81 +86,88 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recompute:
-    """How the body of a `lax.scan`, or one branch of a `lax.cond`, is done again.
+    """How the body of a `lax.scan`, or one branch of a `lax.cond`, is recomputed.
 
     Attributes:
-        pieces: its operations, in order; (): all that the backward pass needs is kept.
-        rounds: of how many rounds of a chunk this is so; 1 in a branch.
-        together: whether these rounds are done again together, and only the carry
-            before them is kept until then.
-        inner: how the scans and conds in the body are treated.
+        chunks: its operations, in order; () keeps everything that the backward pass
+            needs.
+        iterations: the number of iterations of a group that this holds for; 1 in a
+            branch.
+        from_carry: whether these iterations are recomputed together, so that only the
+            carry before the first of them is kept.
+        body_plans: how the scans and conds inside the body are recomputed.
     """
 
-    pieces: tuple[Chunk, ...] = ()
-    rounds: int = 1
-    together: bool = False
-    inner: tuple["BodyPlan", ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    iterations: int = 1
+    from_carry: bool = False
+    body_plans: tuple["BodyPlan", ...] = ()
 
     def __str__(self) -> str:
-        if self.together:
-            said = "done again together from the carry before them"
+        if self.from_carry:
+            words = ["recomputed together from the carry before them"]
+        elif self.chunks:
+            words = ["recomputed"]
         else:
-            said = "done again" if self.pieces else "kept"
-        said += f" in {len(self.pieces)} pieces" if len(self.pieces) > 1 else ""
-        kept = sum(len(p.kept or ()) for p in self.pieces)
-        said += f" but for {kept} results" if kept else ""
-        return said + "".join(f" ({i})" for i in self.inner)
+            words = ["kept"]
+        if len(self.chunks) > 1:
+            words.append(f"in {len(self.chunks)} chunks")
+        if kept := sum(len(c.kept or ()) for c in self.chunks):
+            words.append(f"except for {kept} results")
+        return " ".join([*words, *(f"({b})" for b in self.body_plans)])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """How a `lax.scan` or `lax.cond` of a loss is done again.
+    """How one `lax.scan` or `lax.cond` of a loss is recomputed.
 
     Attributes:
-        place: which of the traced operations it is.
-        bodies: of a cond, its branches; of a scan, the rounds of each chunk, in order.
-        kind: which of the two it is.
+        operation: its index among the traced operations.
+        bodies: for a cond, one entry for each branch; for a scan, the treatments of
+            consecutive iterations, which repeat from group to group.
+        kind: "scan" or "cond".
     """
 
-    place: int
+    operation: int
     bodies: tuple[Recompute, ...]
     kind: Literal["scan", "cond"] = "scan"
 
     @property
-    def chunk(self) -> int:
-        """Rounds of a scan that are treated together; they divide its rounds."""
-        return sum(b.rounds for b in self.bodies)
+    def group_length(self) -> int:
+        """Iterations of a scan after which the treatment repeats."""
+        return sum(b.iterations for b in self.bodies)
 
     def __str__(self) -> str:
         if self.kind == "cond":
             parts = [f"branch {i} {b}" for i, b in enumerate(self.bodies)]
-        elif self.chunk == 1:
-            parts = [f"each round {self.bodies[0]}"]
+        elif self.group_length == 1:
+            parts = [f"each iteration {self.bodies[0]}"]
         else:
-            parts = [f"of every {self.chunk} rounds"]
-            parts += [f"{b.rounds} {b}" for b in self.bodies]
-        return f"{self.kind} at {self.place}: {', '.join(parts)}"
+            parts = [f"of every {self.group_length} iterations"]
+            parts += [f"{b.iterations} {b}" for b in self.bodies]
+        return f"{self.kind} at {self.operation}: {', '.join(parts)}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+# No `slots`: `super()` fails in a dataclass that is built anew to have them.
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RematPlan(JsonPlan):
     """How a backward pass is fitted into a memory budget.
 
     Attributes:
-        budget: what it was made for.
+        budget: the budget it was made for.
         predicted: bytes of the program with this plan, of the budget's kind, as XLA
-            accounted for them when the plan was made; <= the limit.
+            reported them when the plan was made; at most the limit.
         unplanned_bytes: bytes of the same program without a plan.
-        extra_flops: done a second time, counted on the traced program.
-        unplanned_flops: of the loss and its gradients without a plan.
-        insides: what is done again inside scans and conds; those that are not named
-            stay as they are.
-        segments: the parts, in order, of the loss with its scans and conds so; empty
-            if everything is kept.
-        fingerprint: names the traced loss; a plan fits no other.
-        argnums: which arguments are differentiated.
+        extra_flops: recomputed flops, counted on the traced program.
+        unplanned_flops: flops of the loss and its gradients without a plan.
+        body_plans: how scans and conds are recomputed; those that are not listed stay
+            as they are.
+        segments: consecutive parts of the loss whose scans and conds follow
+            `body_plans`; empty if everything is kept.
+        fingerprint: identifies the traced loss; a plan fits no other.
+        argnums: the arguments that are differentiated.
         has_aux: whether the loss returns more than a number.
-        compiles: how many programs were compiled to find it.
+        compiles: the number of programs that were compiled to find the plan.
     """
 
     budget: MemoryBudget
@@ -144,49 +175,131 @@ class RematPlan(JsonPlan):
     unplanned_bytes: int
     extra_flops: int
     unplanned_flops: int
-    insides: tuple[BodyPlan, ...]
+    body_plans: tuple[BodyPlan, ...]
     segments: tuple[Segment, ...]
     fingerprint: str
     argnums: int | tuple[int, ...]
     has_aux: bool
     compiles: int
 
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The plan that `to_json` wrote, in this version or an older one.
+
+        Args:
+            text: JSON.
+
+        Raises:
+            ValueError: `text` is not a plan; the message names the place.
+        """
+        rename = lambda pairs: {_OLD_FIELDS.get(k, k): v for k, v in pairs}
+        with contextlib.suppress(json.JSONDecodeError):  # reported by the call below
+            text = json.dumps(json.loads(text, object_pairs_hook=rename))
+        return super().from_json(text)
+
     @property
     def extra_share(self) -> float:
-        """`extra_flops` as a share of what the unplanned program does."""
+        """`extra_flops` as a share of the flops without a plan."""
         return self.extra_flops / max(self.unplanned_flops, 1)
 
     def explain(self) -> str:
-        """The plan as a table: what each segment holds, keeps and does again, and why.
+        """The plan as a table: what each segment holds, keeps and recomputes, and why.
 
-        `str(plan)` is shorter; `picture` shows the same over time.
+        `str(plan)` is shorter; `draw_memory` shows the same over time.
         """
-        return explain(
-            budget=self.budget,
-            predicted=self.predicted,
-            unplanned_bytes=self.unplanned_bytes,
-            extra_flops=self.extra_flops,
-            unplanned_flops=self.unplanned_flops,
-            compiles=self.compiles,
-            insides=[str(i) for i in self.insides],
-            segments=self.segments,
-        )
+        limit, flops = self.budget.usable_bytes, max(self.unplanned_flops, 1)
+        verdict = "fits" if self.predicted <= limit else "does not fit"
+        lines = [
+            f"{verdict} {self.budget}: {format_bytes(self.predicted)} measured, "
+            f"{format_share(self.predicted / limit)} of the limit",
+            f"without a plan: {format_bytes(self.unplanned_bytes)}, "
+            f"{format_share(self.unplanned_bytes / limit)} of the limit",
+            f"recomputed: {self.extra_flops:,} flops, "
+            f"{format_share(self.extra_flops / flops)} more; "
+            f"programs compiled to find this plan: {self.compiles}",
+            *map(str, self.body_plans),
+            "",
+        ]
+        if not self.segments:
+            return "\n".join([*lines, "everything is kept for the backward pass"])
+        head = ["operations", "contents", "backward pass", "keeps"]
+        head += ["recomputed flops", "more"]
+        rows = list(_walk(self.segments))
+        lines += [table(head, [_row(s, depth, flops) for s, depth in rows]), ""]
+        highest = max(self.segments, key=lambda s: s.peak_bytes)
+        if highest.peak_bytes:
+            lines.append(
+                f"the peak is at the backward pass of {highest.range}: "
+                f"{format_bytes(highest.peak_bytes)} by the model"
+            )
+        used = {s.gate for s, _ in rows}
+        lines += [
+            f"{gate}: {why}" for gate, why in _GATE_REASONS.items() if gate in used
+        ]
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         rows = [
             [
-                f"{s.start}-{s.stop - 1}",
-                f"recompute ({s.gate})" if s.gate else "keep",
+                s.range,
+                _treatment(s),
                 amount(s.saved_bytes, "bytes"),
                 f"{s.recomputed_flops:,}",
             ]
             for s in self.segments
         ]
-        head = ["operations", "backward pass", "saved", "flops again"]
+        head = ["operations", "backward pass", "saved", "recomputed flops"]
         total = (
             f"{self.budget}: {format_bytes(self.predicted)} measured with this plan, "
             f"{format_bytes(self.unplanned_bytes)} without; "
             f"{format_share(self.extra_share)} more flops"
         )
-        kept = [["all", "keep", "-", "0"]]
-        return "\n".join([total, *map(str, self.insides), table(head, rows or kept)])
+        shown = table(head, rows or [["all", "keep", "-", "0"]])
+        return "\n".join([total, *map(str, self.body_plans), shown])
+
+
+def check_ranges(parts: Sequence[Segment | Chunk], start: int, stop: int) -> None:
+    """Check that consecutive parts cover the operations from `start` to `stop`.
+
+    Raises:
+        ValueError: the parts leave an operation out, or name one that does not exist.
+    """
+    edges = [start, *(p.stop for p in parts)]
+    consecutive = [p.start for p in parts] == edges[:-1] and edges[-1] == stop
+    if not consecutive or edges != sorted(edges):
+        raise ValueError(
+            f"damaged plan: its parts, which end at {edges[1:]}, do not cover the "
+            f"{stop - start} operations from {start} on. Plan again with remat.plan."
+        )
+    for p in parts:
+        if unknown := {*(p.kept or ())} - {*range(p.start, p.stop)}:
+            raise ValueError(
+                f"damaged plan: the part of operations {p.start} to {p.stop - 1} keeps "
+                f"operation {max(unknown)}. Plan again with remat.plan."
+            )
+        if isinstance(p, Segment) and p.nested:
+            check_ranges(p.nested, p.start, p.stop)
+
+
+def _walk(segments: Sequence[Segment], depth: int = 0) -> Iterator[tuple[Segment, int]]:
+    for s in segments:
+        yield s, depth
+        yield from _walk(s.nested, depth + 1)
+
+
+def _row(segment: Segment, depth: int, flops: int) -> list[Any]:
+    treatment = _treatment(segment)
+    if segment.kept:
+        treatment += f", {len(segment.kept)} kept"
+    return [
+        "  " * depth + segment.range,
+        segment.summary or "-",
+        treatment,
+        amount(segment.saved_bytes, "bytes"),
+        f"{segment.recomputed_flops:,}",
+        format_share(segment.recomputed_flops / flops),
+    ]
+
+
+def _treatment(segment: Segment) -> str:
+    return f"recompute ({segment.gate})" if segment.gate else "keep"

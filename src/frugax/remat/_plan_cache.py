@@ -1,8 +1,8 @@
-"""Plans that outlive the process: found once, read back the next time.
+"""Remember plans on disk, so that the next process need not search for them.
 
-A plan is what some compiled programs were measured to need, so its name in the cache
-is made from all that those programs follow from (`plan_key`): what is computed, down
-to each parameter and constant, and what it was compiled by and for.
+A plan records the memory that some compiled programs need. Its name in the cache is
+therefore a digest of everything that those programs depend on (`plan_key`): the
+computation down to each parameter and constant, the compiler and the device.
 """
 
 import contextlib
@@ -29,59 +29,52 @@ from frugax.jaxprs import constants, program_text
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
 
-# Past this, plans that were not used for longest are dropped. A plan has a few kB.
-_MOST_BYTES = 16 * 2**20
-# What they hold changes the programs that XLA makes.
+# Above this the least recently used plans are deleted. A plan takes a few kB.
+_MAX_BYTES = 16 * 2**20
+# Environment variables that change the programs that XLA makes.
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-
-
-def plan_cache_folder() -> Path:
-    """Where plans are kept unless told otherwise."""
-    return cache_folder("plans")
 
 
 def plan_key(
     loss: Callable[..., Any],
-    example_args: Sequence[Any],
     budget: MemoryBudget,
+    example_args: Sequence[Any],
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
 ) -> str | None:
-    """The name under which the plan for all this is kept: the arguments of `plan`.
+    """The name of the plan for these arguments of `plan`, the same in every process.
 
-    The whole program is traced with its plain gradient, which shows what the loss
-    alone does not: backward rules of the user's own.
-
-    Returns:
-        The same text in every process; None if the loss reads an array that is only
-        known inside a `jit` around it, so that nobody can tell what it computes.
+    It is None if the loss reads an array that is known only inside a `jit` around it:
+    then the computation cannot be told from another one.
     """
     args = tuple(example_args)
-    whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
-    plain = jax.value_and_grad(loss, argnums, has_aux=has_aux)
-    said: list[object] = [
+    program = EnclosingProgram.around(within, args)
+    facts: list[object] = [
         to_plain(budget),
         argnums,
         has_aux,
-        whole.donate_argnums,
+        program.donate_argnums,
         block_size,
-        _surroundings(),
+        _compiler_facts(),
     ]
-    for fn, given in ((loss, args), (whole.build(plain), whole.args)):
-        traced = jax.make_jaxpr(fn)(*given)
-        held = constants(traced)
-        if any(isinstance(c, Tracer) for c in held):
+    # The program is traced with its plain gradient as well, because the loss alone does
+    # not show the backward rules that the user has defined.
+    plain = jax.value_and_grad(loss, argnums, has_aux=has_aux)
+    for fn, inputs in ((loss, args), (program.build(plain), program.args)):
+        traced = jax.make_jaxpr(fn)(*inputs)
+        arrays = constants(traced)
+        if any(isinstance(c, Tracer) for c in arrays):
             return None
-        said += [
+        facts += [
             program_text(traced),
-            str(jax.tree.structure(given)),
-            *map(_digest, held),
-            *map(_placed, jax.tree.leaves(given)),
+            str(jax.tree.structure(inputs)),
+            *map(_digest_array, arrays),
+            *map(_describe_sharding, jax.tree.leaves(inputs)),
         ]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def recall(
@@ -90,16 +83,16 @@ def recall(
     *,
     cache: bool | str | os.PathLike[str],
 ) -> RematPlan:
-    """The plan kept under this name, or else a new one, which is then kept.
+    """The plan that is stored under this name, or else a new one, which is then stored.
 
     Args:
-        key: what `plan_key` gave; None: nothing is looked for, and nothing kept.
+        key: the result of `plan_key`; None disables the cache.
         make: makes a plan.
-        cache: the folder; True: `plan_cache_folder()`; False: as if `key` were None.
+        cache: the folder; True for the user's cache folder, False for no cache.
     """
     if key is None or cache is False:
         return make()
-    folder = plan_cache_folder() if cache is True else Path(cache)
+    folder = cache_folder("plans") if cache is True else Path(cache)
     plan = load_plan(key, folder)
     if plan is None:
         plan = make()
@@ -108,95 +101,79 @@ def recall(
 
 
 def load_plan(key: str, folder: Path) -> RematPlan | None:
-    """The plan kept under this name, or None.
-
-    Args:
-        key: what `plan_key` gave.
-        folder: where plans are kept.
-
-    Warns:
-        UserWarning: a file is there, but damaged.
-    """
+    """The plan that is stored under this name, or None; a damaged file warns."""
     file = folder / f"{key}.json"
     try:
         text = file.read_text()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as e:
-        return _damaged(file, e)
-    digest, _, written = text.partition("\n")
-    if hashlib.sha256(written.encode()).hexdigest() != digest:
-        return _damaged(file, "its checksum does not match")
+        return _warn_damaged(file, e)
+    digest, _, body = text.partition("\n")
+    if hashlib.sha256(body.encode()).hexdigest() != digest:
+        return _warn_damaged(file, "its checksum does not match")
     try:
-        plan = RematPlan.from_json(written)
+        plan = RematPlan.from_json(body)
     except ValueError as e:
-        return _damaged(file, e)
-    with contextlib.suppress(OSError):  # a folder that may be read but not written
-        os.utime(file)  # used just now: it is dropped last
+        return _warn_damaged(file, e)
+    with contextlib.suppress(OSError):  # the folder may be read-only
+        os.utime(file)  # marks it as recently used
     return plan
 
 
 def store_plan(key: str, plan: RematPlan, folder: Path) -> None:
-    """Keep a plan under this name, and drop old ones if there are too many.
+    """Store a plan under this name, and delete old plans if there are too many.
 
-    Args:
-        key: what `plan_key` gave.
-        plan: the plan.
-        folder: where plans are kept; it is made if need be.
-
-    Warns:
-        UserWarning: it cannot be written; the plan itself is none the worse for it.
+    A folder that cannot be written to costs a warning, not the plan.
     """
-    written = plan.to_json()
-    digest = hashlib.sha256(written.encode()).hexdigest()
+    body = plan.to_json()
+    digest = hashlib.sha256(body.encode()).hexdigest()
     try:
-        write_whole(folder / f"{key}.json", f"{digest}\n{written}")
+        write_whole(folder / f"{key}.json", f"{digest}\n{body}")
     except OutputError as e:
-        warnings.warn(f"this plan is not kept: {e}", UserWarning, stacklevel=4)
+        warnings.warn(f"this plan is not stored: {e}", UserWarning, stacklevel=4)
         return
-    _drop_oldest(folder, _MOST_BYTES)
+    _delete_oldest(folder, _MAX_BYTES)
 
 
-def _drop_oldest(folder: Path, most_bytes: int) -> None:
+def _delete_oldest(folder: Path, max_bytes: int) -> None:
     found: list[tuple[float, int, Path]] = []
     for file in folder.glob("*.json"):
-        with contextlib.suppress(FileNotFoundError):  # another process dropped it
+        with contextlib.suppress(FileNotFoundError):  # another process deleted it
             stat = file.stat()
             found.append((stat.st_mtime, stat.st_size, file))
-    kept = 0
+    total = 0
     for _, size, file in sorted(found, reverse=True):
-        kept += size
-        if kept > most_bytes:
+        total += size
+        if total > max_bytes:
             file.unlink(missing_ok=True)
 
 
-def _damaged(file: Path, why: object) -> None:
+def _warn_damaged(file: Path, why: object) -> None:
     warnings.warn(
-        f"{file}: this kept plan cannot be read ({why}); it is made anew.",
+        f"{file}: this stored plan cannot be read ({why}); a new one is made.",
         UserWarning,
         stacklevel=5,
     )
 
 
-def _digest(constant: Any) -> str:
-    """Names an array's values, type and shape."""
+def _digest_array(constant: Any) -> str:
     values = np.ascontiguousarray(jax.device_get(constant))
-    said = f"{values.dtype}{values.shape}".encode() + values.tobytes()
-    return hashlib.sha256(said).hexdigest()
+    content = f"{values.dtype}{values.shape}".encode() + values.tobytes()
+    return hashlib.sha256(content).hexdigest()
 
 
-def _placed(leaf: Any) -> str:
-    """How an argument is spread over devices, if it is."""
+def _describe_sharding(leaf: Any) -> str:
     sharding = getattr(leaf, "sharding", None)
     return str(sharding) if sharding and sharding.num_devices > 1 else ""
 
 
-def _surroundings() -> list[object]:
-    """By what and for what programs are compiled here."""
+def _compiler_facts() -> list[object]:
+    """Everything besides the program that changes XLA's output on this machine."""
     device = jax.devices()[0]
     settings = jax.config.values
     return [
-        _planner(),
+        _planner_digest(),
         jax.__version__,
         importlib.metadata.version("jaxlib"),
         device.client.platform_version,
@@ -205,7 +182,7 @@ def _surroundings() -> list[object]:
         len(jax.devices()),
         platform.machine(),
         os.cpu_count(),  # XLA on CPU splits work by it
-        # Where JAX keeps what it compiled has no part in what it compiles.
+        # The location of JAX's compilation cache does not change the programs in it.
         [
             [name, repr(settings[name])]
             for name in sorted(settings)
@@ -216,11 +193,11 @@ def _surroundings() -> list[object]:
 
 
 @functools.cache
-def _planner() -> str:
-    """Names the planner by its source: a changed one makes new plans."""
-    said = hashlib.sha256()
+def _planner_digest() -> str:
+    """A digest of the planner's own source: a changed planner makes new plans."""
+    digest = hashlib.sha256()
     rooms = Path(__file__).parent.parent
     for room in ("budget", "jaxprs", "measure", "remat"):
         for file in sorted((rooms / room).rglob("*.py")):
-            said.update(file.read_bytes())
-    return said.hexdigest()
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

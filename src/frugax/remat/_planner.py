@@ -1,4 +1,4 @@
-"""From a loss and a budget to the plan that fits, as XLA measures it."""
+"""Find the plan for a loss and a budget by the model, and confirm it with XLA."""
 
 import dataclasses
 import os
@@ -11,14 +11,7 @@ from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops
 
-from ._check import check_arguments
-from ._compile_search import (
-    CompileBench,
-    Measurement,
-    confirm,
-    initial_candidates,
-    search,
-)
+from ._compile_search import CompileBench, Measurement, initial_candidates, search
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan, Segment
 from ._plan_cache import plan_key, recall
@@ -37,35 +30,37 @@ def plan(
     block_size: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> RematPlan:
-    """Decide what the backward pass keeps and what it does again, to fit `budget`.
+    """Decide what the backward pass keeps and what it recomputes, to fit `budget`.
 
     Nothing is run. Up to five programs are compiled and measured, and the cheapest that
-    fits is taken, and compiled once more as it will be run; if the plain one fits,
-    nothing is done again. What was planned once is remembered on disk.
+    fits is chosen and compiled once more as it will run. If the program fits as it is,
+    nothing is recomputed. Plans are remembered on disk.
+
+    The order `plan(loss, example_args, budget)` of older versions is accepted, too.
 
     Args:
-        loss: a function of positional arguments that returns one real number, and
-            something more if `has_aux`.
-        example_args: its arguments; arrays or `jax.ShapeDtypeStruct`, of the shapes
-            that it will be called with.
+        loss: a function of positional arguments that returns one real number, or
+            (number, anything) if `has_aux`.
         budget: the most memory the program may need, in bytes.
+        example_args: a tuple of the loss's arguments; arrays or `jax.ShapeDtypeStruct`
+            of the shapes that it will be called with.
         argnums: which arguments to differentiate, as for `jax.grad`.
         has_aux: whether `loss` returns (number, anything), as for `jax.grad`.
         within: the program that must fit; by default the gradient alone.
-        block_size: most operations that a recomputed segment may hold; None: any
-            number.
-        cache: whether to look for the plan among those made before, and keep it; or
-            the folder where they are. By default `frugax/plans` in the user's cache
-            folder.
+        block_size: the most operations in a recomputed segment; None for any number.
+        cache: whether to look the plan up among remembered ones and to remember it, or
+            the folder that holds them. The default folder is `frugax/plans` in the
+            user's cache folder.
 
     Raises:
-        InfeasibleBudgetError: no plan that was tried fits; at `needed` one does, and
-            `best` is that plan.
+        InfeasibleBudgetError: none of the measured plans fits; one does at `needed`,
+            and `best` is that plan.
         RematUndoneError: the compiler merged away all recomputation.
-        TypeError: the loss cannot be traced, or does not return a number; or an
-            argument is of a wrong kind, such as a budget in text.
-        ValueError: `block_size` is less than 1; `argnums` names no argument, or one
-            twice; or `within` is no program around this gradient, or has other shapes.
+        TypeError: the loss cannot be traced or does not return a number, or an argument
+            has a wrong type, such as a budget in text.
+        ValueError: `block_size` is less than 1; `argnums` names an argument that does
+            not exist, or one twice; or `within` does not call the gradient or has other
+            shapes.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -83,53 +78,60 @@ def plan(
         budget, example_args = example_args, budget
     check_budget(budget, MemoryBudget)
     check_block_size(block_size)
-    check_arguments(loss, example_args, argnums, within=within, cache=cache)
+    _check_arguments(loss, example_args, argnums, within=within, cache=cache)
     args = tuple(example_args)
     body = trace_loss(loss, args, argnums, has_aux=has_aux)
     how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
     key = None
     if cache is not False:
-        given = how | {"within": within, "block_size": block_size}
-        key = plan_key(loss, args, budget, **given)
-    whole = within or EnclosingProgram(build=lambda grad: grad, args=args)
-    maker = _Maker(loss, args, budget, body, whole, block_size, how)
-    return recall(key, maker.make, cache=cache)
+        options = how | {"within": within, "block_size": block_size}
+        key = plan_key(loss, budget, args, **options)
+    program = EnclosingProgram.around(within, args)
+    search = _PlanSearch(loss, args, budget, body, program, block_size, how)
+    return recall(key, search.run, cache=cache)
 
 
 @dataclasses.dataclass(eq=False)
-class _Maker:
-    """Makes one plan."""
+class _PlanSearch:
+    """The search for one plan; its first attributes are arguments of `plan`.
+
+    Attributes:
+        body: the prepared loss.
+        program: the program that must fit.
+        how: the keywords `argnums` and `has_aux`.
+        candidates: the plans by the model; empty until they are needed.
+        called: whether the enclosing program called the gradient.
+        platform: the kind of device.
+    """
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]
     budget: MemoryBudget
     body: RematGraph
-    whole: EnclosingProgram
+    program: EnclosingProgram
     block_size: int | None
     how: dict[str, Any]
-    rungs: list[Candidate] = dataclasses.field(default_factory=list)
+    candidates: list[Candidate] = dataclasses.field(default_factory=list)
     called: bool = False
     platform: str = dataclasses.field(default_factory=jax.default_backend)
 
-    def make(self) -> RematPlan:
-        """The plan, by quick compilations first.
-
-        Raises:
-            InfeasibleBudgetError: no plan that was tried fits.
-            RematUndoneError: the compiler merged away all recomputation.
-        """
+    def run(self) -> RematPlan:
+        """The plan, by quick compilations first."""
         bench = self._bench(quick=self.platform == "cpu")
         found = self._find(bench)
         if found is None and bench.misled:
-            # Compiled in full it needs more: nothing that was measured can be trusted.
+            # Compiled in full, the chosen plan needs more than quickly compiled, so the
+            # quick measurements are not to be trusted for this program.
             bench = self._bench(quick=False)
             found = self._find(bench)
-        return self._plan(bench, found) if found else self._give_up(bench)
+        if found is None:
+            self._raise_infeasible(bench)
+        return self._build_plan(bench, found)
 
     def _bench(self, *, quick: bool) -> CompileBench:
         budget = self.budget
         limit = budget.usable_bytes
-        return CompileBench(self.whole, budget.kind, limit, self._grad_of, quick)
+        return CompileBench(self.program, budget.kind, limit, self._grad_of, quick)
 
     def _find(self, bench: CompileBench) -> Measurement | None:
         plain = bench.measure(0)
@@ -139,18 +141,20 @@ class _Maker:
                 "nothing there can be planned; call it instead of jax.value_and_grad."
             )
         if bench.fits(plain):
-            return confirm(bench, plain)
-        self.rungs = self.rungs or list_candidates(self.body, self.block_size)
-        return search(bench, [r.draft.peak_bytes for r in self.rungs])
+            return bench.confirm(plain)
+        self.candidates = self.candidates or list_candidates(self.body, self.block_size)
+        return search(bench, [c.draft.peak_bytes for c in self.candidates])
 
-    def _segments(self, rung: int) -> tuple[Segment, ...]:
-        return build_segments(self.rungs[rung], self.platform) if rung else ()
+    def _segments(self, index: int) -> tuple[Segment, ...]:
+        if not index:
+            return ()
+        return build_segments(self.candidates[index], self.platform)
 
-    def _grad_of(self, rung: int) -> Callable[..., Any]:
+    def _grad_of(self, index: int) -> Callable[..., Any]:
         step = build_value_and_grad(
             self.loss,
-            self._segments(rung),
-            self.rungs[rung].insides if rung else (),
+            self._segments(index),
+            self.candidates[index].body_plans if index else (),
             self.body.graph.fingerprint,
             **self.how,
         )
@@ -161,45 +165,55 @@ class _Maker:
 
         return grad
 
-    def _plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
-        plain_flops, flops_now = (
-            flops(jax.make_jaxpr(self._grad_of(rung))(*self.args).jaxpr)
-            for rung in (0, found.rung)
+    def _build_plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
+        plain_flops, planned_flops = (
+            flops(jax.make_jaxpr(self._grad_of(index))(*self.args).jaxpr)
+            for index in (0, found.candidate)
         )
+        body_plans = ()
+        if found.candidate:
+            body_plans = self.candidates[found.candidate].body_plans
         return RematPlan(
             budget=self.budget,
             predicted=found.bytes,
-            unplanned_bytes=bench.tries[0].bytes,
-            extra_flops=flops_now - plain_flops,
+            unplanned_bytes=bench.measurements[0].bytes,
+            extra_flops=planned_flops - plain_flops,
             unplanned_flops=plain_flops,
-            insides=self.rungs[found.rung].insides if found.rung else (),
-            segments=self._segments(found.rung),
+            body_plans=body_plans,
+            segments=self._segments(found.candidate),
             fingerprint=self.body.graph.fingerprint,
             compiles=bench.compiles,
             **self.how,
         )
 
-    def _give_up(self, bench: CompileBench) -> NoReturn:
-        tries, budget = bench.tries, self.budget
-        sound = [t for t in tries if not t.undone]
-        if len(sound) == 1 < len(tries):
+    def _raise_infeasible(self, bench: CompileBench) -> NoReturn:
+        measured, budget = bench.measurements, self.budget
+        intact = [m for m in measured if not m.undone]
+        if len(intact) == 1 < len(measured):
             raise RematUndoneError(
-                f"the compiler merged away recomputation in all {len(tries) - 1} plans "
-                f"tried, up to {max(t.undone for t in tries)} products. Raise the limit"
-                f" to {sound[0].bytes:,} bytes, use lax.scan, or, if the loss computes "
+                "the compiler merged away recomputation in all "
+                f"{len(measured) - 1} plans tried, up to "
+                f"{max(m.undone for m in measured)} products. Raise the limit to "
+                f"{intact[0].bytes:,} bytes, use lax.scan, or, if the loss computes "
                 "something twice, let it do so once."
             )
-        sure = {0, *initial_candidates(len(self.rungs))}
-        again = [t for t in sound if t.rung in sure]
-        least = min(again, key=lambda t: t.bytes)
+        # Only candidates that are tried whatever the limit is: otherwise `needed` would
+        # depend on the limit, and the contract is that planning succeeds at `needed`.
+        always_tried = {0, *initial_candidates(len(self.candidates))}
+        least = min(
+            (m for m in intact if m.candidate in always_tried), key=lambda m: m.bytes
+        )
         needed = int(least.bytes / (1 - budget.headroom_frac))
         enough = lambda n: dataclasses.replace(budget, limit_bytes=n)
         while enough(needed).usable_bytes < least.bytes:
             needed += 1  # the headroom is rounded
         self.budget = enough(needed)
-        best = self._plan(bench, least)
+        best = self._build_plan(bench, least)
+        attempt = f"by the best of {len(measured)} compiled programs"
+        if len(measured) == 1:
+            attempt = "in which recomputing would save nothing"
         raise InfeasibleBudgetError(
-            f"the backward pass, {_how(tries)},",
+            f"the backward pass, {attempt},",
             needed=needed,
             limit=budget.limit_bytes,
             unit="bytes",
@@ -208,18 +222,52 @@ class _Maker:
         )
 
 
-def _how(tries: Sequence[Measurement]) -> str:
-    if len(tries) == 1:
-        return "in which recomputing would save nothing"
-    return f"by the best of {len(tries)} compiled programs"
-
-
 def _hint(best: RematPlan) -> str:
-    """What else would help, and where most is held."""
-    highest = max(best.segments, key=lambda s: s.peak_bytes, default=None)
-    if highest is None:
+    """Advice for a smaller limit, which names the place of the peak."""
+    if not best.segments:
         return "make the batch smaller."
+    highest = max(best.segments, key=lambda s: s.peak_bytes)
     return (
-        f"make the batch smaller: most is held at operations {highest.start}-"
-        f"{highest.stop - 1} ({highest.what})."
+        f"make the batch smaller: most is held at operations {highest.range} "
+        f"({highest.summary})."
     )
+
+
+def _check_arguments(
+    loss: Callable[..., Any],
+    example_args: Sequence[Any],
+    argnums: int | tuple[int, ...],
+    *,
+    within: EnclosingProgram | None,
+    cache: bool | str | os.PathLike[str],
+) -> None:
+    if not callable(loss):
+        raise TypeError(f"the loss must be a function, got {loss!r}.")
+    if not isinstance(example_args, tuple | list):
+        raise TypeError(
+            "example_args must be a tuple with one entry for each argument of the "
+            f"loss, got {type(example_args).__name__}; for one argument, write (x,)."
+        )
+    positions = (argnums,) if isinstance(argnums, int) else argnums
+    if not isinstance(positions, tuple) or not all(
+        isinstance(n, int) for n in positions
+    ):
+        raise TypeError(
+            f"argnums must be a position or a tuple of positions, got {argnums!r}."
+        )
+    count = len(example_args)
+    named = {n % count for n in positions if -count <= n < count}
+    if not positions or len(named) < len(positions):
+        raise ValueError(
+            f"argnums must name some of the {count} arguments, each once, got "
+            f"{argnums}."
+        )
+    if within is not None and not isinstance(within, EnclosingProgram):
+        raise TypeError(
+            "within must be a remat.EnclosingProgram, which builds the program around "
+            f"the gradient, got {type(within).__name__}."
+        )
+    if not isinstance(cache, bool | str | os.PathLike):
+        raise TypeError(
+            f"cache must be True, False or a folder, got {cache!r}; False plans anew."
+        )

@@ -1,18 +1,21 @@
-"""A model split into its arrays and the rest, so that transformations see only arrays.
+"""Split a model into arrays and other leaves, so that transformations see only arrays.
 
-The idea, and the use of None for "not on this side", are equinox's:
+The idea, and the use of None for a leaf of the other half, are equinox's:
 Kidger & Garcia 2021, "Equinox: neural networks in JAX via callable PyTrees".
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from ._open import open_container
+from ._containers import flatten_container
 from ._pytree import PyTree
 
 
 def is_array(leaf: object) -> bool:
-    """Whether a leaf has a shape and a dtype: arrays of any library, and stand-ins."""
+    """Whether a leaf has a shape and a dtype, as arrays of any library have.
+
+    Stand-ins such as `jax.ShapeDtypeStruct` count as arrays; classes do not.
+    """
     return (
         hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
     )
@@ -21,11 +24,11 @@ def is_array(leaf: object) -> bool:
 def partition(
     tree: PyTree, *, select: Callable[[Any], bool] = is_array
 ) -> tuple[PyTree, PyTree]:
-    """Split a tree in two of the same structure, with None for what is in the other.
+    """Split a tree into two of the same structure, with None for leaves of the other.
 
     Args:
         tree: the model: arrays among functions, flags and Python numbers.
-        select: which leaves go to the first tree; by default every array.
+        select: whether a leaf goes to the first tree; by default every array does.
 
     Returns:
         `(arrays, static)`; `combine(arrays, static)` is the tree again.
@@ -33,18 +36,18 @@ def partition(
     >>> partition({"w": np.float32(2), "act": max})
     ({'w': np.float32(2.0), 'act': None}, {'w': None, 'act': <built-in function max>})
     """
-    opened = open_container(tree)
-    if opened is None:
+    flat = flatten_container(tree)
+    if flat is None:
         return (tree, None) if select(tree) else (None, tree)
-    halves = [partition(child, select=select) for child in opened.children]
-    return opened.close([a for a, _ in halves]), opened.close([s for _, s in halves])
+    halves = [partition(child, select=select) for child in flat.children]
+    return flat.rebuild([a for a, _ in halves]), flat.rebuild([s for _, s in halves])
 
 
 def combine(arrays: PyTree, static: PyTree) -> PyTree:
-    """Put the two trees that `partition` made together again.
+    """Join the two trees that `partition` returned.
 
     Args:
-        arrays: the first tree, as it was or with other arrays in it.
+        arrays: the first tree, unchanged or with other arrays.
         static: the second tree.
 
     Raises:
@@ -54,11 +57,11 @@ def combine(arrays: PyTree, static: PyTree) -> PyTree:
         return arrays
     if arrays is None:
         return static
-    one, other = open_container(arrays), open_container(static)
+    one, other = flatten_container(arrays), flatten_container(static)
     if one is None or other is None or one.places != other.places:
         raise ValueError(
-            f"these are not two halves of one tree: {type(arrays).__name__} stands "
-            f"where the other has {type(static).__name__}."
+            f"these are not two halves of one tree: one has a {type(arrays).__name__} "
+            f"where the other has a {type(static).__name__}."
         )
     pairs = zip(one.children, other.children, strict=True)
-    return one.close([combine(a, s) for a, s in pairs])
+    return one.rebuild([combine(a, s) for a, s in pairs])

@@ -1,7 +1,7 @@
-"""The alias that annotates "any tree of containers and leaves"."""
+"""A type alias for any tree of containers and leaves."""
 
 from typing import Any, TypeAlias
 
-# An alias of our own rather than jaxtyping's: that one imports JAX, which `compress`
-# and `tropical` work without.
+# Not jaxtyping's alias, because that imports JAX, which `compress` and `tropical` must
+# work without.
 PyTree: TypeAlias = Any

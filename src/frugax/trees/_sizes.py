@@ -1,4 +1,4 @@
-"""How many bytes the arrays of a tree hold."""
+"""Count the bytes of the arrays in a tree."""
 
 import math
 from typing import Any
@@ -9,9 +9,9 @@ from ._pytree import PyTree
 
 
 def nbytes(tree: PyTree) -> int:
-    """Bytes of all arrays in a tree; leaves that are no arrays count nothing.
+    """Bytes of all arrays in a tree; other leaves count as 0.
 
-    Works on stand-ins too (`jax.ShapeDtypeStruct`): only shapes and dtypes are read.
+    Only shapes and dtypes are read, so `jax.ShapeDtypeStruct` works as well.
 
     >>> nbytes({"w": np.zeros((3, 4), np.float32), "act": max})
     48

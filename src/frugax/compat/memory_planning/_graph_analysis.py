@@ -1,8 +1,7 @@
-"""What a program holds in memory as it runs, read from its trace.
+"""Count the memory that a traced program holds as it runs, operation by operation.
 
-Start at `capture_graph_jaxpr`. To see a backward pass, capture
-`jax.value_and_grad(loss)`. All of this is counted on the traced program, run as it
-is written; what a compiled one needs is measured (`frugax.measure.program`).
+To see a backward pass, capture `jax.value_and_grad(loss)`. The figures are those of the
+program as written; `frugax.measure.program` measures the compiled one.
 """
 
 import dataclasses
@@ -13,8 +12,8 @@ from typing import Any
 from frugax.budget import amount, table
 from frugax.jaxprs import Graph, bytes_of, flops_of, live_bytes, trace, variables
 
-# A summary shows the program in at most so many stretches.
-_STRETCHES = 12
+# A summary divides the program into at most this many stretches.
+_MAX_STRETCHES = 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +21,10 @@ class Node:
     """One operation of a captured program.
 
     Attributes:
-        name: what it does, in JAX's words, such as "dot_general".
-        shapes: of its results.
-        bytes: of its results.
-        flops: floating-point operations, with all that is inside it.
+        name: JAX's name of the operation, such as "dot_general".
+        shapes: shapes of its results.
+        bytes: bytes of its results.
+        flops: floating-point operations, including those of its body.
     """
 
     name: str
@@ -36,7 +35,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """A traced program, with jitted functions opened up; loops are one operation.
+    """A traced program with jitted functions inlined; a loop is one operation.
 
     Attributes:
         graph: the program itself.
@@ -60,19 +59,19 @@ class CapturedGraph:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GraphAnalysis:
-    """How far a program, run as it is written, is from the least it could hold.
+    """How far the memory of a program, run as written, is from its lower bound.
 
     Inputs of the program are never counted.
 
     Attributes:
-        operations: how many there are.
-        flops: of all of them.
-        made_bytes: of all that they make.
-        peak_bytes: most bytes held at once, in the order in which it is written.
-        peak_at: the operation at which that is; -1 if there are none.
-        busiest_bytes: most that one operation reads and makes. No order of these
-            operations can hold less, nor can any recomputation.
-        result_bytes: of what the program returns; it is all there at the end.
+        operations: the number of operations.
+        flops: of all operations.
+        made_bytes: bytes of all their results.
+        peak_bytes: most bytes held at once, in the order of the program as written.
+        peak_at: the operation at the peak; -1 if there are no operations.
+        busiest_bytes: most bytes that one operation reads and writes. No order of the
+            operations and no recomputation can hold less.
+        result_bytes: bytes that the program returns, all held at the end.
     """
 
     operations: int
@@ -93,8 +92,10 @@ class GraphAnalysis:
 
     @property
     def gap(self) -> float:
-        """`peak_bytes` over `lower_bound`: the most that any plan could win; >= 1."""
-        return self.peak_bytes / self.lower_bound if self.lower_bound else 1.0
+        """`peak_bytes` over `lower_bound`, at least 1: the most a plan could gain."""
+        if not self.lower_bound:
+            return 1.0
+        return self.peak_bytes / self.lower_bound
 
     def __str__(self) -> str:
         rows = [
@@ -112,11 +113,11 @@ class GraphAnalysis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierSummary:
-    """How wide the frontier is as a program runs: what is made and still wanted.
+    """The bytes that a program holds from its first operation to its last.
 
     Attributes:
         widths: bytes held while each operation runs; inputs are not counted.
-        names: of the operations.
+        names: names of the operations.
     """
 
     widths: tuple[int, ...]
@@ -124,17 +125,17 @@ class FrontierSummary:
 
     @property
     def peak_bytes(self) -> int:
-        """The widest; 0 if there are no operations."""
+        """Most bytes held at once; 0 if there are no operations."""
         return max(self.widths, default=0)
 
     @property
     def peak_at(self) -> int:
-        """The first operation at which it is widest; -1 if there are none."""
+        """The first operation at the peak; -1 if there are no operations."""
         return self.widths.index(self.peak_bytes) if self.widths else -1
 
     def __str__(self) -> str:
-        """A table: the widest place of each stretch of the program."""
-        length = max(-(-len(self.widths) // _STRETCHES), 1)
+        """A table of the widest place in each stretch of the program."""
+        length = max(-(-len(self.widths) // _MAX_STRETCHES), 1)
         rows = []
         for start in range(0, len(self.widths), length):
             stretch = self.widths[start : start + length]
@@ -154,7 +155,7 @@ class FrontierSummary:
 def capture_graph_jaxpr(
     fn: Callable[..., Any], *, example_inputs: Sequence[Any]
 ) -> CapturedGraph:
-    """Trace a function; nothing is run.
+    """Trace a function without running it.
 
     Args:
         fn: a function of arrays and pytrees of arrays.
@@ -171,33 +172,33 @@ def capture_graph_jaxpr(
 
 
 def analyze_graph(graph: CapturedGraph) -> GraphAnalysis:
-    """What a program would hold at once, and what it could not do without.
+    """Count the peak memory of a program as written, and its lower bounds.
 
     Args:
-        graph: what `capture_graph_jaxpr` gave.
+        graph: the result of `capture_graph_jaxpr`.
     """
     program = graph.graph
-    made = lambda atoms: {v for v in variables(atoms) if program.defined_at[v] >= 0}
-    in_use = lambda e: made(e.invars) | {v for v in e.outvars if v in program.last_use}
-    held = summarize_frontier(graph)
+    defined = lambda atoms: {v for v in variables(atoms) if program.defined_at[v] >= 0}
+    used = lambda e: defined(e.invars) | {v for v in e.outvars if v in program.last_use}
+    frontier = summarize_frontier(graph)
     return GraphAnalysis(
         operations=len(graph.nodes),
         flops=sum(n.flops for n in graph.nodes),
         made_bytes=sum(n.bytes for n in graph.nodes),
-        peak_bytes=held.peak_bytes,
-        peak_at=held.peak_at,
+        peak_bytes=frontier.peak_bytes,
+        peak_at=frontier.peak_at,
         busiest_bytes=max(
-            (sum(map(bytes_of, in_use(e))) for e in program.eqns), default=0
+            (sum(map(bytes_of, used(e))) for e in program.eqns), default=0
         ),
-        result_bytes=sum(map(bytes_of, made(program.outputs))),
+        result_bytes=sum(map(bytes_of, defined(program.outputs))),
     )
 
 
 def summarize_frontier(graph: CapturedGraph) -> FrontierSummary:
-    """How many bytes a program holds from its first operation to its last.
+    """Count the bytes that a program holds from its first operation to its last.
 
     Args:
-        graph: what `capture_graph_jaxpr` gave.
+        graph: the result of `capture_graph_jaxpr`.
     """
     return FrontierSummary(
         widths=live_bytes(graph.graph), names=tuple(n.name for n in graph.nodes)

@@ -1,7 +1,4 @@
-"""A gradient that recomputes in blocks, as large as you say or as a budget wants.
-
-What cannot be planned is left to `jax.grad`, and said so.
-"""
+"""`jax.grad` with recomputed blocks of a given size, or within a budget."""
 
 import dataclasses
 import warnings
@@ -21,7 +18,7 @@ from frugax.remat.solver import (
     model_peak,
 )
 
-# Why a loss cannot be planned; anything else is a mistake and is raised.
+# The errors of a loss that cannot be planned. Any other error is a bug and is raised.
 _CANNOT = (
     TypeError,
     NotImplementedError,
@@ -32,33 +29,32 @@ _CANNOT = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan:
-    """What is kept and what is done again.
+    """The parts of a loss that are kept and recomputed.
 
     Attributes:
         segments: the parts of the loss, in order.
-        insides: what is done again inside its scans and conds.
-        meta: the plan in numbers, which are the model's unless they say measured.
-            `block_size`: most operations that a recomputed block may hold; if no
-            limit was given, those of the largest. `blocks`: how many are recomputed.
-            `scans`: in how many scans and conds rounds or branches are done again.
-            `peak_frontier`: most bytes held during the backward pass.
-            `unplanned_peak_frontier`: the same with nothing recomputed.
-            `recomputed_flops`: done a second time. With a budget also
-            `measured_bytes`: what XLA accounted for, of the budget's kind.
+        body_plans: how its scans and conds recompute.
+        meta: figures of the plan, by the model unless their name says measured.
+            `block_size`: the most operations in a recomputed block, or the size of the
+            largest if no limit was given. `blocks`: the number of recomputed blocks.
+            `scans`: the number of scans and conds that recompute. `peak_frontier`: most
+            bytes held during the backward pass. `unplanned_peak_frontier`: the same
+            with nothing recomputed. `recomputed_flops`: flops computed a second time.
+            With a budget also `measured_bytes`: XLA's figure, of the budget's kind.
     """
 
     segments: tuple[Segment, ...]
-    insides: tuple[BodyPlan, ...]
+    body_plans: tuple[BodyPlan, ...]
     meta: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Executor:
-    """Runs a plan.
+    """A plan, and the function that carries it out.
 
     Attributes:
         checkpoint_plan: the plan.
-        value_and_grad: the function that carries it out.
+        value_and_grad: called as `jax.value_and_grad(loss)`.
     """
 
     checkpoint_plan: CheckpointPlan
@@ -66,12 +62,12 @@ class Executor:
 
 
 class HeightCompressedGrad:
-    """`jax.grad(loss)` by a plan, which is made at the first call for each shape.
+    """`jax.grad(loss)` by a plan; made by `height_compressed_grad`.
 
-    Made by `height_compressed_grad`.
+    Each new set of shapes is planned at its first call.
 
     Attributes:
-        last_executor: what ran the last call; None if that was `jax.grad`.
+        last_executor: the executor of the last call; None if `jax.grad` ran it.
     """
 
     def __init__(
@@ -91,7 +87,8 @@ class HeightCompressedGrad:
         """The gradient with respect to the first argument.
 
         Warns:
-            UserWarning: once for each set of shapes that cannot be planned; says why.
+            UserWarning: once for each set of shapes that cannot be planned, with
+                the reason.
         """
         shapes = jax.eval_shape(lambda *given: given, *args)
         key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
@@ -107,8 +104,8 @@ class HeightCompressedGrad:
             return _executor(self._loss, shapes, self._block_size, self._budget)
         except _CANNOT as e:
             warnings.warn(
-                "no plan for this gradient, so it is left to jax.grad and its memory "
-                f"is not limited: {str(e).splitlines()[0]}",
+                "no plan was found, so this gradient is left to jax.grad and its "
+                f"memory is not limited: {str(e).splitlines()[0]}",
                 UserWarning,
                 stacklevel=3,
             )
@@ -122,19 +119,20 @@ def height_compressed_grad(
 ) -> HeightCompressedGrad:
     """`jax.grad(loss)` that recomputes blocks of operations to save memory.
 
-    With a budget this is `plan`: programs are compiled and measured until one fits.
-    Without, the plan with the least peak is taken, by the planner's model; nothing is
-    measured. If no plan can be made, a warning says why and `jax.grad` is used.
+    With a budget, programs are compiled and measured until one fits, as by
+    `remat.plan`. Without, the plan with the smallest peak by the planner's model is
+    used, and nothing is measured. If a loss cannot be planned, a warning states the
+    reason and `jax.grad` is used.
 
     Args:
         loss: a function of positional arguments that returns one real number.
-        block_size: most operations that a recomputed block may hold; None: any
-            number. Blocks end at the planner's cuts only, after a matrix product or
-            where few bytes cross: a small `block_size` may leave nothing to recompute.
+        block_size: the most operations in a recomputed block; None for any number.
+            Blocks end only at the planner's cuts, after a matrix product or where few
+            bytes cross: a small `block_size` may leave nothing to recompute.
         budget: the most memory the gradient program may need, in bytes.
 
     Raises:
-        TypeError: the budget is none.
+        TypeError: `budget` is not a MemoryBudget.
         ValueError: `block_size` is less than 1.
 
     Example:
@@ -161,29 +159,33 @@ def _executor(
 ) -> Executor:
     body = trace_loss(loss, shapes, 0, has_aux=False)
     measured: dict[str, int] = {}
+    step: Callable[..., Any]
     if budget is None:
         least = list_candidates(body, block_size)[-1]
-        segments, insides = build_segments(least, jax.default_backend()), least.insides
-        again = least.flops
-        mark = body.graph.fingerprint
-        step: Callable[..., Any] = jax.jit(
+        segments = build_segments(least, jax.default_backend())
+        body_plans, recomputed_flops = least.body_plans, least.flops
+        fingerprint = body.graph.fingerprint
+        step = jax.jit(
             build_value_and_grad(
-                loss, segments, insides, mark, argnums=0, has_aux=False
+                loss, segments, body_plans, fingerprint, argnums=0, has_aux=False
             )
         )
     else:
-        made = plan(loss, shapes, budget, block_size=block_size)
-        segments, insides, step = made.segments, made.insides, apply(loss, made)
-        again = made.extra_flops
-        measured["measured_bytes"] = made.predicted
+        found = plan(loss, budget, example_args=shapes, block_size=block_size)
+        segments, body_plans = found.segments, found.body_plans
+        step, recomputed_flops = apply(loss, found), found.extra_flops
+        measured["measured_bytes"] = found.predicted
     blocks = [s.stop - s.start for s in segments if s.gate]
     meta = {
         "block_size": block_size or max(blocks, default=0),
         "blocks": len(blocks),
-        "scans": len(insides),
-        "peak_frontier": model_peak(rewrite_loops(body, insides), segments),
+        "scans": len(body_plans),
+        "peak_frontier": model_peak(rewrite_loops(body, body_plans), segments),
         "unplanned_peak_frontier": model_peak(body, ()),
-        "recomputed_flops": again,
+        "recomputed_flops": recomputed_flops,
         **measured,
     }
-    return Executor(CheckpointPlan(segments=segments, insides=insides, meta=meta), step)
+    checkpoint_plan = CheckpointPlan(
+        segments=segments, body_plans=body_plans, meta=meta
+    )
+    return Executor(checkpoint_plan, step)

@@ -1,4 +1,4 @@
-"""Run a loss and its gradients by a plan: segments kept or recomputed, loops rewritten.
+"""Run a loss and its gradients by a plan: segments recompute, loops are rewritten.
 
 Start at `trace_loss`, which prepares a loss, and `build_value_and_grad`, which carries
 a plan out. `rewrite_loops` changes what the bodies of `lax.scan` and `lax.cond` save.
@@ -6,13 +6,7 @@ a plan out. `rewrite_loops` changes what the bodies of `lax.scan` and `lax.cond`
 
 from ._backward import build_value_and_grad, value_and_gradients
 from ._gates import Gate, choose_gate
-from ._graph import (
-    RematGraph,
-    active_variables,
-    is_inexact,
-    prepare_graph,
-    trace_loss,
-)
+from ._graph import RematGraph, active_variables, trace_loss
 from ._loops import loop_bodies, rewrite_loops
 
 __all__ = [
@@ -21,9 +15,7 @@ __all__ = [
     "active_variables",
     "build_value_and_grad",
     "choose_gate",
-    "is_inexact",
     "loop_bodies",
-    "prepare_graph",
     "rewrite_loops",
     "trace_loss",
     "value_and_gradients",

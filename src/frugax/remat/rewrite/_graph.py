@@ -1,8 +1,4 @@
-"""A loss as the planner sees it: operations worth placing, and cuts between them.
-
-Reads: a `Graph` and the inputs to differentiate. Gives: a `RematGraph`, whose segments
-can be costed and run.
-"""
+"""A traced loss prepared for planning: its operations, and the places to cut it."""
 
 import dataclasses
 import functools
@@ -25,9 +21,10 @@ from frugax.jaxprs import (
     variables,
 )
 
-# Done again wherever the result is wanted, if all they read is arguments: slices and
-# casts of weights, masks, index grids. To keep them would cost bytes and save nothing.
-_CHEAP = frozenset(
+# An operation of these kinds that reads arguments only is recomputed wherever its
+# result is used: slices and casts of weights, masks, index grids. To keep such a result
+# would cost bytes and save no flops.
+_FREE_KINDS = frozenset(
     {
         "broadcast_in_dim",
         "convert_element_type",
@@ -43,123 +40,130 @@ _CHEAP = frozenset(
         "transpose",
     }
 )
-# More cuts than this make planning slow and plans no better.
-_MOST_CUTS = 112
-# In a run of operations without a product, one cut for so many.
-_RUN = 8
+# The solver's tables grow with the square of the cuts: more of them make planning slow
+# and plans no better.
+_MAX_CUTS = 112
+# Among operations without a product, one cut in this many is enough: whatever stands
+# between two cuts costs next to nothing to recompute.
+_OPERATIONS_PER_CUT = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RematGraph:
-    """A loss split into what is free to do again and what is not.
+    """A traced program whose operations can be kept or recomputed.
 
     Attributes:
-        graph: the whole program; a loss is its first output.
-        wanted: the arguments to differentiate, in the order of the gradients.
-        ends: how many of the first outputs gradients come from.
+        graph: the whole program; the first output of a loss is its value.
+        wrt: the variables to differentiate, in the order of the gradients.
+        num_differentiated: the number of leading outputs that gradients come from.
         active: variables through which gradients flow.
-        free: operations done again wherever they are wanted, by what they make.
+        free: operations that are recomputed wherever they are used, by each variable
+            that they define.
         eqns: all other operations, in order; segments are ranges of these.
-        scratch: bytes that an operation holds inside while its backward pass runs, by
-            the first variable that it makes; none if it is not there.
-        known: what was found out about this loss's operations before, however its
-            scans and conds are treated; see `_needs.py` and `_rewrite.py`.
+        scratch_bytes: bytes that an operation holds internally while its backward pass
+            runs, by the first variable that it defines; 0 if it is not listed.
+        memo: results about this loss's operations that do not depend on how its scans
+            and conds are rewritten.
     """
 
     graph: Graph
-    wanted: tuple[Var, ...]
-    ends: int
+    wrt: tuple[Var, ...]
+    num_differentiated: int
     active: frozenset[Var]
     free: dict[Var, JaxprEqn]
     eqns: tuple[JaxprEqn, ...]
-    scratch: dict[Var, int]
-    known: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    scratch_bytes: dict[Var, int]
+    memo: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def defined_at(self) -> dict[Var, int]:
-        """Which of `eqns` makes each variable that may have to be kept."""
+        """The index in `eqns` of the operation that defines each intermediate."""
         return {v: i for i, e in enumerate(self.eqns) for v in e.outvars}
 
     @functools.cached_property
     def last_use(self) -> dict[Var, int]:
-        """Which of `eqns` reads each variable last; `len(eqns)` for results."""
-        used = {v: i for i, e in enumerate(self.eqns) for v in self.kept(e.invars)}
-        return used | dict.fromkeys(self.kept(self.graph.outputs), len(self.eqns))
+        """The index in `eqns` of each intermediate's last reader.
 
-    def kept(self, atoms: Iterable[Any]) -> list[Var]:
-        """Those of `atoms` that some earlier operation made and that cost bytes."""
+        Results of the program are read at `len(eqns)`.
+        """
+        used = {
+            v: i for i, e in enumerate(self.eqns) for v in self.intermediates(e.invars)
+        }
+        results = self.intermediates(self.graph.outputs)
+        return used | dict.fromkeys(results, len(self.eqns))
+
+    def intermediates(self, atoms: Iterable[Any]) -> list[Var]:
+        """Those of `atoms` that one of `eqns` defines, and that cost bytes to keep."""
         return [v for v in variables(atoms) if v in self.defined_at]
 
-    def with_free(self, eqns: Sequence[JaxprEqn]) -> list[JaxprEqn]:
-        """These operations, after the free ones that they want."""
+    def include_free(self, eqns: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+        """These operations, preceded by the free operations whose results they read."""
         before: dict[int, JaxprEqn] = {}
-        pending = [v for e in eqns for v in e.invars]
+        pending = variables(v for e in eqns for v in e.invars)
         while pending:
-            for e in [
-                self.free[v] for v in variables([pending.pop()]) if v in self.free
-            ]:
+            if (e := self.free.get(pending.pop())) is not None:
                 before[self.graph.defined_at[e.outvars[0]]] = e
-                pending += e.invars
+                pending += variables(e.invars)
         return [before[i] for i in sorted(before)] + list(eqns)
 
     @functools.cached_property
     def cuts(self) -> tuple[int, ...]:
-        """Places between two of `eqns` where a segment may end, both ends included.
+        """Indices of `eqns` at which a segment may start or end, both ends included.
 
-        After each matrix product or convolution, since from there what follows can
-        often be done again without it; and where fewest bytes cross, every so often.
+        They follow each matrix product, convolution or loop, because what comes after
+        it can often be recomputed without it; and they stand where few bytes cross.
         """
         crossing = self.crossing_bytes(active_only=False)
-        heavy = [i for i, e in enumerate(self.eqns) if is_heavy(e) or _loops(e)]
+        heavy = [i for i, e in enumerate(self.eqns) if is_heavy(e) or _is_loop(e)]
         edges = sorted({0, *(i + 1 for i in heavy), len(self.eqns)})
-        marks = sorted({*edges, *range(0, len(self.eqns), _RUN)})
-        # The first such place and the last, which may be just before a product: what
-        # that reads can then be kept instead of what it was made from.
+        marks = sorted({*edges, *range(0, len(self.eqns), _OPERATIONS_PER_CUT)})
+        # The first of the narrowest places and the last, which may stand just before a
+        # product: then the operand of the product can be kept instead of its sources.
         narrow = {
             min(places, key=lambda p: crossing[p])
             for a, b in itertools.pairwise(marks)
             for places in (range(a, b), range(b - 1, a - 1, -1))
         }
         places = sorted({*edges, *narrow} - {0, len(self.eqns)})
-        while len(places) > _MOST_CUTS:
-            # Of two neighbours the wider goes, where least is computed between them.
-            work = list(itertools.accumulate(map(flops_of, self.eqns), initial=0))
+        work = list(itertools.accumulate(map(flops_of, self.eqns), initial=0))
+        while len(places) > _MAX_CUTS:
+            # Of the two neighbours with the least work between them, drop the wider.
             gap = [work[q] - work[p] for p, q in itertools.pairwise(places)]
             i = min(range(len(gap)), key=gap.__getitem__)
-            del places[i if crossing[places[i]] > crossing[places[i + 1]] else i + 1]
+            del places[i + (crossing[places[i]] <= crossing[places[i + 1]])]
         return (0, *places, len(self.eqns))
 
     @functools.cached_property
-    def turning_bytes(self) -> list[int]:
-        """Bytes of gradients there while the backward pass of each of `eqns` runs.
+    def gradient_bytes(self) -> list[int]:
+        """Bytes of gradients held while the backward pass of each of `eqns` runs.
 
-        Those of all that is read after it, and those that it makes; an elementwise
-        one writes over what it reads.
+        These are the gradients of all intermediates that are read later, and those that
+        the backward pass of the operation itself writes.
         """
         pending = self.crossing_bytes(active_only=True)
         found: list[int] = []
         for i, e in enumerate(self.eqns):
-            new = sum(bytes_of(v) for v in {*self.kept(e.invars)} & self.active)
-            old = 0 if is_heavy(e) else sum(map(bytes_of, e.outvars))
-            scratch = sum(self.scratch.get(v, 0) for v in e.outvars)
+            new = sum(
+                bytes_of(v) for v in {*self.intermediates(e.invars)} & self.active
+            )
+            if not is_heavy(e):
+                # XLA lets an elementwise operation write over the gradient it reads.
+                new = max(new - sum(map(bytes_of, e.outvars)), 0)
+            scratch = sum(self.scratch_bytes.get(v, 0) for v in e.outvars)
             if has_convolution(e):
-                # XLA turns data and gradient round before it convolves them.
+                # XLA transposes the data and the gradient before it convolves them.
                 scratch += bytes_of(e.invars[0]) + sum(map(bytes_of, e.outvars))
-            found.append(pending[i + 1] + max(new - old, 0) + scratch)
+            found.append(pending[i + 1] + new + scratch)
         return found
 
     def crossing_bytes(self, *, active_only: bool) -> list[int]:
-        """Bytes made before each place between two operations and read after it."""
+        """Bytes defined before and read after each place between two operations."""
         change = [0] * (len(self.eqns) + 2)
-        for v, made in self.defined_at.items():
+        for v, start in self.defined_at.items():
             if v in self.last_use and (v in self.active or not active_only):
-                change[made + 1] += bytes_of(v)
+                change[start + 1] += bytes_of(v)
                 change[self.last_use[v] + 1] -= bytes_of(v)
-        total, found = 0, []
-        for c in change[:-1]:
-            total += c
-            found.append(total)
-        return found
+        return list(itertools.accumulate(change[:-1]))
 
 
 def trace_loss(
@@ -169,56 +173,99 @@ def trace_loss(
     *,
     has_aux: bool,
 ) -> RematGraph:
-    """Trace a loss and sort its operations.
+    """Trace a loss and prepare it for planning.
+
+    Args:
+        loss: a function that returns one real number, or (number, anything) if
+            `has_aux`.
+        args: its arguments; arrays or `jax.ShapeDtypeStruct`.
+        argnums: the arguments to differentiate.
+        has_aux: whether `loss` returns an auxiliary output.
 
     Raises:
-        TypeError: it cannot be traced, does not return one real number (and one
-            thing more if `has_aux`), or is to be differentiated by whole numbers.
+        TypeError: the loss cannot be traced, returns something else, or is to be
+            differentiated with respect to integers.
     """
     try:
         graph = trace(loss, args)
     except jax.errors.ConcretizationTypeError as e:
         raise TypeError(
-            "this loss cannot be planned, since it cannot be traced: its Python code "
+            "this loss cannot be planned because it cannot be traced: its Python code "
             f"depends on the values of arrays. {str(e).splitlines()[0]}"
         ) from e
     _check_outputs(graph, has_aux=has_aux)
-    positions = (argnums,) if isinstance(argnums, int) else argnums
+    if isinstance(argnums, int):
+        argnums = (argnums,)
     counts = [len(jax.tree.leaves(a)) for a in args]
     starts = [sum(counts[:i]) for i in range(len(args))]
-    wanted = tuple(
-        v for n in positions for v in graph.args[starts[n] : starts[n] + counts[n]]
+    wrt = tuple(
+        v for n in argnums for v in graph.args[starts[n] : starts[n] + counts[n]]
     )
-    for v in wanted:
+    for v in wrt:
         if not is_inexact(v):
             raise TypeError(
-                f"argument {argnums} holds {v.aval.str_short()}, which has no "
+                f"the arguments {argnums} hold {v.aval.str_short()}, which has no "
                 "gradient; choose other `argnums`, or make it floating-point."
             )
-    return prepare_graph(graph, wanted, 1, {})
+    return prepare_graph(graph, wrt, 1, {})
 
 
 def prepare_graph(
     graph: Graph,
-    wanted: tuple[Var, ...],
-    ends: int,
-    scratch: dict[Var, int],
-    known: dict[Any, Any] | None = None,
+    wrt: tuple[Var, ...],
+    num_differentiated: int,
+    scratch_bytes: dict[Var, int],
+    memo: dict[Any, Any] | None = None,
 ) -> RematGraph:
-    """The body of this program: what is free to do again, and what is not."""
-    active = active_variables(graph, wanted, graph.outputs[:ends])
+    """Sort the operations of a graph into free ones and those worth a decision."""
+    active = active_variables(graph, wrt, graph.outputs[:num_differentiated])
     free: dict[Var, JaxprEqn] = {}
     rest: list[JaxprEqn] = []
-    source, results = set(graph.inputs), set(variables(graph.outputs))
+    from_inputs, results = set(graph.inputs), set(variables(graph.outputs))
     for e in graph.eqns:
-        cheap = e.primitive.name in _CHEAP and set(variables(e.invars)) <= source
-        if cheap and not results & set(e.outvars):
+        reads_inputs = set(variables(e.invars)) <= from_inputs
+        is_result = bool(results & set(e.outvars))
+        if e.primitive.name in _FREE_KINDS and reads_inputs and not is_result:
             free |= dict.fromkeys(e.outvars, e)
-            source |= set(e.outvars)
+            from_inputs |= set(e.outvars)
         else:
             rest.append(e)
-    known = {} if known is None else known
-    return RematGraph(graph, wanted, ends, active, free, tuple(rest), scratch, known)
+    return RematGraph(
+        graph,
+        wrt,
+        num_differentiated,
+        active,
+        free,
+        tuple(rest),
+        scratch_bytes,
+        # Not `memo or {}`: an empty memo that was passed in must stay shared.
+        {} if memo is None else memo,
+    )
+
+
+def active_variables(
+    graph: Graph, inputs: Sequence[Var], outputs: Sequence[Any]
+) -> frozenset[Var]:
+    """The variables through which gradients of `outputs` reach `inputs`.
+
+    Integers, booleans and random keys stop a gradient. A variable that leads to other
+    results only, such as a metric, is not active.
+    """
+    eqns = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
+    reached = {v for v in inputs if is_inexact(v)}
+    for eqn in eqns:
+        if any(v in reached for v in variables(eqn.invars)):
+            reached |= {v for v in eqn.outvars if is_inexact(v)}
+    leading = set(variables(outputs))
+    for eqn in reversed(eqns):
+        if leading & set(eqn.outvars):
+            leading |= set(variables(eqn.invars))
+    return frozenset(reached & leading)
+
+
+def is_inexact(var: Any) -> bool:
+    """Whether gradients can flow through this variable."""
+    return jnp.issubdtype(var.aval.dtype, jnp.inexact)
 
 
 def _check_outputs(graph: Graph, *, has_aux: bool) -> None:
@@ -230,41 +277,19 @@ def _check_outputs(graph: Graph, *, has_aux: bool) -> None:
                 f"{graph.out_tree}."
             )
         out = out[0]
-    first = graph.outputs[0] if graph.outputs else None
-    number = first is not None and out is first and out.aval.shape == ()
-    if not number or not jnp.issubdtype(out.aval.dtype, jnp.floating):
-        alone = first is not None and out is first
-        shown = out.aval.str_short() if alone else graph.out_tree
-        raise TypeError(
-            f"the loss must return one real number, got {shown}; if it returns more, "
-            "set has_aux=True."
-        )
+    is_array = bool(graph.outputs) and out is graph.outputs[0]
+    if (
+        is_array
+        and out.aval.shape == ()
+        and jnp.issubdtype(out.aval.dtype, jnp.floating)
+    ):
+        return
+    returned = out.aval.str_short() if is_array else graph.out_tree
+    raise TypeError(
+        f"the loss must return one real number, got {returned}; if it returns more, "
+        "set has_aux=True."
+    )
 
 
-def _loops(eqn: JaxprEqn) -> bool:
+def _is_loop(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in ("scan", "while")
-
-
-def active_variables(
-    graph: Graph, inputs: Sequence[Var], ends: Sequence[Any]
-) -> frozenset[Var]:
-    """The variables through which gradients of `ends` reach `inputs`.
-
-    Whole numbers, booleans and random keys stop a gradient. What leads to other results
-    only, such as sums for a log, has none.
-    """
-    moving = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
-    active = {v for v in inputs if is_inexact(v)}
-    for eqn in moving:
-        if any(v in active for v in variables(eqn.invars)):
-            active |= {v for v in eqn.outvars if is_inexact(v)}
-    turned = set(variables(ends))
-    for eqn in reversed(moving):
-        if turned & set(eqn.outvars):
-            turned |= set(variables(eqn.invars))
-    return frozenset(active & turned)
-
-
-def is_inexact(var: Any) -> bool:
-    """Whether gradients can flow through this variable."""
-    return jnp.issubdtype(var.aval.dtype, jnp.inexact)

@@ -1,190 +1,262 @@
-"""The loss with its scans and conds done again as a plan says.
+"""Rewrite the scans and conds of a loss so that they recompute as a plan says.
 
-Reads: a `RematGraph` and `BodyPlan`s. Gives: the `RematGraph` rewritten by them.
+The body of a loop, or a branch, is compiled as a computation of its own, and nothing
+outside of it can be merged with it. So inside of one `jax.checkpoint` holds on every
+backend, and is used; the gates of straight-line code are not needed.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from frugax.jaxprs import (
+    ClosedJaxpr,
     Graph,
     JaxprEqn,
     Var,
+    jaxpr_as_fun,
     shape_of,
     split_scan,
     trace,
     variables,
 )
 
-from .._plan import BodyPlan, Recompute
-from ._bodies import prepare_body, run_body
+from .._plan import BodyPlan, Chunk, Recompute, check_ranges
 from ._graph import RematGraph, is_inexact, prepare_graph
+from ._subgraph import extract_subgraph, reuse_results
+
+# The name under which `jax.checkpoint` finds the results that a plan keeps.
+_KEPT_NAME = "frugax_kept"
 
 
 def rewrite_loops(
     body: RematGraph,
-    insides: Sequence[BodyPlan],
-    scratch: Mapping[int, int] | None = None,
+    body_plans: Sequence[BodyPlan],
+    scratch_bytes: Mapping[int, int] | None = None,
 ) -> RematGraph:
-    """The same loss, with these scans and conds done again.
+    """The same loss, whose scans and conds recompute as these plans say.
 
     Args:
         body: the loss.
-        insides: what is done again in which of its operations.
-        scratch: bytes that each of these operations, by place, holds inside while its
-            backward pass runs; only planning asks for them.
+        body_plans: how which of its operations recompute.
+        scratch_bytes: bytes that these operations, by index, hold internally while
+            their backward pass runs; only the solver needs them.
 
     Raises:
-        ValueError: an inside names no scan or cond, or does not fit the one it names.
+        ValueError: a plan does not fit the operation that it names.
     """
-    if not insides:
+    if not body_plans:
         return body
-    chosen = {i.place: i for i in insides}
+    plan_of = {p.operation: p for p in body_plans}
     graph = body.graph
-    for place, inside in chosen.items():
-        _check(graph, place, inside)
+    for plan in plan_of.values():
+        _check_operation(graph, plan)
     eqns: list[JaxprEqn] = []
     consts, values = list(graph.consts), list(graph.const_values)
     renamed: dict[Var, Any] = {}
-    held: dict[Var, int] = {}
-    now = lambda atoms: [renamed.get(v, v) if variables([v]) else v for v in atoms]
+    scratch_of: dict[Var, int] = {}
     for i, eqn in enumerate(graph.eqns):
-        if i not in chosen:
-            eqns.append(eqn.replace(invars=now(eqn.invars)))
+        invars = _substitute(renamed, eqn.invars)
+        if i not in plan_of:
+            eqns.append(eqn.replace(invars=invars))
             continue
-        if (i, chosen[i]) not in body.known:
-            body.known[i, chosen[i]] = _again(eqn, chosen[i], body)
-        inner = body.known[i, chosen[i]]
-        here = dict(zip(inner.args, now(eqn.invars), strict=True))
-        told = lambda atoms, here=here: [
-            here.get(v, v) if variables([v]) else v for v in atoms
-        ]
-        eqns += [e.replace(invars=told(e.invars)) for e in inner.eqns]
+        # The same plan for a loop comes up in many candidates; it is traced once.
+        key = i, plan_of[i]
+        if key not in body.memo:
+            body.memo[key] = _trace_rewritten(eqn, plan_of[i], body)
+        inner: Graph = body.memo[key]
+        local = dict(zip(inner.args, invars, strict=True))
+        eqns += [e.replace(invars=_substitute(local, e.invars)) for e in inner.eqns]
         consts += inner.consts
         values += inner.const_values
-        renamed |= zip(eqn.outvars, told(inner.outputs), strict=True)
+        renamed |= zip(eqn.outvars, _substitute(local, inner.outputs), strict=True)
         (loop,) = [e for e in inner.eqns if e.primitive.name in ("scan", "cond")]
-        held[loop.outvars[0]] = (scratch or {}).get(i, 0)
+        scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(i, 0)
     rewritten = dataclasses.replace(
         graph,
         eqns=tuple(eqns),
         consts=tuple(consts),
         const_values=tuple(values),
-        outputs=tuple(now(graph.outputs)),
+        outputs=tuple(_substitute(renamed, graph.outputs)),
     )
-    return prepare_graph(rewritten, body.wanted, body.ends, held, body.known)
+    return prepare_graph(
+        rewritten, body.wrt, body.num_differentiated, scratch_of, body.memo
+    )
 
 
 def loop_bodies(eqn: JaxprEqn, body: RematGraph) -> list[RematGraph]:
-    """The body of this scan, or the branches of this cond."""
-    moving = [bool(variables([v])) and v in body.active for v in eqn.invars]
+    """The body of this scan, or the branches of this cond, as graphs of their own."""
+    active = [bool(variables([v])) and v in body.active for v in eqn.invars]
     if eqn.primitive.name == "cond":
-        return [prepare_body(b, moving[1:]) for b in eqn.params["branches"]]
-    held, carried = split_scan(eqn)
+        return [_prepare_body(b, active[1:]) for b in eqn.params["branches"]]
+    num_consts, num_carry = split_scan(eqn)
     inner = eqn.params["jaxpr"]
-    for i in range(held, held + carried):
-        # A gradient may come to a carry from any round, whatever it starts from.
-        moving[i] = is_inexact(inner.jaxpr.invars[i])
-    return [prepare_body(inner, moving)]
+    for i in range(num_consts, num_consts + num_carry):
+        # A gradient may reach the carry from any iteration, even where the initial
+        # value is a constant.
+        active[i] = is_inexact(inner.jaxpr.invars[i])
+    return [_prepare_body(inner, active)]
 
 
-def _check(graph: Graph, place: int, inside: BodyPlan) -> None:
-    eqn = graph.eqns[place] if 0 <= place < len(graph.eqns) else None
-    name = eqn.primitive.name if eqn else "missing"
+def run_body(body: RematGraph, recompute: Recompute) -> Callable[..., list[Any]]:
+    """The body as a function of its inputs that recomputes itself as told.
+
+    Raises:
+        ValueError: the plan names operations that do not exist.
+    """
+    graph, size = body.graph, len(body.eqns)
+    chunks = recompute.chunks or (Chunk(0, size, None),)
+    check_ranges(chunks, 0, size)
+
+    def run(*args: Any) -> list[Any]:
+        env = dict(zip(graph.inputs, [*graph.const_values, *args], strict=True))
+        for chunk in chunks:
+            part = extract_subgraph(body, chunk.start, chunk.stop)
+            go = functools.partial(_run_chunk, body, chunk)
+            if chunk.kept is not None:
+                policy = jax.checkpoint_policies.save_only_these_names(_KEPT_NAME)
+                # Inside a loop or a branch nothing is merged, so no barrier is needed.
+                go = jax.checkpoint(go, policy=policy, prevent_cse=False)
+            env |= zip(part.outputs, go([env[v] for v in part.inputs]), strict=True)
+        return graph.read_outputs(env)
+
+    return run
+
+
+def _substitute(names: Mapping[Var, Any], atoms: Sequence[Any]) -> list[Any]:
+    return [names.get(v, v) if variables([v]) else v for v in atoms]
+
+
+def _prepare_body(jaxpr: ClosedJaxpr, active_inputs: Sequence[bool]) -> RematGraph:
+    graph = trace(jaxpr_as_fun(jaxpr), list(map(shape_of, jaxpr.jaxpr.invars)))
+    wrt = tuple(itertools.compress(graph.args, active_inputs))
+    return prepare_graph(graph, wrt, len(graph.outputs), {})
+
+
+def _run_chunk(body: RematGraph, chunk: Chunk, values: list[Any]) -> list[Any]:
+    """Run a chunk, giving the results that it keeps a name for `jax.checkpoint`."""
+    whole = extract_subgraph(body, chunk.start, chunk.stop)
+    env = dict(zip(whole.inputs, values, strict=True))
+    kept = set(chunk.kept or ())
+    edges = {chunk.start, chunk.stop, *kept, *(i + 1 for i in kept)}
+    for a, b in itertools.pairwise(sorted(edges)):
+        named = body.eqns[a].outvars if a in kept else ()
+        part = extract_subgraph(body, a, b, also=named)
+        outs = part.run(*(env[v] for v in part.inputs))
+        if named:
+            # The derivative must read the named value, too. `checkpoint_name` alone
+            # would leave the rule of `tanh` reading the unnamed one, which makes
+            # `jax.checkpoint` recompute the operation after all.
+            saved = [checkpoint_name(o, _KEPT_NAME) for o in outs]
+            active = [env[v] for v in part.active_inputs]
+            passive = [env[v] for v in part.passive_inputs]
+            outs = reuse_results(part.evaluate, active, passive, saved)
+        env |= zip(part.outputs, outs, strict=True)
+    return [env[v] for v in whole.outputs]
+
+
+def _check_operation(graph: Graph, plan: BodyPlan) -> None:
+    name, params = "missing", {}
+    if 0 <= plan.operation < len(graph.eqns):
+        eqn = graph.eqns[plan.operation]
+        name, params = eqn.primitive.name, eqn.params
     fits = False
-    if eqn is not None and name == inside.kind == "scan":
-        fits = inside.chunk > 0 and eqn.params["length"] % inside.chunk == 0
-    elif eqn is not None and name == inside.kind == "cond":
-        fits = len(inside.bodies) == len(eqn.params["branches"])
-    if not fits or any(b.rounds < 1 for b in inside.bodies):
+    if name == plan.kind == "scan":
+        fits = plan.group_length > 0 and params["length"] % plan.group_length == 0
+    elif name == plan.kind == "cond":
+        fits = len(plan.bodies) == len(params["branches"])
+    if not fits or any(b.iterations < 1 for b in plan.bodies):
         raise ValueError(
-            f"a damaged plan: operation {place} is {name}, which cannot be done again "
-            f"in {inside.chunk} rounds or branches. Plan again with remat.plan."
+            f"damaged plan: operation {plan.operation} is {name}, which cannot be "
+            f"recomputed in {plan.group_length} iterations or branches. Plan again "
+            "with remat.plan."
         )
 
 
-def _again(eqn: JaxprEqn, inside: BodyPlan, body: RematGraph) -> Graph:
-    """The operations that do what this one does, and are done again as told."""
+def _trace_rewritten(eqn: JaxprEqn, plan: BodyPlan, body: RematGraph) -> Graph:
+    """The operations that replace `eqn`."""
     inner = loop_bodies(eqn, body)
-    run = lambda b, redo: run_body(rewrite_loops(b, redo.inner), redo)
+    run = lambda b, r: run_body(rewrite_loops(b, r.body_plans), r)
     if eqn.primitive.name == "cond":
-        branches = [run(b, r) for b, r in zip(inner, inside.bodies, strict=True)]
+        branches = [run(b, r) for b, r in zip(inner, plan.bodies, strict=True)]
         fn = lambda index, *args: lax.switch(index, branches, *args)
     else:
-        rounds = [(run(inner[0], redo), redo) for redo in inside.bodies]
-        fn = functools.partial(_scan, eqn, rounds)
+        treatments = [(run(inner[0], r), r) for r in plan.bodies]
+        fn = functools.partial(_scan, eqn, treatments)
     return trace(fn, list(map(shape_of, eqn.invars)))
 
 
 def _scan(
-    eqn: JaxprEqn, rounds: Sequence[tuple[Any, Recompute]], *args: Any
+    eqn: JaxprEqn, treatments: Sequence[tuple[Any, Recompute]], *args: Any
 ) -> list[Any]:
-    """A scan in chunks, of each of which the first rounds are treated so, the next so.
+    """Run a scan in groups of iterations, each of which gets these treatments in turn.
 
-    A single kind of round that is not to be done again together needs no chunks.
+    A single treatment that is not `from_carry` needs no groups.
     """
-    length, backwards = eqn.params["length"], eqn.params["reverse"]
-    n_held, n_carried = split_scan(eqn)
-    held = args[:n_held]
-    start, xs = (
-        list(args[n_held : n_held + n_carried]),
-        list(args[n_held + n_carried :]),
-    )
+    length, reverse = eqn.params["length"], eqn.params["reverse"]
+    num_consts, num_carry = split_scan(eqn)
+    consts = args[:num_consts]
+    start = list(args[num_consts : num_consts + num_carry])
+    xs = list(args[num_consts + num_carry :])
 
-    def loop(run: Any, many: int, carry: list[Any], x: list[Any]) -> Any:
+    def loop(run: Any, iterations: int, carry: list[Any], x: list[Any]) -> Any:
         def one(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-            outs = run(*held, *carry, *x)
-            return outs[:n_carried], outs[n_carried:]
+            outs = run(*consts, *carry, *x)
+            return outs[:num_carry], outs[num_carry:]
 
-        unroll = min(eqn.params["unroll"], many)
-        return lax.scan(one, carry, x, many, reverse=backwards, unroll=unroll)
+        unroll = min(eqn.params["unroll"], iterations)
+        return lax.scan(one, carry, x, iterations, reverse=reverse, unroll=unroll)
 
-    (first_run, first), *more = rounds
-    if not (more or first.together):
+    (first_run, first), *more = treatments
+    if not (more or first.from_carry):
         carry, ys = loop(first_run, length, start, xs)
         return [*carry, *ys]
 
-    def part(run: Any, redo: Recompute, at: int) -> Any:
-        rows = slice(at, at + redo.rounds)
+    def treat(run: Any, recompute: Recompute, begin: int) -> Any:
+        rows = slice(begin, begin + recompute.iterations)
 
         def go(carry: list[Any], x: list[Any]) -> Any:
-            return loop(run, redo.rounds, carry, [leaf[rows] for leaf in x])
+            return loop(run, recompute.iterations, carry, [leaf[rows] for leaf in x])
 
-        # Sliced inside a checkpoint: from outside slices are kept, copies of what is
-        # there. But one that keeps things may hold none that keeps less.
-        if redo.together:
+        # The rows are sliced inside of a checkpoint. Outside, the slices would be
+        # saved: copies of arrays that are there already. But a checkpoint that saves
+        # results cannot contain one that saves fewer, hence none around the last case.
+        if recompute.from_carry:
             return jax.checkpoint(go, prevent_cse=False)
-        if not redo.pieces:
-            return jax.checkpoint(go, prevent_cse=False, policy=_all_but_slices)
+        if not recompute.chunks:
+            return jax.checkpoint(go, prevent_cse=False, policy=_save_all_but_slices)
         return go
 
-    ends = list(itertools.accumulate(redo.rounds for _, redo in rounds))
-    chunk = ends[-1]
+    ends = list(itertools.accumulate(r.iterations for _, r in treatments))
+    group = ends[-1]
     parts = [
-        part(run, redo, end - redo.rounds)
-        for (run, redo), end in zip(rounds, ends, strict=True)
+        treat(run, recompute, end - recompute.iterations)
+        for (run, recompute), end in zip(treatments, ends, strict=True)
     ]
+    if reverse:
+        parts.reverse()
 
-    def one_chunk(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        made: list[list[Any]] = []
-        for go in reversed(parts) if backwards else parts:
+    def run_group(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        outs: list[list[Any]] = []
+        for go in parts:
             carry, ys = go(carry, x)
-            made.append(ys)
-        made = made[::-1] if backwards else made
-        return carry, [jnp.concatenate(ys) for ys in zip(*made, strict=True)]
+            outs.append(ys)
+        if reverse:
+            outs.reverse()
+        return carry, [jnp.concatenate(ys) for ys in zip(*outs, strict=True)]
 
-    chunks = length // chunk
-    split = [x.reshape(chunks, chunk, *x.shape[1:]) for x in xs]
-    carry, ys = lax.scan(one_chunk, start, split, chunks, reverse=backwards)
+    groups = length // group
+    split = [x.reshape(groups, group, *x.shape[1:]) for x in xs]
+    carry, ys = lax.scan(run_group, start, split, groups, reverse=reverse)
     return [*carry, *(y.reshape(length, *y.shape[2:]) for y in ys)]
 
 
-def _all_but_slices(operation: Any, *_: Any, **__: Any) -> bool:
-    return operation.name != "slice"
+def _save_all_but_slices(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name != "slice"

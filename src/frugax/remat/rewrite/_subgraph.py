@@ -1,75 +1,75 @@
-"""Some operations of a loss in a row, ready to run and to be turned back."""
+"""Consecutive operations of a loss as a function with a vector-Jacobian product."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from frugax.jaxprs import JaxprEqn, Var, variables
+from frugax.jaxprs import JaxprEqn, Var, trace, variables
 
 from ._graph import RematGraph
-from ._reuse_results import reuse_results
 
-# From the cotangents of a part's outputs to those of its inputs.
-Pull = Callable[[list[Any]], list[Any]]
+# From the cotangents of the active outputs to those of the active inputs.
+PullBack = Callable[[list[Any]], list[Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subgraph:
-    """Some operations in a row, ready to run.
+    """Consecutive operations, ready to run.
 
     Attributes:
-        eqns: the operations, with the free ones that they want.
-        inputs: what they read from outside.
-        outputs: what later operations, or the caller, read of them.
+        eqns: the operations, with the free operations that they read.
+        inputs: variables that they read from outside.
+        outputs: variables that later operations, or the caller, read.
         run: from the values of `inputs` to those of `outputs`.
-        moving: those of `inputs` that gradients are wanted for.
-        turned: those of `outputs` that gradients come back through.
+        active_inputs: those of `inputs` that need gradients.
+        active_outputs: those of `outputs` that gradients arrive at.
     """
 
     eqns: list[JaxprEqn]
     inputs: list[Var]
     outputs: list[Var]
     run: Callable[..., list[Any]]
-    moving: list[Var]
-    turned: list[Var]
+    active_inputs: list[Var]
+    active_outputs: list[Var]
 
     @property
-    def rest(self) -> list[Var]:
-        """Those of `inputs` that no gradients are wanted for."""
-        return [v for v in self.inputs if v not in self.moving]
+    def passive_inputs(self) -> list[Var]:
+        """Those of `inputs` that need no gradients."""
+        return [v for v in self.inputs if v not in self.active_inputs]
 
-    def outputs_at(self, moving: Sequence[Any], rest: Sequence[Any]) -> list[Any]:
-        """The outputs at these values of `moving` and `rest`."""
-        given = dict(zip(self.moving, moving, strict=True))
-        given |= zip(self.rest, rest, strict=True)
-        return self.run(*(given[v] for v in self.inputs))
+    def evaluate(self, active: Sequence[Any], passive: Sequence[Any]) -> list[Any]:
+        """The outputs at these values of `active_inputs` and `passive_inputs`."""
+        env = dict(zip(self.active_inputs, active, strict=True))
+        env |= zip(self.passive_inputs, passive, strict=True)
+        return self.run(*(env[v] for v in self.inputs))
 
-    def pull_at(
+    def vjp(
         self, values: Sequence[Any], results: Sequence[Any] | None = None
-    ) -> tuple[list[Any], Pull]:
-        """The outputs at these inputs, and the way back from there.
+    ) -> tuple[list[Any], PullBack]:
+        """The outputs at these inputs, and the pull-back there.
 
-        If `results` are given they are the outputs, which are not made again.
+        If `results` are given they are the outputs, which are then not recomputed.
         """
-        given = dict(zip(self.inputs, values, strict=True))
-        rest = [given[v] for v in self.rest]
+        env = dict(zip(self.inputs, values, strict=True))
+        passive = [env[v] for v in self.passive_inputs]
 
-        def turned_and_rest(moved: list[Any]) -> tuple[list[Any], list[Any]]:
+        def split_outputs(active: list[Any]) -> tuple[list[Any], list[Any]]:
             if results is None:
-                outs = self.outputs_at(moved, rest)
+                outs = self.evaluate(active, passive)
             else:
-                outs = reuse_results(self.outputs_at, moved, rest, results)
-            made = dict(zip(self.outputs, outs, strict=True))
-            others = [made[v] for v in self.outputs if v not in self.turned]
-            return [made[v] for v in self.turned], others
+                outs = reuse_results(self.evaluate, active, passive, results)
+            by_var = dict(zip(self.outputs, outs, strict=True))
+            others = [by_var[v] for v in self.outputs if v not in self.active_outputs]
+            return [by_var[v] for v in self.active_outputs], others
 
-        start = [given[v] for v in self.moving]
-        turned, pull, others = jax.vjp(turned_and_rest, start, has_aux=True)
-        made = iter(turned), iter(others)
-        outs = [next(made[v not in self.turned]) for v in self.outputs]
-        return outs, lambda cotangents: pull(cotangents)[0]
+        start = [env[v] for v in self.active_inputs]
+        differentiated, pull_back, others = jax.vjp(split_outputs, start, has_aux=True)
+        by_kind = iter(differentiated), iter(others)
+        outs = [next(by_kind[v not in self.active_outputs]) for v in self.outputs]
+        return outs, lambda cotangents: pull_back(cotangents)[0]
 
 
 def extract_subgraph(
@@ -77,18 +77,66 @@ def extract_subgraph(
 ) -> Subgraph:
     """The operations from `start` to `stop`, with `also` among the outputs."""
     own = body.eqns[start:stop]
-    eqns = body.with_free(own)
-    made = {v for e in eqns for v in e.outvars}
+    eqns = body.include_free(own)
+    defined = {v for e in eqns for v in e.outvars}
     read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
-    inputs = [v for v in read if v not in made]
-    later = lambda v: body.last_use.get(v, -1) >= stop
-    passed = [v for e in own for v in e.outvars if later(v)]
-    outputs = [*passed, *(v for v in also if not later(v))]
+    inputs = [v for v in read if v not in defined]
+    is_read_later = lambda v: body.last_use.get(v, -1) >= stop
+    passed_on = [v for e in own for v in e.outvars if is_read_later(v)]
+    outputs = [*passed_on, *(v for v in also if not is_read_later(v))]
     return Subgraph(
         eqns=eqns,
         inputs=inputs,
         outputs=outputs,
         run=body.graph.run(eqns, inputs, outputs),
-        moving=[v for v in inputs if v in body.active],
-        turned=[v for v in passed if v in body.active],
+        active_inputs=[v for v in inputs if v in body.active],
+        active_outputs=[v for v in passed_on if v in body.active],
     )
+
+
+def reuse_results(
+    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+    active: Sequence[Any],
+    passive: Sequence[Any],
+    results: Sequence[Any],
+) -> list[Any]:
+    """`results`, which `run(active, passive)` returned, with the derivative of `run`.
+
+    The derivatives of `tanh`, `exp` and the like read their own result. With the kept
+    result at hand, neither the operation nor anything that leads to it runs again.
+
+    Args:
+        run: the function that made `results`. It must close over nothing: its
+            derivative may be taken when a closed-over tracer is no longer valid.
+        active: arrays that gradients may go through.
+        passive: the other arguments of `run`.
+        results: its results.
+    """
+    if not all(jnp.issubdtype(r.dtype, jnp.inexact) for r in results):
+        return run(active, passive)
+
+    @jax.custom_jvp
+    def keep(active: list[Any], passive: list[Any], results: list[Any]) -> list[Any]:
+        return results
+
+    @keep.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        active, passive, results = primals
+
+        def linearize(active: Any, tangents: Any, passive: Any) -> Any:
+            return jax.jvp(lambda x: run(x, passive), (active,), (tangents,))
+
+        graph = trace(linearize, (active, tangents[0], passive))
+        wanted = graph.outputs[len(results) :]
+        # Operations whose results are all kept are dropped, and readers get the kept
+        # values. A variable that a remaining operation defines as well stays as it is.
+        env: dict[Any, Any] = dict(zip(graph.outputs, results, strict=False))
+        env = {v: r for v, r in env.items() if variables([v])}
+        eqns = [e for e in graph.eqns if not set(e.outvars) <= env.keys()]
+        defined = {v for e in eqns for v in e.outvars} | set(graph.inputs)
+        env = {v: r for v, r in env.items() if v not in defined}
+        push_forward = graph.run(eqns, [*graph.inputs, *env], wanted)
+        values = [*graph.const_values, *active, *tangents[0], *passive, *env.values()]
+        return results, push_forward(*values)
+
+    return keep(list(active), list(passive), list(results))

@@ -1,9 +1,16 @@
-"""Choose segments to recompute by a model of memory and flops; nothing is compiled.
+"""Choose the parts of a loss to recompute by a model of bytes and flops.
 
-Start at `list_candidates`, which gives plans of ever smaller modelled peak.
+Nothing is compiled here. Start at `list_candidates`, which lists plans of ever smaller
+modelled peak.
 """
 
-from ._candidates import Candidate, build_segments, check_block_size, list_candidates
+from ._candidates import (
+    Candidate,
+    build_segments,
+    check_block_size,
+    describe_operations,
+    list_candidates,
+)
 from ._chain_dp import DraftPlan, draft_plans, model_peak
 from ._loop_choices import LoopChoices, list_loop_choices
 from ._residuals import Residuals, find_residuals
@@ -18,6 +25,7 @@ __all__ = [
     "SegmentCosts",
     "build_segments",
     "check_block_size",
+    "describe_operations",
     "draft_plans",
     "find_residuals",
     "list_candidates",

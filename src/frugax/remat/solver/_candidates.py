@@ -1,10 +1,11 @@
-"""All plans on paper, from the plain program down: drafts for each choice inside."""
+"""List the plans that are worth compiling, from the plain program down in peak."""
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 
-from frugax.jaxprs import flops_of
+from frugax.jaxprs import JaxprEqn, flops_of, is_heavy
 
-from .._explain import describe
 from .._plan import BodyPlan, Segment
 from ..rewrite import RematGraph, choose_gate, rewrite_loops
 from ._chain_dp import (
@@ -17,86 +18,112 @@ from ._chain_dp import (
 from ._loop_choices import LoopChoices, list_loop_choices
 from ._segment_costs import SegmentCosts
 
-# Plans that do more than this many forward passes again are left out.
-_MOST_AGAIN = 2.0
+# Plans that recompute more than this many forward passes are left out.
+_MAX_FORWARD_PASSES = 2.0
+# Kinds of operations that a segment's summary names; the rest are counted.
+_MAX_NAMED_KINDS = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """One plan on paper.
+    """A plan that has not been compiled yet.
 
     Attributes:
-        level: what is done again inside scans and conds.
-        body: the loss, with its scans and conds so.
-        costs: of its segments.
-        draft: which of them are done again.
+        loops: how scans and conds recompute.
+        body: the loss with its scans and conds rewritten so.
+        costs: the costs of its segments.
+        draft: the segments that are recomputed.
     """
 
-    level: LoopChoices
+    loops: LoopChoices
     body: RematGraph
     costs: SegmentCosts
     draft: DraftPlan
 
     @property
-    def insides(self) -> tuple[BodyPlan, ...]:
-        """What is done again inside scans and conds."""
-        return self.level.insides
+    def body_plans(self) -> tuple[BodyPlan, ...]:
+        """How scans and conds recompute."""
+        return self.loops.body_plans
 
     @property
     def flops(self) -> int:
-        """Done a second time, by the model."""
-        return self.level.flops + self.draft.flops
+        """Recomputed flops, by the model."""
+        return self.loops.flops + self.draft.flops
 
 
 def list_candidates(body: RematGraph, block_size: int | None = None) -> list[Candidate]:
-    """Plans of ever smaller peak, the plain one first, by the model.
+    """Plans of ever smaller modelled peak, the plain one first.
 
-    A plan is left out if another needs neither more bytes nor more flops. The list
-    does not depend on any budget.
+    Only Pareto-optimal plans are listed: no other plan needs neither more bytes nor
+    more flops. The list does not depend on any budget.
+
+    Args:
+        body: the loss.
+        block_size: the most operations in a recomputed segment; None for any number.
     """
     found: list[Candidate] = []
-    for level in list_loop_choices(body):
-        here = rewrite_loops(body, level.insides, dict(level.scratch))
-        costs, made = draft_plans(here, block_size)
-        found += [Candidate(level, here, costs, d) for d in made]
+    for loops in list_loop_choices(body):
+        rewritten = rewrite_loops(body, loops.body_plans, dict(loops.scratch_bytes))
+        costs, drafts = draft_plans(rewritten, block_size)
+        found += [Candidate(loops, rewritten, costs, d) for d in drafts]
     plain, *rest = found
-    least = _MOST_AGAIN * sum(map(flops_of, body.eqns))
-    kept: list[Candidate] = []
-    for rung in sorted(rest, key=lambda r: (r.draft.peak_bytes, r.flops)):
-        if rung.flops < least and rung.draft.peak_bytes < plain.draft.peak_bytes:
-            least = rung.flops
-            kept.append(rung)
-    return [plain, *reversed(kept)]
+    fewest_flops = _MAX_FORWARD_PASSES * sum(map(flops_of, body.eqns))
+    optimal: list[Candidate] = []
+    for c in sorted(rest, key=lambda c: (c.draft.peak_bytes, c.flops)):
+        if c.flops < fewest_flops and c.draft.peak_bytes < plain.draft.peak_bytes:
+            fewest_flops = c.flops
+            optimal.append(c)
+    return [plain, *reversed(optimal)]
 
 
-def build_segments(rung: Candidate, platform: str) -> tuple[Segment, ...]:
-    """A draft's segments, each with the gate for what is in it."""
+def build_segments(candidate: Candidate, platform: str) -> tuple[Segment, ...]:
+    """A candidate's segments, each with the gate that suits this platform."""
+    costs = candidate.costs
 
-    def segment(step: SegmentChoice, weight: SegmentUsage) -> Segment:
-        cost = rung.costs.of[step.start, step.stop, step.mode]
-        eqns = rung.body.eqns[step.start : step.stop]
+    def segment(choice: SegmentChoice, usage: SegmentUsage) -> Segment:
+        cost = costs.of[choice.start, choice.stop, choice.mode]
+        eqns = candidate.body.eqns[choice.start : choice.stop]
         return Segment(
-            start=step.start,
-            stop=step.stop,
-            gate=choose_gate(eqns, platform) if step.mode else None,
+            start=choice.start,
+            stop=choice.stop,
+            gate=choose_gate(eqns, platform) if choice.mode else None,
             saved_bytes=cost.stored_bytes,
             recomputed_flops=cost.flops,
             kept=cost.kept,
-            inside=tuple(map(segment, step.inside, weight.inside)),
-            what=describe(eqns),
-            peak_bytes=weight.peak_bytes,
+            nested=tuple(map(segment, choice.nested, usage.nested)),
+            summary=describe_operations(eqns),
+            peak_bytes=usage.peak_bytes,
         )
 
-    steps = rung.draft.steps
-    return tuple(map(segment, steps, evaluate_segments(rung.costs, steps)))
+    choices = candidate.draft.choices
+    return tuple(map(segment, choices, evaluate_segments(costs, choices)))
+
+
+def describe_operations(eqns: Sequence[JaxprEqn]) -> str:
+    """Summarise operations in a few words, the expensive kinds first.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jnp.ones((2, 2))
+        >>> describe_operations(jax.make_jaxpr(lambda x: jnp.sin(x @ x) @ x)(x).eqns)
+        'dot_general x2, sin'
+    """
+    counts = Counter(e.primitive.name for e in eqns)
+    heavy = {e.primitive.name for e in eqns if is_heavy(e)}
+    moves = {e.primitive.name for e in eqns if not flops_of(e)}
+    names = sorted(counts, key=lambda n: (n not in heavy, n in moves, -counts[n]))
+    shown = [f"{n} x{counts[n]}".removesuffix(" x1") for n in names[:_MAX_NAMED_KINDS]]
+    if rest := sum(counts[n] for n in names[_MAX_NAMED_KINDS:]):
+        shown.append(f"{rest} more")
+    return ", ".join(shown)
 
 
 def check_block_size(block_size: int | None) -> None:
-    """Refuse a block that holds nothing.
+    """Check the largest number of operations in a recomputed segment.
 
     Raises:
-        TypeError: it is no whole number.
-        ValueError: it is less than 1.
+        TypeError: `block_size` is neither an integer nor None.
+        ValueError: `block_size` is less than 1.
     """
     if block_size is None:
         return

@@ -1,9 +1,20 @@
-"""Which segments to recompute, for every memory limit at once, by dynamic programming.
+"""Choose the segments to recompute, for every memory limit at once.
 
-The chain method of Beaumont, Herrmann, Pallez & Shilova 2020 ("Optimal memory-aware
-backpropagation of deep join networks", Phil. Trans. R. Soc. A 378) over the cuts of
-any graph: a segment's backward pass finds in memory what all segments before it have
-stored, and what it needs itself. A segment may be done again by a plan of its own.
+This is dynamic programming, by the chain method of Beaumont, Herrmann, Pallez & Shilova
+2020 ("Optimal memory-aware backpropagation of deep join networks", Phil. Trans. R. Soc.
+A 378), applied to the cuts of any graph: a segment's backward pass finds in memory
+everything that the segments before it have stored, and adds its own residuals. A
+segment may be recomputed by a plan of its own.
+
+References:
+    Griewank & Walther 2000, "Algorithm 799: revolve", ACM TOMS 26(1): optimal nested
+        checkpoints for a chain of equal steps;
+    Feng & Huang 2018, "Optimal gradient checkpoint search for arbitrary computation
+        graphs", and Kusumoto et al. 2019, "A graph theoretic framework of
+        recomputation algorithms for memory-efficient backpropagation", NeurIPS: cuts of
+        a graph, and dynamic programming over them;
+    Jain et al. 2020, "Checkmate", MLSys: the integer program that the tests compare
+        these plans with.
 """
 
 import dataclasses
@@ -18,40 +29,41 @@ from .._plan import Segment
 from ..rewrite import RematGraph
 from ._segment_costs import Mode, SegmentCost, SegmentCosts, segment_costs
 
-# Bytes are counted in this many steps of what the plain program holds.
-_SLOTS = 384
-# Limits that are tried, from the plain program down: each this share of the last.
-_STEP = 0.95
+# Bytes are counted in slots, of which the plain program's peak holds this many. With
+# fewer slots, plans leave more of a limit unused; the tables grow in proportion.
+_NUM_SLOTS = 384
+# The limits to solve for form a geometric series from the plain program's peak down.
+_LIMIT_RATIO = 0.95
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SegmentChoice:
-    """A segment of a plan on paper.
+    """A segment of a draft plan.
 
     Attributes:
         start: first operation.
-        stop: one past the last.
-        mode: how it is treated, see `_costs.py`.
-        inside: the plan by which it is done again; () if by keeping everything.
+        stop: one past the last operation.
+        mode: how it is treated, see `_segment_costs.py`.
+        nested: the plan by which it is recomputed; () to keep all its residuals then.
     """
 
     start: int
     stop: int
     mode: Mode
-    inside: tuple["SegmentChoice", ...] = ()
+    nested: tuple["SegmentChoice", ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """A plan on paper: its segments, and what the model thinks of it.
+    """A plan that was not compiled, and its figures by the model.
 
     Attributes:
-        steps: the segments in order, covering all operations.
-        peak_bytes: most bytes held during the backward pass, by the model.
-        flops: done a second time, by the model.
+        choices: the segments in order, covering all operations.
+        peak_bytes: most bytes held during the backward pass.
+        flops: recomputed flops.
     """
 
-    steps: tuple[SegmentChoice, ...]
+    choices: tuple[SegmentChoice, ...]
     peak_bytes: int
     flops: int
 
@@ -61,20 +73,22 @@ def draft_plans(
 ) -> tuple[SegmentCosts, list[DraftPlan]]:
     """Plans for ever smaller limits, the plain one first, by falling peak.
 
-    No recomputed segment holds more than `block_size` operations, if that is given.
+    Args:
+        body: the loss.
+        block_size: the most operations in a recomputed segment; None for any number.
     """
     costs = segment_costs(body)
-    plain = _draft(costs, (SegmentChoice(0, len(body.eqns), 0),) if body.eqns else ())
     if not body.eqns:
-        return costs, [plain]
-    tables = _Tables(body, costs, plain.peak_bytes, block_size)
+        return costs, [DraftPlan((), 0, 0)]
+    plain = _draft(costs, (SegmentChoice(0, len(body.eqns), 0),))
+    tables = _ChainTables(body, costs, plain.peak_bytes, block_size)
     found = [plain]
     limit = float(plain.peak_bytes)
-    while (limit := limit * _STEP) > tables.unit:
-        steps = tables.cheapest(limit)
-        if steps is None:
+    while (limit := limit * _LIMIT_RATIO) > tables.bytes_per_slot:
+        choices = tables.cheapest(limit)
+        if choices is None:
             break
-        draft = _draft(costs, _cheaper(costs, steps, limit))
+        draft = _draft(costs, _relax(costs, choices, limit))
         if draft.peak_bytes < found[-1].peak_bytes:
             found.append(draft)
     return costs, found
@@ -86,218 +100,238 @@ def model_peak(body: RematGraph, segments: Sequence[Segment]) -> int:
         return 0
     costs = segment_costs(body)
 
-    def step(s: Segment) -> SegmentChoice:
+    def choice(s: Segment) -> SegmentChoice:
         if s.gate is None:
             return SegmentChoice(s.start, s.stop, 0)
         modes = range(1, costs.modes)
         mode = next(m for m in modes if costs.of[s.start, s.stop, m].kept == s.kept)
-        return SegmentChoice(s.start, s.stop, mode, tuple(map(step, s.inside)))
+        return SegmentChoice(s.start, s.stop, mode, tuple(map(choice, s.nested)))
 
-    steps = tuple(map(step, segments)) or (SegmentChoice(0, len(body.eqns), 0),)
-    return _draft(costs, steps).peak_bytes
+    choices = tuple(map(choice, segments)) or (SegmentChoice(0, len(body.eqns), 0),)
+    return _draft(costs, choices).peak_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _SegmentOption:
-    """A way to treat the operations from one cut to another.
+    """One way to treat the operations up to the cut with index `stop`.
 
-    Attributes:
-        stop: index of the cut where it ends.
-        mode: how they are treated.
-        stored: slots kept from the forward to the backward pass.
-        own: of these, slots for what the segment makes itself.
-        held: slots that must be free besides; 0 if a plan of its own says.
-        flops: done a second time.
+    It keeps `stored` slots from the forward to the backward pass, of which the segment
+    itself computes `own`.
     """
 
     stop: int
     mode: Mode
     stored: int
     own: int
-    held: int
-    flops: int
 
 
-class _Tables:
-    """Fewest flops from each cut to each later one, for each number of free slots.
+class _ChainTables:
+    """The fewest recomputed flops from each cut to each later one, by free slots.
 
-    `whole[s, t, m]`: any plan. `inner[s, t, m]`: plans by which the segment from s to
-    t is done again. So what the first of them wants from before s is there already,
-    and does not count; and none is the whole segment again by a plan of its own.
+    The recurrence, where m is the number of free slots and the first segment ends at u:
+
+        whole[s, t, m] = min over u, mode of
+            flops(s, u, mode) + inside(s, u, mode, m) + whole[u, t, m - stored]
+
+    `inside` is infinite where the segment's own backward pass does not fit in m. For
+    the last mode it is `inner[s, u, m]`, the cost of the best nested plan. `inner`
+    differs from `whole` in two points. The values from before s that its first segment
+    stores are in memory already and do not count again. And it excludes the plan that
+    is the whole segment in the last mode, which would nest forever.
+
+    Attributes:
+        bytes_per_slot: bytes of a slot.
     """
 
     def __init__(
-        self, body: RematGraph, costs: SegmentCosts, most: int, block_size: int | None
+        self,
+        body: RematGraph,
+        costs: SegmentCosts,
+        plain_peak: int,
+        block_size: int | None,
     ) -> None:
-        self.unit = max(most / _SLOTS, 1.0)
-        self._cuts, self._last = body.cuts, costs.modes - 1
+        self.bytes_per_slot = max(plain_peak / _NUM_SLOTS, 1.0)
+        self._cuts, self._last_mode = body.cuts, costs.modes - 1
         n = len(body.cuts)
-        shape = (n, n, _SLOTS + 1)
-        self.whole, self.inner = np.full(shape, np.inf), np.full(shape, np.inf)
-        self.choice = {
-            "whole": np.full(shape, -1, np.int16),
-            "inner": np.full(shape, -1, np.int16),
-        }
-        self.options: list[list[_SegmentOption]] = [[] for _ in range(n)]
-        self.whole[range(n), range(n)] = 0.0
+        shape = (n, n, _NUM_SLOTS + 1)
+        self._whole, self._inner = np.full(shape, np.inf), np.full(shape, np.inf)
+        # The index of the first segment's option, for reading the plan back.
+        self._whole_choice = np.full(shape, -1, np.int16)
+        self._inner_choice = np.full(shape, -1, np.int16)
+        self._options: list[list[_SegmentOption]] = [[] for _ in range(n)]
+        self._whole[range(n), range(n)] = 0.0
+        # Starts fall and stops rise, so that `whole[u, ...]` of every later cut and the
+        # shorter nested plans are complete when they are read.
         for s in reversed(range(n - 1)):
             for t in range(s + 1, n):
-                self._first(s, t, costs, block_size)
+                self._add_first_segments(s, t, costs, block_size)
 
-    def _first(
+    def _add_first_segments(
         self, s: int, t: int, costs: SegmentCosts, block_size: int | None
     ) -> None:
         """Take up all plans from s whose first segment ends at t."""
         start, stop = self._cuts[s], self._cuts[t]
-        small = block_size is None or stop - start <= block_size
-        for mode in range(costs.modes if small else 1):
+        modes = range(costs.modes)
+        if block_size is not None and stop - start > block_size:
+            modes = range(1)
+        for mode in modes:
             cost = costs.of[start, stop, mode]
-            stored = round(cost.stored_bytes / self.unit)
-            own = min(round(cost.own_bytes / self.unit), stored)
-            held = int(np.ceil(cost.transient_bytes / self.unit))
-            if not cost.possible or own + held > _SLOTS:
+            # Stored bytes are rounded to the nearest slot, so that the errors of many
+            # segments cancel; bytes held at one moment are rounded up.
+            stored = round(cost.stored_bytes / self.bytes_per_slot)
+            own = min(round(cost.own_bytes / self.bytes_per_slot), stored)
+            held = int(np.ceil(cost.transient_bytes / self.bytes_per_slot))
+            if not cost.possible or own + held > _NUM_SLOTS:
                 continue
-            if mode < self._last:
-                here = np.where(
-                    np.arange(_SLOTS + 1) >= held, float(cost.flops), np.inf
-                )
+            is_last = mode == self._last_mode
+            if is_last:
+                flops = self._inner[s, t] + cost.flops
             else:
-                here = self.inner[s, t] + cost.flops
-            self.options[s].append(
-                _SegmentOption(t, mode, stored, own, held, cost.flops)
-            )
-            self._improve("whole", self.whole, s, t, stored, here)
-            # Done again as a whole inside itself it would never end.
-            self._improve("inner", self.inner, s, t + (mode == self._last), own, here)
+                flops = np.full(_NUM_SLOTS + 1, float(cost.flops))
+                flops[:held] = np.inf
+            self._options[s].append(_SegmentOption(t, mode, stored, own))
+            self._improve(self._whole, self._whole_choice, s, t, stored, flops)
+            self._improve(self._inner, self._inner_choice, s, t + is_last, own, flops)
 
     def _improve(
         self,
-        name: str,
         table: Float[np.ndarray, "cuts cuts slots"],
+        choices: np.ndarray,
         s: int,
         first: int,
         stored: int,
-        here: Float[np.ndarray, " slots"],
+        flops: Float[np.ndarray, " slots"],
     ) -> None:
-        """Put the last option of s before what follows, where that is better."""
-        if stored > _SLOTS:
+        """Put the latest option of s before the plans that follow it, if that wins."""
+        if stored > _NUM_SLOTS:
             return
-        u = self.options[s][-1].stop
-        room = _SLOTS + 1 - stored
-        reached = here[:room] + self.whole[u, first:, :room]
-        best, choice = table[s, first:, stored:], self.choice[name][s, first:, stored:]
-        better = reached < best
-        np.copyto(best, reached, where=better)
-        np.copyto(choice, len(self.options[s]) - 1, where=better)
+        u = self._options[s][-1].stop
+        room = _NUM_SLOTS + 1 - stored
+        total = flops[:room] + self._whole[u, first:, :room]
+        best, choice = table[s, first:, stored:], choices[s, first:, stored:]
+        is_better = total < best
+        np.copyto(best, total, where=is_better)
+        np.copyto(choice, len(self._options[s]) - 1, where=is_better)
 
     def cheapest(self, limit: float) -> tuple[SegmentChoice, ...] | None:
-        """The plan with fewest flops within this many bytes, or None."""
-        slots, end = min(int(limit / self.unit), _SLOTS), len(self._cuts) - 1
-        if not np.isfinite(self.whole[0, end, slots]):
+        """The plan with the fewest flops within this many bytes, or None."""
+        slots = min(int(limit / self.bytes_per_slot), _NUM_SLOTS)
+        end = len(self._cuts) - 1
+        if not np.isfinite(self._whole[0, end, slots]):
             return None
-        return _joined(list(self._read("whole", 0, end, slots)))
+        return _join_kept(self._read(0, end, slots, inner=False))
 
-    def _read(self, name: str, s: int, t: int, slots: int) -> Iterator[SegmentChoice]:
+    def _read(
+        self, s: int, t: int, slots: int, *, inner: bool
+    ) -> Iterator[SegmentChoice]:
         while s < t:
-            option = self.options[s][self.choice[name][s, t, slots]]
-            slots -= option.stored if name == "whole" else option.own
-            inside: tuple[SegmentChoice, ...] = ()
-            if option.mode == self._last:
-                inside = _joined(list(self._read("inner", s, option.stop, slots)))
-                inside = () if [i.mode for i in inside] == [0] else inside
-            yield SegmentChoice(
-                self._cuts[s], self._cuts[option.stop], option.mode, inside
-            )
-            s, name = option.stop, "whole"
+            if inner:
+                option = self._options[s][self._inner_choice[s, t, slots]]
+                slots -= option.own
+            else:
+                option = self._options[s][self._whole_choice[s, t, slots]]
+                slots -= option.stored
+            nested: tuple[SegmentChoice, ...] = ()
+            if option.mode == self._last_mode:
+                nested = _join_kept(self._read(s, option.stop, slots, inner=True))
+                if [n.mode for n in nested] == [0]:
+                    nested = ()  # keeping everything is what () means
+            stop = self._cuts[option.stop]
+            yield SegmentChoice(self._cuts[s], stop, option.mode, nested)
+            s, inner = option.stop, False
 
 
-def _joined(steps: list[SegmentChoice]) -> tuple[SegmentChoice, ...]:
-    """Neighbours that both keep everything are one segment."""
+def _join_kept(choices: Iterator[SegmentChoice]) -> tuple[SegmentChoice, ...]:
+    """Join neighbours that both keep everything."""
     found: list[SegmentChoice] = []
-    for step in steps:
-        if found and step.mode == found[-1].mode == 0:
-            found[-1] = SegmentChoice(found[-1].start, step.stop, 0)
+    for choice in choices:
+        if found and choice.mode == found[-1].mode == 0:
+            found[-1] = SegmentChoice(found[-1].start, choice.stop, 0)
         else:
-            found.append(step)
+            found.append(choice)
     return tuple(found)
 
 
-def _draft(costs: SegmentCosts, steps: tuple[SegmentChoice, ...]) -> DraftPlan:
-    """The draft of these segments, with what several of them store counted once."""
-    found = evaluate_segments(costs, steps)
-    peak = max((w.peak_bytes for w in found), default=0)
-    return DraftPlan(steps, peak, sum(w.flops for w in found))
+def _draft(costs: SegmentCosts, choices: tuple[SegmentChoice, ...]) -> DraftPlan:
+    found = evaluate_segments(costs, choices)
+    peak = max((u.peak_bytes for u in found), default=0)
+    return DraftPlan(choices, peak, sum(u.flops for u in found))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SegmentUsage:
-    """What a segment comes to within a plan.
+    """The bytes and flops of a segment within a plan.
 
     Attributes:
         peak_bytes: most bytes held while its backward pass runs.
-        flops: done a second time, with all that is inside it.
-        inside: of the segments inside it.
+        flops: recomputed flops, including those of nested segments.
+        nested: the same for the nested segments.
     """
 
     peak_bytes: int
     flops: int
-    inside: tuple["SegmentUsage", ...] = ()
+    nested: tuple["SegmentUsage", ...] = ()
 
 
 def evaluate_segments(
     costs: SegmentCosts,
-    steps: Sequence[SegmentChoice],
+    choices: Sequence[SegmentChoice],
     held: frozenset[Var] = frozenset(),
-    hidden: int = 0,
+    hidden_bytes: int = 0,
 ) -> list[SegmentUsage]:
-    """Peak bytes and flops of each of these segments.
+    """Peak bytes and flops of each segment of a plan.
+
+    A variable that several segments store counts once here; the tables of the dynamic
+    programme, in which segments know nothing of each other, count it for each.
 
     Args:
         costs: of all segments.
-        steps: those of the plan, in order.
-        held: variables that are there already, for as long.
-        hidden: bytes that are there besides.
+        choices: those of the plan, in order.
+        held: variables that are in memory throughout.
+        hidden_bytes: bytes in memory throughout that no variable names.
     """
     stored = set(held)
-    total = sum(map(bytes_of, held)) + hidden
+    total = sum(map(bytes_of, held)) + hidden_bytes
     found: list[SegmentUsage] = []
-    for step in steps:
-        cost = costs.of[step.start, step.stop, step.mode]
+    for choice in choices:
+        cost = _cost(costs, choice)
         new = cost.stored - stored
         stored |= new
         total += sum(map(bytes_of, new)) + cost.hidden_bytes
-        hidden += cost.hidden_bytes
-        if step.inside:
-            inner = evaluate_segments(costs, step.inside, frozenset(stored), hidden)
-            flops = cost.flops + sum(w.flops for w in inner)
-            peak = max(w.peak_bytes for w in inner)
+        hidden_bytes += cost.hidden_bytes
+        if choice.nested:
+            held_now = frozenset(stored)
+            inner = evaluate_segments(costs, choice.nested, held_now, hidden_bytes)
+            flops = cost.flops + sum(u.flops for u in inner)
+            peak = max(u.peak_bytes for u in inner)
             found.append(SegmentUsage(peak, flops, tuple(inner)))
         else:
             found.append(SegmentUsage(total + cost.transient_bytes, cost.flops))
     return found
 
 
-def _cheaper(
-    costs: SegmentCosts, steps: tuple[SegmentChoice, ...], limit: float
+def _relax(
+    costs: SegmentCosts, choices: tuple[SegmentChoice, ...], limit: float
 ) -> tuple[SegmentChoice, ...]:
-    """The same plan where segments that need not do so much again do less.
+    """Recompute less in segments, the costliest first, where the limit still holds.
 
-    The tables count twice what two segments store; here it is counted once.
+    The tables count a variable twice that two segments store, so their plans may leave
+    room; this spends it.
     """
-    order = sorted(range(len(steps)), key=lambda i: -_cost(costs, steps[i]).flops)
+    order = sorted(range(len(choices)), key=lambda i: -_cost(costs, choices[i]).flops)
     for i in order:
-        s = steps[i]
-        ways = [SegmentChoice(s.start, s.stop, mode) for mode in range(s.mode)]
-        ways.sort(key=lambda w: _cost(costs, w).flops)
-        for way in ways:
-            if not _cost(costs, way).possible:
+        c = choices[i]
+        cheaper = [SegmentChoice(c.start, c.stop, mode) for mode in range(c.mode)]
+        cheaper.sort(key=lambda choice: _cost(costs, choice).flops)
+        for choice in cheaper:
+            if not _cost(costs, choice).possible:
                 continue
-            tried = (*steps[:i], way, *steps[i + 1 :])
-            if _draft(costs, tried).peak_bytes <= limit:
-                steps = tried
+            changed = (*choices[:i], choice, *choices[i + 1 :])
+            if _draft(costs, changed).peak_bytes <= limit:
+                choices = changed
                 break
-    return _joined(list(steps))
+    return _join_kept(iter(choices))
 
 
-def _cost(costs: SegmentCosts, step: SegmentChoice) -> SegmentCost:
-    return costs.of[step.start, step.stop, step.mode]
+def _cost(costs: SegmentCosts, choice: SegmentChoice) -> SegmentCost:
+    return costs.of[choice.start, choice.stop, choice.mode]

@@ -1,10 +1,11 @@
-"""What could be done again inside a loss's scans and conds, from least to most.
+"""Choose how the scans and conds of a loss recompute, from least to most.
 
-A scan of T rounds that keeps only the carry before each chunk of c rounds keeps T/c
-carries, and, while one chunk is done again, what c rounds keep: least near
-c = sqrt(T * carry / kept per round), as in Chen, Xu, Zhang & Guestrin 2016 ("Training
-deep nets with sublinear memory cost"). Between that and keeping all lie: rounds that
-keep some of their results, and chunks of which only a part is done again.
+A scan of T iterations that keeps only the carry before each group of c iterations keeps
+T/c carries, and, while one group is recomputed, the residuals of c iterations. The sum
+is smallest near c = sqrt(T * carry / residuals per iteration), as in Chen, Xu, Zhang &
+Guestrin 2016 ("Training deep nets with sublinear memory cost"). Between that and
+keeping everything lie iterations that keep some of their results, and groups of which
+only some iterations are recomputed.
 """
 
 import dataclasses
@@ -17,79 +18,75 @@ from frugax.jaxprs import JaxprEqn, Var, bytes_of, flops_of, split_scan
 from .._plan import BodyPlan, Chunk, Recompute
 from ..rewrite import RematGraph, loop_bodies, rewrite_loops
 from ._chain_dp import SegmentChoice, draft_plans
-from ._segment_costs import SegmentCosts, costs_of_all
+from ._segment_costs import SegmentCosts, whole_body_costs
 
 # More choices than this for a whole loss make planning slow and plans no better.
-_MOST_LEVELS = 32
-# Chunks with parts: so many rounds, where that divides them; finer ones cost slices.
-_PARTS = range(4, 26)
-# Of the choices for loops inside a body, so many are tried, evenly from all.
-_INNER = 6
-# Of the plans that cut a body into pieces, so many are tried, evenly from all.
-_MOST_CUT = 4
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BodyStrategy:
-    """One way to do a body again.
-
-    Attributes:
-        pieces: as in `Recompute`.
-        saved: bytes kept each time it runs, its inputs left out.
-        held: bytes there while its backward pass runs.
-        flops: done again each time.
-    """
-
-    pieces: tuple[Chunk, ...]
-    saved: int
-    held: int
-    flops: int
+_MAX_CHOICES = 32
+# Lengths of groups whose iterations are treated in two ways, where they divide the
+# scan. Longer groups would make finer steps between limits, but every group slices its
+# inputs.
+_MIXED_GROUPS = range(4, 26)
+# Choices for the loops inside a body that are tried, evenly from all of them.
+_MAX_INNER_CHOICES = 6
+# Plans that cut a body into chunks that are tried, evenly from all of them.
+_MAX_CHUNKED_PLANS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoopChoices:
-    """Choices for all scans and conds of a loss together.
+    """One choice for each scan and cond of a loss.
 
     Attributes:
-        insides: the choices; those that are not named stay as they are.
-        flops: done again, by the model.
-        scratch: bytes that each holds while its backward pass runs, by place.
+        body_plans: the choices; scans and conds that are not listed stay as they are.
+        flops: recomputed flops, by the model.
+        scratch_bytes: (operation, bytes that it holds while its backward pass runs).
     """
 
-    insides: tuple[BodyPlan, ...] = ()
+    body_plans: tuple[BodyPlan, ...] = ()
     flops: int = 0
-    scratch: tuple[tuple[int, int], ...] = ()
+    scratch_bytes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Choice:
-    """One choice for one operation.
+class _LoopChoice:
+    """One choice for one operation; `plan` is None if it keeps everything.
 
-    Attributes:
-        inside: the choice; None if all is kept.
-        saved: bytes kept from its forward to its backward pass.
-        scratch: bytes held besides while its backward pass runs.
-        flops: done again.
+    Saved bytes are kept from its forward to its backward pass, and scratch bytes are
+    held besides while its backward pass runs.
     """
 
-    inside: BodyPlan | None
-    saved: int
-    scratch: int
+    plan: BodyPlan | None
+    saved_bytes: int
+    scratch_bytes: int
     flops: int
 
     @property
     def bytes(self) -> int:
-        """Of both together."""
-        return self.saved + self.scratch
+        """Saved bytes and scratch bytes together."""
+        return self.saved_bytes + self.scratch_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _BodyStrategy:
+    """One way to recompute a body, and its cost each time the body runs.
+
+    Saved bytes exclude the inputs. Held bytes are those of its own backward pass.
+    """
+
+    chunks: tuple[Chunk, ...]
+    saved_bytes: int
+    held_bytes: int
+    flops: int
 
 
 def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
-    """Choices for everything together, from none on, by rising flops.
+    """Choices for all scans and conds together, by rising flops, the plain one first.
 
-    Each step takes up the next choice for the scan or cond where that costs least for
-    each byte it saves.
+    Each step moves one scan or cond to its next choice, the one that costs the fewest
+    flops for each byte it saves: the greedy method for multiple-choice knapsacks (Sinha
+    & Zoltners 1979), which here need not be exact, since the candidates are compiled.
     """
-    menus = [_menu(i, e, body) for i, e in enumerate(body.graph.eqns)]
+    menus = [_list_choices(i, e, body) for i, e in enumerate(body.graph.eqns)]
     menus = [m for m in menus if len(m) > 1]
     at = [0] * len(menus)
     found = [LoopChoices()]
@@ -98,144 +95,166 @@ def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
         now, new = menus[k][at[k]], menus[k][at[k] + 1]
         return (new.flops - now.flops) / max(now.bytes - new.bytes, 1)
 
-    while open_ := [k for k in range(len(menus)) if at[k] + 1 < len(menus[k])]:
-        at[min(open_, key=price)] += 1
+    while unfinished := [k for k in range(len(menus)) if at[k] + 1 < len(menus[k])]:
+        at[min(unfinished, key=price)] += 1
         taken = [m[n] for m, n in zip(menus, at, strict=True) if n]
-        insides = [c.inside for c in taken if c.inside]
+        scratch = [(c.plan.operation, c.scratch_bytes) for c in taken if c.plan]
         found.append(
             LoopChoices(
-                tuple(insides),
+                tuple(c.plan for c in taken if c.plan),
                 sum(c.flops for c in taken),
-                tuple(
-                    (i.place, c.scratch) for i, c in zip(insides, taken, strict=True)
-                ),
+                tuple(scratch),
             )
         )
-    return list(thin_evenly(found, _MOST_LEVELS))
+    return list(_thin_evenly(found, _MAX_CHOICES))
 
 
-def _menu(place: int, eqn: JaxprEqn, body: RematGraph) -> list[_Choice]:
+def _list_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_LoopChoice]:
     """Choices for one operation by falling bytes and rising flops, plain first."""
     name = eqn.primitive.name
     if eqn.effects or not any(v in body.active for v in eqn.outvars):
         return []
     if name == "scan" and eqn.params["length"] > 1:
-        choices = _scan_choices(place, eqn, body)
+        choices = _scan_choices(operation, eqn, body)
     elif name == "cond" and flops_of(eqn):
-        choices = _cond_choices(place, eqn, body)
+        choices = _cond_choices(operation, eqn, body)
     else:
         return []
-    found: list[_Choice] = []
+    found: list[_LoopChoice] = []
     plain = next(choices)
-    least, least_saved = plain.bytes, plain.saved
-    for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.inside is not None)):
-        # What is held only for a while may fit where the peak is elsewhere.
-        if c.bytes < least or (name == "cond" and c.saved < least_saved):
-            least, least_saved = min(least, c.bytes), min(least_saved, c.saved)
+    least, least_saved = plain.bytes, plain.saved_bytes
+    for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.plan is not None)):
+        # A cond holds its scratch for a moment only, which may be harmless where the
+        # peak is elsewhere: saving less counts on its own.
+        if c.bytes < least or (name == "cond" and c.saved_bytes < least_saved):
+            least, least_saved = min(least, c.bytes), min(least_saved, c.saved_bytes)
             found.append(c)
-    return [plain, *thin_evenly(found, _MOST_LEVELS)]
+    return [plain, *_thin_evenly(found, _MAX_CHOICES)]
 
 
-def _cond_choices(place: int, eqn: JaxprEqn, body: RematGraph) -> Iterator[_Choice]:
+def _cond_choices(
+    operation: int, eqn: JaxprEqn, body: RematGraph
+) -> Iterator[_LoopChoice]:
     branches = loop_bodies(eqn, body)
     inner = [list_loop_choices(b) for b in branches]
-    for deep in (False, True):
-        chosen = [(found[-1] if deep else found[0]) for found in inner]
-        made = [_ways(b, level) for b, level in zip(branches, chosen, strict=True)]
-        most = max(map(len, made))
-        if deep and not any(level.insides for level in chosen):
+    # With the loops inside the branches as they are, then recomputing the most.
+    for deepest in (0, -1):
+        chosen = [choices[deepest] for choices in inner]
+        if deepest and not any(c.body_plans for c in chosen):
             continue
-        for n in range(most):
-            taken = [w[min(n, len(w) - 1)] for w in made]
-            pairs = zip(taken, chosen, strict=True)
-            bodies = tuple(Recompute(w.pieces, inner=lv.insides) for w, lv in pairs)
-            plain = n == 0 and not deep
-            yield _Choice(
-                None if plain else BodyPlan(place, bodies, "cond"),
-                max(w.saved for w in taken),
-                max(w.held for w in taken),
-                max(w.flops + lv.flops for w, lv in zip(taken, chosen, strict=True)),
+        options = [
+            _list_strategies(b, c) for b, c in zip(branches, chosen, strict=True)
+        ]
+        for n in range(max(map(len, options))):
+            taken = [o[min(n, len(o) - 1)] for o in options]
+            pairs = list(zip(taken, chosen, strict=True))
+            bodies = tuple(
+                Recompute(s.chunks, body_plans=c.body_plans) for s, c in pairs
+            )
+            plan = None
+            if n or deepest:
+                plan = BodyPlan(operation, bodies, "cond")
+            yield _LoopChoice(
+                plan,
+                max(s.saved_bytes for s in taken),
+                max(s.held_bytes for s in taken),
+                max(s.flops + c.flops for s, c in pairs),
             )
 
 
-def _scan_choices(place: int, eqn: JaxprEqn, body: RematGraph) -> Iterator[_Choice]:
+def _scan_choices(
+    operation: int, eqn: JaxprEqn, body: RematGraph
+) -> Iterator[_LoopChoice]:
     (inner,) = loop_bodies(eqn, body)
     length = eqn.params["length"]
-    held, carried = split_scan(eqn)
-    carry = sum(map(bytes_of, eqn.invars[held : held + carried]))
-    scanned = sum(map(bytes_of, eqn.invars[held + carried :])) // length
+    num_consts, num_carry = split_scan(eqn)
+    carry_bytes = sum(map(bytes_of, eqn.invars[num_consts : num_consts + num_carry]))
+    x_bytes = sum(map(bytes_of, eqn.invars[num_consts + num_carry :])) // length
+    forward_flops = sum(map(flops_of, inner.eqns))
     divisors = [c for c in range(2, length + 1) if length % c == 0]
-    for level in thin_evenly(list_loop_choices(inner), _INNER):
-        made = _ways(inner, level)
-        forward = sum(map(flops_of, inner.eqns))
+    for level in _thin_evenly(list_loop_choices(inner), _MAX_INNER_CHOICES):
 
         def choice(
-            *parts: tuple[BodyStrategy, int, bool],
-            level: LoopChoices = level,
-            forward: int = forward,
-        ) -> _Choice:
-            chunk = sum(rounds for _, rounds, _ in parts)
+            *parts: tuple[_BodyStrategy, int, bool], level: LoopChoices = level
+        ) -> _LoopChoice:
+            group = sum(iterations for _, iterations, _ in parts)
             stored = flops = scratch = 0
-            for way, rounds, together in parts:
-                stack = rounds * (way.saved + carry)
-                stored += carry if together else stack
-                if len(parts) > 1 and way.pieces and not together:
-                    stored += rounds * scanned  # sliced, see `_rewrite.py`
-                flops += rounds * (way.flops + level.flops + together * forward)
-                here = way.held + (stack if together or chunk > 1 else 0)
-                scratch = max(scratch, here)
-            redos = tuple(Recompute(w.pieces, n, t, level.insides) for w, n, t in parts)
-            many = length // chunk
-            inside = BodyPlan(place, redos)
-            return _Choice(inside, many * stored, scratch, many * flops)
+            for strategy, iterations, from_carry in parts:
+                # JAX stacks the residuals of a scan, and the carry is one of them.
+                stack = iterations * (strategy.saved_bytes + carry_bytes)
+                held = strategy.held_bytes
+                flops += iterations * (strategy.flops + level.flops)
+                if from_carry:
+                    stored += carry_bytes
+                    flops += iterations * forward_flops
+                else:
+                    stored += stack
+                    if len(parts) > 1 and strategy.chunks:
+                        # The slices of the inputs are kept, see `rewrite/_loops.py`.
+                        stored += iterations * x_bytes
+                if from_carry or group > 1:
+                    held += stack
+                scratch = max(scratch, held)
+            bodies = tuple(
+                Recompute(s.chunks, n, t, level.body_plans) for s, n, t in parts
+            )
+            groups = length // group
+            plan = BodyPlan(operation, bodies)
+            return _LoopChoice(plan, groups * stored, scratch, groups * flops)
 
-        for n, way in enumerate(made):
-            whole = choice((way, 1, False))
-            plain = n == 0 and not level.insides
-            yield dataclasses.replace(whole, inside=None) if plain else whole
-        for way, c in itertools.product(made, divisors):
-            yield choice((way, c, True))
-        fine = [c for c in divisors if c in _PARTS]
-        for c, (i, less) in itertools.product(fine, enumerate(made)):
+        strategies = _list_strategies(inner, level)
+        for n, strategy in enumerate(strategies):
+            each = choice((strategy, 1, False))
+            if n == 0 and not level.body_plans:
+                each = dataclasses.replace(each, plan=None)
+            yield each
+        for strategy, c in itertools.product(strategies, divisors):
+            yield choice((strategy, c, True))
+        mixed = [c for c in divisors if c in _MIXED_GROUPS]
+        for c, (i, less) in itertools.product(mixed, enumerate(strategies)):
             for a in range(1, c):
-                for more in made[i + 1 :]:
+                for more in strategies[i + 1 :]:
                     yield choice((more, a, False), (less, c - a, False))
-                yield choice((made[0], a, True), (less, c - a, False))
+                yield choice((strategies[0], a, True), (less, c - a, False))
 
 
-def _ways(body: RematGraph, level: LoopChoices) -> list[BodyStrategy]:
-    return list_strategies(rewrite_loops(body, level.insides, dict(level.scratch)))
-
-
-def list_strategies(body: RematGraph) -> list[BodyStrategy]:
-    """Ways to do this body again, the first of which does nothing again."""
+def _list_strategies(body: RematGraph, level: LoopChoices) -> list[_BodyStrategy]:
+    """Ways to recompute this body, the first of which recomputes nothing."""
+    body = rewrite_loops(body, level.body_plans, dict(level.scratch_bytes))
     if not body.eqns:
-        return [BodyStrategy((), 0, 0, 0)]
-    found: list[BodyStrategy] = []
-    for mode, cost in enumerate(costs_of_all(body)):
-        pieces = (Chunk(0, len(body.eqns), cost.kept),) if mode else ()
+        return [_BodyStrategy((), 0, 0, 0)]
+    found: list[_BodyStrategy] = []
+    for mode, cost in enumerate(whole_body_costs(body)):
+        chunks: tuple[Chunk, ...] = ()
+        if mode:
+            chunks = (Chunk(0, len(body.eqns), cost.kept),)
         if cost.possible:
             sizes = cost.stored_bytes, cost.transient_bytes, cost.flops
-            found.append(BodyStrategy(pieces, *sizes))
-    costs, made = draft_plans(body)
-    cut = [d.steps for d in made if len(d.steps) > 1]
-    return found + [_in_pieces(costs, steps) for steps in thin_evenly(cut, _MOST_CUT)]
+            found.append(_BodyStrategy(chunks, *sizes))
+    costs, drafts = draft_plans(body)
+    chunked = [d.choices for d in drafts if len(d.choices) > 1]
+    chunked = _thin_evenly(chunked, _MAX_CHUNKED_PLANS)
+    return found + [_combine_segments(costs, choices) for choices in chunked]
 
 
-def thin_evenly(found: Sequence[Any], most: int) -> Sequence[Any]:
-    """At most so many of these, evenly, the first and the last among them."""
+def _combine_segments(
+    costs: SegmentCosts, choices: Sequence[SegmentChoice]
+) -> _BodyStrategy:
+    found = [costs.of[c.start, c.stop, c.mode] for c in choices]
+    stored = frozenset[Var]().union(*(cost.stored for cost in found))
+    chunks: list[Chunk] = []
+    for c, cost in zip(choices, found, strict=True):
+        chunks.append(Chunk(c.start, c.stop, cost.kept if c.mode else None))
+    return _BodyStrategy(
+        tuple(chunks),
+        sum(map(bytes_of, stored)) + sum(cost.hidden_bytes for cost in found),
+        max(cost.transient_bytes for cost in found),
+        sum(cost.flops for cost in found),
+    )
+
+
+def _thin_evenly(found: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most this many of a sequence, evenly spaced, its first and last included."""
     if len(found) <= most:
         return found
     return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
-
-
-def _in_pieces(costs: SegmentCosts, steps: Sequence[SegmentChoice]) -> BodyStrategy:
-    chosen = [costs.of[s.start, s.stop, s.mode] for s in steps]
-    stored = frozenset[Var]().union(*(c.stored for c in chosen))
-    pairs = zip(steps, chosen, strict=True)
-    return BodyStrategy(
-        tuple(Chunk(s.start, s.stop, c.kept if s.mode else None) for s, c in pairs),
-        sum(map(bytes_of, stored)) + sum(c.hidden_bytes for c in chosen),
-        max(c.transient_bytes for c in chosen),
-        sum(c.flops for c in chosen),
-    )

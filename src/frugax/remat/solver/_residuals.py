@@ -1,8 +1,7 @@
-"""What the backward pass will want from each operation of the forward pass.
+"""Find the residuals of each operation: the values that its backward rule reads.
 
-Reads: a `Graph` and which of its inputs are differentiated. Gives: for every active
-operation, the variables that its own backward rule reads. Everything the planner
-knows about residuals comes from here; XLA's measurement has the last word.
+Everything that the solver knows about residuals comes from here. It is a model of
+automatic differentiation, not of the compiler: XLA's measurement has the last word.
 """
 
 import dataclasses
@@ -21,15 +20,19 @@ from frugax.jaxprs import (
     variables,
 )
 
+# Positions in (inputs, outputs) of an operation, and bytes of hidden residuals.
+_Reads = tuple[frozenset[int], int]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Residuals:
-    """What the backward rule of one operation reads.
+    """The values that the backward rule of one operation reads.
 
     Attributes:
         variables: inputs and outputs of the operation, as the graph names them.
-        hidden_bytes: residuals that are neither, such as what a loop saves in each
-            of its rounds; to have them again the operation must run again.
+        hidden_bytes: bytes of residuals that are neither, such as the values that a
+            loop saves in each iteration; only running the whole operation again brings
+            them back.
     """
 
     variables: frozenset[Var]
@@ -37,65 +40,69 @@ class Residuals:
 
 
 def find_residuals(
-    graph: Graph, active: frozenset[Var], known: dict[Any, Any] | None = None
+    graph: Graph, active: frozenset[Var], memo: dict[Any, Any] | None = None
 ) -> list[Residuals]:
-    """What the backward rule of each operation reads; nothing for inactive ones.
+    """The residuals of each operation; inactive operations have none.
 
-    What is asked is kept in `known`, and asked but once.
+    Args:
+        graph: the program.
+        active: variables that gradients flow through.
+        memo: findings about operations of the same kind and shapes; it is added to.
     """
-    known = {} if known is None else known
+    memo = {} if memo is None else memo
     found: list[Residuals] = []
     for eqn in graph.eqns:
         if not any(v in active for v in eqn.outvars):
             found.append(Residuals(frozenset(), 0))
             continue
-        key = _key(eqn, active)
-        if key not in known:
-            # The parameters stay alive with what is known of them, and so their id.
-            known[key] = _ask(graph, eqn, active), eqn.params
-        (places, hidden), _ = known[key]
+        key = _memo_key(eqn, active)
+        if key not in memo:
+            # The key may hold the id of the parameters: they are stored with the
+            # findings to stay alive, so that no other object gets the same id.
+            memo[key] = _trace_rule(graph, eqn, active), eqn.params
+        (positions, hidden_bytes), _ = memo[key]
         atoms = [*eqn.invars, *eqn.outvars]
-        found.append(Residuals(frozenset(variables(atoms[p] for p in places)), hidden))
+        read = frozenset(variables(atoms[p] for p in positions))
+        found.append(Residuals(read, hidden_bytes))
     return found
 
 
-def _key(eqn: JaxprEqn, active: frozenset[Var]) -> tuple[object, ...]:
+def _memo_key(eqn: JaxprEqn, active: frozenset[Var]) -> tuple[object, ...]:
     shapes = tuple(str(v.aval) for v in eqn.invars)
-    literal = tuple(not variables([v]) for v in eqn.invars)
-    moving = tuple(bool(variables([v])) and v in active for v in eqn.invars)
-    # Those with a body differ in ways that no short text tells.
-    params = id(eqn.params) if _has_body(eqn) else str(eqn.params)
-    return eqn.primitive.name, shapes, literal, moving, params
+    is_variable = tuple(bool(variables([v])) for v in eqn.invars)
+    is_active = tuple(
+        known and v in active for known, v in zip(is_variable, eqn.invars, strict=True)
+    )
+    params: object = str(eqn.params)
+    if any("jaxpr" in name or name == "branches" for name in eqn.params):
+        params = id(eqn.params)  # two bodies may print alike and differ
+    return eqn.primitive.name, shapes, is_variable, is_active, params
 
 
-def _has_body(eqn: JaxprEqn) -> bool:
-    return any("jaxpr" in name or name == "branches" for name in eqn.params)
-
-
-def _ask(
-    graph: Graph, eqn: JaxprEqn, active: frozenset[Var]
-) -> tuple[frozenset[int], int]:
-    """Which places of (inputs, outputs) the rule reads, and its hidden bytes."""
+def _trace_rule(graph: Graph, eqn: JaxprEqn, active: frozenset[Var]) -> _Reads:
+    """Trace the rule of one operation, and see which values its backward part reads."""
     inputs = list(dict.fromkeys(variables(eqn.invars)))
-    moving = [v for v in inputs if v in active]
-    run = graph.run([eqn], inputs, eqn.outvars)
-    is_out = [v in active for v in eqn.outvars]
+    active_inputs = [v for v in inputs if v in active]
+    active_outputs = [v for v in eqn.outvars if v in active]
+    other_outputs = [v for v in eqn.outvars if v not in active]
+    run = graph.run([eqn], inputs, [*active_outputs, *other_outputs])
 
-    def both(values: list[Any], cotangents: list[Any]) -> tuple[Any, Any]:
-        given = dict(zip(inputs, values, strict=True))
+    def forward_and_back(values: list[Any], cotangents: list[Any]) -> tuple[Any, Any]:
+        env = dict(zip(inputs, values, strict=True))
 
-        def active_outs(*moved: Any) -> tuple[list[Any], list[Any]]:
-            here = given | dict(zip(moving, moved, strict=True))
-            outs = run(*(here[v] for v in inputs))
-            pairs = list(zip(outs, is_out, strict=True))
-            return [o for o, a in pairs if a], [o for o, a in pairs if not a]
+        def split_outputs(*moved: Any) -> tuple[list[Any], list[Any]]:
+            local = env | dict(zip(active_inputs, moved, strict=True))
+            outs = run(*(local[v] for v in inputs))
+            return outs[: len(active_outputs)], outs[len(active_outputs) :]
 
-        primals = [given[v] for v in moving]
-        outs, pull, rest = jax.vjp(active_outs, *primals, has_aux=True)
-        return (outs, rest), pull(cotangents)
+        primals = [env[v] for v in active_inputs]
+        outs, pull_back, rest = jax.vjp(split_outputs, *primals, has_aux=True)
+        return (outs, rest), pull_back(cotangents)
 
-    outs = [v for v in eqn.outvars if v in active]
-    inner = trace(both, (list(map(shape_of, inputs)), list(map(shape_of, outs))))
+    shapes = [list(map(shape_of, vs)) for vs in (inputs, active_outputs)]
+    inner = trace(forward_and_back, shapes)
+    # An operation belongs to the backward part if a cotangent leads to it. Whatever the
+    # backward part reads of the rest is a residual.
     backward = set(inner.args[len(inputs) :])
     read: dict[Var, None] = {}
     for e in inner.eqns:
@@ -103,35 +110,35 @@ def _ask(
             backward |= set(e.outvars)
             read |= dict.fromkeys(v for v in variables(e.invars) if v not in backward)
 
-    rest = [v for v in eqn.outvars if v not in active]
-    place_of = dict(zip(inner.args, map(eqn.invars.index, inputs), strict=False))
-    made = zip(inner.outputs, [*outs, *rest], strict=False)
-    for atom, v in made:
+    positions = dict(zip(inner.args, map(eqn.invars.index, inputs), strict=False))
+    outvars = [*active_outputs, *other_outputs]
+    for atom, v in zip(inner.outputs, outvars, strict=False):
         if variables([atom]):
-            place_of.setdefault(atom, len(eqn.invars) + eqn.outvars.index(v))
-    return _walk_back(inner, list(read), place_of)
+            positions.setdefault(atom, len(eqn.invars) + eqn.outvars.index(v))
+    return _trace_to_source(inner, list(read), positions)
 
 
-def _walk_back(
-    inner: Graph, residuals: list[Var], place_of: dict[Var, int]
-) -> tuple[frozenset[int], int]:
-    """Replace each residual by what it can be made from again at next to no cost."""
-    places: set[int] = set()
-    hidden = 0
+def _trace_to_source(
+    inner: Graph, residuals: list[Var], positions: dict[Var, int]
+) -> _Reads:
+    """Replace residuals by the inputs and outputs that they cheaply follow from."""
+    found: set[int] = set()
+    hidden_bytes = 0
     pending, seen = list(residuals), set(residuals)
     while pending:
         v = pending.pop()
-        if v in place_of:
-            places.add(place_of[v])
+        if v in positions:
+            found.add(positions[v])
             continue
         if inner.defined_at[v] < 0:
             continue  # a constant
         eqn = inner.eqns[inner.defined_at[v]]
         if is_heavy(eqn) or eqn.primitive.name in ("scan", "while", "cond"):
-            # Made by work that is worth counting: it is saved, or all is run again.
-            hidden += bytes_of(v)
+            # The work behind it is worth counting: either it is saved, or the whole
+            # operation runs again.
+            hidden_bytes += bytes_of(v)
             continue
         before = [u for u in variables(eqn.invars) if u not in seen]
         seen |= set(before)
         pending += before
-    return frozenset(places), hidden
+    return frozenset(found), hidden_bytes

@@ -1,6 +1,6 @@
-"""What each possible segment would keep, hold and do again, by the planner's model.
+"""Model the bytes and flops of each possible segment in each possible mode.
 
-Only a model: it ranks plans. What a plan really needs is measured (`_fit.py`).
+The model only ranks plans. The memory that a plan needs is measured (`_planner.py`).
 """
 
 import dataclasses
@@ -13,30 +13,33 @@ from frugax.jaxprs import Var, bytes_of, flops_of, is_heavy
 from ..rewrite import RematGraph
 from ._residuals import Residuals, find_residuals
 
-# How a segment is treated: 0 keeps all that its backward pass needs; mode n does the
-# operations again whose results are cheap for their size, up to the n-th price of
-# `prices`, and keeps those of the rest; the last mode does everything again.
+# How a segment is treated. Mode 0 keeps all residuals. Mode n recomputes the operations
+# that cost at most the n-th of `_price_limits` in flops per byte of their result, and
+# keeps the results of the others: large and cheap results are computed twice, and
+# expensive ones are kept, as in the selective recomputation of Korthikanti et al. 2022
+# ("Reducing activation recomputation in large transformer models"). The last mode
+# recomputes everything.
 Mode = int
 
-# Flops per byte of result up to which an operation counts as cheap: an elementwise
-# one does a quarter (float32) to one (8 bits) for each byte that it makes.
-_CHEAP = 1.0
-# More prices than this make planning slow and plans no better.
-_MOST_PRICES = 4
+# Flops per byte of result up to which an operation counts as cheap. An elementwise
+# operation does a quarter (float32) to one (8 bits) for each byte that it writes.
+_CHEAP_FLOPS_PER_BYTE = 1.0
+# More price limits than this make planning slow and plans no better.
+_MAX_PRICES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SegmentCost:
-    """One segment in one mode.
+    """The cost of one segment in one mode.
 
     Attributes:
         stored: variables kept from the forward to the backward pass.
-        stored_bytes: of these, and of what is hidden.
-        own_bytes: of what is kept, bytes of what the segment makes itself.
-        hidden_bytes: kept besides, as inside loops.
-        transient_bytes: held only while the segment's own backward pass runs.
-        flops: done a second time.
-        kept: operations inside whose results are kept, though others are done again.
+        stored_bytes: their bytes, and the hidden bytes.
+        own_bytes: the part of `stored_bytes` that the segment itself computes.
+        hidden_bytes: bytes kept that no variable names, as inside loops.
+        transient_bytes: bytes held only while the segment's own backward pass runs.
+        flops: recomputed flops.
+        kept: operations of a recomputed segment whose results are kept.
         possible: False if recomputing would repeat a side effect.
     """
 
@@ -52,11 +55,11 @@ class SegmentCost:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SegmentCosts:
-    """The cost of every segment between two cuts, in every mode.
+    """The cost of segments between two cuts, in every mode.
 
     Attributes:
         of: by first operation, one past the last, and mode.
-        modes: how many modes there are; the last does everything again.
+        modes: the number of modes.
     """
 
     of: dict[tuple[int, int, Mode], SegmentCost]
@@ -64,139 +67,151 @@ class SegmentCosts:
 
 
 def segment_costs(body: RematGraph) -> SegmentCosts:
-    """The cost of every segment between two cuts, kept and recomputed."""
-    found: dict[tuple[int, int, Mode], SegmentCost] = {}
-    walk = _BackwardWalk(body, found)
+    """The cost of every segment between two cuts, in every mode."""
+    walk = _BackwardWalk(body)
     for stop in body.cuts[1:]:
-        for mode in range(walk.modes):
-            walk.back(stop, mode)
-    return SegmentCosts(found, walk.modes)
+        walk.add_segments_to(stop)
+    return SegmentCosts(walk.costs, walk.modes)
 
 
-def costs_of_all(body: RematGraph) -> list[SegmentCost]:
+def whole_body_costs(body: RematGraph) -> list[SegmentCost]:
     """The cost of all operations as one segment, mode by mode."""
     if not body.eqns:
         return []
-    found: dict[tuple[int, int, Mode], SegmentCost] = {}
-    walk, stop = _BackwardWalk(body, found), len(body.eqns)
-    for mode in range(walk.modes):
-        walk.back(stop, mode)
-    return [found[0, stop, mode] for mode in range(walk.modes)]
-
-
-def _prices(body: RematGraph, price: list[float]) -> list[float]:
-    """Prices, rising, between which operations worth telling apart lie."""
-    heavy = sorted(
-        {round(price[i], 3) for i, e in enumerate(body.eqns) if is_heavy(e)} - {0.0}
-    )
-    steps = [p for p in heavy[:-1] if p > _CHEAP]
-    every = -(-len(steps) // (_MOST_PRICES - 1)) or 1
-    return [_CHEAP, *(1.001 * p for p in steps[every - 1 :: every])]
+    walk, stop = _BackwardWalk(body), len(body.eqns)
+    walk.add_segments_to(stop)
+    return [walk.costs[0, stop, mode] for mode in range(walk.modes)]
 
 
 class _BackwardWalk:
-    """Walks back over the operations, adding the costs of segments to `found`."""
+    """Walk back over the operations, collecting the costs of segments.
 
-    def __init__(
-        self, body: RematGraph, found: dict[tuple[int, int, Mode], SegmentCost]
-    ) -> None:
-        self._body, self._found = body, found
-        self._stand_ins: dict[tuple[int, float], bool] = {}
-        self._needs = _needs_of_kept(body)
+    Attributes:
+        costs: by first operation, one past the last, and mode.
+        modes: the number of modes.
+    """
+
+    def __init__(self, body: RematGraph) -> None:
+        self.costs: dict[tuple[int, int, Mode], SegmentCost] = {}
+        self._body = body
+        self._is_stand_in: dict[tuple[int, float], bool] = {}
+        self._residuals = _stored_residuals(body)
         self._flops = [flops_of(e) for e in body.eqns]
-        made = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
-        pairs = zip(self._flops, made, strict=True)
+        sizes = [sum(map(bytes_of, e.outvars)) for e in body.eqns]
+        pairs = zip(self._flops, sizes, strict=True)
         self._price = [f / max(b, 1) for f, b in pairs]
-        self._readers = Counter(v for e in body.eqns for v in {*body.kept(e.invars)})
-        self._readers.update(v for n in self._needs for v in n.variables)
-        self._readers.update(body.kept(body.graph.outputs))
-        self._limits = [0.0, *_prices(body, self._price), float("inf")]
+        # How many operations, rules and results read each intermediate.
+        self._readers = Counter(
+            v for e in body.eqns for v in {*body.intermediates(e.invars)}
+        )
+        self._readers.update(v for r in self._residuals for v in r.variables)
+        self._readers.update(body.intermediates(body.graph.outputs))
+        self._limits = [0.0, *self._price_limits(), float("inf")]
         self.modes = len(self._limits)
 
-    def _stands_in(self, i: int, limit: float) -> bool:
-        """Whether this operation is better kept than the costly one it is made from.
+    def _price_limits(self) -> list[float]:
+        """Rising prices that separate the heavy operations of the loss."""
+        eqns = self._body.eqns
+        heavy = sorted(
+            {round(self._price[i], 3) for i, e in enumerate(eqns) if is_heavy(e)}
+            - {0.0}
+        )
+        steps = [p for p in heavy[:-1] if p > _CHEAP_FLOPS_PER_BYTE]
+        stride = -(-len(steps) // (_MAX_PRICES - 1)) or 1
+        # A little above the price itself, which was rounded.
+        return [
+            _CHEAP_FLOPS_PER_BYTE,
+            *(1.001 * p for p in steps[stride - 1 :: stride]),
+        ]
 
-        So if all that is wanted of that one is this, and this is no larger.
+    def _stands_in(self, i: int, limit: float) -> bool:
+        """Whether operation `i` is better kept than the expensive one that it reads.
+
+        So it is if nothing else reads that one, and this result is not larger.
         """
-        if (i, limit) not in self._stand_ins:
-            self._stand_ins[i, limit] = self._find_stand_in(i, limit)
-        return self._stand_ins[i, limit]
+        if (i, limit) not in self._is_stand_in:
+            self._is_stand_in[i, limit] = self._find_stand_in(i, limit)
+        return self._is_stand_in[i, limit]
 
     def _find_stand_in(self, i: int, limit: float) -> bool:
         body = self._body
         size = sum(map(bytes_of, body.eqns[i].outvars))
-        for v in body.kept(body.eqns[i].invars):
-            before = body.defined_at[v]
+        for v in body.intermediates(body.eqns[i].invars):
+            source = body.defined_at[v]
             if self._readers[v] > 1 or bytes_of(v) < size:
                 continue
-            hidden = self._needs[before].hidden_bytes
-            if self._price[before] > limit and not hidden:
+            hidden = self._residuals[source].hidden_bytes
+            if self._price[source] > limit and not hidden:
                 return True
-            if self._stands_in(before, limit):
+            if self._stands_in(source, limit):
                 return True
         return False
 
-    def back(self, stop: int, mode: Mode) -> None:
-        """The costs of all segments that end at `stop`.
+    def add_segments_to(self, stop: int) -> None:
+        """Add the costs of all segments that end at `stop`, in every mode."""
+        for mode in range(self.modes):
+            self._walk_back(stop, mode)
 
-        What must be done again does not depend on where a segment starts: walking
-        back from its end, one walk gives the costs of all of them.
-        """
-        body, needs, limit = self._body, self._needs, self._limits[mode]
+    def _walk_back(self, stop: int, mode: Mode) -> None:
+        # The operations that must be recomputed do not depend on where a segment
+        # starts. So one walk back from its end gives the costs of all segments that end
+        # there: the work is quadratic in the operations and not cubic.
+        body, residuals, limit = self._body, self._residuals, self._limits[mode]
         starts = set(body.cuts)
-        outside: set[Var] = set()  # wanted, and made before the place of the walk
-        first_read: dict[Var, int] = {}  # which backward rule is the last to want it
-        # What is there, of this segment's own, as each operation's backward pass runs.
-        held = np.array(body.turning_bytes[:stop])
+        outside: set[Var] = set()  # needed, and defined before this place of the walk
+        first_read: dict[Var, int] = {}  # the last backward rule that needs a variable
+        # Bytes of the segment's own that are held as each backward rule runs.
+        held = np.array(body.gradient_bytes[:stop])
         kept: list[int] = []
         kept_vars: set[Var] = set()
-        hidden = redone = inside_stored = 0
+        hidden = recomputed = own_stored = 0
         possible = True
         for i in range(stop - 1, -1, -1):
             eqn = body.eqns[i]
-            outside |= needs[i].variables
-            first_read |= dict.fromkeys(needs[i].variables, i)
-            hidden += needs[i].hidden_bytes
+            outside |= residuals[i].variables
+            first_read |= dict.fromkeys(residuals[i].variables, i)
+            hidden += residuals[i].hidden_bytes
             possible = possible and not eqn.effects
-            wanted = [v for v in eqn.outvars if v in outside]
-            outside -= set(wanted)
-            cheap = self._price[i] <= limit and not self._stands_in(i, limit)
-            cheap = cheap or needs[i].hidden_bytes > 0
-            if wanted and not (mode and cheap):
+            needed = [v for v in eqn.outvars if v in outside]
+            outside -= set(needed)
+            is_cheap = self._price[i] <= limit and not self._stands_in(i, limit)
+            is_cheap = is_cheap or residuals[i].hidden_bytes > 0
+            if needed and not (mode and is_cheap):
                 kept.append(i)
-                kept_vars.update(wanted)
-                inside_stored += sum(map(bytes_of, wanted))
-            elif mode and (wanted or needs[i].hidden_bytes):
-                redone += self._flops[i]
-                outside |= set(body.kept(eqn.invars))
-            for v in wanted:
+                kept_vars.update(needed)
+                own_stored += sum(map(bytes_of, needed))
+            elif mode and (needed or residuals[i].hidden_bytes):
+                recomputed += self._flops[i]
+                outside |= set(body.intermediates(eqn.invars))
+            for v in needed:
                 held[first_read.get(v, stop) :] += bytes_of(v)
             if i not in starts:
                 continue
             stored = frozenset(outside | kept_vars)
-            hidden_kept = 0 if mode else hidden
-            self._found[i, stop, mode] = SegmentCost(
+            stored_bytes, transient = sum(map(bytes_of, stored)), int(held[i:].max())
+            # Mode 0 keeps hidden residuals from the forward pass on; the other modes
+            # have them only while the segment's own backward pass runs.
+            hidden_kept, hidden_transient = 0, hidden
+            if mode == 0:
+                hidden_kept, hidden_transient = hidden, 0
+            self.costs[i, stop, mode] = SegmentCost(
                 stored=stored,
-                stored_bytes=sum(map(bytes_of, stored)) + hidden_kept,
-                own_bytes=inside_stored + hidden_kept,
+                stored_bytes=stored_bytes + hidden_kept,
+                own_bytes=own_stored + hidden_kept,
                 hidden_bytes=hidden_kept,
-                transient_bytes=int(held[i:].max())
-                - inside_stored
-                + (hidden if mode else 0),
-                flops=redone,
+                transient_bytes=transient - own_stored + hidden_transient,
+                flops=recomputed,
                 kept=tuple(reversed(kept)) if mode else (),
                 possible=possible or not mode,
             )
 
 
-def _needs_of_kept(body: RematGraph) -> list[Residuals]:
-    """What each backward rule reads of that which costs bytes to keep."""
-    of_graph = dict(
-        zip(
-            map(id, body.graph.eqns),
-            find_residuals(body.graph, body.active, body.known),
-            strict=True,
-        )
-    )
-    asked = [of_graph[id(e)] for e in body.eqns]
-    return [Residuals(frozenset(body.kept(n.variables)), n.hidden_bytes) for n in asked]
+def _stored_residuals(body: RematGraph) -> list[Residuals]:
+    """The residuals of each of `body.eqns` that cost bytes to keep."""
+    found = find_residuals(body.graph, body.active, body.memo)
+    by_eqn = dict(zip(map(id, body.graph.eqns), found, strict=True))
+    own = [by_eqn[id(e)] for e in body.eqns]
+    return [
+        Residuals(frozenset(body.intermediates(r.variables)), r.hidden_bytes)
+        for r in own
+    ]

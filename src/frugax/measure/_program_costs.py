@@ -1,7 +1,4 @@
-"""What a compiled program holds and computes, as the compiler itself accounts for it.
-
-Reads: what `jax.jit(f).lower(...).compile()` gives. Gives: one frozen `ProgramCosts`.
-"""
+"""Read the memory and the flops of a compiled program from the compiler's report."""
 
 import dataclasses
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -10,15 +7,15 @@ from frugax.budget import amount, table
 
 
 @runtime_checkable
-class Compiled(Protocol):
-    """What is asked of a compiled program: `jax.stages.Compiled` answers it."""
+class CompiledProgram(Protocol):
+    """The methods of `jax.stages.Compiled` that `program` calls."""
 
     def memory_analysis(self) -> Any:
-        """Byte counts of the executable, or None where the backend keeps none."""
+        """Byte counts of the executable, or None if the backend has none."""
         ...
 
     def cost_analysis(self) -> Any:
-        """Flops and bytes by name, or None where the backend keeps none."""
+        """Flops and bytes by name, or None if the backend has none."""
         ...
 
 
@@ -27,12 +24,12 @@ class ProgramCosts:
     """Bytes and flops of one compiled program, on one device.
 
     Attributes:
-        argument_bytes: what is passed in.
-        output_bytes: what comes back.
-        temp_bytes: what it needs besides, at its worst moment.
-        alias_bytes: outputs written over donated arguments; counted in both of them.
-        flops: floating-point operations by the compiler's own count, which takes the
-            body of a loop once, however often it runs; None if it does not say.
+        argument_bytes: bytes of the arguments.
+        output_bytes: bytes of the results.
+        temp_bytes: bytes of temporaries at their peak.
+        alias_bytes: outputs written over donated arguments, which are counted as both.
+        flops: floating-point operations by the compiler's own count, which counts the
+            body of a loop once, however often it runs; None if it does not count.
     """
 
     argument_bytes: int
@@ -43,7 +40,7 @@ class ProgramCosts:
 
     @property
     def total_bytes(self) -> int:
-        """All that is alive while it runs: arguments + outputs + temp - aliased."""
+        """All bytes held while it runs: arguments + outputs + temp - aliased."""
         return (
             self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
         )
@@ -52,7 +49,7 @@ class ProgramCosts:
         """The bytes that a `MemoryBudget` of this kind limits.
 
         Raises:
-            ValueError: there is no such kind.
+            ValueError: `kind` is neither "temp" nor "total".
         """
         if kind == "temp":
             return self.temp_bytes
@@ -72,17 +69,14 @@ class ProgramCosts:
         return table(["memory", "bytes"], rows)
 
 
-def program(compiled: Compiled) -> ProgramCosts:
-    """Read what a compiled program costs.
-
-    `memory_analysis().peak_memory_in_bytes` is left alone on purpose: on CPU it is
-    arguments + outputs, without the temporaries (measured with jaxlib 0.10.2).
+def program(compiled: CompiledProgram) -> ProgramCosts:
+    """Read the costs of a compiled program.
 
     Args:
         compiled: `jax.jit(f).lower(*args).compile()`.
 
     Raises:
-        ValueError: this backend does not say what its programs hold.
+        ValueError: this backend reports no memory figures.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -91,19 +85,25 @@ def program(compiled: Compiled) -> ProgramCosts:
         >>> costs.argument_bytes, costs.output_bytes, costs.total_bytes
         (1024, 1024, 2048)
     """
+    # `peak_memory_in_bytes` is not read: on CPU it is arguments + outputs, without the
+    # temporaries (measured with jaxlib 0.10.2).
     memory = compiled.memory_analysis()
     if memory is None:
         raise ValueError(
             "this backend gives no memory analysis, so no memory budget can be "
             "checked; plan on another backend."
         )
-    # Some backends give one dictionary for each computation, some none at all.
+    # Some backends return a list with one dictionary for each computation.
     costs: Any = compiled.cost_analysis() or {}
-    first: dict[str, float] = costs[0] if isinstance(costs, list) else costs
+    if isinstance(costs, list):
+        costs = costs[0]
+    flops: float | None = None
+    if "flops" in costs:
+        flops = float(costs["flops"])
     return ProgramCosts(
         argument_bytes=int(memory.argument_size_in_bytes),
         output_bytes=int(memory.output_size_in_bytes),
         temp_bytes=int(memory.temp_size_in_bytes),
         alias_bytes=int(memory.alias_size_in_bytes),
-        flops=float(first["flops"]) if "flops" in first else None,
+        flops=flops,
     )

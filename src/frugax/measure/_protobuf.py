@@ -1,8 +1,10 @@
-"""Read Protocol Buffers messages by field number, without their descriptions.
+"""Read Protocol Buffers messages by field number, without their schemas.
 
-XLA hands out what it knows of a program as such messages, and jaxlib comes without the
-classes to read them. Field numbers never change once published; unknown ones are
-skipped. https://protobuf.dev/programming-guides/encoding
+XLA describes its programs in such messages, and jaxlib comes without the classes to
+read them. Field numbers never change once published; unknown ones are skipped.
+
+References:
+    https://protobuf.dev/programming-guides/encoding
 """
 
 from collections.abc import Iterator
@@ -14,27 +16,27 @@ class Message:
     """One message: its fields by number, in the order in which they were written."""
 
     def __init__(self, data: bytes) -> None:
-        """Split a message into its fields; what is nested is left as bytes.
+        """Split a message into its fields; nested messages are left as bytes.
 
         Raises:
-            ValueError: the bytes are no message, or are cut off.
+            ValueError: `data` is not a message, or is cut off.
         """
         self._fields: dict[int, list[int | bytes]] = {}
-        for number, value in _split(data):
+        for number, value in _split_fields(data):
             self._fields.setdefault(number, []).append(value)
 
     def number(self, field: int) -> int:
-        """A whole number; 0 if it is not there, as the format says."""
+        """An integer; 0 if the field is absent, as the format says."""
         (*_, last) = self._fields.get(field, [0])
         return last if isinstance(last, int) else 0
 
     def text(self, field: int) -> str:
-        """Text; empty if it is not there."""
+        """Text; empty if the field is absent."""
         (*_, last) = self._fields.get(field, [b""])
         return last.decode() if isinstance(last, bytes) else ""
 
     def numbers(self, field: int) -> tuple[int, ...]:
-        """Whole numbers, packed or one by one."""
+        """Integers, packed or one by one."""
         found: list[int] = []
         for value in self._fields.get(field, []):
             if isinstance(value, int):
@@ -42,8 +44,8 @@ class Message:
                 continue
             at = 0
             while at < len(value):
-                one, at = _varint(value, at)
-                found.append(one)
+                number, at = _read_varint(value, at)
+                found.append(number)
         return tuple(found)
 
     def messages(self, field: int) -> "list[Message]":
@@ -51,36 +53,40 @@ class Message:
         return [Message(v) for v in self._fields.get(field, []) if isinstance(v, bytes)]
 
     def message(self, field: int) -> "Message":
-        """One nested message; empty if it is not there."""
+        """One nested message; empty if the field is absent."""
         return (self.messages(field) or [Message(b"")])[-1]
 
 
-def _split(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _split_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = _read_varint(data, at)
         number, kind = key >> 3, key & 7
         if kind == _VARINT:
-            value, at = _varint(data, at)
+            value, at = _read_varint(data, at)
             yield number, value
             continue
         if kind == _LENGTH:
-            length, at = _varint(data, at)
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            length = 8 if kind == _EIGHT_BYTES else 4
+            length, at = _read_varint(data, at)
+        elif kind == _EIGHT_BYTES:
+            length = 8
+        elif kind == _FOUR_BYTES:
+            length = 4
         else:
-            raise ValueError(f"no Protocol Buffers message: wire type {kind} at {at}.")
+            raise ValueError(
+                f"not a Protocol Buffers message: wire type {kind} at byte {at}."
+            )
         if at + length > len(data):
             raise ValueError(f"a Protocol Buffers message is cut off at byte {at}.")
         yield number, data[at : at + length]
         at += length
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, least first, and the place after it.
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits in each byte, least significant first, and its end.
 
     Raises:
-        ValueError: the data ends within it.
+        ValueError: the data ends within the number.
     """
     value = shift = 0
     while at < len(data):

@@ -1,0 +1,46 @@
+from ._convolutions import (
+    use_fast_convolutions as use_fast_convolutions,
+)
+from ._fast_convolution import (
+    fast_convolution as fast_convolution,
+)
+from ._flops import (
+    count_heavy as count_heavy,
+    count_heavy_in_hlo as count_heavy_in_hlo,
+    flops as flops,
+    flops_of as flops_of,
+    has_convolution as has_convolution,
+    is_heavy as is_heavy,
+    split_scan as split_scan,
+)
+from ._graph import (
+    Graph as Graph,
+    bytes_of as bytes_of,
+    shape_of as shape_of,
+    trace as trace,
+    variables as variables,
+)
+from ._jax_internals import (
+    ClosedJaxpr as ClosedJaxpr,
+    Jaxpr as Jaxpr,
+    JaxprEqn as JaxprEqn,
+    Literal as Literal,
+    Primitive as Primitive,
+    Var as Var,
+    close as close,
+    debug_effect as debug_effect,
+    is_tracing as is_tracing,
+    jaxpr_as_fun as jaxpr_as_fun,
+    jaxprs_in_params as jaxprs_in_params,
+    remove_dead_code as remove_dead_code,
+    static_names as static_names,
+    varying_axes as varying_axes,
+)
+from ._liveness import (
+    live_bytes as live_bytes,
+    peak_bytes as peak_bytes,
+)
+from ._text import (
+    constants as constants,
+    program_text as program_text,
+)
