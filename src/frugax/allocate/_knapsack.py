@@ -19,7 +19,7 @@ References:
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 
 from frugax.errors import InfeasibleBudgetError
 
@@ -117,7 +117,7 @@ def _least_losses(
     prices: Float[np.ndarray, "items options"],
     loss: Float[np.ndarray, "items options"],
     buckets: int,
-) -> tuple[Float[np.ndarray, " prices"], Int[np.ndarray, "items prices"]]:
+) -> tuple[Float[np.ndarray, " prices"], UInt8[np.ndarray, "items prices"]]:
     """The least loss for each total price, and each item's option that attains it."""
     best = np.zeros(buckets + 1)
     option_at = np.zeros((len(loss), buckets + 1), np.uint8)
@@ -136,7 +136,7 @@ def _least_losses(
 
 
 def _trace_choice(
-    option_at: Int[np.ndarray, "items prices"],
+    option_at: UInt8[np.ndarray, "items prices"],
     prices: Int[np.ndarray, "items options"],
     bucket: int,
 ) -> Int[np.ndarray, " items"]:

@@ -61,13 +61,14 @@ class MemoryPicture:
 
     def svg(self) -> str:
         """The text of an SVG file, self-contained, for light and dark themes."""
-        return draw_svg(
+        drawn = draw_svg(
             title=self.title,
             summary=self.summary,
             x_label=self.source,
             curves={"without a plan": self.unplanned, "planned": self.planned},
             limit=self.budget.usable_bytes,
         )
+        return drawn + "\n"
 
     def text(self, *, width: int = 80, height: int = 14) -> str:
         """The picture for a terminal.
@@ -111,7 +112,7 @@ class MemoryPicture:
         """
         target = Path(path)
         if target.suffix == ".svg":
-            write_whole(target, self.svg() + "\n")
+            write_whole(target, self.svg())
         elif target.suffix == ".txt":
             write_whole(target, self.text() + "\n")
         else:
