@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -73,13 +72,8 @@ class WatchedProgram(AbstractContextManager["WatchedProgram"]):
         self.watcher.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.watcher.__exit__(kind, error, trace)
+    def __exit__(self, *exc_info: Any) -> None:
+        self.watcher.__exit__(*exc_info)
 
 
 def apply(

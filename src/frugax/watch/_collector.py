@@ -58,18 +58,7 @@ class Collector:
         flight: FlightRecorder | None,
         interval: int,
     ) -> None:
-        """Collect nothing yet.
-
-        Args:
-            pending: the records that wait.
-            dispatch: passes records on.
-            journal: the journal, if there is one.
-            dial: the level.
-            bucket: pays for the drains.
-            frame_pacer: learns the price of frames.
-            flight: looks at the numbers, if there is one.
-            interval: entries that must wait before some are collected; >= 1.
-        """
+        """Collect nothing before `interval` entries wait."""
         self.latest: dict[str, np.ndarray] = {}
         self.latest_step: int | None = None
         self.written = 0
@@ -97,14 +86,9 @@ class Collector:
         self._next_status = 0.0
 
     def collect_if_due(self, entered: float) -> None:
-        """Collect what is affordable, and what must not wait any longer.
+        """Collect the affordable records, and those beyond the limit.
 
-        Args:
-            entered: the time at which the watcher was called.
-
-        Raises:
-            OutputError: the journal cannot be written; the rest still waits.
-            ValueError: the journal refused metrics of a step, which are dropped.
+        Raises what the journal raises; records that are not written still wait.
         """
         self._collect_affordable(entered)
         if self._pending.is_over_limit:
@@ -126,11 +110,7 @@ class Collector:
             raise refused
 
     def collect_all_but(self, rest: int) -> None:
-        """Collect, whatever it costs, until `rest` entries are left.
-
-        Raises:
-            OutputError: the journal cannot be written; the rest still waits.
-        """
+        """Collect, whatever it costs, until `rest` entries are left."""
         while len(self._pending) > rest:
             if not self._drain(min(len(self._pending) - rest, RECORDS_PER_BLOCK)):
                 return
@@ -174,21 +154,13 @@ class Collector:
             self._write_lock.release()
 
     def write_buffered(self) -> None:
-        """Write all buffered records and numbers.
-
-        Raises:
-            OutputError: the journal cannot be written; they stay buffered.
-        """
+        """Write all buffered records and numbers."""
         with self._write_lock:
             self._dispatch.write_callback_records()
             self._writer.flush_buffered()
 
     def flush(self) -> None:
-        """Write the status and flush the journal to the disk.
-
-        Raises:
-            OutputError: the journal cannot be written.
-        """
+        """Write the status and flush the journal to the disk."""
         with self._write_lock:
             self._write_status(always=True)
             if self._journal is not None:
@@ -209,6 +181,8 @@ class Collector:
         if len(self._pending) < self._interval:
             return
         clock = self._bucket.clock
+        # Only finished records: reading an unfinished one would block the caller until
+        # the device has computed it.
         while self._bucket.can_afford(clock() - now, now):
             ready = self._pending.count_ready(RECORDS_PER_BLOCK)
             if not ready or not self._drain(ready):
@@ -217,12 +191,8 @@ class Collector:
     def _drain(self, count: int) -> bool:
         """Fetch and dispatch the oldest `count` entries.
 
-        Returns:
-            Whether the journal took the records of programs; for metrics of a step it
-            raises instead.
-
-        Raises:
-            OutputError: the journal cannot be written; the rest still waits.
+        Returns False if the journal cannot take the records of a program; for metrics
+        of a step it raises instead.
         """
         with self._write_lock:
             entered = self._bucket.clock()
@@ -242,6 +212,8 @@ class Collector:
                 self._pending.pop()
             self._dispatch.write_callback_records()
             self._write_status()
+            # The last price and not a mean, which would lag behind when the disk or the
+            # machine slows down.
             self._bucket.drain_price_s = self._bucket.clock() - entered
             return True
 
@@ -257,7 +229,7 @@ class Collector:
         except ValueError:
             self._count_refused()
             raise
-        last = None if self._journal is None else self._journal.last_step
+        last = self._journal.last_step if self._journal is not None else None
         # If Ctrl-C came between writing the metrics and removing them from the queue,
         # they are in the journal already.
         is_repeated = metrics is self._in_progress
@@ -284,6 +256,8 @@ class Collector:
         if entry.records is not None:
             entry.rows = self._fetch_wanted(entry)
         frames = 0
+        # A row leaves the entry only once it is written, so that the next call goes on
+        # where a full disk has stopped this one.
         while entry.rows:
             rows = entry.rows[0]
             unwritten = self._dispatch.dispatch_rows(rows)

@@ -17,6 +17,7 @@ _EXIT_TIMEOUT_S = 2.0
 
 _lock = threading.Lock()
 _entered: list[Any] = []
+# Weak, so that a watcher that is not used any more is freed with its device arrays.
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _registered = False
 
@@ -50,6 +51,7 @@ def close_at_exit(watcher: Any) -> None:
         _open.add(watcher)
         if not _registered:
             _registered = True
+            # Registered with the first watcher: importing frugax switches nothing on.
             atexit.register(_close_all)
 
 

@@ -78,9 +78,6 @@ class CallbackBuffer:
     def drain(self, write: Callable[[Event], None]) -> None:
         """Write and remove all records, oldest first within a class.
 
-        Args:
-            write: called with one record after the other.
-
         Raises:
             OutputError: raised by `write`; that record and the rest stay.
         """
@@ -125,6 +122,7 @@ class Dispatch:
             else SinkWorker(sink, max_bytes=max_bytes)
             for sink in sinks
         ]
+        # Handlers are users' functions: like sinks they may raise or hang.
         self._handler_sink = _HandlerSink()
         self._handler_worker = SinkWorker(self._handler_sink, max_bytes=max_bytes)
 
@@ -146,14 +144,7 @@ class Dispatch:
     def add_callback_record(
         self, kind: Kind, stream: str, step: int, values: Mapping[str, np.ndarray]
     ) -> None:
-        """Accept a record that a program handed over through a callback.
-
-        Args:
-            kind: its class.
-            stream: its stream.
-            step: from `callback_buffer.next_step`.
-            values: arrays that nobody else changes.
-        """
+        """Accept a record that a program handed over through a callback."""
         self.writer.losses.give(kind)
         event = Event(kind, stream, step, values)
         if self._journal is None:
@@ -163,11 +154,7 @@ class Dispatch:
         self._feed(self._workers, [event])
 
     def write_callback_records(self) -> None:
-        """Write the buffered records of callbacks to the journal.
-
-        Raises:
-            OutputError: the journal cannot be written; the rest stays buffered.
-        """
+        """Write the buffered records of callbacks to the journal."""
 
         def write(event: Event) -> None:
             row = RowBatch.single(event.kind, event.stream, event.step, event.values)
@@ -193,8 +180,9 @@ class Dispatch:
             self.writer.failure = e
             rows, unwritten = rows.split(self.writer.rows_written)
         if len(rows) and rows.kind is not None and self._workers:
-            # Summaries are never thinned.
-            thin = rows if rows.kind == "summary" else rows.thin(_MAX_EVENTS_PER_BATCH)
+            thin = rows
+            if rows.kind != "summary":  # no summary may be lost
+                thin = rows.thin(_MAX_EVENTS_PER_BATCH)
             self._feed(self._workers, thin.to_events(rows.kind))
         if len(rows) and handler is not None:
             self._call_handler(handler, rows)
@@ -202,6 +190,7 @@ class Dispatch:
 
     def _call_handler(self, handler: Callable[..., Any], rows: RowBatch) -> None:
         if isinstance(handler, HostHandler):
+            # A display repeats the journal and the sinks in the terminal.
             if handler.is_display and self.has_consumers:
                 return
             self._handler_sink.calls[rows.stream] = handler.handle_output
@@ -210,12 +199,7 @@ class Dispatch:
         self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
 
     def dispatch_step(self, step: int, values: Mapping[str, Any]) -> None:
-        """Pass on the metrics of one training step with the buffered numbers of it.
-
-        Raises:
-            OutputError: the journal cannot be written; the same call may be repeated.
-            ValueError: the journal format cannot store one of the values.
-        """
+        """Pass on the metrics of one training step with the buffered numbers of it."""
         values = self.writer.write_step(step, values)
         if self._workers:
             # The values are views of JAX's buffers, which a sink must not keep alive.
@@ -223,16 +207,7 @@ class Dispatch:
             self._feed(self._workers, [Event("scalar", "", step, own)])
 
     def dispatch_status(self, step: int, *, share: float | None, limit: float) -> None:
-        """Write the state of watching itself to the journal and the sinks.
-
-        Args:
-            step: the training step.
-            share: share of the running time that watching has taken so far.
-            limit: share that it may take.
-
-        Raises:
-            OutputError: the journal cannot be written.
-        """
+        """Write the overhead and the losses so far to the journal and the sinks."""
         overhead = share or 0.0
         tallies = self.writer.losses.tallies
         columns: dict[str, float] = {"overhead": overhead, "budget": limit}
@@ -250,6 +225,7 @@ class Dispatch:
     def flush(self, timeout_s: float) -> bool:
         """Wait until sinks and handlers have their events; see `SinkWorker.flush`."""
         workers = (*self._workers, self._handler_worker)
+        # A list: a generator would skip the sinks behind the first that fails.
         return all([worker.flush(timeout_s) for worker in workers])
 
     def close(self, timeout_s: float) -> bool:

@@ -150,12 +150,15 @@ def watch_variants(
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside
+        # Inside another program there is no call to count and no array to keep: the
+        # probes are left to the `watch.jit` around, if there is one.
         if is_tracing():
             inside += 1
             out = variants.nested(*args, **kwargs)
             nested.register()
             return out
         step = next_step()
+        # Read before asking the watcher, so that a change in between is noticed.
         seen = change_count()
         if not variants.is_traced:
             variants.trace(args, kwargs)
@@ -171,6 +174,8 @@ def watch_variants(
             out, records = variants.call(level, stride, args, kwargs)
             consumer.ingest(step, records.probes, records)
         if variants.is_new:
+            # After the call: its own program has just been compiled, and the run waits
+            # for the others once, here, and never in the middle.
             wake()
             if ahead:
                 variants.compile(args, kwargs)
@@ -212,6 +217,7 @@ def watch_variants(
         with count_lock:
             mine = left - 1
             left = max(mine, 0)
+        # The last free call: the next one asks again.
         if mine <= 0:
             wake()
         if mine < 0:  # another thread made the last free call
@@ -222,6 +228,7 @@ def watch_variants(
         run_next(ask)
 
     wake()
+    # A trace may find new probes, for which the watcher must be asked.
     variants.on_trace = wake
     functools.update_wrapper(call, fn)
     call.lower = variants.lower

@@ -61,14 +61,7 @@ class JournalWriter:
     def lose(
         self, kind: Kind, count: int, *, is_new: bool, why: Why = "queue full"
     ) -> None:
-        """Count lost records.
-
-        Args:
-            kind: their class.
-            count: how many.
-            is_new: whether they have not been counted as given yet.
-            why: the reason.
-        """
+        """Count lost records; `is_new` if they have not been counted as given yet."""
         if is_new:
             self.losses.give(kind, count)
         self.losses.drop(kind, count, why=why)
@@ -83,8 +76,8 @@ class JournalWriter:
     def buffer(self, row: RowBatch) -> None:
         """Keep the numbers of a step, since more of the same step may follow.
 
-        Raises:
-            OutputError: the numbers of an earlier step cannot be written.
+        The journal takes a step once: numbers of several programs and of
+        `Watcher.record` that belong to one step must be written together.
         """
         step = int(row.steps[0])
         buffered = self._buffered
@@ -102,14 +95,9 @@ class JournalWriter:
         self._buffered.values |= {n: column[0] for n, column in row.columns.items()}
 
     def write_step(self, step: int, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the metrics of one training step with the buffered numbers of it.
+        """Write the metrics of a step with its buffered numbers; returns all of them.
 
-        Returns:
-            All numbers of the step.
-
-        Raises:
-            OutputError: the journal cannot be written; the same call may be repeated.
-            ValueError: the journal format cannot store one of the values.
+        After an `OutputError` the same call may be repeated.
         """
         if self._buffered is not None and self._buffered.step < step:
             self.flush_buffered()
@@ -122,17 +110,14 @@ class JournalWriter:
             at = step if last is None else max(step, last + 1)
             self._journal.write(at, values)
             self.last_step = at
+        # Only now: an error above leaves the numbers buffered for the next try.
         if buffered is not None:
             self.losses.keep("scalar", buffered.records)
             self._buffered = None
         return values
 
     def flush_buffered(self) -> None:
-        """Write the buffered numbers.
-
-        Raises:
-            OutputError: the journal cannot be written; they stay buffered.
-        """
+        """Write the buffered numbers; after an `OutputError` they stay buffered."""
         if (buffered := self._buffered) is None:
             return
         row = RowBatch.single("scalar", "", buffered.step, buffered.values)
@@ -170,7 +155,9 @@ class JournalWriter:
                 if kind is not None and count is None:
                     self.losses.keep(kind, self.rows_written)
                 raise
-            except (TypeError, ValueError) as e:  # the format cannot store a value
+            # The format cannot store a value. The program that recorded it goes on,
+            # so the record is lost, and the receipt shows the error.
+            except (TypeError, ValueError) as e:
                 self.last_error = error_text(e)
                 if kind is not None:
                     self.losses.drop(kind, records, why="refused")

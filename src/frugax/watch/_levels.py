@@ -6,7 +6,8 @@ from .sinks import Kind
 
 Level: TypeAlias = Literal["off", "minimal", "standard", "verbose", "full"]
 
-# Steps between two steps whose numbers are kept; 0 for never.
+# Reading numbers is the main cost of watching, so the levels differ in how often it is
+# done. Steps between two steps whose numbers are kept; 0 for never.
 _STEPS_BETWEEN: dict[Level, int] = {
     "off": 0,
     "minimal": 0,

@@ -16,7 +16,8 @@ from .journal import as_number, is_real
 from .probes import Probe
 from .sinks import Kind
 
-# Device memory that records of programs may hold while they wait.
+# Device memory that records of programs may hold while they wait. Without a cap in
+# bytes, 4096 waiting frames could fill an accelerator.
 _MAX_PENDING_BYTES = 256 * 2**20
 
 
@@ -38,6 +39,7 @@ class ProgramRecords:
     records: Any
     nbytes: int
     rows: deque[RowBatch]
+    # Kept from the time of the call: the level may have changed since.
     wanted_kinds: frozenset[Kind]
 
     def fetch(self) -> list[RowBatch]:
@@ -111,6 +113,7 @@ class PendingQueue:
     def count_ready(self, max_count: int) -> int:
         """Return how many of the oldest entries the device has finished."""
         ready = 0
+        # In order: a record must not overtake an older one into the journal.
         for entry in self.oldest(max_count):
             if not is_ready(entry):
                 break
@@ -220,6 +223,7 @@ def read_metric(name: str, step: int, value: Any) -> np.ndarray:
 
 def _is_leaf_ready(value: Any) -> bool:
     ready = getattr(value, "is_ready", None)  # plain numbers have no such method
+    # `is_ready` of a deleted array raises; reading it reports the error by name.
     return ready is None or _is_deleted(value) or ready()
 
 

@@ -95,7 +95,9 @@ class WatchPlan(JsonPlan):
         0 if there are no such probes. One rate for all of them, because the programs
         of a function are bare, quiet and loud: these probes are in the loud one.
         """
-        return max((p.every for p in self.probes), default=0) if self._has_slow else 0
+        if not self._has_slow:
+            return 0
+        return max(p.every for p in self.probes)
 
     @property
     def _has_slow(self) -> bool:
@@ -121,7 +123,7 @@ class WatchPlan(JsonPlan):
             when = {0: "left out", 1: "every call"}.get(
                 p.every, f"every {p.every} calls"
             )
-            share = p.seconds / p.every / self.step_seconds if p.every else 0.0
+            share = p.seconds / max(p.every, 1) / self.step_seconds * bool(p.every)
             rows.append(
                 [
                     p.name,
@@ -201,6 +203,7 @@ def plan_prices(
     _check_steps(steps)
     ordered = sorted(prices.probes, key=lambda p: (_RANKS[p.kind], p.seconds))
     planned = [_to_planned(p, every=int(_RANKS[p.kind] == 0)) for p in ordered]
+    # The least that can be done: summaries, and one drain at the end.
     draft = WatchPlan(
         budget=budget,
         steps=steps,
@@ -228,6 +231,8 @@ def plan_prices(
             slow.append(i)
     # The most expensive probes are given up until the others can share a rate.
     while slow:
+        # Half of the rest, so that drains need not wait until the end of the run: until
+        # then the records would fill the device, and a crash would lose them.
         rest_s = (budget.share - draft.predicted) * draft.step_seconds / 2
         price_s = sum(ordered[i].seconds for i in slow)
         every = steps + 1
@@ -304,7 +309,7 @@ def _smallest(fits: Callable[[int], bool], largest: int) -> int:
 
     Bisection: fewer drains never cost more, rounding included.
     """
-    low, high = 0, largest  # `low` does not fit, `high` fits
+    low, high = 0, largest  # invariant: `low` does not fit, `high` does
     while high - low > 1:
         middle = (low + high) // 2
         if fits(middle):

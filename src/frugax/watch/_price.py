@@ -20,7 +20,8 @@ from .probes import Probe
 
 # Calls whose records are read in one timed batch, as a drain reads many at a time.
 _READ_BATCH = 32
-# Seconds to measure a probe as a callback, which is many times slower than an output.
+# Seconds to measure a probe as a callback: few, since the difference is large (a step
+# of 10 us takes 11 times as long, see docs/watch.md).
 _CALLBACK_SECONDS = 1.0
 _BARE = "bare"
 
@@ -144,6 +145,7 @@ def price(
             ProbePrice(
                 name=probe.name,
                 kind=probe.kind,
+                # Noise may make a cheap probe look faster than nothing.
                 seconds=max(added.middle, 0.0) + read_s,
                 noise=added.noise,
                 bytes=sum(x.size * x.dtype.itemsize for x in leaves),

@@ -115,6 +115,8 @@ class ProgramVariants:
         kwargs: Mapping[str, Any],
     ) -> tuple[Any, PackedRecords]:
         """Call the program of a level; returns the function's results and records."""
+        # The stride is an argument and not a constant, so that changing it compiles
+        # nothing.
         if level == LOUD:
             return self._loud(len(args))(np.uint32(stride), *args, **kwargs)
         return self._quiet[level](*args, **kwargs)
@@ -126,9 +128,7 @@ class ProgramVariants:
     def compile(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compile every program that these arguments may need.
 
-        Args:
-            args: positional arguments; they may have been donated since.
-            kwargs: keyword arguments.
+        The arguments may have been donated since: lowering reads only their shapes.
         """
         if not self.records_always:
             self.bare.lower(*args, **kwargs).compile()
@@ -177,6 +177,7 @@ class ProgramVariants:
 
     def _run_nested(self, *args: Any, **kwargs: Any) -> Any:
         traced = self._trace(args, kwargs)
+        # Silent probes call nobody back, but an outer `watch.jit` finds them.
         return traced.keep(lambda _: False, silence=True).run_unchanged()
 
     def _run_quiet(

@@ -98,7 +98,7 @@ def prove(
         unit="share",
         limit=budget.share,
         measured=ratio.middle - 1 if is_calm else None,
-        noise=ratio.noise if is_calm else 0.0,
+        noise=ratio.noise * is_calm,
         source=source,
     )
     if differing is None:

@@ -135,8 +135,11 @@ def make_rows(
         is_number = not is_looped and not any(c.ndim for c in columns.values())
         if kind == "scalar" and is_number:
             for field, column in columns.items():
-                numbers[name if len(columns) == 1 else f"{name}/{field}"] = column
+                label = name if len(columns) == 1 else f"{name}/{field}"
+                numbers[label] = column
             continue
+        # The rows of call n follow those of call n - 1. Where the number of rows varies
+        # from call to call, `shift_after` keeps the steps increasing.
         count = 1
         if is_looped:
             count = len(next(iter(columns.values())))

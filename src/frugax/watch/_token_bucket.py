@@ -47,7 +47,7 @@ class TokenBucket:
         self._started: float | None = None
         self._last_exit = 0.0
         self._inside_s = 0.0
-        self._depth = 0
+        self._depth = 0  # nested `enter` calls, such as a record inside `overhead`
 
     @property
     def spent_s(self) -> float:

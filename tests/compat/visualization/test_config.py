@@ -144,10 +144,10 @@ def test_wrong_files_are_named_with_the_line(tmp_path, text, match):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("debug_standart", "no such config. Did you mean 'debug_standard'"),
+        ("debug_standart", "unknown config. Did you mean 'debug_standard'"),
         ("full", "There are debug_off, .*debug_full, and files"),
         ("/no/such/file.yaml", "/no/such/file.yaml: there is no such file"),
-        (Path("debug_standard"), "no such config"),
+        (Path("debug_standard"), "unknown config"),
     ],
 )
 def test_configs_that_are_not_there_are_refused(name, match):

@@ -49,8 +49,8 @@ def jax_debug_callback(
 ) -> None:
     """Call a function on the host with values of a running program.
 
-    It runs in a thread of its own, on NumPy copies. What it raises is counted, whatever
-    it is, and the program goes on. In a program that nobody collects from, the program
+    It runs in a thread of its own, on NumPy copies. Its errors are counted,
+    and the program goes on. In a program that nobody collects from, the program
     waits until it ends, at most `wait_s`; then it is left to itself, and its name rests
     for 30 s.
 
@@ -63,7 +63,7 @@ def jax_debug_callback(
         **kwargs: as `args`.
 
     Raises:
-        TypeError: `callback_func` cannot be called.
+        TypeError: `callback_func` is not callable.
         ValueError: `wait_s` is not positive.
     """
     _call(
@@ -85,23 +85,23 @@ def adaptive_visualization_callback(
     wait_s: float = 10.0,
     **kwargs: Any,
 ) -> None:
-    """Call a function on the host, but only so often that it stays cheap on average.
+    """Call a function on the host, at a rate at which it stays cheap on average.
 
     Decided on the host each time the program comes by, so one compiled program backs
-    off when the function is dear and comes back when it is cheap again. A call that is
-    left out still costs what any callback costs, unless `watch.jit` collects it.
+    off when the function is expensive and comes back when it is cheap again. A skipped
+    call still has the price of a callback, unless `watch.jit` collects it.
 
     Args:
         callback_func: as in `jax_debug_callback`.
         *args: as in `jax_debug_callback`.
         callback_name: in the statistics; calls of the same name share their frequency.
-        max_avg_time_ms: what the function may take on average over all calls, those
-            left out included, in milliseconds; > 0.
+        max_avg_time_ms: average milliseconds that the function may take per call,
+            skipped calls included; > 0.
         wait_s: as in `jax_debug_callback`.
         **kwargs: as in `jax_debug_callback`.
 
     Raises:
-        TypeError: `callback_func` cannot be called.
+        TypeError: `callback_func` is not callable.
         ValueError: `max_avg_time_ms` or `wait_s` is not positive.
     """
     if not max_avg_time_ms > 0:
@@ -123,7 +123,7 @@ def jax_log_grid(
     title: str = "Grid",
     **options: Any,
 ) -> None:
-    """Show a grid: to the current watcher, or in the terminal if there is none.
+    """Show a grid: to the current watcher, or in the terminal without one.
 
     Args:
         grid_data: `(rows, columns)`; leading axes are lanes, of which four are shown.
@@ -132,9 +132,9 @@ def jax_log_grid(
         **options: of `log_grid_to_console`, such as `show_numbers=True`.
 
     Raises:
-        TypeError: there is no such option.
+        TypeError: an option is unknown.
     """
-    # `show_coordinates`, of older callers, is let go by.
+    # `show_coordinates` is accepted for backward compatibility and ignored.
     _check_options("jax_log_grid", options, log_grid_to_console, "show_coordinates")
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
 
@@ -188,7 +188,7 @@ def jax_save_step_visualization(
     Args:
         before_state: a grid `(rows, columns)`, or an object or mapping with
             `working_grid` and, if it has them, `working_grid_mask` and `step_count`.
-        action: a tree of arrays or text; what it holds is written beside the grids.
+        action: a tree of arrays or text, written beside the grids.
         after_state: as `before_state`.
         output_dir: where the files go; made if need be.
         step_label: the title, before the step's number.
@@ -197,7 +197,7 @@ def jax_save_step_visualization(
     The number is the `step_count` after the step, or counts the files made here.
 
     Raises:
-        TypeError: there is no such option.
+        TypeError: an option is unknown.
     """
     _check_options("jax_save_step_visualization", options, step_svg)
     values = {"before": grid_of(before_state), "after": grid_of(after_state)}
@@ -294,7 +294,7 @@ def _check_options(
     Raises:
         TypeError: there is one.
     """
-    taken = {"mask", "title"}  # what the callback itself hands over
+    taken = {"mask", "title"}  # passed by the callback itself
     known = [
         name
         for name, parameter in inspect.signature(fn).parameters.items()

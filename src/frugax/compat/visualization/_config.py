@@ -1,4 +1,4 @@
-"""How much to watch, as a YAML file says it: read into frozen dataclasses.
+"""Read from YAML how much to watch, into frozen dataclasses.
 
 Five files come with frugax, `debug_off` to `debug_full`. Every key is read by what
 `Config.watcher` or `Config.memory_manager` builds; any other key is an error that names
@@ -56,14 +56,14 @@ class MemoryConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DebugConfig:
-    """What is watched, and how it is handed on.
+    """How much is watched, and how records are delivered.
 
     Attributes:
         level: `"off"`, `"minimal"`, `"standard"`, `"verbose"` or `"full"`.
         async_logging: whether sinks are fed by threads of their own; otherwise each
             record waits for them.
         performance_monitoring: whether the time of each callback is kept.
-        memory_management: what may be kept in memory.
+        memory_management: limits of the memory that is kept.
     """
 
     level: str = "standard"
@@ -82,7 +82,7 @@ class DebugConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
-    """What watching may cost.
+    """The cost that watching may have.
 
     Attributes:
         overhead: share of the running time that it may add; in [0, 1].
@@ -103,7 +103,7 @@ class Config:
     """How much to watch; from `load_config`, from Hydra, or written down.
 
     Attributes:
-        debug: what is watched, and how it is handed on.
+        debug: how much is watched, and how records are delivered.
         budget: what that may cost.
     """
 
@@ -119,7 +119,7 @@ class Config:
                 `Config.of(cfg.visualization)`. Keys left out keep their defaults.
 
         Raises:
-            ConfigError: it says something unknown or impossible; names the key.
+            ConfigError: a key is unknown or a value impossible; names the key.
         """
         if type(settings).__module__.partition(".")[0] == "omegaconf":
             from omegaconf import OmegaConf
@@ -182,7 +182,7 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
             (`debug.level=full`), the value YAML.
 
     Raises:
-        ConfigError: there is no such config, it is not YAML, or it says something
+        ConfigError: the config does not exist, is not YAML, or contains something
             unknown or impossible; names file, line and key.
     """
     name, text = _read(name_or_path)
@@ -192,7 +192,7 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
 
 
 def register_with_hydra(group: str = "visualization") -> None:
-    """Put the configs that come with frugax into Hydra's store.
+    """Register the configs that come with frugax in Hydra's store.
 
     Then `visualization: debug_standard` in the defaults list of a Hydra config, or
     `+visualization=debug_full` on the command line, gives the same keys with Hydra's
@@ -226,7 +226,7 @@ def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
     """The name of a config, for messages, and its text.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: the config does not exist or cannot be read.
     """
     name = os.fspath(name_or_path)
     if name in _names() and isinstance(name_or_path, str):
@@ -240,14 +240,14 @@ def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
         close = difflib.get_close_matches(name, _names(), n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         raise ConfigError(
-            f"{name}: there is no such config. {hint}There are {', '.join(_names())}, "
+            f"{name}: unknown config. {hint}There are {', '.join(_names())}, "
             "and files that end in .yaml."
         )
     return name, read_text(name)
 
 
 def _thaw(node: Any) -> None:
-    """Let Hydra override values: OmegaConf locks what comes from a frozen class."""
+    """Let Hydra override values: OmegaConf locks values of a frozen class."""
     from omegaconf import DictConfig, OmegaConf
 
     OmegaConf.set_readonly(node, None)

@@ -1,4 +1,4 @@
-"""What the callbacks show, on the host: grids, episodes and steps."""
+"""Show grids, episodes and steps on the host, for the callbacks."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _MOST_LANES = 4
 def log_grid(
     grid: np.ndarray, mask: np.ndarray | None = None, *, title: str, **options: Any
 ) -> None:
-    """Print a grid. `show_coordinates`, of older callers, is let go by."""
+    """Print a grid. `show_coordinates`, of older callers, is accepted and ignored."""
     options.pop("show_coordinates", None)
     log_grid_to_console(grid, title, mask=mask, **options)
 
@@ -64,7 +64,7 @@ def save_step(
         values: "before", "after" and, if there are any, "mask", "step" and the parts
             of the action by their names.
         folder: where the file goes.
-        numbers: what the file is called where there is no "step".
+        numbers: number of the file where "step" is absent.
         label: the title before the number.
         options: of `step_svg`.
     """

@@ -1,6 +1,6 @@
 """Nested data as JSON and a row of arrays, and back. Nothing else, so nothing runs.
 
-In the JSON a list is a list, and every mapping has one key that says what it is:
+In the JSON a list is a list, and every mapping has one key that names its type:
 
     {"map": {name: value}}          dict whose keys are all text
     {"dict": [[key, value], ...]}   any other dict
@@ -28,28 +28,26 @@ _MOST_BITS = 14_000
 
 
 def to_tree(data: object) -> tuple[Json, list[np.ndarray]]:
-    """Take data apart.
+    """Split nested data into JSON and arrays.
 
     Returns:
         What JSON can hold, and the arrays in order; each is `()` or more, in C order.
 
     Raises:
-        TypeError: something in it is no dict, list, tuple, number, text, None, truth
-            value, bytes or array of numbers.
+        TypeError: a value is not a dict, list, tuple, number, str, None, bool, bytes
+            or array of numbers.
         ValueError: it is nested over 100 deep, holds itself, or a number is too long.
     """
     arrays: list[np.ndarray] = []
-    return _taken_apart(data, arrays, "data", 0), arrays
+    return _flatten(data, arrays, "data", 0), arrays
 
 
-def _taken_apart(
-    value: object, arrays: list[np.ndarray], place: str, depth: int
-) -> Json:
+def _flatten(value: object, arrays: list[np.ndarray], place: str, depth: int) -> Json:
     if depth > MOST_DEEP:
         raise ValueError(
             f"{place:.99}... lies over {MOST_DEEP} deep, or the data holds itself."
         )
-    into = lambda part, key: _taken_apart(part, arrays, f"{place}[{key!r}]", depth + 1)
+    into = lambda part, key: _flatten(part, arrays, f"{place}[{key!r}]", depth + 1)
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -81,12 +79,12 @@ def _as_plain(value: Any, place: str) -> tuple[np.ndarray, str]:
     """An array's own copy or view, in C order and little-endian, and its dtype's name.
 
     Raises:
-        TypeError: it is none, or not of numbers.
+        TypeError: the value is not an array of numbers.
     """
     jax = _jax_if_loaded()
     if jax is not None and isinstance(value, jax.core.Tracer):
         raise TypeError(
-            f"{place} is being traced: save what the jitted function gives."
+            f"{place} is being traced: save the result of the jitted function."
         )
     plain = isinstance(value, np.generic | np.ndarray)
     if jax is not None and isinstance(value, jax.Array):
@@ -115,7 +113,7 @@ def shapes(tree: Json, *, depth: int = 0) -> Iterator[tuple[str, tuple[int, ...]
     """The dtypes and shapes of the arrays that belong to a tree, in order.
 
     Raises:
-        CorruptFileError: it is no such tree.
+        CorruptFileError: the tree is not valid.
     """
     if depth > MOST_DEEP:
         raise CorruptFileError(f"it is nested over {MOST_DEEP} deep.")
@@ -150,11 +148,11 @@ def shapes(tree: Json, *, depth: int = 0) -> Iterator[tuple[str, tuple[int, ...]
 
 
 def from_tree(tree: Json, arrays: Iterator[np.ndarray]) -> Any:
-    """Put data together again.
+    """Rebuild nested data from JSON and arrays.
 
     Args:
-        tree: one that `shapes` has found right.
-        arrays: those that `shapes` tells, in order.
+        tree: a tree that `shapes` has accepted.
+        arrays: the arrays that `shapes` lists, in order.
 
     Raises:
         CorruptFileError: a dict's key is one that Python cannot have.

@@ -1,4 +1,4 @@
-"""Data by name in a folder, compressed; what is read back can only be data."""
+"""Store nested data by name in a folder, compressed, without running any code."""
 
 import json
 import os
@@ -21,7 +21,7 @@ class CompressedStorage:
 
     Data are dicts, lists, tuples, numbers, text, None, truth values, bytes, and arrays
     of NumPy or JAX (which come back as NumPy's); all come back exactly. No code
-    is ever run from a file: one that is damaged or not ours is an error.
+    is ever run from a file: a damaged or foreign file is an error.
 
     Attributes:
         base_path: the folder.
@@ -53,15 +53,15 @@ class CompressedStorage:
         self.most_bytes = most_bytes
 
     def save(self, data: object, name: str) -> Path:
-        """Write data under a name, whole or not at all; replaces what was there.
+        """Write data under a name, whole or not at all, replacing older data.
 
         Returns:
             The file.
 
         Raises:
-            OutputError: it cannot be written; what was there stays.
+            OutputError: the file cannot be written; older data stays.
             TypeError: something in the data cannot be stored; says where.
-            ValueError: the name is no plain file name, or the data are too large or
+            ValueError: the name is not a plain file name, or the data are too large or
                 nested too deep.
         """
         path = self._path(name)
@@ -87,10 +87,10 @@ class CompressedStorage:
         """Read the data saved under a name.
 
         Raises:
-            CorruptFileError: the file is damaged, or not one of ours.
+            CorruptFileError: the file is damaged or of another kind.
             FileNotFoundError: nothing is saved under that name.
             UnsupportedFileError: a newer version wrote it.
-            ValueError: the name is no plain file name, or the data would take more
+            ValueError: the name is not a plain file name, or the data would take more
                 than `most_bytes`.
         """
         path = self._existing(name)
@@ -108,16 +108,16 @@ class CompressedStorage:
         """Whether something is saved under a name.
 
         Raises:
-            ValueError: the name is no plain file name.
+            ValueError: the name is not a plain file name.
         """
         return self._path(name).is_file()
 
     def delete(self, name: str) -> bool:
-        """Remove what is saved under a name; whether there was something.
+        """Remove the data of a name; returns whether there was any.
 
         Raises:
             OutputError: it cannot be removed.
-            ValueError: the name is no plain file name.
+            ValueError: the name is not a plain file name.
         """
         path = self._path(name)
         try:
@@ -133,7 +133,7 @@ class CompressedStorage:
 
         Raises:
             FileNotFoundError: nothing is saved under that name.
-            ValueError: the name is no plain file name.
+            ValueError: the name is not a plain file name.
         """
         return self._existing(name).stat().st_size / _MB
 

@@ -1,4 +1,4 @@
-"""The bytes of stored data.
+"""The file format of stored data.
 
     file    magic, frame(header)        header = {"format": 1, "meta": {"level": l,
                                                   "tree_bytes": t}}
@@ -72,7 +72,7 @@ class TooLargeError(Exception):
 
 
 def _parts(text: bytes, arrays: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """What the parts of a file hold, before they are packed."""
+    """Yield the unpacked parts of a file."""
     yield from _cut([np.frombuffer(text, np.uint8)])
     for code in dict.fromkeys(map(_code, arrays)):
         itemsize = DTYPES[code].itemsize
@@ -107,7 +107,7 @@ def decode(data: bytes, *, most_bytes: int) -> Any:
     """The data of a file.
 
     Raises:
-        CorruptFileError: it is damaged, or not one of ours.
+        CorruptFileError: the file is damaged or of another kind.
         TooLargeError: unpacked it would be larger than `most_bytes`.
         UnsupportedFileError: a newer version wrote it.
     """

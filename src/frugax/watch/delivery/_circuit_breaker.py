@@ -64,6 +64,7 @@ class CircuitBreaker:
     def fail(self) -> None:
         """Record that a try failed."""
         self.in_a_row += 1
+        # One failure is enough on trial: the sink has not recovered.
         if self.state == "on trial" or self.in_a_row >= self._failures:
             self.rest()
 

@@ -8,7 +8,7 @@ from ._losses import KINDS, Losses
 
 # Memory of an event besides its numbers: the event, its mapping and its place in the
 # queue; then the name, the box and the array of each value. Measured with tracemalloc,
-# and checked by tests/watch/delivery.
+# and checked by tests/watch/test_delivery.py.
 _PER_EVENT_BYTES = 600
 _PER_VALUE_BYTES = 300
 

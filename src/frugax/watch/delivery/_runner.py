@@ -69,6 +69,7 @@ class Runner:
                 goes on alone.
         """
         job = _Job(call)
+        # Without a limit, a function that always hangs would leave a thread per call.
         with self._lock:
             if self._hung >= self._max_hung:
                 return Outcome("not started", 0.0, f"{self._hung} others hang")

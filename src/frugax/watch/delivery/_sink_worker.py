@@ -198,6 +198,7 @@ class SinkWorker:
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
+            # The last chance before the run ends, so a rest is cut short.
             self._breaker.wake()
             while len(self._queue) or (self._worker and self._worker.taken):
                 self._abandon_if_hung()
@@ -348,6 +349,8 @@ class SinkWorker:
         # it must end neither this thread nor the program.
         except BaseException as e:
             error = error_text(e)
+        # CPU time of this thread, and not the clock's: a sink that waits for a network
+        # takes nothing from the program.
         cpu_s = time.thread_time() - before
         with self._changed:
             self._cpu_s += cpu_s
@@ -362,6 +365,7 @@ class SinkWorker:
         if me.abandoned:
             self._abandoned.remove(me)
             self._queue.release(taken)
+            # The write has ended after all: its events were counted as lost.
             if error is None:
                 for item in taken:
                     self.losses.keep_late(item.event.kind, why="sink hung")
@@ -380,6 +384,7 @@ class SinkWorker:
             self._requeue_or_drop(taken)
 
     def _requeue_or_drop(self, taken: list[QueuedEvent]) -> None:
+        # Only summaries are retried: a scalar or a frame is soon replaced by the next.
         retried: list[QueuedEvent] = []
         lost: list[QueuedEvent] = []
         for item in taken:

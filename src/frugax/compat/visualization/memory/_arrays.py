@@ -41,7 +41,7 @@ def optimize_array_memory(
         An array of the same shape and values, in native byte order if it was changed.
 
     Raises:
-        TypeError: `arr` is no array.
+        TypeError: `arr` is not an array.
         ValueError: an error that is negative, not finite, or a relative one >= 1.
 
     Example:

@@ -1,4 +1,4 @@
-"""A cache that keeps to its bytes: what was used longest ago leaves first."""
+"""A least-recently-used cache with a limit in bytes."""
 
 import threading
 import weakref
@@ -39,7 +39,7 @@ class _Item(NamedTuple):
 
 
 class VisualizationCache:
-    """Keeps values by key, up to so many bytes and items.
+    """Keeps values by key, within limits of bytes and items.
 
     An item that must leave goes to the store if there is one, and is read back when it
     is asked for; without a store it is dropped. An item larger than the whole cache
@@ -209,7 +209,7 @@ class VisualizationCache:
         self._keep_within_limits()
 
     def get_stats(self) -> dict[str, Any]:
-        """What is kept, and what became of the rest.
+        """Return counts of the items that were kept, evicted and refused.
 
         Returns:
             `items_in_memory`, `memory_usage_mb`, `max_memory_mb`, `memory_utilization`
@@ -237,7 +237,7 @@ class VisualizationCache:
             return any(key in d for d in (self._items, self._leaving, self._files))
 
     def _claim(self, nbytes: int) -> bool:
-        """Whether so many bytes may be kept in memory; counts them if they may."""
+        """Reserve bytes in memory; returns whether they fit."""
         if nbytes > self._most_bytes:
             return False
         return self._account is None or self._account.reserve(nbytes)
@@ -247,7 +247,7 @@ class VisualizationCache:
             self._account.charge(-nbytes)
 
     def _insert(self, key: str, item: _Item) -> Spilled | None:
-        """Put into memory what was claimed. The lock is held.
+        """Insert an item whose bytes are reserved. The lock is held.
 
         Returns:
             A file that this makes stale.
@@ -275,14 +275,14 @@ class VisualizationCache:
             return key, item
 
     def _leave(self, key: str, item: _Item) -> None:
-        """Send out what is `_leaving`; its bytes count until it has left."""
+        """Evict an item; its bytes count until it has left."""
         try:
             self._send_out(key, item, counted="dropped")
         finally:
             self._release(item.nbytes)
 
     def _send_out(self, key: str, item: _Item, *, counted: str) -> bool:
-        """Write to the store what is `_leaving`; without one, count and forget it."""
+        """Write an evicted item to the store; without a store, count and forget it."""
         with self._lock:
             if self._store is None:
                 self._counts[counted] += 1

@@ -15,8 +15,9 @@ from typing import Any
 _FEWER_PASSES = (1000, 15, 15)
 _RUNS_KEPT = 100
 
-# One for the process, as the thresholds are: those who want fewer passes, and what was
-# set before the first of them. An RLock: a finalizer may come while it is held.
+# The thresholds belong to the process, so these do too: the optimizers in use, and the
+# thresholds from before the first. An RLock, since a finalizer may run while it is
+# held.
 _lock = threading.RLock()
 _asking: set[int] = set()
 _before: tuple[int, int, int] | None = None

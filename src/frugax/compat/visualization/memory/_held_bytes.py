@@ -18,7 +18,7 @@ BYTES_PER_MB = 1_000_000
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, np.generic, type(None))
 _LISTS = (list, tuple, set, frozenset, deque)
-# Shared with the whole program: they are not what a value holds.
+# Shared with the whole program, so no single value keeps them alive.
 _SHARED = (
     type,
     types.ModuleType,
@@ -37,7 +37,7 @@ def held_bytes(value: object) -> int:
             dataclasses and other objects, nested at will, cycles included.
 
     Returns:
-        Bytes, >= 0. What is reached twice counts once. A file mapped into memory counts
+        Bytes, >= 0. A part reached twice counts once. A file mapped into memory counts
         nothing, since the system takes such pages back by itself; nor does a JAX
         array that was donated or deleted. An array on several devices counts
         what this process holds of it.
@@ -56,7 +56,7 @@ def held_bytes(value: object) -> int:
 
 
 def _own_bytes(part: Any, waiting: list[object]) -> int:
-    """The bytes of one part; puts what it refers to on `waiting`."""
+    """The bytes of one part; puts the parts that it refers to on `waiting`."""
     if isinstance(part, np.ndarray):
         return _array_bytes(part, waiting)
     if isinstance(part, _PLAIN):
@@ -98,7 +98,7 @@ def _array_bytes(array: np.ndarray, waiting: list[object]) -> int:
 
 
 def _foreign_bytes(part: Any) -> int | None:
-    """What an array of another library says of itself; None if it is no array."""
+    """Return the size that another library's array reports, or None."""
     nbytes = getattr(part, "nbytes", None)
     if not isinstance(nbytes, int | np.integer):
         return None
@@ -112,7 +112,7 @@ def _foreign_bytes(part: Any) -> int | None:
 
 
 def _fields(part: Any, waiting: list[object]) -> None:
-    # Of a mapping that is no dict only the fields: to ask an open file of arrays for
+    # Only the fields of a mapping that is not a dict: to ask an open file of arrays for
     # its items would load them.
     fields = getattr(part, "__dict__", None)
     if isinstance(fields, dict):

@@ -1,4 +1,4 @@
-"""Data that is loaded when it is asked for, and let go when nobody asks any more."""
+"""Load data when it is asked for, and release it when nobody asks any more."""
 
 import itertools
 import math
@@ -31,8 +31,8 @@ class LazyLoader(Generic[T]):
 
     Attributes:
         name: for messages.
-        cleanup_error: what the last failing `cleanup_func` raised where nobody could
-            be told, as text; None if none did.
+        cleanup_error: text of the last error of `cleanup_func` that could not be
+            raised to a caller; None before the first.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LazyLoader(Generic[T]):
         self._max_idle_s = float(max_idle_time)
         self._changed = threading.Condition()
         self._data: T = _NOTHING
-        self._nbytes = 0  # what the account was charged for `_data`
+        self._nbytes = 0  # charged to the account for `_data`
         self._used = 0.0  # when `get` last gave it out
         self._loading_in: int | None = None
         self._account: Account | None = None
@@ -86,7 +86,7 @@ class LazyLoader(Generic[T]):
 
         Raises:
             InfeasibleBudgetError: its manager's limit has no room for it.
-            RuntimeError: `loader_func` asks for what it is about to load.
+            RuntimeError: `loader_func` asks for its own data.
         """
         with self._changed:
             self._wait_for_others()
@@ -169,7 +169,7 @@ class LazyLoader(Generic[T]):
             return self._used
 
     def join(self, account: Account) -> None:
-        """Count what is kept in an account from now on.
+        """Count the data in an account from now on.
 
         Data that is loaded already and has no room there is let go.
 
@@ -243,7 +243,7 @@ class LazyLoader(Generic[T]):
         ledger = account.ledger
         if self._clean is not None:
             self._clean_quietly(data)  # nobody will ever be given it
-        # What can never fit is refused while others still hold what they could let go.
+        # Data that can never fit is refused before others release theirs in vain.
         others = ledger.bytes if nbytes <= ledger.limit_bytes else 0
         raise InfeasibleBudgetError(
             f"keeping what loader {self.name!r} loads",

@@ -66,7 +66,7 @@ class ByteLedger:
         """Open an account; several may share a name.
 
         Args:
-            name: what the bytes are for, as reports show it.
+            name: purpose of the bytes, as reports show it.
         """
         return Account(self, name)
 
@@ -74,8 +74,8 @@ class ByteLedger:
         """Add someone to ask for room, after those already added.
 
         Args:
-            let_go: called with the bytes that are wanted; lets go of what it can (and
-                releases it) and returns how many bytes that was, 0 if nothing is left.
+            let_go: called with the number of bytes wanted; releases bytes and returns
+                how many, 0 if nothing is left.
         """
         self._reclaimers.append(let_go)
 
@@ -135,7 +135,7 @@ class Account:
     """Bytes that one holder has reserved; made by `ByteLedger.account`.
 
     Attributes:
-        name: what they are for.
+        name: their purpose.
         bytes: how many there are now.
     """
 
@@ -162,7 +162,7 @@ class Account:
             raise ValueError(f"nbytes must be >= 0, got {nbytes}.")
         ledger = self.ledger
         while short := ledger._change(self, nbytes, always=False):
-            # What can never fit is refused before anybody lets go in vain.
+            # A request that can never fit is refused before others release bytes.
             hopeless = nbytes > ledger.limit_bytes
             if hopeless or not make_room or not ledger.make_room(short):
                 ledger._refuse()
@@ -181,7 +181,7 @@ class Account:
         """Give bytes back.
 
         Args:
-            nbytes: how many; at most what was reserved.
+            nbytes: how many; at most the reserved number.
 
         Raises:
             ValueError: negative, or more than the account holds.
@@ -189,7 +189,7 @@ class Account:
         if not 0 <= nbytes <= self.bytes:
             raise ValueError(
                 f"nbytes must be in [0, {self.bytes}], what {self.name!r} holds, got "
-                f"{nbytes}: release just what was reserved."
+                f"{nbytes}: release the reserved number."
             )
         self.ledger._change(self, -nbytes, always=True)
 

@@ -43,7 +43,7 @@ class MemoryUsageMonitor:
             self._peak = max(self._peak, memory_mb)
 
     def get_memory_stats(self) -> dict[str, float]:
-        """What was recorded.
+        """Return statistics of the samples.
 
         Returns:
             `current_mb`, `peak_mb` (of all samples ever), `avg_mb` (of those kept), all
@@ -71,14 +71,14 @@ class MemoryUsageMonitor:
 
 
 class MemoryManager:
-    """Holds all that watching keeps in memory to one limit.
+    """Applies one memory limit to a cache, lazy loaders and queues.
 
-    What counts is what is kept through the manager: its cache, the data of registered
-    lazy loaders, and whatever has an account of its ledger. Where the limit is in the
-    way, loaders let go of their data (the one used longest ago first), then items leave
-    the cache (for `storage_path`, if there is one), then what is new is refused.
+    The limit covers the cache, the data of registered lazy loaders, and all accounts of
+    the ledger. Where the limit is in the way, loaders release their data (the least
+    recently used first), then items leave the cache (for `storage_path`, if there is
+    one), then new data is refused.
 
-    In a `with` block all is let go at the end. Safe to use from any thread.
+    Leaving its `with` block releases everything. Safe to use from any thread.
 
     Attributes:
         cache: for pictures and the like, made once and looked at again.
@@ -108,7 +108,7 @@ class MemoryManager:
             compression: whether files in `storage_path` are compressed.
 
         Raises:
-            TypeError: a limit is no number.
+            TypeError: a limit is not a number.
             ValueError: a limit is not positive or not finite.
         """
         for name, limit_mb in (
@@ -140,7 +140,7 @@ class MemoryManager:
         self.ledger.reclaim_with(self.cache.let_go)
 
     def register_lazy_loader(self, loader: LazyLoader[Any]) -> None:
-        """Count what a loader keeps, and let it go where room is needed.
+        """Count a loader's data, and release it where room is needed.
 
         Args:
             loader: kept alive by its user, not by the manager. Data loaded already that
@@ -196,12 +196,12 @@ class MemoryManager:
         }
 
     def get_memory_report(self) -> dict[str, Any]:
-        """How things are now: all is measured again first.
+        """Measure everything again and report.
 
         Returns:
-            `monitor_stats` (see `MemoryUsageMonitor`; of what is kept here, not of the
-            process), `cache_stats`, `gc_stats`, `active_lazy_loaders` (registered and
-            in use), `loaded_lazy_loaders` (that have data now), `max_total_memory_mb`,
+            `monitor_stats` (see `MemoryUsageMonitor`; of the data kept here, not of
+            the process), `cache_stats`, `gc_stats`, `active_lazy_loaders` (registered
+            and in use), `loaded_lazy_loaders` (with data now), `max_total_memory_mb`,
             `held_mb` by account, `refusals`, `cleanup_errors` by loader, and
             `process_mb`, the resident memory of the whole process, None where the
             system does not say.
