@@ -49,14 +49,14 @@ def one(seed: int, folder: Path) -> tuple[int, float, int]:
         "variables": dict.fromkeys(free, (-2.0, 2.0)),
         "target": target,
         "minimize": bool(rng.integers(2)),
-        "together": int(rng.integers(1, 3)),
-        "never": [free[:2]] if len(free) > 2 and rng.random() < 0.3 else [],
+        "max_targets": int(rng.integers(1, 3)),
+        "forbidden_sets": [free[:2]] if len(free) > 2 and rng.random() < 0.3 else [],
         "constraints": dict.fromkeys(others, (None, float(rng.uniform(-1, 3)))),
         "forbidden": [(target, free[0])] if rng.random() < 0.2 else [],
         "policy": str(rng.choice(list(POLICIES))),
-        "worlds": 8,
+        "num_posterior_samples": 8,
         "max_parents": 2,
-        "rows": rows,
+        "rows_per_experiment": rows,
         "seed": seed,
     }
     try:
@@ -78,7 +78,7 @@ def one(seed: int, folder: Path) -> tuple[int, float, int]:
         campaign, kills = answered(campaign, scm, path, rng), 0
     paid = sum(
         sum(Fraction(repr(prices[v])) for v in e.values)
-        for e in campaign.asks
+        for e in campaign.experiments
         if e.status != "refunded"
     )
     assert paid <= Fraction(repr(limit)), "overdrawn"
@@ -89,14 +89,14 @@ def one(seed: int, folder: Path) -> tuple[int, float, int]:
         assert best.low <= best.expected <= best.high
     campaign.advise()
     path.unlink(missing_ok=True)
-    return len(campaign.asks), float(paid) / limit, kills
+    return len(campaign.experiments), float(paid) / limit, kills
 
 
 def answered(
     campaign: Campaign, scm: causal.SCM, path: Path, rng: np.random.Generator
 ) -> Campaign:
     """The campaign at its end, in one process."""
-    waiting: list[causal.Ask] = []
+    waiting: list[causal.Experiment] = []
     told = 0
     while True:
         ask = campaign.ask()
@@ -143,7 +143,7 @@ def killed(
         with os.fdopen(read, "rb") as lines:
             said = (heard + lines.read()).decode().splitlines()
         campaign = Campaign.load(path)
-        kept = {str(e.id): e.status for e in campaign.asks}
+        kept = {str(e.id): e.status for e in campaign.experiments}
         for line in said:
             word, number = line.split()
             assert number in kept, "what was asked is not paid"
@@ -165,7 +165,7 @@ def go_on(path: Path, scm: causal.SCM, pipe: int, rng: np.random.Generator) -> N
         if ask is None:
             return
         os.write(pipe, f"ask {ask.id}\n".encode())
-        tell(campaign, ask.id, scm, rng, refunds=len(campaign.asks) < 20)
+        tell(campaign, ask.id, scm, rng, refunds=len(campaign.experiments) < 20)
         os.write(pipe, f"told {ask.id}\n".encode())
 
 
@@ -178,8 +178,8 @@ def tell(
     refunds: bool,
 ) -> None:
     """Any kind of answer."""
-    values, target = campaign.asks[number].values, campaign.settings.target
-    rows = campaign.settings.rows
+    values, target = campaign.experiments[number].values, campaign.settings.target
+    rows = campaign.settings.rows_per_experiment
     kind = rng.integers(7)
     do = causal.intervene(**values)
     data = causal.sample(scm, rows, seed=number, intervention=do)
@@ -199,7 +199,7 @@ def tell(
 
 def assert_within(campaign: Campaign) -> None:
     budget = campaign.settings.budget
-    held = [e for e in campaign.asks if e.status != "refunded"]
+    held = [e for e in campaign.experiments if e.status != "refunded"]
     prices = {k: Fraction(repr(v)) for k, v in budget.costs}
     assert budget.cost is not None
     most = Fraction(repr(budget.cost))

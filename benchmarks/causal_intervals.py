@@ -3,7 +3,7 @@
     python benchmarks/causal_intervals.py
     python benchmarks/causal_intervals.py --seeds 24 --first 24
 
-Three linear models that the worlds fit, 30 rows observed, six experiments; each seed is
+Three linear models that the models fit, 30 rows observed, six experiments; each seed is
 one campaign on each. An interval that holds what it says has 90 of 100.
 """
 
@@ -26,7 +26,7 @@ def campaign(model: causal.SCM, rows: int, seed: int) -> causal.Recommendation:
         variables={"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         target="y",
         budget=ExperimentBudget(n=6),
-        rows=rows,
+        rows_per_experiment=rows,
         seed=seed,
     )
     made.tell_observations(causal.sample(model, 30, seed=1000 + seed))

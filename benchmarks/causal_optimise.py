@@ -62,8 +62,8 @@ def campaign(policy: str, **more: Any) -> Method:
             target=env.target,
             minimize=env.minimize,
             budget=ExperimentBudget(n=trials),
-            together=env.max_targets,
-            rows=rows,
+            max_targets=env.max_targets,
+            rows_per_experiment=rows,
             policy=policy,
             max_parents=4 if len(env.variables) <= 6 else 3,
             seed=seed,
@@ -79,7 +79,7 @@ def campaign(policy: str, **more: Any) -> Method:
             )
             best = made.recommend()
             if said is not None:
-                said.append(best.right)
+                said.append(best.prob_optimal)
             yield best.intervention
 
     return run
@@ -229,7 +229,7 @@ def random_models(
         "rows": rows,
         "regret": found,
         "summary": summary,
-        "sure": sure,
+        "confidence": sure,
         "good": good,
     }
 

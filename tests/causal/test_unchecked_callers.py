@@ -45,7 +45,7 @@ for case in (
     lambda: guide.create_training_batch({"x": [1.0]}, scm, 2),
     lambda: guide.convert_to_jax_batch(3),
     lambda: causal.train_surrogate(seed=0, steps=0),
-    lambda: campaign(never=["xz"]),
+    lambda: campaign(forbidden_sets=["xz"]),
     lambda: campaign(sets=["xz"]),
     lambda: campaign(forbidden=["xz"]),
     lambda: campaign(required=[("x", "z", "y")]),
@@ -109,12 +109,12 @@ TypeError surrogate must be of Surrogate, got 's.fxz': it comes after the path.
 TypeError samples must be a table with names, not dict: give Samples.from_frame(frame).
 TypeError batch must be of TrainingBatch, got 3: create_training_batch makes one.
 ValueError steps must be >= 1, got 0.
-ValueError never holds 'xz': write a set of names, ('xz',).
+ValueError forbidden_sets holds 'xz': write a set of names, ('xz',).
 ValueError sets holds 'xz': write a set of names, ('xz',).
-ValueError forbidden holds 'xz', which is no edge: write (cause, effect).
-ValueError required holds ('x', 'z', 'y'), which is no edge: write (cause, effect).
-TypeError variables is a mapping from names to pairs, as {'x': (0.0, 1.0)}; got \
-['x', 'z'].
+ValueError forbidden holds 'xz', which is not an edge: write (cause, effect).
+ValueError required holds ('x', 'z', 'y'), which is not an edge: write (cause, effect).
+TypeError variables must be a mapping from names to pairs, such as {'x': (0.0, 1.0)}, \
+got ['x', 'z'].
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got 2.0.
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got (0, 1, 2).
 ValueError variables['x'] must be a pair (least, greatest) of numbers, got ('0', '1').
@@ -127,8 +127,8 @@ TypeError minimize must be True or False, got 'no'.
 TypeError cost must be a number, got '5'.
 TypeError costs['a'] must be a number, got '1'.
 ValueError cost must be > 0 and finite, got 10000000000000000000.
-TypeError None is no question and no number of one (ask gives None once the budget is \
-spent).
+TypeError got None, which is not an experiment (ask returns None once the budget is \
+spent): pass one that ask returned, or its number.
 ValueError temperature must be a number > 0 and finite, got '1'.
 ValueError hidden_dim must be a whole number >= 1, got 8.5.
 ValueError ppo_epochs must be a whole number >= 1, got '4'.

@@ -8,7 +8,7 @@ import pytest
 from forked import frugax
 from frugax import ExperimentBudget
 from frugax.causal import Samples
-from frugax.causal.campaign import Campaign, Failed, load_campaign_config
+from frugax.causal.campaign import Campaign, FailedExperiment, load_campaign_config
 from frugax.cli import _at_terminal
 from frugax.cli._own_experiment import OwnExperiment
 from frugax.cli._user_function import load_function
@@ -20,7 +20,7 @@ campaign:
   variables: {x: [-2, 2], z: [-3, 3]}
   target: y
   budget: {cost: 5, costs: {x: 1, z: 2}}
-  worlds: 8
+  num_posterior_samples: 8
 simulator:
   linear: {x: {}, z: {x: 1.0}, y: {z: -1.0}}
   noise_scale: 0.1
@@ -50,7 +50,10 @@ def test_a_campaign_runs_to_its_report(config, tmp_path):
     assert "runs/chain-2/report.html" in again.stdout
     ended = frugax("causal", "run", "--resume", "runs/chain", cwd=tmp_path)
     assert ended.returncode == 0  # nothing is left to do
-    assert Campaign.load(tmp_path / "runs" / "chain" / "campaign").asks == campaign.asks
+    assert (
+        Campaign.load(tmp_path / "runs" / "chain" / "campaign").experiments
+        == campaign.experiments
+    )
 
 
 def test_a_config_that_was_changed_since_does_not_go_on(config, tmp_path):
@@ -59,7 +62,7 @@ def test_a_config_that_was_changed_since_does_not_go_on(config, tmp_path):
     (tmp_path / "config.yaml").write_text(later)
     done = frugax("causal", "report", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "budget is not what the campaign began with, cost 5: " in done.stderr
+    assert "budget was changed since the campaign began with cost 5: " in done.stderr
 
 
 def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
@@ -73,7 +76,7 @@ def test_a_function_of_ones_own_answers_and_may_fail(config, tmp_path):
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     campaign = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
-    assert {e.status for e in campaign.asks} <= {"answered", "failed"}
+    assert {e.status for e in campaign.experiments} <= {"answered", "failed"}
     assert campaign.spent <= 5
 
 
@@ -99,8 +102,8 @@ def test_what_a_function_raises_is_a_failed_experiment(config, tmp_path):
     assert done.stderr.count("\n") == 1
     assert "--resume runs/chain" in done.stderr
     kept = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
-    assert [e.status for e in kept.asks] == ["answered"] * 3 + ["failed"] * 3
-    assert kept.asks[-1].why == "RuntimeError: boom"
+    assert [e.status for e in kept.experiments] == ["answered"] * 3 + ["failed"] * 3
+    assert kept.experiments[-1].reason == "RuntimeError: boom"
     assert kept.spent >= 6  # those that failed are paid
     # Now one error at a time, and the run goes on.
     lab.write_text(
@@ -116,8 +119,11 @@ def test_what_a_function_gives_that_is_no_answer_is_not_charged(config, tmp_path
     config.write_text(OWN)
     done = frugax("causal", "run", config, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "experiment 0: lab.py:lab gave no answer: " in done.stderr
-    assert "got a str. It is not told and not charged; mend" in done.stderr
+    assert "experiment 0: lab.py:lab did not return an answer: " in done.stderr
+    assert (
+        "got a str. The experiment is still pending and costs nothing; mend"
+        in done.stderr
+    )
     assert done.stderr.count("\n") == 1
     kept = Campaign.load(tmp_path / "runs" / "chain" / "campaign")
     assert (kept.spent, len(kept.pending)) == (0, 1)
@@ -145,32 +151,32 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
         target="y",
         budget=ExperimentBudget(n=1),
         policy="random",
-        worlds=8,
-        rows=2,
+        num_posterior_samples=8,
+        rows_per_experiment=2,
     )
     going.ask()
     typed = iter(
         ["", "much", "4,2", "1_0", "HELP", "1 2 3", "x=1", "y=1 2 x=3", "4.2 4.4"]
     )
     monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
-    told = _at_terminal.ask_person(going, going.asks[0])
+    told = _at_terminal.ask_person(going, going.experiments[0])
     assert isinstance(told, Samples)
     np.testing.assert_allclose(told["y"], [4.2, 4.4])
     said = capsys.readouterr().err
     for why in (
         "type a value of y (or several)",
-        "'much' is no number",
-        "'1_0' is no number",
+        "'much' is not a number",
+        "'1_0' is not a number",
         "'4,2' has a comma: write '4.2'",
-        "gives 2 rows in this campaign (rows=2), got 3",
-        "else the answer is of another experiment",
+        "got 3 rows, but rows_per_experiment=2 in this campaign",
+        "otherwise the answer belongs to another experiment",
         "as many values of one variable as of every other",
     ):
         assert why in " ".join(said.split())
     assert going.spent == 0
     assert said.count("back to correct") == 4  # once more for each that says nothing
     going.tell(0, _at_terminal.read_values("nan", "y"))
-    _at_terminal.say(going, going.asks[0])
+    _at_terminal.say(going, going.experiments[0])
     assert "y not measured; it took place and is paid" in capsys.readouterr().out
     assert going.spent == 1
 
@@ -181,14 +187,14 @@ def test_a_person_confirms_what_is_odd_and_corrects_what_was_told(monkeypatch, c
         target="y",
         budget=ExperimentBudget(n=4),
         policy="random",
-        worlds=8,
+        num_posterior_samples=8,
     )
     going.ask()
     going.tell(0, {"y": 4.0})
     going.ask()
     going.tell_failed(1, "broken")
     going.ask()
-    (other,) = {"x", "w"} - {*going.asks[2].values}
+    (other,) = {"x", "w"} - {*going.experiments[2].values}
     typed = iter(
         [
             *("BACK 7", "back", "skip it broke", "back 0", "y=4.5 bloood=2", "no"),
@@ -197,11 +203,15 @@ def test_a_person_confirms_what_is_odd_and_corrects_what_was_told(monkeypatch, c
         ]
     )
     monkeypatch.setattr(_at_terminal.console, "input", lambda *a, **k: next(typed))
-    told = _at_terminal.ask_person(going, going.asks[2])
-    assert told == Failed("again")
+    told = _at_terminal.ask_person(going, going.experiments[2])
+    assert told == FailedExperiment("again")
     assert not list(typed)
-    assert [e.corrected for e in going.asks] == [("4",), ("failed: broken",), ()]
-    assert going.asks[1].why == "it broke"
+    assert [e.corrections for e in going.experiments] == [
+        ("4",),
+        ("failed: broken",),
+        (),
+    ]
+    assert going.experiments[1].reason == "it broke"
     assert going.samples is not None
     assert going.samples.variables[:1] == ("y",)
     assert going.samples["y"].tolist() == [4.5]
@@ -212,15 +222,18 @@ def test_a_person_confirms_what_is_odd_and_corrects_what_was_told(monkeypatch, c
 
 def test_a_function_that_gives_nan_is_stopped_like_one_that_fails(capsys):
     going = Campaign(
-        variables={"x": (-1.0, 1.0)}, target="y", budget=ExperimentBudget(n=9), worlds=8
+        variables={"x": (-1.0, 1.0)},
+        target="y",
+        budget=ExperimentBudget(n=9),
+        num_posterior_samples=8,
     )
     going.ask()
     given = iter([np.nan, np.nan, 1.0, *[np.nan] * 3])
     own = OwnExperiment("lab:lab", lambda *a, **k: next(given), 0, going, "runs/a")
     for _ in range(5):
-        own(going.asks[0])
+        own(going.experiments[0])
         own.check()
-    own(going.asks[0])
+    own(going.experiments[0])
     with pytest.raises(FrugaxError, match="gave None or NaN in 3 experiments in a row"):
         own.check()
 
@@ -248,9 +261,15 @@ def test_a_function_that_cannot_be_asked_is_refused_first(config, tmp_path):
         (("target: y", "target: q"), "'q'"),
         (("observations: 40", "observations: no.csv"), "no.csv"),
         (("  noise_scale: 0.1", "  environment: toy"), "one of environment, linear"),
-        (("worlds: 8", "word: 8"), "unknown key"),
-        (("worlds: 8", "constraints: {Q: [0, 1]}"), "constraints names 'Q', but no"),
-        (("worlds: 8", "forbidden: [[x, y], [z, y]]"), "no way by which x, z could"),
+        (("num_posterior_samples: 8", "word: 8"), "unknown key"),
+        (
+            ("num_posterior_samples: 8", "constraints: {Q: [0, 1]}"),
+            "constraints names 'Q', but no",
+        ),
+        (
+            ("num_posterior_samples: 8", "forbidden: [[x, y], [z, y]]"),
+            "no path by which x, z could",
+        ),
     ],
 )
 def test_a_mistake_in_the_config_is_one_line(config, tmp_path, change, message):

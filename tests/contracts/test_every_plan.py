@@ -44,12 +44,12 @@ def _loss(weights, x):
 
 _EXAMPLES = ([jnp.eye(32)] * 6, jnp.ones((256, 32)))
 _WEIGHTS = {"w": np.random.default_rng(0).normal(size=(40, 50)).astype("float32")}
-_GAINS = (np.array([0.5, 1.0, 0.2]), np.array([1.0, 0.3, 0.8]))
 
 
 def _causal(cost):
     budget = fx.ExperimentBudget(cost=cost, costs={"X": 2.0, "Y": 3.0, "Z": 4.0})
-    return fx.causal.plan(("X", "Y", "Z"), *_GAINS, budget, best=0.0)
+    subject = {"variables": dict.fromkeys("XYZ", (0.0, 1.0)), "target": "T"}
+    return fx.causal.plan(subject, budget)
 
 
 def _watch(share):

@@ -1,15 +1,12 @@
-from ._gain_per_cost import (
-    gain_per_cost as gain_per_cost,
-)
-from ._plan import (
-    CausalPlan as CausalPlan,
-    plan as plan,
-)
 from .campaign import (
-    Advice as Advice,
-    Ask as Ask,
     Campaign as Campaign,
+    CampaignConfig as CampaignConfig,
+    CampaignPlan as CampaignPlan,
+    Experiment as Experiment,
     Recommendation as Recommendation,
+    StopAdvice as StopAdvice,
+    apply as apply,
+    plan as plan,
 )
 from .data import (
     Samples as Samples,

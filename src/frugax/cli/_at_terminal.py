@@ -1,4 +1,4 @@
-"""A person at the terminal who answers experiments, and corrects what was answered."""
+"""Ask a person at the terminal for answers, and let them correct earlier ones."""
 
 import math
 from typing import TYPE_CHECKING
@@ -6,92 +6,95 @@ from typing import TYPE_CHECKING
 from ._consoles import console, errors
 
 if TYPE_CHECKING:
-    from frugax.causal.campaign import Campaign, Entry, Failed
+    from frugax.causal.campaign import Campaign, ExperimentRecord, FailedExperiment
     from frugax.causal.data import Samples
 
 
-def ask_person(going: "Campaign", entry: "Entry") -> "Samples | Failed":
-    """Ask until the answer is one that the campaign takes.
+def ask_person(
+    campaign: "Campaign", record: "ExperimentRecord"
+) -> "Samples | FailedExperiment":
+    """Ask until the campaign accepts the answer; earlier answers may be corrected.
 
     Args:
-        going: the campaign; earlier answers of it may be corrected meanwhile.
-        entry: the experiment.
+        campaign: the campaign.
+        record: the experiment.
 
     Raises:
-        EOFError: there is nobody to ask, or they have gone.
+        EOFError: the input has ended, or the person has quit.
     """
     from frugax.causal.scm import intervene
 
-    forecast = entry.forecast
-    hope = f", {forecast.expected:.4g} is expected" if forecast is not None else ""
-    _print(f"Experiment {entry.id}: {intervene(**entry.values)}{hope}.")
-    if going.unmeasured:
-        _print(f"Give {', '.join(going.unmeasured)} too, by name: it has limits.")
+    forecast = record.forecast
+    hope = ""
+    if forecast is not None:
+        hope = f", {forecast.expected:.4g} is expected"
+    _print(f"Experiment {record.id}: {intervene(**record.values)}{hope}.")
+    if campaign.unmeasured:
+        _print(
+            f"Give {', '.join(campaign.unmeasured)} too, by name: it has constraints."
+        )
     while True:
-        said = _asked(f"{going.settings.target} = ")
-        word, _, rest = said.partition(" ")
+        line = _prompt(f"{campaign.settings.target} = ")
+        word, _, rest = line.partition(" ")
         if word.lower() != "back":
-            answer = _understood(going, entry, said)
+            answer = _parse_answer(campaign, record, line)
             if answer is not None:
                 return answer
-        elif (earlier := _earlier(going, rest.strip())) is not None:
-            _correct(going, earlier)
-            _print(f"Again experiment {entry.id}: {intervene(**entry.values)}.")
+        elif (earlier := _find_earlier(campaign, rest.strip())) is not None:
+            _correct(campaign, earlier)
+            _print(f"Again experiment {record.id}: {intervene(**record.values)}.")
 
 
-def say(going: "Campaign", entry: "Entry") -> None:
-    """Print what has become of an experiment, and what is left of the budget.
+def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
+    """Print the answer of an experiment, and the rest of the budget.
 
     Args:
-        going: the campaign.
-        entry: the experiment.
+        campaign: the campaign.
+        record: the experiment.
     """
     from frugax.causal.scm import intervene
 
-    left = ", ".join(f"{what} {value:.6g}" for what, value in going.left.items())
-    outcome = f"{entry.status}: {entry.why}" if entry.why else entry.status
-    if entry.status == "answered":
-        values = going.rows_of(entry)[going.settings.target].astype(float)
-        known = values[~(values != values)]  # NaN is the one that differs from itself
-        outcome = (
-            f"{known.mean():.4g}"
-            if len(known)
-            else f"{going.settings.target} not measured; it took place and is paid"
-        )
-    _print(f"{entry.id:3}  {intervene(**entry.values)}  ->  {outcome}   (left: {left})")
-    say_doubts(going, entry)
+    left = ", ".join(f"{what} {value:.6g}" for what, value in campaign.left.items())
+    outcome = f"{record.status}: {record.reason}" if record.reason else record.status
+    if record.status == "answered":
+        values = campaign.get_rows(record)[campaign.settings.target].astype(float)
+        known = values[values == values]  # NaN alone differs from itself
+        outcome = f"{campaign.settings.target} not measured; it took place and is paid"
+        if len(known):
+            outcome = f"{known.mean():.4g}"
+    done = intervene(**record.values)
+    _print(f"{record.id:3}  {done}  ->  {outcome}   (left: {left})")
+    print_outliers(campaign, record)
 
 
-def say_doubts(going: "Campaign", entry: "Entry") -> None:
-    """Print what is so odd in an answer that it may be a slip.
+def print_outliers(campaign: "Campaign", record: "ExperimentRecord") -> None:
+    """Print values that are so odd that they may be slips.
 
     Args:
-        going: the campaign.
-        entry: an experiment that was answered, or not.
+        campaign: the campaign.
+        record: an experiment, with or without an answer.
     """
-    from frugax.causal.campaign import doubts
-
-    if entry.status != "answered":
+    if record.status != "answered":
         return
-    for what in doubts(going, entry, going.rows_of(entry)):
+    for what in campaign.find_outliers(record, campaign.get_rows(record)):
         _complain(
-            f"Experiment {entry.id}: {what}. If that is wrong, correct it: back at the "
-            "terminal, or tell(..., replace=True) in Python."
+            f"Experiment {record.id}: {what}. If that is wrong, correct it: back at "
+            "the terminal, or tell(..., replace=True) in Python."
         )
 
 
-def read_values(said: str, target: str) -> dict[str, list[float]]:
-    """Values by name of what a person typed.
+def read_values(line: str, target: str) -> dict[str, list[float]]:
+    """Read the values that a person typed, by name.
 
     Args:
-        said: the line.
-        target: what a value without a name is of.
+        line: the line.
+        target: the variable of values without a name.
 
     Raises:
-        ValueError: it is nothing of the kind.
+        ValueError: the line holds no values.
     """
     found: dict[str, list[float]] = {}
-    for word in said.split():
+    for word in line.split():
         if "," in word:
             raise ValueError(
                 f"{word!r} has a comma: write {word.replace(',', '.')!r} for a decimal "
@@ -99,12 +102,12 @@ def read_values(said: str, target: str) -> dict[str, list[float]]:
             )
         name, sign, number = word.rpartition("=")
         try:
-            # Python reads 1_0 as ten; whoever types it has missed a key.
+            # Python reads 1_0 as ten, but it is a typing error.
             value = math.inf if "_" in number else float(number)
         except ValueError:
             value = math.inf
         if math.isinf(value) or (sign and not name):
-            raise ValueError(f"{word!r} is no number: {_help(target)}")
+            raise ValueError(f"{word!r} is not a number: {_help(target)}")
         found.setdefault(name or target, []).append(value)
     if not found:
         raise ValueError(_help(target))
@@ -117,23 +120,23 @@ def read_values(said: str, target: str) -> dict[str, list[float]]:
 def _help(target: str) -> str:
     return (
         f"type a value of {target} (or several), or values by name ({target}=4.2); nan "
-        "for what was not measured; failed or skip, and why; back to correct the last "
-        "answer; or quit."
+        "for a value that was not measured; failed or skip, and why; back to correct "
+        "the last answer; or quit."
     )
 
 
-def _understood(
-    going: "Campaign", entry: "Entry", said: str
-) -> "Samples | Failed | None":
-    """What a line says of an experiment; None if it must be asked once more.
+def _parse_answer(
+    campaign: "Campaign", record: "ExperimentRecord", line: str
+) -> "Samples | FailedExperiment | None":
+    """Read an answer; None if the question must be asked again.
 
     Raises:
-        EOFError: they have gone.
+        EOFError: the person has quit.
     """
-    from frugax.causal.campaign import Failed, doubts
+    from frugax.causal.campaign import FailedExperiment
 
-    target = going.settings.target
-    word, _, rest = said.partition(" ")
+    target = campaign.settings.target
+    word, _, rest = line.partition(" ")
     word = word.lower()
     if word == "quit":
         raise EOFError
@@ -141,26 +144,28 @@ def _understood(
         _complain(_help(target))
         return None
     if word in ("failed", "skip"):
-        return Failed(rest.strip(), charged=word == "failed")
+        return FailedExperiment(rest.strip(), charged=word == "failed")
     try:
-        rows = going.read_answer(entry, read_values(said, target), replace=True)
+        rows = campaign.read_answer(record, read_values(line, target), replace=True)
     except ValueError as e:
         _complain(str(e))
         return None
-    known = () if going.samples is None else going.samples.variables
-    new = [n for n in rows.variables if n not in {*known, *going.settings.named}]
-    strange = list(doubts(going, entry, rows))
+    known = {*campaign.settings.named}
+    if campaign.samples is not None:
+        known |= {*campaign.samples.variables}
+    new = [n for n in rows.variables if n not in known]
+    strange = list(campaign.find_outliers(record, rows))
     if new:
-        strange.append(f"{', '.join(new)}: no row has that so far")
+        strange.append(f"{', '.join(new)}: no row has this column so far")
     for what in strange:
-        if _asked(f"{what}. Is that right? (yes or no) ").lower() not in ("yes", "y"):
+        if _prompt(f"{what}. Is that right? (yes or no) ").lower() not in ("yes", "y"):
             return None
     return rows
 
 
-def _earlier(going: "Campaign", number: str) -> "Entry | None":
-    """The experiment whose answer is to be corrected."""
-    told = [e for e in going.asks if e.status in ("answered", "failed")]
+def _find_earlier(campaign: "Campaign", number: str) -> "ExperimentRecord | None":
+    """Find the experiment whose answer the person wants to correct."""
+    told = [e for e in campaign.experiments if e.status in ("answered", "failed")]
     found = [e for e in told if number in ("", str(e.id))]
     if not found:
         numbers = ", ".join(str(e.id) for e in told) or "none so far"
@@ -168,35 +173,36 @@ def _earlier(going: "Campaign", number: str) -> "Entry | None":
             "There is no such answer to correct: type back for the last one, or back "
             f"and a number of {numbers}."
         )
-    return found[-1] if found else None
+        return None
+    return found[-1]
 
 
-def _correct(going: "Campaign", entry: "Entry") -> None:
-    """Ask for an answer once more; the price of the experiment stays paid.
+def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
+    """Ask for an answer again; the cost of the experiment stays spent.
 
     Raises:
-        EOFError: they have gone; the answer stays as it was.
+        EOFError: the person has quit; the answer stays as it was.
     """
-    from frugax.causal.campaign import Failed
+    from frugax.causal.campaign import FailedExperiment
     from frugax.causal.scm import intervene
 
     _print(
-        f"Experiment {entry.id}: {intervene(**entry.values)}. Type what is right; or "
-        "keep, to leave the answer as it was."
+        f"Experiment {record.id}: {intervene(**record.values)}. Type the right answer, "
+        "or keep to leave the answer as it was."
     )
-    while (said := _asked(f"{going.settings.target} = ")).lower() != "keep":
-        answer = _understood(going, entry, said)
+    while (line := _prompt(f"{campaign.settings.target} = ")).lower() != "keep":
+        answer = _parse_answer(campaign, record, line)
         if answer is None:
             continue
-        if isinstance(answer, Failed):
-            going.tell_failed(entry, answer.why, replace=True)
+        if isinstance(answer, FailedExperiment):
+            campaign.tell_failed(record, answer.reason, replace=True)
         else:
-            going.tell(entry, answer, replace=True)
-        say(going, going.asks[entry.id])
+            campaign.tell(record, answer, replace=True)
+        print_answer(campaign, campaign.experiments[record.id])
         return
 
 
-def _asked(question: str) -> str:
+def _prompt(question: str) -> str:
     return console.input(question, markup=False).strip()
 
 

@@ -1,24 +1,33 @@
-"""What `frugax causal COMMAND` does. Each returns the process's exit code."""
+"""The commands of `frugax causal`. Each returns the process's exit code."""
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from frugax.errors import ConfigError
 
-from ._at_terminal import ask_person, say, say_doubts
+from ._at_terminal import ask_person, print_answer, print_outliers
 from ._consoles import console, errors
-from ._own_experiment import OwnExperiment, checked_function
+from ._own_experiment import OwnExperiment, load_experiment
 
 if TYPE_CHECKING:
-    from frugax.causal.campaign import Campaign, CampaignConfig, Entry, Experiment
+    from frugax.causal.campaign import (
+        Campaign,
+        CampaignAudit,
+        CampaignConfig,
+        ExperimentRecord,
+        ExperimentRunner,
+        StopAdvice,
+    )
 
 _CONFIG = tyro.conf.arg(metavar="[CONFIG]")  # not with --resume
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+# The observations and the first experiment of a simulator must not share their noise.
+_SEED_STRIDE = 100_003
 
 
 def run(
@@ -39,54 +48,57 @@ def run(
 
     frugax causal run --resume runs/toy
 
-    Answers come from the config's simulator or, without one, from you: type what the
-    target was (4.2), or values by name (pain=4.2 sleep=7), or "failed" with a reason,
-    "skip" if it did not take place, "quit" to go on another day. "nan" is a value that
-    was not measured: the experiment took place and is paid. "back" corrects the last
-    answer, "back 3" that of experiment 3.
+    Answers come from the config's simulator or, without one, from you: type the value
+    of the target (4.2), or values by name (pain=4.2 sleep=7), or "failed" with a
+    reason, "skip" if the experiment did not take place, "quit" to go on another day.
+    "nan" is a value that was not measured: the experiment took place and is paid.
+    "back" corrects the last answer, "back 3" that of experiment 3.
 
     Args:
-        config: the YAML file that says what may be done and what it may cost.
+        config: the YAML file of the campaign.
         resume: go on with the campaign in this folder.
-        runs: the folder in which the campaign's own folder is made.
+        runs: the folder in which the campaign gets a folder of its own.
         set: replace single values, as key=value with a dotted key.
 
     Raises:
-        ConfigError: neither a config nor a campaign to resume, or both; or the config's
-            function cannot be asked.
+        ConfigError: neither a config nor a campaign to resume is given, or both; or the
+            config's function cannot be called.
     """
     from frugax.causal import campaign as room
 
     if (config is None) == (resume is None):
         raise ConfigError(
-            "say either a config file (frugax causal run examples/campaign.yaml) or "
-            "which campaign to go on with (frugax causal run --resume runs/toy)."
+            "give either a config file (frugax causal run examples/campaign.yaml) or "
+            "a campaign to go on with (frugax causal run --resume runs/toy)."
         )
     if resume is not None:
         if set:
             raise ConfigError(
-                "--set is for a new campaign: this one has begun with what is in "
-                f"{resume / 'config.yaml'}."
+                "--set is for a new campaign, and this one has begun with the settings "
+                f"in {resume / 'config.yaml'}: leave --set out."
             )
         folder = resume
-        asked = room.load_campaign_config(folder / "config.yaml")
-        prepared = _prepared(asked)
-        going = _opened(folder, asked)
-        going.keep(folder / "campaign")
+        settings = room.load_campaign_config(folder / "config.yaml")
+        make_runner = _prepare_runner(settings)
+        campaign = _open(folder, settings)
+        campaign.keep(folder / "campaign")
     else:
         assert config is not None  # one of the two, by the check above
-        asked = room.load_campaign_config(config, overrides=set)
-        prepared = _prepared(asked)  # refused before a folder is made for it
-        going, folder = _begun(asked, config, runs)
-    experiment = prepared(going, folder)
+        settings = room.load_campaign_config(config, overrides=set)
+        # A function that cannot be called is refused before a folder is made for it.
+        make_runner = _prepare_runner(settings)
+        campaign, folder = _begin(settings, config, runs)
+    runner = make_runner(campaign, folder)
 
-    def told(entry: "Entry") -> None:
-        say(going, entry)
-        if isinstance(experiment, OwnExperiment):
-            experiment.check()
+    def report_answer(record: "ExperimentRecord") -> None:
+        print_answer(campaign, record)
+        if isinstance(runner, OwnExperiment):
+            runner.check()
 
     try:
-        advice = room.drive(going, experiment, stop=asked.stop, told=told)
+        advice = room.drive(
+            campaign, runner, stop=settings.stop, on_answer=report_answer
+        )
     except (KeyboardInterrupt, EOFError):
         errors.print(
             f"\nStopped; every answer is kept. Go on with: frugax causal run --resume "
@@ -94,18 +106,18 @@ def run(
             soft_wrap=True,
             highlight=False,
         )
-        _finish(asked, going, folder, going.advise(), None)
+        _finish(settings, campaign, folder, campaign.advise(), None)
         return 130
     audited = None
-    if asked.audit and going.measured:
-        with errors.status(f"replaying the campaign in {asked.audit} worlds"):
-            audited = room.audit(going, worlds=asked.audit)
-    _finish(asked, going, folder, advice, audited)
+    if settings.audit and campaign.measured:
+        with errors.status(f"replaying the campaign in {settings.audit} samples"):
+            audited = room.audit(campaign, num_samples=settings.audit)
+    _finish(settings, campaign, folder, advice, audited)
     return 0
 
 
 def report(folder: Folder, /) -> int:
-    """Write the report of a campaign as it stands.
+    """Write the report of a campaign in its present state, and print its receipt.
 
     For example:
 
@@ -116,42 +128,41 @@ def report(folder: Folder, /) -> int:
     """
     from frugax.causal import campaign as room
 
-    asked = room.load_campaign_config(folder / "config.yaml")
-    going = _opened(folder, asked)
-    _finish(asked, going, folder, going.advise(), None)
+    settings = room.load_campaign_config(folder / "config.yaml")
+    campaign = _open(folder, settings)
+    _finish(settings, campaign, folder, campaign.advise(), None)
     return 0
 
 
-def _opened(folder: Path, asked: "CampaignConfig") -> "Campaign":
-    """The campaign in a folder.
+def _open(folder: Path, config: "CampaignConfig") -> "Campaign":
+    """Load the campaign of a folder.
 
     Raises:
-        ConfigError: there is none, or its config says something else by now.
+        ConfigError: there is none, or its config was changed since it began.
     """
     from frugax.causal.campaign import Campaign
 
     try:
-        going = Campaign.load(folder / "campaign")
+        campaign = Campaign.load(folder / "campaign")
     except FileNotFoundError:
-        raise ConfigError(f"{folder}: there is no campaign in this folder.") from None
-    changed = [
-        field.name
-        for field in dataclasses.fields(going.settings)
-        if getattr(going.settings, field.name) != getattr(asked.campaign, field.name)
-    ]
-    if changed:
         raise ConfigError(
-            f"{folder / 'config.yaml'}: campaign.{changed[0]} is not what the "
-            f"campaign began with, {getattr(going.settings, changed[0])!s:.200}: "
-            "change it back, or begin another campaign with this file."
-        )
-    return going
+            f"{folder}: there is no campaign in this folder: name the folder of one."
+        ) from None
+    for field in dataclasses.fields(campaign.settings):
+        began_with = getattr(campaign.settings, field.name)
+        if began_with != getattr(config.campaign, field.name):
+            raise ConfigError(
+                f"{folder / 'config.yaml'}: campaign.{field.name} was changed since "
+                f"the campaign began with {began_with!s:.200}: change it back, or "
+                "begin another campaign with this file."
+            )
+    return campaign
 
 
-def _begun(
-    asked: "CampaignConfig", config: Path, runs: Path
+def _begin(
+    settings: "CampaignConfig", config: Path, runs: Path
 ) -> tuple["Campaign", Path]:
-    """A new campaign in a folder of its own, with its observations told.
+    """Begin a campaign in a folder of its own, and tell it its observations.
 
     Raises:
         ConfigError: the observations cannot be read.
@@ -163,91 +174,91 @@ def _begun(
     from frugax.causal.data import Samples
     from frugax.fileio import make_folder, write_whole
 
-    going = Campaign.begin(asked.campaign)
-    if isinstance(asked.observations, str):
-        path = config.parent / asked.observations
+    campaign = Campaign.begin(settings.campaign)
+    if isinstance(settings.observations, str):
+        path = config.parent / settings.observations
         try:
-            going.tell_observations(Samples.from_csv(path))
+            campaign.tell_observations(Samples.from_csv(path))
         except (OSError, ValueError) as e:
             raise ConfigError(f"{config}: observations: {e}") from e
-    elif asked.observations is not None:
-        simulator = asked.simulator
-        truth = simulator.truth(asked.campaign) if simulator is not None else None
+    elif settings.observations is not None:
+        simulator = settings.simulator
+        truth = None
+        if simulator is not None:
+            truth = simulator.make_truth(settings.campaign)
         if truth is None or simulator is None:
             raise ConfigError(
                 f"{config}: observations: a function answers experiments only; name a "
                 "CSV file, or leave it out."
             )
-        going.tell_observations(
-            truth.sample(asked.observations, seed=simulator.seed * 100_003)
-        )
+        seed = simulator.seed * _SEED_STRIDE
+        campaign.tell_observations(truth.sample(settings.observations, seed=seed))
     make_folder(runs)
-    tried = 1
+    folder, number = runs / settings.name, 1
     while True:
-        folder = runs / (asked.name if tried == 1 else f"{asked.name}-{tried}")
         try:
+            # mkdir fails if the folder exists, so two processes never share one.
             folder.mkdir()
             break
         except FileExistsError:
-            tried += 1
-    write_whole(
-        folder / "config.yaml", yaml.safe_dump(to_plain(asked), sort_keys=False)
-    )
-    going.keep(folder / "campaign")
-    return going, folder
+            number += 1
+            folder = runs / f"{settings.name}-{number}"
+    text = yaml.safe_dump(to_plain(settings), sort_keys=False)
+    write_whole(folder / "config.yaml", text)
+    campaign.keep(folder / "campaign")
+    return campaign, folder
 
 
-def _prepared(
-    asked: "CampaignConfig",
-) -> Callable[["Campaign", Path], "Experiment"]:
-    """Who answers, once there is a campaign in a folder."""
+def _prepare_runner(
+    config: "CampaignConfig",
+) -> Callable[["Campaign", Path], "ExperimentRunner"]:
+    """Return a function that makes the runner, once the campaign has a folder."""
     from frugax.causal import campaign as room
 
-    simulator, settings = asked.simulator, asked.campaign
+    simulator, settings = config.simulator, config.campaign
     if simulator is None:
-        return lambda going, folder: lambda entry: ask_person(going, entry)
+        return lambda campaign, folder: lambda record: ask_person(campaign, record)
     if simulator.function is not None:
-        own, seed = checked_function(simulator.function), simulator.seed
-        return lambda going, folder: OwnExperiment(*own, seed, going, folder)
-    truth = simulator.truth(settings)
-    assert truth is not None  # only a function has none
-    simulated = room.simulated(truth, settings.rows, simulator.seed)
-    return lambda going, folder: simulated
+        own, seed = load_experiment(simulator.function), simulator.seed
+        return lambda campaign, folder: OwnExperiment(*own, seed, campaign, folder)
+    truth = simulator.make_truth(settings)
+    assert truth is not None  # only a function has no known truth
+    rows = settings.rows_per_experiment
+    runner = room.make_simulator_runner(truth, rows, simulator.seed)
+    return lambda campaign, folder: runner
 
 
 def _finish(
-    asked: "CampaignConfig",
-    going: "Campaign",
+    config: "CampaignConfig",
+    campaign: "Campaign",
     folder: Path,
-    advice: object,
-    audited: object,
+    advice: "StopAdvice",
+    audited: "CampaignAudit | None",
 ) -> None:
+    """Print the recommendation, the advice and the receipt; write the report."""
     from frugax.causal import campaign as room
     from frugax.fileio import write_whole
 
-    assert isinstance(advice, room.Advice)
-    assert audited is None or isinstance(audited, room.Audit)
-    truth = None if asked.simulator is None else asked.simulator.truth(asked.campaign)
-    for entry in going.asks:
-        say_doubts(going, entry)
-    if going.measured:
-        best = going.recommend()
-        console.print(f"Recommended: {best}", highlight=False, soft_wrap=True)
+    truth = None
+    if config.simulator is not None:
+        truth = config.simulator.make_truth(config.campaign)
+    for record in campaign.experiments:
+        print_outliers(campaign, record)
+    if campaign.measured:
+        best = campaign.recommend()
+        _print(f"Recommended: {best}")
         if truth is not None:
-            console.print(
-                f"True mean {truth.expected(best.intervention):.4g}, best possible "
-                f"{truth.optimum:.4g}.",
-                highlight=False,
-                soft_wrap=True,
-            )
-    console.print(f"Advice: {advice}", highlight=False, soft_wrap=True)
-    page = room.report_page(asked.name, going, advice, truth=truth, audited=audited)
+            mean = truth.expected(best.intervention)
+            _print(f"True mean {mean:.4g}, best possible {truth.optimum:.4g}.")
+    _print(f"Advice: {advice}")
+    page = room.report_page(config.name, campaign, advice, truth=truth, audited=audited)
     write_whole(folder / "report.html", page)
-    console.print(
-        f"Spent {going.spent:g}. Report: {folder / 'report.html'}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    _print(campaign.receipt)
+    _print(f"Spent {campaign.spent:g}. Report: {folder / 'report.html'}")
+
+
+def _print(text: Any) -> None:
+    console.print(str(text), highlight=False, markup=False, soft_wrap=True)
 
 
 # Each sub-command by its name.

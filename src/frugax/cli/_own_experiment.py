@@ -1,4 +1,4 @@
-"""A user's own function that answers experiments: what it raises ends no campaign."""
+"""Let a user's own function answer experiments; its errors do not end the campaign."""
 
 import inspect
 from collections.abc import Callable
@@ -9,20 +9,21 @@ from frugax.errors import ConfigError, FrugaxError
 from ._user_function import load_function
 
 if TYPE_CHECKING:
-    from frugax.causal.campaign import Campaign, Entry
+    from frugax.causal.campaign import Campaign, ExperimentRecord
 
-# As many failures one after the other are the function's fault, and each costs money.
-_MOST = 3
+# Failures in a row after which the function is to blame; each of them costs money.
+_MAX_FAILURES = 3
 
 
-def checked_function(target: str) -> tuple[str, Callable[..., Any]]:
-    """A function and its name, refused before anything is paid if it cannot be asked.
+def load_experiment(target: str) -> tuple[str, Callable[..., Any]]:
+    """Load a function, and refuse it before any cost if it cannot be called.
 
     Args:
         target: module:function, or file.py:function.
 
     Raises:
-        ConfigError: there is none, or it does not take (values, *, rows, seed).
+        ConfigError: there is no such function, or it does not take
+            (values, *, rows, seed).
     """
     function = load_function(target)
     _check_signature(target, function)
@@ -30,11 +31,11 @@ def checked_function(target: str) -> tuple[str, Callable[..., Any]]:
 
 
 class OwnExperiment:
-    """Asks a function; what it raises is an experiment that failed, and was paid.
+    """Calls a function; an error in it is a failed experiment, which costs its price.
 
     Attributes:
         target: module:function, or file.py:function.
-        failed: experiments that gave no value since the function last gave one.
+        failed: number of experiments in a row that gave no value.
     """
 
     def __init__(
@@ -42,64 +43,73 @@ class OwnExperiment:
         target: str,
         function: Callable[..., Any],
         seed: int,
-        going: "Campaign",
+        campaign: "Campaign",
         folder: object,
     ) -> None:
         from frugax.causal import campaign as room
 
         self.target = target
         self.failed = 0
-        self._ask = room.asked_of(function, going.settings.rows, seed)
-        self._going = going
+        self._ask = room.make_function_runner(
+            function, campaign.settings.rows_per_experiment, seed
+        )
+        self._campaign = campaign
         self._mend = (
             f"mend the function, then go on with: frugax causal run --resume {folder}"
         )
 
-    def __call__(self, entry: "Entry") -> Any:
-        """What the function gives, or `Failed` with the error's type and text.
+    def __call__(self, record: "ExperimentRecord") -> Any:
+        """Return the function's answer, or `FailedExperiment` with the error.
 
         Args:
-            entry: the experiment.
+            record: the experiment.
 
         Raises:
-            FrugaxError: what it gives is no answer, or it ended the program; the
-                question stays as it is.
+            FrugaxError: it did not return an answer, or it ended the program; the
+                experiment stays pending.
         """
-        from frugax.causal.campaign import Failed
+        from frugax.causal.campaign import FailedExperiment
 
         try:
-            answer = self._ask(entry)
-        except SystemExit as e:  # not a failure: it was told to end the program
+            answer = self._ask(record)
+        except SystemExit as e:  # not a failure of the experiment
             raise FrugaxError(
-                f"experiment {entry.id}: {self.target} ended the program (SystemExit "
-                f"{e.code!s:.200}). It is not told and not charged; {self._mend}"
+                f"experiment {record.id}: {self.target} ended the program (SystemExit "
+                f"{e.code!s:.200}). The experiment is still pending and costs nothing; "
+                f"{self._mend}"
             ) from e
         except Exception as e:
             self.failed += 1
-            said = " ".join(str(e).split())[:300]
-            return Failed(f"{type(e).__name__}: {said}" if said else type(e).__name__)
-        if isinstance(answer, Failed):
+            text = " ".join(str(e).split())[:300]
+            return FailedExperiment(
+                f"{type(e).__name__}: {text}" if text else type(e).__name__
+            )
+        if isinstance(answer, FailedExperiment):
             self.failed += 1
             return answer
         try:
-            rows = self._going.read_answer(entry, answer)
+            rows = self._campaign.read_answer(record, answer)
         except (TypeError, ValueError) as e:
             raise FrugaxError(
-                f"experiment {entry.id}: {self.target} gave no answer: {e} It is not "
-                f"told and not charged; {self._mend}"
+                f"experiment {record.id}: {self.target} did not return an answer: {e} "
+                f"The experiment is still pending and costs nothing; {self._mend}"
             ) from e
-        values = rows[self._going.settings.target]
-        # NaN, which alone differs from itself, has cost as much and says as little.
-        self.failed = self.failed + 1 if (values != values).all() else 0
+        values = rows[self._campaign.settings.target]
+        # NaN alone differs from itself. It costs as much as a failure, and tells as
+        # little.
+        if (values != values).all():
+            self.failed += 1
+        else:
+            self.failed = 0
         return rows
 
     def check(self) -> None:
-        """Stop where the function fails time after time.
+        """Stop if the function fails again and again.
 
         Raises:
             FrugaxError: it raised or gave None or NaN in the last three experiments.
         """
-        if self.failed >= _MOST:
+        if self.failed >= _MAX_FAILURES:
             raise FrugaxError(
                 f"{self.target} raised an error or gave None or NaN in {self.failed} "
                 f"experiments in a row. Every answer is kept; {self._mend}"
@@ -107,7 +117,7 @@ class OwnExperiment:
 
 
 def _check_signature(target: str, function: Any) -> None:
-    """Refuse a function that cannot be asked, before anything is paid.
+    """Refuse a function that cannot be called, before any cost.
 
     Raises:
         ConfigError: it does not take (values, *, rows, seed).
@@ -115,7 +125,7 @@ def _check_signature(target: str, function: Any) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # some functions written in C say nothing about themselves
+        return  # some functions written in C have no signature
     try:
         signature.bind({}, rows=1, seed=0)
     except TypeError as e:

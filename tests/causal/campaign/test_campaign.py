@@ -1,4 +1,4 @@
-"""Campaigns: what they ask, what they learn, and that no money is lost."""
+"""Campaigns: their questions, their inference, and their accounts."""
 
 import dataclasses
 import math
@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
-from frugax.causal.campaign import Campaign, Entry, Failed, _file, drive, simulated
-from frugax.causal.campaign._advice import interval
-from frugax.causal.campaign._known import _promising
-from frugax.causal.campaign._measured import outcomes_of
+from frugax.causal.campaign import (
+    Campaign,
+    ExperimentRecord,
+    FailedExperiment,
+    _file,
+    drive,
+    make_simulator_runner,
+    prediction_interval,
+)
+from frugax.causal.campaign.candidates import select_promising
+from frugax.causal.campaign.preparation import summarize_outcomes
 from frugax.errors import CorruptFileError, FrugaxError, OutputError
 from tiers import mostly_thorough
 
@@ -25,45 +32,45 @@ def campaign_of(**more):
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
-        "worlds": 8,
+        "num_posterior_samples": 8,
         **more,
     }
     return Campaign(**told)
 
 
-def answered(campaign, ask, rows=1):
+def answer(campaign, ask, rows=1):
     data = causal.sample(CHAIN, rows, seed=ask.id, intervention=ask.intervention)
     campaign.tell(ask, data)
 
 
-def test_it_finds_the_best_of_a_chain_and_says_how_sure_it_is():
+def test_a_campaign_finds_the_best_intervention_of_a_chain():
     campaign = campaign_of(seed=1)
     campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
     while (ask := campaign.ask()) is not None:
         assert ask.low <= ask.expected <= ask.high
         assert ask.value.learn >= 0
         assert ask.value.exploit >= 0
-        answered(campaign, ask)
+        answer(campaign, ask)
     best = campaign.recommend()
     assert best.value == {"z": pytest.approx(3.0, abs=0.3)}
     assert best.low <= -3.0 + 0.2
     assert best.high >= -3.0 - 0.2
-    assert best.right > 0.5
+    assert best.prob_optimal > 0.5
     assert campaign.spent <= 6.0
     assert campaign.advise().stop
-    assert "pays for no more" in campaign.advise().why
+    assert "pays for no more" in campaign.advise().reason
 
 
-def test_larger_can_be_better():
+def test_the_target_can_be_maximised():
     campaign = campaign_of(minimize=False, budget=ExperimentBudget(n=3))
     campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
     while (ask := campaign.ask()) is not None:
-        answered(campaign, ask)
+        answer(campaign, ask)
     assert campaign.recommend().value == {"z": pytest.approx(-3.0, abs=0.3)}
     assert campaign.recommend().expected > 2.5
 
 
-def test_resumed_from_its_file_it_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_campaign_resumed_from_its_file_asks_the_same_questions(tmp_path):
     straight, broken = campaign_of(), campaign_of()
     for campaign in (straight, broken):
         campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
@@ -74,23 +81,23 @@ def test_resumed_from_its_file_it_goes_on_as_if_nothing_had_happened(tmp_path):
         assert one == other
         if one is None or other is None:
             break
-        answered(straight, one)
+        answer(straight, one)
         broken.save(tmp_path / "c")
         broken = Campaign.load(tmp_path / "c")
         assert [e.id for e in broken.pending] == [other.id]
-        answered(broken, other)
+        answer(broken, other)
     assert straight.recommend() == broken.recommend()
-    assert straight.asks == broken.asks
+    assert straight.experiments == broken.experiments
 
 
-def test_nothing_known_gives_questions_but_no_recommendation():
+def test_without_a_value_of_the_target_there_is_no_recommendation():
     campaign = campaign_of()
-    with pytest.raises(FrugaxError, match="nothing is known of y yet"):
+    with pytest.raises(FrugaxError, match="nothing is known about y yet"):
         campaign.recommend()
     ask = campaign.ask()
     assert ask is not None
     campaign.tell(ask, math.nan)  # it took place, and nothing was measured
-    with pytest.raises(FrugaxError, match="nothing is known of y yet"):
+    with pytest.raises(FrugaxError, match="nothing is known about y yet"):
         campaign.recommend()
     assert not campaign.advise().stop
     ask = campaign.ask()
@@ -99,7 +106,7 @@ def test_nothing_known_gives_questions_but_no_recommendation():
     assert campaign.recommend().low <= campaign.recommend().high
 
 
-def test_several_may_be_under_way_and_all_are_set_aside():
+def test_the_cost_of_pending_experiments_is_set_aside():
     campaign = campaign_of(budget=ExperimentBudget(n=4))
     campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
     asks = [campaign.ask() for _ in range(4)]
@@ -111,9 +118,9 @@ def test_several_may_be_under_way_and_all_are_set_aside():
     campaign.tell_failed(first, "power cut", charged=False)
     assert campaign.spent == 0
     assert campaign.ask() is not None  # what never took place may be done again
-    with pytest.raises(ValueError, match="experiment 0 is refunded already"):
+    with pytest.raises(ValueError, match="experiment 0 is already refunded"):
         campaign.tell(first, 1.0)
-    with pytest.raises(TypeError, match="True is no question"):
+    with pytest.raises(TypeError, match="got True, which is not an experiment"):
         campaign.tell(True, 1.0)
     with pytest.raises(ValueError, match="no experiment 9"):
         campaign.tell(9, 1.0)
@@ -126,7 +133,7 @@ def test_several_may_be_under_way_and_all_are_set_aside():
         in_ci=lambda p: p in ("improvement", "random"),
     ),
 )
-def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
+def test_failures_never_overdraw_a_budget(policy, tmp_path):
     # Not 0.1 + 0.2: a sum of rounded prices must not pass the limit either.
     for seed in range(3):
         rng = np.random.default_rng([seed, len(policy)])
@@ -135,9 +142,9 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
         campaign = campaign_of(
             budget=ExperimentBudget(cost=limit, costs=costs),
             policy=policy,
-            together=2,
-            worlds=8,
-            rows=2,
+            max_targets=2,
+            num_posterior_samples=8,
+            rows_per_experiment=2,
             seed=seed,
         )
         path = tmp_path / str(seed)
@@ -157,7 +164,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
                     campaign = Campaign.load(path)
                     campaign.tell(ask.id, 2.0)
                 case _:
-                    answered(campaign, ask)
+                    answer(campaign, ask)
             paid += sum(Fraction(repr(costs[n])) for n in ask.intervention.values)
         assert paid <= Fraction(repr(limit))
         assert campaign.spent == float(paid)
@@ -166,7 +173,7 @@ def test_no_budget_is_overdrawn_whatever_fails(policy, tmp_path):
             assert best.low <= best.expected <= best.high
 
 
-def test_forbidden_sets_are_never_asked_for_and_allowed_ones_are():
+def test_forbidden_sets_are_never_asked_for():
     scm = causal.SCM.linear(
         {"a": {}, "b": {}, "c": {}, "y": {"a": 1.0, "b": 1.0, "c": 1.0}}
     )
@@ -174,10 +181,10 @@ def test_forbidden_sets_are_never_asked_for_and_allowed_ones_are():
         variables={"a": (-1, 1), "b": (-1, 1), "c": (-1, 1)},
         target="y",
         budget=ExperimentBudget(n=4),
-        together=3,
-        never=[("a", "b")],
-        worlds=8,
-        rows=5,
+        max_targets=3,
+        forbidden_sets=[("a", "b")],
+        num_posterior_samples=8,
+        rows_per_experiment=5,
     )
     campaign.tell_observations(causal.sample(scm, 60, seed=0))
     while (ask := campaign.ask()) is not None:
@@ -188,7 +195,7 @@ def test_forbidden_sets_are_never_asked_for_and_allowed_ones_are():
     assert best.expected == pytest.approx(-2.0, abs=0.5)
 
 
-def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
+def test_a_constraint_restricts_the_recommendation():
     scm = causal.SCM.linear(
         {"x": {}, "harm": {"x": 1.0}, "y": {"x": -1.0}}, noise_scale=0.2
     )
@@ -196,7 +203,7 @@ def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
         "variables": {"x": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(n=3),
-        "worlds": 16,
+        "num_posterior_samples": 16,
     }
     found = {}
     for name, constraints in (("free", {}), ("safe", {"harm": (None, 1.0)})):
@@ -205,50 +212,52 @@ def test_a_constraint_keeps_the_recommendation_out_of_what_is_harmful():
         found[name] = campaign.recommend()
     assert found["free"].value["x"] == pytest.approx(3.0, abs=0.2)
     assert 0.5 < found["safe"].value["x"] < 1.1
-    assert found["safe"].keeps >= 0.9
+    assert found["safe"].prob_feasible >= 0.9
     # Nothing that is as safe is better; that a bolder one might be does not count.
-    assert found["safe"].right > 0.5
-    assert found["safe"].regret < 0.1
+    assert found["safe"].prob_optimal > 0.5
+    assert found["safe"].expected_regret < 0.1
 
 
-def test_what_is_looked_at_more_closely_may_be_done():
+def test_the_grid_is_refined_around_feasible_candidates():
     # What no world allows is best in all; what half of them allow is next.
     loss = np.tile([0.0, -1.0, -9.0, -5.0, -2.0, 1.0], (4, 1))
     allowed = np.ones(loss.shape, bool)
     allowed[:, 2] = False
     allowed[:2, 3] = False
-    centres = _promising(loss, allowed, np.zeros(6))
+    centres = select_promising(loss, allowed, np.zeros(6))
     assert centres[:3] == [4, 1, 0]
     assert 2 not in centres
     assert 3 in centres  # there is something to hope for
 
 
 @pytest.mark.parametrize("minimize", [True, False])
-def test_an_interval_is_as_wide_as_its_worlds_are_few_and_its_point_untried(minimize):
+def test_intervals_widen_with_few_samples_and_untried_points(minimize):
     campaign = campaign_of(minimize=minimize)
     campaign.tell_observations(causal.sample(CHAIN, 10, seed=0))
-    outlook = campaign.look().outlook
+    outlook = campaign.infer().outlook
     loss = np.tile(np.arange(8.0)[:, None], (1, len(outlook.points)))
     outlook = dataclasses.replace(outlook, loss=loss if minimize else -loss)
     # Of eight that are equally likely none is beyond the ends.
-    assert interval(outlook, 0, campaign.settings) == (3.5, 0.0, 7.0)
+    assert prediction_interval(outlook, 0, campaign.settings) == (3.5, 0.0, 7.0)
     unsure = dataclasses.replace(outlook, doubt=np.full(len(loss[0]), 12 / 1.645))
-    assert interval(unsure, 0, campaign.settings) == pytest.approx((3.5, -9.0, 16.0))
+    assert prediction_interval(unsure, 0, campaign.settings) == pytest.approx(
+        (3.5, -9.0, 16.0)
+    )
 
 
-def test_forecasts_are_judged_by_what_worlds_said_not_by_their_wider_interval():
-    campaign = campaign_of(worlds=16)
+def test_forecasts_are_judged_by_the_spread_of_the_samples():
+    campaign = campaign_of(num_posterior_samples=16)
     campaign.tell_observations(causal.sample(CHAIN, 30, seed=0))
-    answered(campaign, campaign.ask())
+    answer(campaign, campaign.ask())
     campaign.ask()  # there is doubt now
     forecast = campaign.pending[0].forecast
     assert forecast is not None
-    assert forecast.spread is not None
+    assert forecast.sample_std is not None
     wide = (forecast.high - forecast.low) / (2 * 1.645)
-    assert 0 < forecast.spread < wide
+    assert 0 < forecast.sample_std < wide
 
     def spread_of(entry):
-        answers = outcomes_of(
+        answers = summarize_outcomes(
             campaign.settings,
             np.array([1.0]),
             np.array([entry.id]),
@@ -259,31 +268,31 @@ def test_forecasts_are_judged_by_what_worlds_said_not_by_their_wider_interval():
         return float(answers[0].forecast_std[0])
 
     entry = campaign.pending[0]
-    assert spread_of(entry) == forecast.spread
-    older = dataclasses.replace(forecast, spread=None)  # from a file of version 2
+    assert spread_of(entry) == forecast.sample_std
+    older = dataclasses.replace(forecast, sample_std=None)  # from a file of version 2
     assert spread_of(dataclasses.replace(entry, forecast=older)) == pytest.approx(wide)
 
 
-def test_a_constraint_may_be_on_what_is_set_and_needs_no_rows():
+def test_a_constraint_may_be_on_a_variable_that_is_set():
     campaign = campaign_of(constraints={"z": (None, 1.0)}, sets=[("x", "z")])
     ask = campaign.ask()  # before anything is known
     assert ask is not None
     campaign.tell_observations(causal.sample(CHAIN, 40, seed=0))
     best = campaign.recommend()
-    assert best.keeps >= 0.9
+    assert best.prob_feasible >= 0.9
     assert best.value.get("z", 0.0) <= 1.0
 
 
-def test_known_edges_are_in_every_world():
+def test_required_edges_are_in_every_sample():
     campaign = campaign_of(required=[("x", "y")], forbidden=[("z", "y")])
     campaign.tell_observations(causal.sample(CHAIN, 60, seed=0))
-    known = campaign.look()
+    known = campaign.infer()
     x, y, z = (known.names.index(n) for n in ("x", "y", "z"))
-    assert known.belief.edges[x, y] == 1
-    assert known.belief.edges[z, y] == 0
+    assert known.ensemble.edges[x, y] == 1
+    assert known.ensemble.edges[z, y] == 0
 
 
-def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
+def test_a_damaged_file_is_refused(tmp_path):
     path = tmp_path / "c"
     campaign = campaign_of()
     campaign.tell_observations(causal.sample(CHAIN, 5, seed=0))
@@ -293,7 +302,7 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
     rng = np.random.default_rng(0)
     for at in rng.integers(0, len(whole), 60):
         path.write_bytes(whole[:at])
-        with pytest.raises(CorruptFileError, match="no campaign, or damaged"):
+        with pytest.raises(CorruptFileError, match="is damaged, or not a campaign"):
             Campaign.load(path)
         bent = bytearray(whole)
         bent[at] ^= 255
@@ -303,63 +312,70 @@ def test_a_damaged_file_is_never_taken_for_a_campaign(tmp_path):
         except CorruptFileError:
             continue
         # A byte that nobody reads, as the archive's dates.
-        assert (again.asks, again.spent) == (campaign.asks, campaign.spent)
+        assert (again.experiments, again.spent) == (
+            campaign.experiments,
+            campaign.spent,
+        )
     for junk in (b"", b"junk", b"PK"):
         path.write_bytes(junk)
-        with pytest.raises(CorruptFileError, match="it is no archive of arrays"):
+        with pytest.raises(CorruptFileError, match="not an archive of arrays"):
             Campaign.load(path)
-    with pytest.raises(FileNotFoundError, match=r"none: there is no such file\. Give"):
+    with pytest.raises(FileNotFoundError, match=r"none: there is no such file\. Pass"):
         Campaign.load(tmp_path / "none")
     with pytest.raises(OutputError, match=r"new.c: there is no folder .*new\. Make it"):
         campaign.keep(tmp_path / "new" / "c")
     # By hand: a limit below what is set aside.
     plain = campaign._state
-    two = (*plain.entries, dataclasses.replace(plain.entries[0], id=1))
+    two = (*plain.experiments, dataclasses.replace(plain.experiments[0], id=1))
     less = dataclasses.replace(plain.settings, budget=ExperimentBudget(n=1))
-    _file.write(path, dataclasses.replace(plain, settings=less, entries=two))
+    _file.write_state(path, dataclasses.replace(plain, settings=less, experiments=two))
     with pytest.raises(CorruptFileError, match="cost more than its budget"):
         Campaign.load(path)
 
 
-def test_driven_to_its_end_it_answers_what_was_pending_first():
+def test_drive_answers_pending_experiments_first():
     truth = causal.environment_from_scm(CHAIN, {"x": (-2.0, 2.0), "z": (-3.0, 3.0)})
-    campaign = campaign_of(budget=ExperimentBudget(n=3), rows=2)
+    campaign = campaign_of(budget=ExperimentBudget(n=3), rows_per_experiment=2)
     campaign.tell_observations(truth.sample(30, seed=0))
     waiting = campaign.ask()
     assert waiting is not None
     told = []
-    simulator = simulated(truth, rows=2, seed=0)
+    simulator = make_simulator_runner(truth, rows=2, seed=0)
     advice = drive(
         campaign,
-        lambda e: Failed("broken") if e.id == 1 else simulator(e),
-        told=lambda e: told.append((e.id, e.status)),
+        lambda e: FailedExperiment("broken") if e.id == 1 else simulator(e),
+        on_answer=lambda e: told.append((e.id, e.status)),
     )
     assert told == [(0, "answered"), (1, "failed"), (2, "answered")]
     assert advice.stop
     assert truth.regret(campaign.recommend().intervention) < 0.5
 
 
-def test_what_experiments_show_against_all_worlds_is_believed_once():
+def test_a_discrepancy_from_all_samples_is_added_once():
     system = causal.SCM.linear({"x": {}, "w": {}, "y": {"x": -1.0}})
     campaign = campaign_of(
         variables={"x": (-2.0, 2.0)},
         forbidden=[("x", "y")],  # and nothing goes through w: no world explains it
         budget=ExperimentBudget(n=4),
-        rows=400,
+        rows_per_experiment=400,
     )
     campaign.tell_observations(causal.sample(system, 50, seed=0))
     tried = (-2.0, 0.0, 1.0, 2.0)
-    entries = tuple(Entry(id=i, values={"x": x}) for i, x in enumerate(tried))
-    campaign._change(entries=entries)  # asked for, in an order that is known
+    entries = tuple(
+        ExperimentRecord(id=i, values={"x": x}) for i, x in enumerate(tried)
+    )
+    campaign._commit(
+        dataclasses.replace(campaign._state, experiments=entries)
+    )  # asked for, in an order that is known
     for i, x in enumerate(tried):
         do = causal.intervene(x=x)
         campaign.tell(i, causal.sample(system, 400, seed=i, intervention=do))
-    known = campaign.look()
-    assert known.deviation.size > 0
+    known = campaign.infer()
+    assert known.discrepancy.size > 0
     for x in tried:
         g = known.outlook.points.targets.index((known.names.index("x"),))
         off = np.abs(known.outlook.points.values[g][:, 0] - x)
         at = np.flatnonzero(known.outlook.points.group == g)[np.argmin(off)]
-        # Four standard errors of the mean of 400 rows, and as much for the worlds.
+        # Four standard errors of the mean of 400 rows, and as much for the samples.
         believed = known.outlook.mean[at] + known.outlook.shift[at]
         assert believed == pytest.approx(-x, abs=0.4)

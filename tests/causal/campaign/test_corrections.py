@@ -1,11 +1,12 @@
-"""Answers that were wrong: a wild one is survived, and a correction undoes it."""
+"""Wrong answers: a wild one gives finite numbers, and a correction undoes it."""
+
+import json
 
 import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign
-from frugax.causal.campaign._file import read
 from frugax.errors import OutputError
 
 CHAIN = causal.SCM.linear(
@@ -21,7 +22,7 @@ def kept(tmp_path_factory):
         target="y",
         budget=ExperimentBudget(n=5),
         policy="random",
-        worlds=8,
+        num_posterior_samples=8,
     )
     campaign.tell_observations(causal.sample(CHAIN, 2, seed=1))
     campaign.ask()
@@ -35,48 +36,54 @@ def kept(tmp_path_factory):
     return path
 
 
-def test_a_wild_answer_is_survived_and_its_correction_leaves_but_a_note(kept, tmp_path):
+def test_a_corrected_answer_leaves_only_a_note(kept, tmp_path):
     wrong, right = Campaign.load(kept), Campaign.load(kept)
     assert np.isfinite(wrong.recommend().expected)
     assert wrong.advise().value is not None
     wrong.keep(tmp_path / "c")
     wrong.tell(2, -1.2, replace=True)
-    assert not read(tmp_path / "c").shapes  # what was found with it goes too
+    with np.load(tmp_path / "c") as file:
+        content = json.loads(file["campaign"].tobytes())
+    assert not content["hyperparameters"]  # those found with the mistake go too
     right.tell(2, 7.0, replace=True)  # as if 1e38 had never been seen
     right.tell(2, -1.2, replace=True)
     assert wrong.recommend() == right.recommend()
     assert wrong.spent == right.spent == 3
-    np.testing.assert_allclose(wrong.rows_of(wrong.asks[2])["y"], [-1.2], rtol=1e-6)
+    np.testing.assert_allclose(
+        wrong.get_rows(wrong.experiments[2])["y"], [-1.2], rtol=1e-6
+    )
     again = Campaign.load(tmp_path / "c")
-    assert again.asks[2].corrected == ("1e+38",)
+    assert again.experiments[2].corrections == ("1e+38",)
     assert again.samples is not None
     assert len(again.samples) == 4
     assert again.samples["y"].max() < 10
 
 
-def test_a_failure_becomes_an_answer_and_back_but_the_money_stays_spent(kept):
+def test_corrections_return_no_money(kept):
     campaign = Campaign.load(kept)
-    again = "experiment 1 is failed already: to correct .* with replace=True"
+    again = "experiment 1 is already failed: to correct .* with replace=True"
     with pytest.raises(ValueError, match=again):
         campaign.tell(1, 5.0)
     with pytest.raises(ValueError, match=again):
         campaign.tell_failed(1)
     campaign.tell(1, 5.0, replace=True)
-    assert campaign.asks[1].status == "answered"
-    with pytest.raises(ValueError, match="its price stays paid: leave charged=False"):
+    assert campaign.experiments[1].status == "answered"
+    with pytest.raises(ValueError, match="its cost stays spent: leave charged=False"):
         campaign.tell_failed(1, charged=False, replace=True)
     campaign.tell_failed(1, "the wrong bottle", replace=True)
-    entry = campaign.asks[1]
-    assert (entry.status, entry.why) == ("failed", "the wrong bottle")
-    assert entry.corrected == ("failed: broken", "5")
-    assert (campaign.spent, len(campaign.rows_of(entry))) == (3, 0)
+    entry = campaign.experiments[1]
+    assert (entry.status, entry.reason) == ("failed", "the wrong bottle")
+    assert entry.corrections == ("failed: broken", "5")
+    assert (campaign.spent, len(campaign.get_rows(entry))) == (3, 0)
     campaign.ask()
     campaign.tell_failed(3, charged=False)
-    with pytest.raises(ValueError, match="3 is refunded already, its price went back"):
+    with pytest.raises(
+        ValueError, match="3 is already refunded, and its cost was returned"
+    ):
         campaign.tell(3, 1.0, replace=True)
 
 
-def test_a_misspelt_name_goes_with_its_answer(kept):
+def test_a_misspelt_column_is_removed_with_its_answer(kept):
     campaign = Campaign.load(kept)
     campaign.tell(0, {"y": 1.0, "bloood": 2.0}, replace=True)
     campaign.ask()
@@ -89,7 +96,7 @@ def test_a_misspelt_name_goes_with_its_answer(kept):
     assert campaign.samples["blood"][-2:].tolist() == [2.0, 3.0]
 
 
-def test_no_state_takes_the_place_of_a_correction_that_it_lacks(kept, tmp_path):
+def test_a_state_without_a_correction_cannot_replace_it(kept, tmp_path):
     path = tmp_path / "c"
     campaign = Campaign.load(kept)
     campaign.save(path)
@@ -103,4 +110,4 @@ def test_no_state_takes_the_place_of_a_correction_that_it_lacks(kept, tmp_path):
     for behind in (earlier, other):
         with pytest.raises(OutputError, match="has changed since this campaign was"):
             behind.save(path)
-    assert Campaign.load(path).asks[2].corrected == ("1e+38", "4.2")
+    assert Campaign.load(path).experiments[2].corrections == ("1e+38", "4.2")

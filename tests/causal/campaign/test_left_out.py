@@ -1,11 +1,11 @@
-"""Answers and observations that leave columns out."""
+"""Answers and observations that lack columns."""
 
 import numpy as np
 import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign import Campaign
-from frugax.causal.campaign._usual import usual_values
+from frugax.causal.campaign.preparation import find_imputed_values
 from frugax.causal.posterior import Domain, Outcomes, Points, sample_log_likelihoods
 
 CHAIN = causal.SCM.linear(
@@ -17,7 +17,7 @@ def campaign_of(**more):
     told = {
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
-        "worlds": 8,
+        "num_posterior_samples": 8,
         **more,
     }
     return Campaign(**told)
@@ -28,7 +28,7 @@ def measured(ask):
 
 
 @pytest.mark.parametrize("observed", [20, 0])
-def test_one_number_for_the_target_is_believed(observed):
+def test_a_single_number_informs_the_recommendation(observed):
     campaign = campaign_of(budget=ExperimentBudget(n=2 if observed else 8), seed=2)
     if observed:
         campaign.tell_observations(causal.sample(CHAIN, observed, seed=1))
@@ -41,7 +41,7 @@ def test_one_number_for_the_target_is_believed(observed):
     assert best.high - best.low < 2.0
 
 
-def test_a_column_that_answers_leave_out_does_not_hide_them():
+def test_a_column_that_answers_lack_does_not_hide_them():
     campaign = campaign_of(budget=ExperimentBudget(n=2))
     rows = causal.sample(CHAIN, 20, seed=1)
     age = np.random.default_rng(0).normal(size=20)
@@ -53,7 +53,7 @@ def test_a_column_that_answers_leave_out_does_not_hide_them():
     assert best.expected == pytest.approx(-3.0, abs=0.3)
 
 
-def test_worlds_that_foretell_experiments_are_likelier():
+def test_samples_that_predict_experiments_are_likelier():
     points = Points(((0,),), (np.array([[-1.0], [0.0], [1.0], [1.0]]),))
     domain = Domain(np.zeros(1), np.ones(1))
     gave = np.array([-1.0, 0.0, 1.0, 1.0])
@@ -66,23 +66,23 @@ def test_worlds_that_foretell_experiments_are_likelier():
         order=np.arange(4),
         unused_frac=np.zeros(4),
     )
-    worlds = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
-    logs, each = sample_log_likelihoods(worlds, outcomes, domain, 1.0)
+    predictions = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
+    logs, each = sample_log_likelihoods(predictions, outcomes, domain, 1.0)
     assert logs[0] > logs[2] > logs[3]
     assert logs[1] == pytest.approx(logs[0], abs=0.1)
     assert [one.size > 0 for one in each] == [False, False, True, True]
 
 
-def test_what_nobody_turned_was_constant_and_that_is_said():
+def test_an_imputed_constant_is_reported():
     told = {"x": (-2.0, 2.0), "q": (-3.0, 5.0)}
     campaign = campaign_of(variables=told, budget=ExperimentBudget(n=2))
     campaign.tell_observations(causal.sample(CHAIN, 20, seed=1))
-    known = campaign.look()
-    assert known.usual == {"q": 1.0}
+    known = campaign.infer()
+    assert known.imputed == {"q": 1.0}
     # What was observed of the others counts though q is in no row.
     y, z = known.names.index("y"), known.names.index("z")
-    assert known.belief.edges[y, z] + known.belief.edges[z, y] > 0.8
-    assert "they count as q = 1." in campaign.advise().why
+    assert known.ensemble.edges[y, z] + known.ensemble.edges[z, y] > 0.8
+    assert "they count as q = 1." in campaign.advise().reason
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_what_nobody_turned_was_constant_and_that_is_said():
         ([2.0, 1.0, 3.0], {}),
     ],
 )
-def test_what_varies_or_is_whole_is_not_filled_in(column, usual):
+def test_only_missing_constants_are_imputed(column, usual):
     values = np.array([column, [1.0, 2.0, 3.0]]).T
     intervened = np.zeros((3, 2), bool)
     intervened[2, 0] = True
     settings = campaign_of(budget=ExperimentBudget(n=2)).settings
-    assert usual_values(values, intervened, ("x", "y"), settings) == usual
+    assert find_imputed_values(values, intervened, ("x", "y"), settings) == usual

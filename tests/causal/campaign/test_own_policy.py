@@ -1,4 +1,4 @@
-"""A policy of the user's own: a function in the place of a name."""
+"""A policy of the user's own: a function instead of a name."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from frugax import ExperimentBudget, causal
 from frugax.errors import FrugaxError
 
 
-def test_a_function_chooses_and_is_given_again_to_go_on(tmp_path):
+def test_a_policy_function_is_passed_again_to_load(tmp_path):
     seen = []
 
     def cheapest(outlook, rng):
@@ -22,15 +22,15 @@ def test_a_function_chooses_and_is_given_again_to_go_on(tmp_path):
         target="y",
         budget=ExperimentBudget(cost=4.0, costs=costs),
         policy=cheapest,
-        worlds=8,
+        num_posterior_samples=8,
     )
     assert made.settings.policy == "own"
     made.tell(0 if made.ask() else -1, 1.0)
     made.save(tmp_path / "c")
-    with pytest.raises(FrugaxError, match="give it as policy="):
+    with pytest.raises(FrugaxError, match="pass it as policy="):
         causal.Campaign.load(tmp_path / "c").ask()
     again = causal.Campaign.load(tmp_path / "c", policy=cheapest)
-    assert [tuple(ask.values) for ask in again.asks] == [("b",)]
+    assert [tuple(ask.values) for ask in again.experiments] == [("b",)]
     ask = again.ask()
     assert ask is not None
     assert ask.intervention.targets == ("b",)
@@ -39,18 +39,18 @@ def test_a_function_chooses_and_is_given_again_to_go_on(tmp_path):
     assert [len(o.done) for o in seen] == [0, 1]
 
 
-def test_what_is_no_affordable_point_is_refused():
+def test_a_choice_that_is_not_affordable_is_refused():
     made = causal.Campaign(
         variables={"a": (0, 1)},
         target="y",
         budget=ExperimentBudget(n=1),
         policy=lambda outlook, rng: given[0],
-        worlds=8,
+        num_posterior_samples=8,
     )
     given: list[Any] = [-1]
     with pytest.raises(ValueError, match="policy chose point -1"):
         made.ask()
     for given[0] in (None, 1.0, True, "a", np.zeros(2)):
-        with pytest.raises(TypeError, match=r"the policy gave .* a whole number"):
+        with pytest.raises(TypeError, match=r"the policy returned .* a whole number"):
             made.ask()
-    assert made.asks == ()
+    assert made.experiments == ()

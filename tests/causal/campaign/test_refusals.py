@@ -1,4 +1,4 @@
-"""What a campaign refuses, with the value and its place, before anything is lost."""
+"""Refusals of a campaign: with the value and its place, before anything is lost."""
 
 import gc
 import math
@@ -20,7 +20,7 @@ def campaign_of(**more):
         "variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)},
         "target": "y",
         "budget": ExperimentBudget(cost=6.0, costs={"x": 1.0, "z": 2.5}),
-        "worlds": 8,
+        "num_posterior_samples": 8,
         "policy": "random",
         **more,
     }
@@ -31,17 +31,17 @@ def campaign_of(**more):
     ("change", "message"),
     [
         ({"target": "x"}, "target 'x' cannot be set"),
-        ({"variables": {"x": (1.0, 1.0)}}, "\\(1.0, 1.0\\) is of no width"),
-        ({"variables": {"x": (2.0, 1.0)}}, "is the wrong way round"),
+        ({"variables": {"x": (1.0, 1.0)}}, "\\(1.0, 1.0\\) has no width"),
+        ({"variables": {"x": (2.0, 1.0)}}, "has its ends in reverse order"),
         ({"variables": {"x": (0.0, math.inf)}}, "both finite"),
         ({"variables": {"x": (-1e300, 1e300)}}, "float32 cannot hold or tell apart"),
         ({"variables": {"x": (1e9, 1e9 + 1)}}, "float32 cannot hold or tell apart"),
         ({"variables": {}}, "variables must name"),
         ({"budget": ExperimentBudget(cost=1, costs={"x": 1.0})}, "no price for 'z'"),
-        ({"never": [("x",), ("z",)]}, "forbids every experiment"),
+        ({"forbidden_sets": [("x",), ("z",)]}, "forbids every experiment"),
         ({"sets": [("x", "w")]}, "sets names 'w'"),
         ({"constraints": {"h": (None, None)}}, "needs a finite bound"),
-        ({"constraints": {"h": (2.0, 1.0)}}, "bounds the wrong way round"),
+        ({"constraints": {"h": (2.0, 1.0)}}, "bounds in reverse order"),
         ({"constraints": {"x": (2.5, None)}}, "no value of its range \\(-2.0, 2.0\\)"),
         ({"constraints": {"x": (None, -2.5)}}, "no value of its range \\(-2.0, 2.0\\)"),
         ({"constraints": {"y": (None, 1.0)}}, "is about the target"),
@@ -52,30 +52,36 @@ def campaign_of(**more):
             "cycle x -> z -> y -> x",
         ),
         ({"required": [("x", "x")]}, "cycle x -> x"),
-        ({"rows": 0}, "rows must be a whole number >= 1, got 0"),
-        ({"sure": 0.0}, "sure must be in"),
-        ({"worlds": 10**6}, "worlds must be <= 4096"),
-        ({"target": ""}, "target must be named by a text in one line"),
+        (
+            {"rows_per_experiment": 0},
+            "rows_per_experiment must be a whole number >= 1, got 0",
+        ),
+        ({"confidence": 0.0}, "confidence must be in"),
+        ({"num_posterior_samples": 10**6}, "num_posterior_samples must be <= 4096"),
+        ({"target": ""}, "target must be named by a non-empty text"),
         ({"constraints": {"h\n": (None, 1.0)}}, r"constraints must be named .*'h\\n'"),
-        ({"sets": [("x", "z")], "never": [("z",)]}, r"but never forbids \('z',\)"),
+        (
+            {"sets": [("x", "z")], "forbidden_sets": [("z",)]},
+            r"but forbidden_sets holds \('z',\)",
+        ),
         ({"sets": [("x", "x")]}, "names a variable twice"),
         (
             {"required": [(c, "y") for c in "pqrst"], "max_parents": 4},
-            "5 causes of 'y', and max_parents is 4",
+            "5 causes of 'y', but max_parents is 4",
         ),
         (
             {"required": [(f"v{i}", f"v{i + 1}") for i in range(10)]},
-            r"name 12 variables, at most 12 can be weighed, what is set among them",
+            r"name 12 variables, but at most 12 can be modelled",
         ),
         ({"policy": "greedy"}, "policy must be one of"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(change, message):
+def test_impossible_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         campaign_of(**change)
 
 
-def test_a_budget_that_pays_for_nothing_says_what_would_do():
+def test_an_infeasible_budget_names_the_least_price():
     prices = {"x": 1.1, "z": 2.5}
     with pytest.raises(InfeasibleBudgetError, match=r"at least 1\.1 of cost") as e:
         campaign_of(budget=ExperimentBudget(cost=0.5, costs=prices))
@@ -85,7 +91,7 @@ def test_a_budget_that_pays_for_nothing_says_what_would_do():
     assert campaign.ask() is None
 
 
-def test_names_that_no_row_has_are_refused_with_the_observations():
+def test_edges_without_a_column_are_refused():
     data = causal.sample(CHAIN, 10, seed=0)
     for change in (
         {"required": [("zz", "y")]},
@@ -97,10 +103,10 @@ def test_names_that_no_row_has_are_refused_with_the_observations():
             wrong.tell_observations(data)
         assert wrong.samples is None
     wrong = campaign_of(forbidden=[("x", "y"), ("z", "y")])
-    with pytest.raises(ValueError, match="no way by which x, z could cause 'y'"):
+    with pytest.raises(ValueError, match="no path by which x, z could cause 'y'"):
         wrong.tell_observations(data)
     assert wrong.samples is None
-    with pytest.raises(ValueError, match="no way by which x, z could cause 'y'"):
+    with pytest.raises(ValueError, match="no path by which x, z could cause 'y'"):
         wrong.ask()  # before it costs anything
     campaign_of(forbidden=[("x", "y")]).tell_observations(data)  # by way of z
     with pytest.raises(ValueError, match="no column for the target 'y', only x, z"):
@@ -108,7 +114,7 @@ def test_names_that_no_row_has_are_refused_with_the_observations():
 
 
 @pytest.mark.parametrize("edges", ["required", "forbidden"])
-def test_a_stated_edge_may_be_of_what_does_not_go_with_the_target(edges):
+def test_required_edges_keep_their_variables_in_the_models(edges):
     names = ("x", "y", "z", *(f"v{i:02}" for i in range(11)))
     rng = np.random.default_rng(0)
     values = rng.standard_normal((20, len(names)))
@@ -116,13 +122,13 @@ def test_a_stated_edge_may_be_of_what_does_not_go_with_the_target(edges):
     values[:, -1] = rng.standard_normal(20)
     campaign = campaign_of(**{edges: [(names[-1], "y")]})
     campaign.tell_observations(causal.Samples.observed(names, values))
-    known = campaign.look()
+    known = campaign.infer()
     assert len(known.names) == 12
     assert (names[-1] in known.names) is (edges == "required")
 
 
-def test_answers_that_are_none_are_refused_and_cost_nothing():
-    campaign = campaign_of(rows=2)
+def test_refused_answers_cost_nothing():
+    campaign = campaign_of(rows_per_experiment=2)
     ask = campaign.ask()
     assert ask is not None
     with pytest.raises(TypeError, match="got a str"):
@@ -134,8 +140,11 @@ def test_answers_that_are_none_are_refused_and_cost_nothing():
         ({"y": ["a"]}, "'y' is no number in row 0"),
         (1e300, "too large for float32"),
         (10**400, "'y' is infinite"),
-        ({"w": 1.0}, "an answer needs 'y'"),
-        ({"y": [1.0, 2.0, 3.0]}, r"gives 2 rows .*got 3: begin it with rows=3"),
+        ({"w": 1.0}, "the answer has no column for the target 'y'"),
+        (
+            {"y": [1.0, 2.0, 3.0]},
+            r"got 3 rows, but rows_per_experiment=2 .*with rows_per_experiment=3",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             campaign.tell(ask, data)
@@ -147,12 +156,12 @@ def test_answers_that_are_none_are_refused_and_cost_nothing():
     assert again is not None
     with pytest.raises(ValueError, match=r"has 'wieght', .* is it 'weight'"):
         campaign.tell(again, {"y": 1.0, "wieght": 3.0})
-    with pytest.raises(ValueError, match="has 'q', which is in no row before"):
+    with pytest.raises(ValueError, match="has 'q', which neither the campaign nor"):
         campaign.tell(again, {"y": 1.0, "q": 3.0})
     assert campaign.spent == ask.cost
 
 
-def test_no_file_is_written_over_but_its_own(tmp_path):
+def test_only_the_own_file_is_overwritten(tmp_path):
     path, other = tmp_path / "c", campaign_of(seed=1)
     campaign = campaign_of()
     campaign.keep(path)
@@ -187,7 +196,7 @@ def test_no_file_is_written_over_but_its_own(tmp_path):
     assert path.read_bytes() == kept
 
 
-def test_after_its_time_nothing_is_asked_but_an_answer_still_counts(monkeypatch):
+def test_after_its_time_a_campaign_still_takes_answers(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     campaign = campaign_of(budget=ExperimentBudget(seconds="10min"))
@@ -196,12 +205,12 @@ def test_after_its_time_nothing_is_asked_but_an_answer_still_counts(monkeypatch)
     now[0] += 600
     assert campaign.left == {"seconds": 0.0}
     assert campaign.ask() is None
-    assert campaign.advise().why == "the time is over."
+    assert campaign.advise().reason == "the time is over."
     campaign.tell(ask, 1.0)
     assert campaign.spent == 1.0
 
 
-def test_the_order_of_columns_changes_nothing():
+def test_the_order_of_columns_does_not_matter():
     data = causal.sample(CHAIN, 30, seed=0)
     turned = data.select(("y", "z", "x"))
     found = []
@@ -216,8 +225,8 @@ def test_the_order_of_columns_changes_nothing():
     assert not np.array_equal(data.values, turned.values)
 
 
-def test_single_answers_whose_digits_are_lost_are_refused_when_told():
-    campaign = campaign_of(rows=2)
+def test_answers_that_float32_rounds_away_are_refused():
+    campaign = campaign_of(rows_per_experiment=2)
     campaign.tell_observations({"y": 1e9 + 3})  # alone it could be all there is
     lost = "'y' is so far from 0 that float32"
     with pytest.raises(ValueError, match=lost):
@@ -233,7 +242,7 @@ def test_single_answers_whose_digits_are_lost_are_refused_when_told():
     assert campaign.spent == ask.cost
 
 
-def test_a_closed_campaign_lets_others_write_and_loses_nothing(tmp_path):
+def test_a_closed_campaign_lets_others_write(tmp_path):
     path = tmp_path / "c"
     with campaign_of() as campaign:
         campaign.keep(path)
@@ -241,7 +250,7 @@ def test_a_closed_campaign_lets_others_write_and_loses_nothing(tmp_path):
         assert ask is not None
     with pytest.raises(FrugaxError, match="this campaign is closed"):
         campaign.tell(ask, 1.0)
-    assert campaign.pending == (campaign.asks[0],)
+    assert campaign.pending == (campaign.experiments[0],)
     with Campaign.load(path) as again:
         again.keep(path)
         again.tell(0, 1.0)
@@ -250,4 +259,4 @@ def test_a_closed_campaign_lets_others_write_and_loses_nothing(tmp_path):
     campaign.close()
     campaign.keep(path)  # goes on
     assert campaign.ask() is not None
-    assert len(Campaign.load(path).asks) == 2
+    assert len(Campaign.load(path).experiments) == 2

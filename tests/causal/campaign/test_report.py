@@ -1,29 +1,32 @@
-"""The report: what its figures say, and that the picture holds all of the graph."""
+"""The report: its figures, and the drawing of the graph."""
 
 import re
 
 import numpy as np
 import pytest
 
-from frugax.causal.campaign import Entry, Forecast
-from frugax.causal.campaign._graph_picture import graph_picture
-from frugax.causal.campaign._history import Step
-from frugax.causal.campaign._page import _calibration, usual_count
+from frugax.causal.campaign import ExperimentRecord, Forecast
+from frugax.causal.campaign.report import (
+    ExperimentOutcome,
+    draw_graph,
+    find_binomial_range,
+    render_calibration,
+)
 
 
 @pytest.mark.parametrize(
     ("n", "usual"), [(1, (0, 1)), (3, (1, 3)), (10, (7, 10)), (100, (84, 95))]
 )
-def test_how_many_forecasts_hold_is_a_binomial_interval(n, usual):
+def test_the_number_of_hits_is_a_binomial_range(n, usual):
     drawn = np.random.default_rng(0).binomial(n, 0.9, 100_000)
-    low, high = usual_count(n)
+    low, high = find_binomial_range(n)
     assert np.mean(drawn < low) <= 0.027
     assert np.mean(drawn > high) <= 0.027
     assert np.mean(drawn <= low) > 0.023
     assert (low, high) == usual
 
 
-def test_how_wide_the_forecasts_were_is_said_beside_how_often_they_held():
+def test_the_width_of_the_forecasts_is_reported():
     wide = Forecast(
         expected=0.0,
         low=-20.0,
@@ -34,28 +37,28 @@ def test_how_wide_the_forecasts_were_is_said_beside_how_often_they_held():
         best_expected=0.0,
         best_low=-20.0,
         best_high=3.0,
-        right=0.5,
+        prob_optimal=0.5,
     )
-    step = Step(
-        entry=Entry(id=0, values={"x": 1.0}),
+    step = ExperimentOutcome(
+        record=ExperimentRecord(id=0, values={"x": 1.0}),
         forecast=wide,
         cost=1.0,
         spent_before=0.0,
-        outcome=1.0,
+        mean=1.0,
         inside=True,
     )
-    said = _calibration((step,) * 8, 2.0)
+    said = render_calibration((step,) * 8, 2.0)
     assert "8 of 8 outcomes were within" in said
-    assert "23 wide in the median, 12 times the target's standard deviation" in said
+    assert "The median width of the intervals was 23, 12 times the target" in said
 
 
-def test_edges_back_and_within_a_column_stay_in_the_picture():
+def test_all_edges_stay_inside_the_drawing():
     names = ("a", "b", "c", "a name that is far too long for its box")
     edges = np.zeros((4, 4))
     edges[0, 1] = edges[0, 2] = 0.9
     edges[1, 2] = edges[1, 0] = 0.3  # within a column, and back
     edges[2, 0], edges[2, 3] = 0.2, 0.62
-    drawn = graph_picture(names, edges, target="c", settable=frozenset("a"))
+    drawn = draw_graph(names, edges, target="c", settable=frozenset("a"))
     box = re.search(r'viewBox="0 0 (\d+) (\d+)"', drawn)
     assert box is not None
     paths = re.findall(r'class="edge" d="M([^"]+)"', drawn)
@@ -69,10 +72,10 @@ def test_edges_back_and_within_a_column_stay_in_the_picture():
     assert "a name that i…" in drawn
 
 
-def test_labels_of_a_crowded_graph_touch_nothing():
+def test_labels_of_a_crowded_graph_do_not_overlap():
     names = tuple("abcdefgh")
     edges = np.random.default_rng(0).uniform(0, 0.99, (8, 8)) * (1 - np.eye(8))
-    drawn = graph_picture(names, edges, target="c", settable=frozenset("a"))
+    drawn = draw_graph(names, edges, target="c", settable=frozenset("a"))
     found = re.findall(r'class="odds" x="(\d+)" y="(\d+)"[^>]*>(\d+%)<', drawn)
     labels = [
         (int(x) - 3 * len(t), int(y) - 9, int(x) + 3 * len(t), int(y))

@@ -1,4 +1,4 @@
-"""Tables that contradict the question or that are none, and limits nobody can keep."""
+"""Tables that contradict the experiment, and constraints that nothing keeps."""
 
 import dataclasses
 
@@ -7,8 +7,7 @@ import pytest
 
 from frugax import ExperimentBudget, causal
 from frugax.causal import Samples
-from frugax.causal.campaign import doubts
-from frugax.causal.campaign._page import _heading
+from frugax.causal.campaign.report import render_heading
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +17,8 @@ def campaign():
         target="y",
         budget=ExperimentBudget(n=3),
         constraints={"harm": (None, 1.0)},
-        worlds=8,
-        rows=2,
+        num_posterior_samples=8,
+        rows_per_experiment=2,
     )
     x = np.linspace(0.0, 1.0, 20)
     made.tell_observations({"a": x, "harm": 5 + x, "y": -x})
@@ -27,34 +26,34 @@ def campaign():
     return made
 
 
-def test_an_answer_that_contradicts_the_question_is_refused(campaign):
-    asked = campaign.asks[0].values["a"]
+def test_an_answer_that_contradicts_the_experiment_is_refused(campaign):
+    asked = campaign.experiments[0].values["a"]
     wrong = asked + 1e-3
-    with pytest.raises(ValueError, match=f"sets 'a' to {asked}, and an answer has"):
+    with pytest.raises(ValueError, match=f"sets 'a' to {asked}, but the answer has"):
         campaign.read_answer(0, {"y": [2.0, 2.0], "a": [asked, wrong]})
     marked = Samples(("harm", "y"), np.ones((1, 2)), np.array([[True, False]]))
-    with pytest.raises(ValueError, match=r"sets a, and these .* setting harm"):
+    with pytest.raises(ValueError, match=r"sets a, but these .* setting harm"):
         campaign.read_answer(0, marked)
     for said in (np.float32(asked), np.nan):  # as asked, or not said
         rows = campaign.read_answer(0, {"a": said, "y": [1.0, 2.0]})
         assert rows["a"].tolist() == [np.float32(asked)] * 2
         assert rows.intervened.tolist() == [[True, False]] * 2
-    other = dataclasses.replace(campaign.asks[0], values={"a": wrong})
-    with pytest.raises(ValueError, match="it is of another campaign"):
+    other = dataclasses.replace(campaign.experiments[0], values={"a": wrong})
+    with pytest.raises(ValueError, match="it belongs to another campaign"):
         campaign.tell(other, 1.0)
     assert len(campaign.pending) == 1
 
 
-def test_what_is_far_from_all_else_is_doubted_but_can_be_told(campaign):
-    entry = campaign.asks[0]
+def test_outliers_are_reported_but_accepted(campaign):
+    entry = campaign.experiments[0]
     for wild in ({"y": 40.0}, {"y": [-1.0, -1e38]}, {"y": -1.0, "harm": 50.0}):
         rows = campaign.read_answer(entry, wild)
-        (said,) = doubts(campaign, entry, rows)
-        assert "is far from what was seen or expected" in said
+        (said,) = campaign.find_outliers(entry, rows)
+        assert "is far from the values seen or expected" in said
     usual = Samples.from_frame(
         {"y": [-1.5, np.nan], "harm": [6.5, 5.0], "new": [1e9, 0]}
     )
-    assert doubts(campaign, entry, usual) == ()
+    assert campaign.find_outliers(entry, usual) == ()
 
 
 @pytest.mark.parametrize(
@@ -72,26 +71,26 @@ def test_observations_are_read_as_strictly_as_samples(campaign, table, message):
         campaign.tell_observations(table)
 
 
-def test_limits_that_nothing_keeps_are_said_wherever_it_recommends(campaign):
+def test_infeasible_constraints_are_reported_with_every_recommendation(campaign):
     best, advice = campaign.recommend(), campaign.advise()
     why = (
-        "nothing is likely to keep harm <= 1: the recommendation does with probability "
-        "0% and breaks least"
+        "no experiment is likely to keep harm <= 1: the recommendation does with "
+        "probability 0% and has the smallest violation"
     )
-    assert best.keeps == 0
-    assert best.right < 0.05
-    page = _heading("name", campaign, advice, None).replace("&lt;", "<")
+    assert best.prob_feasible == 0
+    assert best.prob_optimal < 0.05
+    page = render_heading("name", campaign, advice, None).replace("&lt;", "<")
     for text in (str(best), str(advice), page):
         assert why in text
 
 
-def test_limits_on_what_was_never_measured_do_not_count_and_that_is_said():
+def test_constraints_on_unmeasured_variables_are_reported():
     made = causal.Campaign(
         variables={"a": (0.0, 1.0)},
         target="y",
         budget=ExperimentBudget(n=3),
         constraints={"harm": (None, 1.0)},
-        worlds=8,
+        num_posterior_samples=8,
     )
     x = np.linspace(0.0, 1.0, 20)
     made.tell_observations({"a": x, "y": -x})
@@ -101,8 +100,8 @@ def test_limits_on_what_was_never_measured_do_not_count_and_that_is_said():
     assert made.unmeasured == ("harm",)
     for text in (str(made.recommend()), str(advice), made.recommend().warning):
         assert why in text
-    assert "keeps the constraints" not in _heading("name", made, advice, None)
+    assert "keeps the constraints" not in render_heading("name", made, advice, None)
     made.tell(0, {"y": -1.0, "harm": 5.0})
     assert made.unmeasured == ()
     assert why not in str(made.advise())
-    assert "keeps the constraints" in _heading("name", made, advice, None)
+    assert "keeps the constraints" in render_heading("name", made, advice, None)

@@ -1,37 +1,51 @@
-"""Campaigns of experiments: ask, do, tell, within a budget.
+"""Run campaigns of experiments within a budget: ask, experiment, tell, recommend.
 
-Start at `Campaign`. `drive` runs one to its end, `report_page` shows it, `audit`
-replays it. Guide: docs/causal_campaign.md.
+Start at `Campaign`. `plan` says in advance how many experiments a budget pays for,
+`drive` runs a campaign to its end, `report_page` renders it and `audit` replays it.
+Guide: docs/causal_campaign.md.
 """
 
-from ._audit import Audit, audit
+from ._advice import Recommendation, StopAdvice, prediction_interval
+from ._audit import CampaignAudit, audit
 from ._campaign import Campaign
 from ._config import CampaignConfig, Simulator, load_campaign_config
-from ._doubts import doubts
-from ._drive import Experiment, Failed, asked_of, drive, simulated
-from ._ledger import Entry, Forecast
-from ._page import report_page
-from ._results import Advice, Ask, Recommendation
-from ._settings import Settings
+from ._doors import apply, plan
+from ._drive import (
+    ExperimentRunner,
+    FailedExperiment,
+    drive,
+    make_function_runner,
+    make_simulator_runner,
+)
+from ._experiments import Experiment, ExperimentRecord, Forecast
+from ._inference import Inference
+from ._receipt import CampaignPlan, PlannedExperiment
+from ._settings import CampaignSettings
+from .report import report_page
 
 __all__ = [
-    "Advice",
-    "Ask",
-    "Audit",
     "Campaign",
+    "CampaignAudit",
     "CampaignConfig",
-    "Entry",
+    "CampaignPlan",
+    "CampaignSettings",
     "Experiment",
-    "Failed",
+    "ExperimentRecord",
+    "ExperimentRunner",
+    "FailedExperiment",
     "Forecast",
+    "Inference",
+    "PlannedExperiment",
     "Recommendation",
-    "Settings",
     "Simulator",
-    "asked_of",
+    "StopAdvice",
+    "apply",
     "audit",
-    "doubts",
     "drive",
     "load_campaign_config",
+    "make_function_runner",
+    "make_simulator_runner",
+    "plan",
+    "prediction_interval",
     "report_page",
-    "simulated",
 ]

@@ -1,153 +1,244 @@
-"""What to recommend, how sure that is, and whether another experiment is worth it."""
+"""The recommended intervention, its uncertainty, and the advice to stop or go on."""
+
+import dataclasses
 
 import numpy as np
 from jaxtyping import Float
 
-from frugax.causal.policy import POLICIES, SURE, Outlook, value_of
-from frugax.causal.scm import intervene
+from frugax.causal.policy import POLICIES, SURE, Outlook, Value, value_of
+from frugax.causal.scm import Intervention, intervene
 
-from ._known import Known
-from ._results import Advice, Recommendation
-from ._settings import Settings
-from ._usual import note
+from ._inference import Inference
+from ._settings import CampaignSettings
 
-# Of a standard deviation of the target: so much worse than the best is still good.
-_TOLERANCE = 0.05
-# Worlds are wrong in the same way now and then. Fitted on models with network
-# mechanisms, checked on others: benchmarks/causal_optimise.py.
-_CAUTION = 2.0
-_NORMAL = 1.645  # standard deviations on either side of a normal 90 % interval
+# A recommendation is good within this share of the target's standard deviation.
+_TOLERANCE_FRAC = 0.05
+# Posterior samples are sometimes wrong in the same way, so their share is raised to a
+# power. Fitted on models with network mechanisms (log loss .44 instead of .48), and
+# checked on others: benchmarks/causal_optimise.py.
+_CAUTION_POWER = 2.0
+_HALF_INTERVAL = 1.645  # standard deviations on either side of a normal 90 % interval
 
 
-def recommendation(known: Known, settings: Settings) -> Recommendation:
-    """The intervention that is best on average over the worlds.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The best intervention by everything that is known.
 
-    Args:
-        known: the worlds, and what they say of every experiment.
-        settings: of the campaign.
+    Attributes:
+        intervention: the variables to set, and their values.
+        expected: expected mean of the target under it, in the target's unit.
+        low: lower end of the 90 % interval of that mean.
+        high: upper end of the 90 % interval of that mean.
+        prob_optimal: probability that no intervention that is likely to keep the
+            constraints is better by more than the tolerance. Where none is likely to
+            keep them, also that this one does.
+        prob_feasible: probability that it keeps the constraints.
+        warning: that no intervention is likely to keep them, or that they were not
+            measured; empty if all is well.
+        expected_regret: expected distance from the best intervention that is likely to
+            keep the constraints, in the target's unit.
     """
-    outlook = known.outlook
+
+    intervention: Intervention
+    expected: float
+    low: float
+    high: float
+    prob_optimal: float
+    prob_feasible: float
+    warning: str
+    expected_regret: float
+
+    @property
+    def value(self) -> dict[str, float]:
+        """The variables to set, and their values."""
+        return self.intervention.values
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.intervention}: {self.expected:.4g} ({self.low:.4g} to "
+            f"{self.high:.4g}); as good as the best with probability "
+            f"{self.prob_optimal:.0%}"
+        )
+        return "; ".join(part for part in (text, self.warning) if part)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StopAdvice:
+    """Whether another experiment is worth its price.
+
+    Attributes:
+        stop: whether to stop.
+        reason: the reason, in a sentence.
+        value: expected improvement from the most valuable experiment that the budget
+            pays for; None if it pays for none.
+        prob_optimal: probability that the recommendation is good enough.
+    """
+
+    stop: bool
+    reason: str
+    value: Value | None
+    prob_optimal: float
+
+    def __str__(self) -> str:
+        return f"{'stop' if self.stop else 'go on'}: {self.reason}"
+
+
+def make_recommendation(
+    inference: Inference, settings: CampaignSettings
+) -> Recommendation:
+    """Recommend the intervention that is best on average over the posterior samples."""
+    outlook = inference.outlook
     best = outlook.best
-    where, values = outlook.points.at(best)
-    names = [known.names[v] for v in where]
-    expected, low, high = interval(outlook, best, settings)
+    targets, values = outlook.points.at(best)
+    names = [inference.names[v] for v in targets]
+    expected, low, high = prediction_interval(outlook, best, settings)
     return Recommendation(
         intervention=intervene(**dict(zip(names, map(float, values), strict=True))),
         expected=expected,
         low=low,
         high=high,
-        right=_right(outlook, known, settings),
-        keeps=float(outlook.allowed[:, best].mean()),
-        warning=_warning(known, outlook, settings),
-        regret=float(_behind(outlook).mean()),
+        prob_optimal=_estimate_prob_optimal(outlook, inference, settings),
+        prob_feasible=float(outlook.allowed[:, best].mean()),
+        warning=_describe_constraints(inference, outlook, settings),
+        expected_regret=float(_compute_regret(outlook).mean()),
     )
 
 
-def interval(
-    outlook: Outlook, point: int, settings: Settings
+def prediction_interval(
+    outlook: Outlook, point: int, settings: CampaignSettings
 ) -> tuple[float, float, float]:
-    """The target's mean in an experiment, and the 90 % interval of that mean."""
-    effect = outlook.loss[:, point] * (1 if settings.minimize else -1)
-    # So few worlds end before the tails do: this way one more would be in between as
-    # often as it should.
-    low, high = np.quantile(effect, (0.05, 0.95), method="weibull")
-    # A lopsided spread can have its mean beyond a quantile.
-    expected = float(np.clip(effect.mean(), low, high))
-    beyond = _NORMAL * float(outlook.doubt[point])
-    low = expected - float(np.hypot(expected - low, beyond))
-    return expected, low, expected + float(np.hypot(high - expected, beyond))
-
-
-def advice(
-    known: Known, outlook: Outlook, settings: Settings, *, answered: bool, late: bool
-) -> Advice:
-    """Whether another experiment is worth its price.
+    """Return the expected mean of the target in an experiment, and its 90 % interval.
 
     Args:
-        known: the worlds.
-        outlook: what they say, with the experiments that can still be paid.
-        settings: of the campaign.
-        answered: whether an experiment gave a value of the target.
-        late: whether the campaign's time is over.
+        outlook: predictions for every candidate experiment.
+        point: position of the candidate.
+        settings: settings of the campaign.
     """
-    right = _right(outlook, known, settings)
-    warning = _warning(known, outlook, settings)
-    broken = f" Beware: {warning}." if warning else ""
-    broken += note(known.usual, settings)
-    if late or not outlook.affordable.any():
-        what = (
-            "the time is over." if late else "the budget pays for no more experiments."
+    sign = 1 if settings.minimize else -1
+    effect = outlook.loss[:, point] * sign
+    # Quantiles of a few samples end before the tails do. With this definition another
+    # sample would be inside as often as it should (Weibull plotting positions).
+    low, high = np.quantile(effect, (0.05, 0.95), method="weibull")
+    # A skewed spread can have its mean beyond a quantile.
+    expected = float(np.clip(effect.mean(), low, high))
+    # The doubt about untried interventions is independent of the samples' spread.
+    doubt = _HALF_INTERVAL * float(outlook.doubt[point])
+    low = expected - float(np.hypot(expected - low, doubt))
+    return expected, low, expected + float(np.hypot(high - expected, doubt))
+
+
+def give_advice(
+    inference: Inference,
+    outlook: Outlook,
+    settings: CampaignSettings,
+    *,
+    has_answer: bool,
+    is_late: bool,
+) -> StopAdvice:
+    """Advise whether another experiment is worth its price.
+
+    Args:
+        inference: the posterior samples.
+        outlook: their predictions, with the experiments that are still affordable.
+        settings: settings of the campaign.
+        has_answer: whether an experiment has given a value of the target.
+        is_late: whether the campaign's time is over.
+    """
+    prob = _estimate_prob_optimal(outlook, inference, settings)
+    notes = ""
+    if warning := _describe_constraints(inference, outlook, settings):
+        notes += f" Beware: {warning}."
+    if inference.imputed:
+        text = ", ".join(f"{name} = {x:g}" for name, x in inference.imputed.items())
+        notes += (
+            f" Observed rows lack variables that may be set: they count as {text}. If "
+            "a value is not the usual one, tell observations with a column for it."
         )
-        why = f"{what}{broken}"
-        return Advice(stop=True, why=why, value=None, right=right)
+    if is_late or not outlook.affordable.any():
+        reason = "the budget pays for no more experiments."
+        if is_late:
+            reason = "the time is over."
+        return StopAdvice(
+            stop=True, reason=reason + notes, value=None, prob_optimal=prob
+        )
     best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
     value = value_of(outlook, best)
-    if not answered:
-        stop, why = False, "no experiment has given a value of the target yet."
-    elif right >= settings.sure:
-        stop = True
-        why = (
+    stop = True
+    if not has_answer:
+        stop = False
+        reason = "no experiment has given a value of the target yet."
+    elif prob >= settings.confidence:
+        reason = (
             "the recommendation is within the tolerance of the best with probability "
-            f"{right:.0%}."
+            f"{prob:.0%}."
         )
-    elif value.per_cost <= settings.worth:
-        stop = True
-        why = (
+    elif value.per_cost <= settings.min_gain_per_cost:
+        reason = (
             f"the best experiment is worth {value.per_cost:.3g} for each unit of cost, "
-            f"and {settings.worth:g} is wanted."
+            f"and at least {settings.min_gain_per_cost:g} is wanted."
         )
     else:
         stop = False
-        why = (
+        reason = (
             f"the best experiment is worth {value.total:.3g} and costs {value.cost:g}."
         )
-    return Advice(stop=stop, why=why + broken, value=value, right=right)
+    return StopAdvice(stop=stop, reason=reason + notes, value=value, prob_optimal=prob)
 
 
-def _right(outlook: Outlook, known: Known, settings: Settings) -> float:
-    """Probability that nothing that may be recommended is better by the tolerance.
+def _estimate_prob_optimal(
+    outlook: Outlook, inference: Inference, settings: CampaignSettings
+) -> float:
+    """Estimate how likely the recommendation is within the tolerance of the best.
 
-    What may be is what is likely to keep the constraints. Where nothing is, the
+    Only candidates that are likely to keep the constraints compete. Where none is, the
     recommendation must keep them too, however small the target becomes.
-
-    The share of worlds that say so, to a power that makes it come true as often as it
-    says; and never quite 1, as there are only so many worlds.
     """
-    told = settings.tolerance
-    tolerance = _TOLERANCE * known.scale if told is None else told
-    good = _behind(outlook) <= tolerance
-    kept = outlook.allowed[:, outlook.best]
-    if kept.mean() < SURE:
-        good &= kept
-    return ((int(good.sum()) + 0.5) / (len(good) + 1)) ** _CAUTION
+    tolerance = settings.tolerance
+    if tolerance is None:
+        tolerance = _TOLERANCE_FRAC * inference.scale
+    good = _compute_regret(outlook) <= tolerance
+    feasible = outlook.allowed[:, outlook.best]
+    if feasible.mean() < SURE:
+        good &= feasible
+    # Half a success and half a failure are added: a few samples that agree are not
+    # certainty (Krichevsky-Trofimov estimator).
+    return ((int(good.sum()) + 0.5) / (len(good) + 1)) ** _CAUTION_POWER
 
 
-def _warning(known: Known, outlook: Outlook, settings: Settings) -> str:
-    """What is wrong with the constraints: nothing keeps them, or nobody measured."""
-    silent = [name for name in settings.constraints if name not in known.names]
-    unknown = (
-        f"{', '.join(silent)} was never measured, so its limits do not count yet"
-        if silent
-        else ""
-    )
-    keeps = float(outlook.allowed[:, outlook.best].mean())
-    if keeps >= SURE:
-        return unknown
-    bounds: list[str] = []
-    for name, (low, high) in settings.constraints.items():
-        if name in silent:
-            continue
-        below = "" if low is None else f"{low:g} <= "
-        above = "" if high is None else f" <= {high:g}"
-        bounds.append(f"{below}{name}{above}")
-    least = "" if keeps else " and breaks least"
-    return (
-        f"nothing is likely to keep {', '.join(bounds)}: the recommendation does with "
-        f"probability {keeps:.0%}{least}{'; ' if unknown else ''}{unknown}"
-    )
+def _describe_constraints(
+    inference: Inference, outlook: Outlook, settings: CampaignSettings
+) -> str:
+    """Describe constraints that no candidate keeps or that were never measured."""
+    unmeasured = [name for name in settings.constraints if name not in inference.names]
+    warnings: list[str] = []
+    prob = float(outlook.allowed[:, outlook.best].mean())
+    if prob < SURE:
+        bounds: list[str] = []
+        for name, (low, high) in settings.constraints.items():
+            if name in unmeasured:
+                continue
+            ends = [name]
+            if low is not None:
+                ends.insert(0, f"{low:g} <=")
+            if high is not None:
+                ends.append(f"<= {high:g}")
+            bounds.append(" ".join(ends))
+        warning = (
+            f"no experiment is likely to keep {', '.join(bounds)}: the recommendation "
+            f"does with probability {prob:.0%}"
+        )
+        if not prob:
+            warning += " and has the smallest violation"
+        warnings.append(warning)
+    if unmeasured:
+        warnings.append(
+            f"{', '.join(unmeasured)} was never measured, so its limits do not count "
+            "yet"
+        )
+    return "; ".join(warnings)
 
 
-def _behind(outlook: Outlook) -> Float[np.ndarray, " worlds"]:
-    """By how much what may be recommended is better, in every world."""
+def _compute_regret(outlook: Outlook) -> Float[np.ndarray, " samples"]:
+    """Compute the recommendation's distance from the best candidate in each sample."""
     loss = outlook.loss[:, np.isfinite(outlook.mean)]
     return outlook.loss[:, outlook.best] - loss.min(1)

@@ -1,53 +1,55 @@
-"""What comes back from an experiment, in any of its forms, as rows of a table."""
+"""Read the answers of experiments in any form, and check them before they count."""
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from frugax.causal.data import FLOAT32_STEPS, Samples
 
+from ._experiments import ExperimentRecord
+from ._settings import CampaignSettings
 
-def rows_of(data: Any, values: Mapping[str, float], target: str) -> Samples:
-    """Rows of a table that sets some variables, or none.
+_MIN_SEEN = 3  # values from which the usual range can be seen
+_MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
+
+
+def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
+    """Read the rows of an experiment that sets some variables, or none.
 
     Args:
         data: a table (`Samples`, or a frame with named columns), a mapping from
             variables to a number or several, or one number for the target. NaN is
             missing.
-        values: what was set, and to what.
-        target: the variable that one number is for.
+        values: the variables that the experiment sets, and their values.
+        target: the variable that a single number belongs to.
 
     Raises:
-        TypeError: it is none of these.
-        ValueError: there are no rows, columns of different lengths or with what is no
-            number; or it says that something else was set.
+        TypeError: `data` is none of these.
+        ValueError: there are no rows, columns differ in length or hold something other
+            than numbers, or a column contradicts `values`.
     """
-    rows = data if isinstance(data, Samples) else _table(data, target)
+    rows = data
+    if not isinstance(data, Samples):
+        rows = _read_table(data, target)
     if not len(rows):
         raise ValueError(
             "an answer needs at least one row: give NaN where a value is missing, or "
-            "say that the experiment failed."
+            "tell that the experiment failed."
         )
-    return _with_set(rows, values) if values else rows
+    return _mark_interventions(rows, values) if values else rows
 
 
-def _table(data: Any, target: str) -> Samples:
-    """What is no `Samples` yet as one; nothing is set in it.
-
-    Raises:
-        TypeError: it is no table and no number.
-        ValueError: columns are of different lengths or hold what is no number.
-    """
-    if isinstance(data, bool | np.bool_):  # a number to Python, but no measurement
-        raise TypeError(f"an answer is a table or a number, got {data}.")
+def _read_table(data: Any, target: str) -> Samples:
+    if isinstance(data, bool | np.bool_):  # a number for Python, but not a measurement
+        raise TypeError(f"an answer must be a table or a number, got {data}.")
     if isinstance(data, int | float | np.number | np.ndarray):
         data = {target: data}
     elif not isinstance(data, Mapping) and not hasattr(data, "columns"):
         raise TypeError(
-            "an answer is a table, a mapping from variables to values or a number for "
-            f"{target!r}, got a {type(data).__name__}."
+            "an answer must be a table, a mapping from variables to values or a number "
+            f"for {target!r}, got a {type(data).__name__}."
         )
     if isinstance(data, Mapping):
         # One number stands for every row; a list of one is one row.
@@ -56,27 +58,30 @@ def _table(data: Any, target: str) -> Samples:
     return Samples.from_frame(data)
 
 
-def _with_set(rows: Samples, values: Mapping[str, float]) -> Samples:
-    """The rows with what was asked for, marked as set.
+def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
+    """Mark the columns that the experiment set, and add those that are missing.
 
     Raises:
-        ValueError: they say that something else was set.
+        ValueError: a column contradicts the experiment.
     """
     for name, value in values.items():
         if name in rows.variables:
-            told = rows[name]
-            other = np.isfinite(told) & ~np.isclose(told, value, rtol=1e-6, atol=1e-30)
+            column = rows[name]
+            other = np.isfinite(column) & ~np.isclose(
+                column, value, rtol=1e-6, atol=1e-30
+            )
             if other.any():
                 raise ValueError(
-                    f"the experiment sets {name!r} to {value!r}, and an answer has "
-                    f"{told[other][0]:.9g}: leave {name!r} out if it was set as asked; "
-                    "else the answer is of another experiment."
+                    f"the experiment sets {name!r} to {value!r}, but the answer has "
+                    f"{column[other][0]:.9g}: leave {name!r} out if it was set as "
+                    "asked; otherwise the answer belongs to another experiment."
                 )
     marked = {n for n in rows.variables if rows.intervened[:, rows.index(n)].any()}
     if marked and marked != {*values} & {*rows.variables}:
         raise ValueError(
-            f"the experiment sets {', '.join(values)}, and these samples are marked as "
-            f"setting {', '.join(sorted(marked)):.200}."
+            f"the experiment sets {', '.join(values)}, but these samples are marked as "
+            f"setting {', '.join(sorted(marked)):.200}: leave the marks out, or mark "
+            "the same variables."
         )
     names = tuple(dict.fromkeys((*rows.variables, *values)))
     table = np.empty((len(rows), len(names)), np.float32)
@@ -86,85 +91,109 @@ def _with_set(rows: Samples, values: Mapping[str, float]) -> Samples:
 
 
 def check_answer(
-    rows: Samples, *, most: int, needed: Iterable[str], known: Collection[str] | None
+    rows: Samples, *, max_rows: int, target: str, known: Collection[str] | None
 ) -> None:
-    """Refuse rows that are no answer to the question; it costs nothing then.
+    """Refuse rows that do not answer the experiment; they cost nothing then.
 
     Args:
-        rows: of the experiment.
-        most: how many rows one experiment gives.
-        needed: columns that there must be.
-        known: columns that there may be; None for any, before a table was told.
+        rows: rows of the experiment.
+        max_rows: most rows of one experiment.
+        target: a column that is needed.
+        known: columns that are allowed; None for any, before the first table.
 
     Raises:
-        ValueError: there are more rows, or a column too few or too many.
+        ValueError: there are too many rows, or a column is missing or unknown.
     """
-    if len(rows) > most:
+    if len(rows) > max_rows:
         raise ValueError(
-            f"an experiment gives {most} row{'s' if most > 1 else ''} in this campaign "
-            f"(rows={most}), got {len(rows)}: begin it with rows={len(rows)}, or tell "
-            "their mean."
+            f"got {len(rows)} rows, but rows_per_experiment={max_rows} in this "
+            f"campaign: begin it with rows_per_experiment={len(rows)}, or tell their "
+            "mean."
         )
-    for name in needed:
-        if name not in rows.variables:
-            raise ValueError(
-                f"an answer needs {name!r}, and this one has "
-                f"{', '.join(rows.variables):.200}: give NaN if it was not measured."
-            )
+    if target not in rows.variables:
+        raise ValueError(
+            f"the answer has no column for the target {target!r}, only "
+            f"{', '.join(rows.variables):.200}: give NaN if it was not measured."
+        )
     for name in rows.variables:
         if known is not None and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"is it {close[0]!r}?" if close else "leave it out."
+            hint = "leave it out."
+            if close := difflib.get_close_matches(name, known, n=1):
+                hint = f"is it {close[0]!r}?"
             raise ValueError(
-                f"an answer has {name!r}, which is in no row before and not in the "
-                f"campaign: {hint} If what was told before is wrong, tell that once "
-                "more with replace=True."
+                f"the answer has {name!r}, which neither the campaign nor an earlier "
+                f"row has: {hint} If an earlier answer is wrong, tell it again with "
+                "replace=True."
             )
 
 
 def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
     """Refuse a target whose differences float32 has rounded away.
 
-    A table of float64 is refused when it is told; single numbers can only be judged
-    together, and only where they are so large that whole numbers are rounded.
+    `Samples` refuses such a table of float64. Single numbers can only be judged
+    together, and only where they are large enough to round whole numbers.
 
     Args:
-        name: of the target.
-        before: the rows so far.
-        rows: what is told now.
+        name: the target.
+        before: the rows of the campaign.
+        rows: the new rows.
 
     Raises:
-        ValueError: at least two values differ by no more than some of its steps.
+        ValueError: at least two values differ by no more than a few float32 steps.
     """
-    told = [t[name] for t in (before, rows) if t is not None and name in t.variables]
-    values = np.concatenate(told).astype(np.float64)
+    tables = [t for t in (before, rows) if t is not None and name in t.variables]
+    values = np.concatenate([t[name] for t in tables]).astype(np.float64)
     seen = values[np.isfinite(values)]
     if len(seen) < 2:
         return
     largest = np.abs(seen).max()
-    if largest >= 2**24 and seen.std() < FLOAT32_STEPS * np.spacing(
-        np.float32(largest)
-    ):
+    step = np.spacing(np.float32(largest))
+    if largest >= 2**24 and seen.std() < FLOAT32_STEPS * step:
         raise ValueError(
-            f"{name!r} is so far from 0 that float32 loses what its values differ by "
-            f"(mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign whose "
-            "answers have a constant subtracted."
+            f"{name!r} is so far from 0 that float32 loses the differences of its "
+            f"values (mean {seen.mean():g}, spread {seen.std():.3g}): begin a campaign "
+            "whose answers have a constant subtracted."
         )
 
 
-def joined(one: Samples | None, other: Samples) -> Samples:
-    """The rows of both; NaN where one of them lacks a column."""
-    if one is None:
-        return other
-    names = tuple(dict.fromkeys((*one.variables, *other.variables)))
-    return _widened(one, names).concat(_widened(other, names))
+def find_outliers(
+    settings: CampaignSettings,
+    record: ExperimentRecord,
+    rows: Samples,
+    others: Samples | None,
+) -> tuple[str, ...]:
+    """Describe values that are so far from all others that they may be slips.
 
+    A value is an outlier if it is further from its range, from the values in other rows
+    and from the forecast than three times the width of the first two.
 
-def _widened(samples: Samples, names: tuple[str, ...]) -> Samples:
-    values = np.full((len(samples), len(names)), np.nan, np.float32)
-    set_ = np.zeros(values.shape, bool)
-    for j, name in enumerate(names):
-        if name in samples.variables:
-            i = samples.variables.index(name)
-            values[:, j], set_[:, j] = samples.values[:, i], samples.intervened[:, i]
-    return Samples(names, values, set_)
+    Args:
+        settings: settings of the campaign.
+        record: the experiment.
+        rows: its rows.
+        others: all other rows.
+    """
+    found: list[str] = []
+    for name in rows.variables:
+        if name in record.values:
+            continue
+        ends = list(settings.variables.get(name, ()))
+        if others is not None and name in others.variables:
+            seen = others[name].astype(np.float64)
+            seen = seen[np.isfinite(seen)]
+            if len(seen) >= _MIN_SEEN:
+                ends += [float(seen.min()), float(seen.max())]
+        if not ends:
+            continue
+        far = _MAX_WIDTHS * (max(ends) - min(ends))
+        if name == settings.target and record.forecast is not None:
+            ends += [record.forecast.low, record.forecast.high]
+        low, high = min(ends), max(ends)
+        values = rows[name].astype(np.float64)
+        odd = values[(values < low - far) | (values > high + far)]
+        if far and len(odd):
+            found.append(
+                f"{name} = {odd[0]:g} is far from the values seen or expected, "
+                f"{low:.4g} to {high:.4g}"
+            )
+    return tuple(found)

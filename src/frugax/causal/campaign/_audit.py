@@ -1,8 +1,7 @@
-"""Would it have been better to choose otherwise? The campaign replayed where we know.
+"""Replay a campaign beside other strategies, where the truth is known.
 
-Each world that agrees with the data stands in for the truth: it gives the observations
-and the answers, and its own best intervention is known. All ways to choose may spend
-the same.
+Posterior samples stand in for the truth. Each provides the observations and the
+answers, and its own best intervention is known. All strategies may spend the same.
 """
 
 import dataclasses
@@ -15,216 +14,227 @@ from frugax.causal.data import Samples
 from frugax.causal.policy import Policy
 from frugax.causal.posterior import (
     LinearModel,
-    Points,
     PosteriorSample,
     fit_best_linear_model,
 )
 
-from . import _ledger
 from ._campaign import Campaign
-from ._known import Known
-from ._ledger import Entry
-from ._settings import Settings
-from ._space import grid
+from ._experiments import ExperimentRecord, add_costs, is_affordable
+from ._inference import Inference
+from ._settings import CampaignSettings
+from .candidates import make_grid
 
-WAYS = ("this campaign", "graph + regression", "random", "oracle")
-_DRAWS = 512
+STRATEGIES = ("this campaign", "graph + regression", "random", "oracle")
+_NUM_DRAWS = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """Regret of each way to choose, in worlds that agree with the data.
+class CampaignAudit:
+    """Regret of each strategy, with posterior samples as the truth.
 
     Attributes:
-        regret: by way, the regret in each world after the whole budget, in the target's
-            unit: how much worse than that world's best is the mean of the target under
-            what the way recommends.
-        spent: by way, what it spent in each world.
-        covered: share of worlds whose true mean is in the 90 % interval that this
+        regret: for each strategy its regret in each sample after the whole budget, in
+            the target's unit: the distance of the target's mean under its
+            recommendation from the best mean.
+        spent: for each strategy its cost in each sample.
+        coverage: share of samples whose true mean is in the 90 % interval that this
             campaign gave for its recommendation.
     """
 
     regret: dict[str, tuple[float, ...]]
     spent: dict[str, tuple[float, ...]]
-    covered: float
+    coverage: float
 
 
 def audit(
-    campaign: Campaign, *, worlds: int, progress: Callable[[int], None] = lambda n: None
-) -> Audit:
-    """Replay a campaign beside other ways to choose, at equal cost.
+    campaign: Campaign,
+    *,
+    num_samples: int,
+    progress: Callable[[int], None] = lambda count: None,
+) -> CampaignAudit:
+    """Replay a campaign beside other strategies, at equal cost.
 
     Args:
-        campaign: stays as it is.
-        worlds: in how many of its worlds; >= 1.
-        progress: called with the number of worlds done.
+        campaign: the campaign, which stays as it is.
+        num_samples: number of posterior samples that stand in for the truth; >= 1.
+        progress: called with the number of samples done.
 
     Raises:
-        ValueError: no row was told, or there are fewer worlds than that.
+        ValueError: the campaign has no rows, or fewer posterior samples.
     """
-    known = campaign.look(whole=True)
-    settings = dataclasses.replace(campaign.settings, budget=_without_clock(campaign))
+    inference = campaign.infer(full=True)
+    budget = _remove_time_limit(campaign)
+    settings = dataclasses.replace(campaign.settings, budget=budget)
     if campaign.samples is None:
         raise ValueError(
-            "nothing is known yet: an audit needs rows to learn worlds from."
+            "this campaign has no rows to learn models from: tell some before an audit."
         )
-    if not 1 <= worlds <= len(known.belief.samples):
-        raise ValueError(
-            f"worlds must be 1 to {len(known.belief.samples)}, got {worlds}."
-        )
-    observed = int((~campaign.samples.intervened.any(1)).sum())
-    regret: dict[str, list[float]] = {way: [] for way in WAYS}
-    spent: dict[str, list[float]] = {way: [] for way in WAYS}
+    available = len(inference.ensemble.samples)
+    if not 1 <= num_samples <= available:
+        raise ValueError(f"num_samples must be 1 to {available}, got {num_samples}.")
+    num_observed = int((~campaign.samples.intervened.any(1)).sum())
+    regret: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    spent: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     covered = 0
-    for i, world in enumerate(known.belief.samples[:worlds]):
-        truth = _Truth(world, known, settings, observed, i)
-        replayed = truth.campaign(campaign.policy)
+    for i, sample in enumerate(inference.ensemble.samples[:num_samples]):
+        replay = _Replay(sample, inference, settings, num_observed, i)
+        replayed = replay.run_campaign(campaign.policy)
         best = replayed.recommend()
-        covered += best.low <= truth.mean(best.value) <= best.high
-        note = {
+        covered += best.low <= replay.compute_mean(best.value) <= best.high
+        results = {
             "this campaign": (best.value, replayed.spent),
-            "graph + regression": truth.graph_and_regression(),
-            "random": truth.random(),
+            "graph + regression": replay.run_graph_and_regression(),
+            "random": replay.run_random(),
         }
-        for way, (values, cost) in note.items():
-            regret[way].append(truth.regret(values))
-            spent[way].append(cost)
+        for name, (values, cost) in results.items():
+            regret[name].append(replay.compute_regret(values))
+            spent[name].append(cost)
         regret["oracle"].append(0.0)
         spent["oracle"].append(0.0)
         progress(i + 1)
-    return Audit(
-        regret={way: tuple(each) for way, each in regret.items()},
-        spent={way: tuple(each) for way, each in spent.items()},
-        covered=covered / worlds,
+    return CampaignAudit(
+        regret={name: tuple(each) for name, each in regret.items()},
+        spent={name: tuple(each) for name, each in spent.items()},
+        coverage=covered / num_samples,
     )
 
 
-def _without_clock(campaign: Campaign) -> ExperimentBudget:
-    """A budget that pays for as many experiments as its time has allowed."""
+def _remove_time_limit(campaign: Campaign) -> ExperimentBudget:
+    """Return a budget for as many experiments as the campaign's time has allowed."""
     budget = campaign.settings.budget
     if budget.seconds is None:
         return budget
-    held = sum(e.status != "refunded" for e in campaign.asks)
-    return ExperimentBudget(cost=budget.cost, n=max(held, 1), costs=budget.costs)
+    count = sum(one.status != "refunded" for one in campaign.experiments)
+    return ExperimentBudget(cost=budget.cost, n=max(count, 1), costs=budget.costs)
 
 
-class _Truth:
-    """A world that stands in for the truth."""
+class _Replay:
+    """A posterior sample that stands in for the truth."""
 
     def __init__(
         self,
-        world: PosteriorSample,
-        known: Known,
-        settings: Settings,
-        observed: int,
+        sample: PosteriorSample,
+        inference: Inference,
+        settings: CampaignSettings,
+        num_observed: int,
         number: int,
     ) -> None:
-        self.world, self.names, self.number = world, known.names, number
-        self.target = known.names.index(settings.target)
-        self.sign = 1.0 if settings.minimize else -1.0
-        # Edges were believed, not known: a replay must learn them like the campaign.
-        self.settings = dataclasses.replace(settings, seed=settings.seed + 1 + number)
-        self.rng = np.random.default_rng([settings.seed, number, 9])
-        self.noise = self.rng.integers(0, 1 << 30, (len(self.names), _DRAWS))
-        self.observed = self._rows({}, max(observed, 1)) if observed else None
-        points = grid(self.settings, self.names, np.random.default_rng(0))
-        loss = self.sign * self._means(points)
-        self.points = points
-        self.optimum = float(loss.min())
+        self._sample, self._names = sample, inference.names
+        self._target = self._names.index(settings.target)
+        self._sign = 1.0 if settings.minimize else -1.0
+        # The graph was inferred: a replay must infer it again, like the campaign.
+        self._settings = dataclasses.replace(settings, seed=settings.seed + 1 + number)
+        self._rng = np.random.default_rng([settings.seed, number, 9])
+        self._noise = self._rng.integers(0, 1 << 30, (len(self._names), _NUM_DRAWS))
+        self._observed: Samples | None = None
+        if num_observed:
+            self._observed = self._sample_rows({}, num_observed)
+        points = make_grid(self._settings, self._names, np.random.default_rng(0))
+        self._points = points
+        # The grid is coarse: a strategy may find a better point, and its regret is 0.
+        self._optimum = min(
+            float((self._sign * self._predict(targets, values)).min())
+            for targets, values in zip(points.targets, points.values, strict=True)
+        )
 
-    def campaign(self, policy: Policy) -> Campaign:
-        """The same campaign, asked of this world."""
-        made = Campaign.begin(self.settings, policy=policy)
-        if self.observed is not None:
-            made.tell_observations(self.observed)
-        while (ask := made.ask()) is not None:
-            made.tell(ask, self._rows(ask.intervention.values, self.settings.rows))
-        return made
+    def run_campaign(self, policy: Policy) -> Campaign:
+        """Run the same campaign on this sample."""
+        campaign = Campaign.begin(self._settings, policy=policy)
+        if self._observed is not None:
+            campaign.tell_observations(self._observed)
+        count = self._settings.rows_per_experiment
+        while (one := campaign.ask()) is not None:
+            campaign.tell(one, self._sample_rows(one.intervention.values, count))
+        return campaign
 
-    def random(self) -> tuple[dict[str, float], float]:
-        """Any experiments; what gave the best outcome."""
-        best, found, entries = np.inf, dict[str, float](), list[Entry]()
-        while (values := self._any(entries)) is not None:
-            outcome = self._outcome(self._rows(values, self.settings.rows))
-            entries.append(Entry(id=len(entries), values=values, status="answered"))
+    def run_random(self) -> tuple[dict[str, float], float]:
+        """Do random experiments, and recommend the one with the best outcome."""
+        best, found = np.inf, dict[str, float]()
+        records: list[ExperimentRecord] = []
+        while (values := self._sample_experiment(records)) is not None:
+            rows = self._do(records, values)
+            outcome = self._sign * float(rows[self._settings.target].mean())
             if outcome < best or not found:
                 best, found = outcome, values
-        return found, self._paid(entries)
+        return found, self._add_costs(records)
 
-    def graph_and_regression(self) -> tuple[dict[str, float], float]:
-        """The best linear graph; what looks best in it, and every third any."""
-        entries, rows = list[Entry](), self.observed
-        best: dict[str, float] = {}
-        while (values := self._any(entries)) is not None:
-            i = len(entries)
-            fits = best and _ledger.fits(self.settings.budget, entries, best)
-            if i >= 3 and i % 3 and fits:
+    def run_graph_and_regression(self) -> tuple[dict[str, float], float]:
+        """Do the best experiment of the best linear model, and a third at random."""
+        records: list[ExperimentRecord] = []
+        best, rows = dict[str, float](), self._observed
+        while (values := self._sample_experiment(records)) is not None:
+            i = len(records)
+            if (
+                i >= 3
+                and i % 3
+                and best
+                and is_affordable(self._settings.budget, records, best)
+            ):
                 values = best
-            new = self._rows(values, self.settings.rows)
+            new = self._do(records, values)
             rows = new if rows is None else rows.concat(new)
-            entries.append(Entry(id=i, values=values, status="answered"))
             model = fit_best_linear_model(
                 rows.values.astype(np.float64),
                 rows.intervened,
-                max_parents=self.settings.max_parents,
+                max_parents=self._settings.max_parents,
             )
-            best = self._best_of(model)
-        return best, self._paid(entries)
+            best = self._find_best(model)
+        return best, self._add_costs(records)
 
-    def mean(self, values: dict[str, float]) -> float:
-        """The true mean of the target."""
-        where = tuple(self.names.index(n) for n in values)  # none: observing
+    def compute_mean(self, values: dict[str, float]) -> float:
+        """Compute the true mean of the target; without values, that of observations."""
+        targets = tuple(self._names.index(n) for n in values)
         at = np.array(list(values.values())).reshape(1, -1)
-        return float(
-            self.world.predict_means(where, at, [self.target], self.noise)[0, 0]
-        )
+        return float(self._predict(targets, at)[0])
 
-    def regret(self, values: dict[str, float]) -> float:
-        """How much worse than the best; the best is the least that was seen."""
-        return max(self.sign * self.mean(values) - self.optimum, 0.0)
+    def compute_regret(self, values: dict[str, float]) -> float:
+        """Compute the distance from the best mean on the grid."""
+        return max(self._sign * self.compute_mean(values) - self._optimum, 0.0)
 
-    def _best_of(self, model: LinearModel) -> dict[str, float]:
+    def _find_best(self, model: LinearModel) -> dict[str, float]:
         best, found = np.inf, dict[str, float]()
-        for where, values in zip(self.points.targets, self.points.values, strict=True):
+        points = self._points
+        for targets, values in zip(points.targets, points.values, strict=True):
             for each in values:
-                loss = self.sign * model.predict_mean(where, each, self.target)
+                loss = self._sign * model.predict_mean(targets, each, self._target)
                 if loss < best:
-                    best = loss
-                    found = {
-                        self.names[v]: float(x)
-                        for v, x in zip(where, each, strict=True)
-                    }
+                    names = [self._names[v] for v in targets]
+                    best, found = loss, dict(zip(names, each.tolist(), strict=True))
         return found
 
-    def _any(self, entries: list[Entry]) -> dict[str, float] | None:
-        """An affordable set of variables, set anywhere."""
-        budget = self.settings.budget
+    def _sample_experiment(
+        self, records: list[ExperimentRecord]
+    ) -> dict[str, float] | None:
+        """Draw a random affordable experiment; None if there is none."""
+        ranges, budget = self._settings.variables, self._settings.budget
         sets = [
             s
-            for s in self.settings.allowed_sets()
-            if set(s) <= set(self.names) and _ledger.fits(budget, entries, s)
+            for s in self._settings.allowed_sets()
+            if set(s) <= set(self._names) and is_affordable(budget, records, s)
         ]
         if not sets:
             return None
-        chosen = sets[self.rng.integers(len(sets))]
-        return {n: float(self.rng.uniform(*self.settings.variables[n])) for n in chosen}
+        chosen = sets[self._rng.integers(len(sets))]
+        return {n: float(self._rng.uniform(*ranges[n])) for n in chosen}
 
-    def _rows(self, values: dict[str, float], rows: int) -> Samples:
-        where = [self.names.index(n) for n in values]
-        table = self.world.sample(where, list(values.values()), rows, self.rng)
-        set_ = np.tile([n in values for n in self.names], (rows, 1))
-        return Samples(self.names, table.astype(np.float32), set_)
-
-    def _outcome(self, rows: Samples) -> float:
-        return self.sign * float(rows[self.settings.target].mean())
-
-    def _paid(self, entries: list[Entry]) -> float:
-        return float(_ledger.paid(self.settings.budget, entries, "answered"))
-
-    def _means(self, points: Points) -> np.ndarray:
-        return np.concatenate(
-            [
-                self.world.predict_means(where, values, [self.target], self.noise)[:, 0]
-                for where, values in zip(points.targets, points.values, strict=True)
-            ]
+    def _do(self, records: list[ExperimentRecord], values: dict[str, float]) -> Samples:
+        """Do an experiment, record it, and return its rows."""
+        rows = self._sample_rows(values, self._settings.rows_per_experiment)
+        records.append(
+            ExperimentRecord(id=len(records), values=values, status="answered")
         )
+        return rows
+
+    def _sample_rows(self, values: dict[str, float], rows: int) -> Samples:
+        targets = [self._names.index(n) for n in values]
+        table = self._sample.sample(targets, list(values.values()), rows, self._rng)
+        intervened = np.tile([n in values for n in self._names], (rows, 1))
+        return Samples(self._names, table.astype(np.float32), intervened)
+
+    def _add_costs(self, records: list[ExperimentRecord]) -> float:
+        return float(add_costs(self._settings.budget, records, "answered"))
+
+    def _predict(self, targets: tuple[int, ...], values: np.ndarray) -> np.ndarray:
+        return self._sample.predict_means(targets, values, [self._target], self._noise)[
+            :, 0
+        ]

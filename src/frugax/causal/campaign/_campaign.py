@@ -1,33 +1,50 @@
-"""Ask which experiment is next, do it, tell what came; never more than the budget."""
+"""A campaign: ask for the next experiment, do it, tell its answer, within a budget."""
 
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from frugax.budget import ExperimentBudget
+from frugax.budget import ExperimentBudget, Receipt
 from frugax.causal.data import Samples
 from frugax.causal.policy import OWN, POLICIES, Outlook, Policy, value_of
 from frugax.causal.scm import intervene
 from frugax.errors import FrugaxError
 
-from . import _file, _ledger
-from ._advice import advice, interval, recommendation
-from ._answers import joined
-from ._file import State
-from ._known import Known, look
-from ._ledger import Entry, Forecast
-from ._ranges import pairs_of
-from ._results import Advice, Ask, Recommendation
-from ._settings import Settings
-from ._told import Told
+from . import _file
+from ._advice import (
+    Recommendation,
+    StopAdvice,
+    give_advice,
+    make_recommendation,
+    prediction_interval,
+)
+from ._answers import check_answer, check_digits, find_outliers, read_rows
+from ._experiments import (
+    Experiment,
+    ExperimentRecord,
+    Forecast,
+    add_costs,
+    add_prices,
+    find_experiment,
+    is_affordable,
+    remaining_budget,
+)
+from ._inference import Inference, infer
+from ._receipt import make_receipt
+from ._settings import CampaignSettings, read_pairs
+from ._state import OBSERVED, CampaignState, join_tables
+
+_AnyExperiment: TypeAlias = Experiment | ExperimentRecord | int
+_Self = TypeVar("_Self", bound="Campaign")
 
 
-class Campaign(Told):
+class Campaign:
     """Experiments on a system, within a budget, to make one variable small or large.
 
     Example:
@@ -37,9 +54,9 @@ class Campaign(Told):
         ...     target="pain",
         ...     budget=ExperimentBudget(n=3),
         ... )
-        >>> ask = campaign.ask()
-        >>> campaign.tell(ask, 4.2)
-        >>> campaign.spent, len(campaign.asks)
+        >>> experiment = campaign.ask()
+        >>> campaign.tell(experiment, 4.2)
+        >>> campaign.spent, len(campaign.experiments)
         (1.0, 1)
     """
 
@@ -50,162 +67,354 @@ class Campaign(Told):
         target: str,
         budget: ExperimentBudget,
         minimize: bool = True,
-        together: int = 1,
+        max_targets: int = 1,
         sets: Sequence[Sequence[str]] = (),
-        never: Sequence[Sequence[str]] = (),
+        forbidden_sets: Sequence[Sequence[str]] = (),
         constraints: Mapping[str, tuple[float | None, float | None]] | None = None,
         required: Sequence[tuple[str, str]] = (),
         forbidden: Sequence[tuple[str, str]] = (),
-        rows: int = 1,
+        rows_per_experiment: int = 1,
         tolerance: float | None = None,
-        worth: float = 0.0,
-        sure: float = 0.95,
+        min_gain_per_cost: float = 0.0,
+        confidence: float = 0.95,
         policy: str | Policy = "improvement",
-        worlds: int = 32,
+        num_posterior_samples: int = 32,
         max_parents: int = 3,
         seed: int = 0,
     ) -> None:
-        """Begin a campaign; see `Settings` for the arguments.
+        """Begin a campaign; see `CampaignSettings` for the arguments.
 
-        A `policy` may also be a function that takes an `Outlook` and a NumPy generator
-        and gives the position of an affordable point. `save` does not keep it: give it
-        to `load` again.
+        `policy` may also be a function of an `Outlook` and a NumPy generator that
+        returns the position of an affordable point. `save` does not keep the function:
+        pass it to `load` again.
 
         Raises:
-            InfeasibleBudgetError: not even the cheapest experiment can be paid.
-            TypeError: the budget is none, `variables` no mapping, or `policy` neither
-                a name nor a function.
-            ValueError: an argument is out of its range or names something unknown.
+            InfeasibleBudgetError: the budget does not pay for the cheapest experiment.
+            TypeError: `budget` is not an ExperimentBudget, `variables` not a mapping,
+                or `policy` neither a name nor a function.
+            ValueError: an argument is out of its range, or names an unknown variable.
         """
-        super().__init__(
-            State(
-                settings=Settings(
-                    variables=pairs_of("variables", variables),
-                    target=target,
-                    budget=budget,
-                    minimize=minimize,
-                    together=together,
-                    sets=_groups(sets),
-                    never=_groups(never),
-                    constraints=pairs_of(
-                        "constraints", constraints or {}, half_open=True
-                    ),
-                    required=_groups(required),
-                    forbidden=_groups(forbidden),
-                    rows=rows,
-                    tolerance=tolerance,
-                    worth=worth,
-                    sure=sure,
-                    policy=policy if isinstance(policy, str) else OWN,
-                    worlds=worlds,
-                    max_parents=max_parents,
-                    seed=seed,
-                ),
-                began_s=time.time(),
-            )
-        )
-        self._own_policy = None if isinstance(policy, str) else policy
         _check_policy(policy)
-        self._looked: tuple[State, Known] | None = None
+        settings = CampaignSettings(
+            variables=read_pairs("variables", variables),
+            target=target,
+            budget=budget,
+            minimize=minimize,
+            max_targets=max_targets,
+            sets=_freeze(sets),
+            forbidden_sets=_freeze(forbidden_sets),
+            constraints=read_pairs("constraints", constraints or {}, half_open=True),
+            required=_freeze(required),
+            forbidden=_freeze(forbidden),
+            rows_per_experiment=rows_per_experiment,
+            tolerance=tolerance,
+            min_gain_per_cost=min_gain_per_cost,
+            confidence=confidence,
+            policy=policy if isinstance(policy, str) else OWN,
+            num_posterior_samples=num_posterior_samples,
+            max_parents=max_parents,
+            seed=seed,
+        )
+        self._start(
+            CampaignState(settings=settings, began_s=time.time()),
+            None if isinstance(policy, str) else policy,
+        )
 
-    @classmethod
-    def begin(cls, settings: Settings, *, policy: Policy | None = None) -> "Campaign":
-        """Begin a campaign with settings that were read from a file.
-
-        Args:
-            settings: what it is told.
-            policy: the function, where the settings name none of those there are.
-
-        Raises:
-            TypeError: `policy` is no function.
-        """
-        return cls._of(State(settings=settings, began_s=time.time()), policy)
-
-    @classmethod
-    def _of(cls, state: State, policy: Policy | None) -> "Campaign":
-        campaign = cls.__new__(cls)
-        Told.__init__(campaign, state)
-        campaign._own_policy = policy
+    def _start(self, state: CampaignState, policy: Policy | None) -> None:
         if policy is not None:
             _check_policy(policy)
-        campaign._looked = None
+        self._state = state
+        self.own_policy = policy
+        self._inferred: tuple[CampaignState, Inference] | None = None
+        self._path: str | os.PathLike[str] | None = None
+        self._release: Callable[[], Any] | None = None
+        self._closed = False
+
+    @classmethod
+    def begin(
+        cls, settings: CampaignSettings, *, policy: Policy | None = None
+    ) -> "Campaign":
+        """Begin a campaign with settings from a file.
+
+        Args:
+            settings: the settings.
+            policy: the function, if the settings do not name a policy.
+
+        Raises:
+            TypeError: `policy` is not a function.
+        """
+        campaign = cls.__new__(cls)
+        campaign._start(CampaignState(settings=settings, began_s=time.time()), policy)
         return campaign
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, policy: Policy | None = None
     ) -> "Campaign":
-        """Go on with a campaign that was saved.
+        """Read a campaign that was saved.
 
         Args:
-            path: its file.
-            policy: the function that it was begun with, if it was one.
+            path: the file.
+            policy: the function that the campaign was begun with, if it was one.
 
         Raises:
-            CorruptFileError: the file is damaged, or no campaign.
-            FileNotFoundError: there is none.
-            TypeError: `policy` is no function.
-            UnsupportedFileError: it is of a newer version.
+            CorruptFileError: the file is damaged, or not a campaign.
+            FileNotFoundError: there is no such file.
+            TypeError: `policy` is not a function.
+            UnsupportedFileError: a newer version of frugax wrote it.
         """
-        return cls._of(_file.read(path), policy)
+        campaign = cls.__new__(cls)
+        campaign._start(_file.read_state(path), policy)
+        return campaign
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the campaign to one file, whole or not at all.
+
+        Args:
+            path: the file; an existing one must belong to this campaign.
+
+        Raises:
+            OutputError: it cannot be written, holds something else or a later state, or
+                another process keeps it.
+        """
+        _file.check_replaceable(path, self._state)
+        if self._keeps(path) or not _file.lock_path(path).exists():
+            _file.write_state(path, self._state)
+            return
+        with _file.hold_lock(path):
+            _file.write_state(path, self._state)
+
+    def keep(self, path: str | os.PathLike[str]) -> None:
+        """Save now, and from now on before every question and after every answer.
+
+        If the process is killed, at most the question without an answer is lost. No
+        other process may write the file until `close`, or the end of this campaign.
+
+        Args:
+            path: the file; an existing one must belong to this campaign.
+
+        Raises:
+            OutputError: it cannot be written, holds something else or a later state, or
+                another process keeps it.
+        """
+        if self._keeps(path):
+            return
+        # First of all, so that a refused path gets no lock file beside it.
+        _file.check_replaceable(path, self._state)
+        held = _file.hold_lock(path)
+        try:
+            # Again, as another process may have written before the lock was held.
+            _file.check_replaceable(path, self._state)
+            _file.write_state(path, self._state)
+        except BaseException:
+            held.close()
+            raise
+        if self._release is not None:
+            self._release()
+        self._release = weakref.finalize(self, held.close)
+        self._path, self._closed = path, False
+
+    def _keeps(self, path: str | os.PathLike[str]) -> bool:
+        return self._path is not None and os.path.realpath(path) == os.path.realpath(
+            self._path
+        )
+
+    def close(self) -> None:
+        """Let others write the file that `keep` was given, and accept no more answers.
+
+        The campaign stays readable, and `keep` opens it again.
+        """
+        if self._release is not None:
+            self._release()
+            self._release, self._path, self._closed = None, None, True
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def settings(self) -> CampaignSettings:
+        """The settings with which the campaign began."""
+        return self._state.settings
+
+    @property
+    def experiments(self) -> tuple[ExperimentRecord, ...]:
+        """All experiments that were asked for, in order."""
+        return self._state.experiments
+
+    @property
+    def pending(self) -> tuple[ExperimentRecord, ...]:
+        """The experiments that wait for their answers."""
+        return tuple(one for one in self.experiments if one.status == "pending")
+
+    @property
+    def samples(self) -> Samples | None:
+        """All current rows; None before there are any."""
+        return self._state.current.table
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Constrained variables without a value; their limits do not count yet."""
+        table, settings = self.samples, self.settings
+        measured = {*settings.variables}
+        if table is not None:
+            measured |= {n for n in table.variables if np.isfinite(table[n]).any()}
+        return tuple(n for n in settings.constraints if n not in measured)
+
+    @property
+    def measured(self) -> bool:
+        """Whether any row has a value of the target."""
+        return self._state.has_target(self._state.experiment_ids >= OBSERVED)
+
+    @property
+    def spent(self) -> float:
+        """Cost of the experiments that took place, including failed ones."""
+        return float(
+            add_costs(self.settings.budget, self.experiments, "answered", "failed")
+        )
+
+    @property
+    def reserved(self) -> float:
+        """Cost of the experiments that wait for their answers."""
+        return float(add_costs(self.settings.budget, self.pending, "pending"))
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The rest of each limit: `cost`, `n`, `seconds`."""
+        budget = self.settings.budget
+        found = dict(remaining_budget(budget, self.experiments))
+        if budget.seconds is not None:
+            elapsed = time.time() - self._state.began_s
+            found["seconds"] = max(budget.seconds - elapsed, 0.0)
+        return found
+
+    @property
+    def _is_late(self) -> bool:
+        return self.left.get("seconds", 1.0) <= 0
+
+    @property
+    def receipt(self) -> Receipt:
+        """The limits of the budget beside the spending, with a verdict for each."""
+        return make_receipt(self.settings, self.experiments)
 
     @property
     def policy(self) -> Policy:
-        """How the next experiment is chosen.
+        """The function that chooses the next experiment.
 
         Raises:
-            FrugaxError: by a function that was not given to `load`.
+            FrugaxError: it is the user's own, and was not passed to `load`.
         """
-        if self._own_policy is not None:
-            return self._own_policy
+        if self.own_policy is not None:
+            return self.own_policy
         if self.settings.policy == OWN:
             raise FrugaxError(
-                "this campaign was begun with a policy of its own, which is not in its "
-                "file: give it as policy= to Campaign.load or Campaign.begin."
+                "this campaign was begun with a policy of its own, which its file does "
+                "not hold: pass it as policy= to Campaign.load or Campaign.begin."
             )
         return POLICIES[self.settings.policy]
 
-    def ask(self) -> Ask | None:
-        """The experiment to do next; None if the budget pays for no more.
+    def get_rows(self, record: ExperimentRecord) -> Samples:
+        """Return the rows of an experiment; none if it has none.
 
-        Its cost is set aside until it is told. Several may be under way.
+        Args:
+            record: one of `experiments`.
 
         Raises:
-            FrugaxError: the policy is a function that was not given to `load`.
-            TypeError: the policy gave no whole number.
-            ValueError: an edge names a variable that no row has; or the policy chose
-                what is not affordable.
+            FrugaxError: the campaign has no rows yet.
         """
-        entries, budget = self._state.entries, self.settings.budget
+        if self._state.table is None:
+            raise FrugaxError("this campaign has no rows yet: tell an answer first.")
+        return self._state.table.rows(self._state.experiment_ids == record.id)
+
+    def find_outliers(self, record: ExperimentRecord, rows: Samples) -> tuple[str, ...]:
+        """Describe values that may be slips, each in words; `tell` accepts them.
+
+        A value is an outlier if it is further from its range, from the values in other
+        rows and from the forecast than three times the width of the first two.
+
+        Args:
+            record: one of `experiments`.
+            rows: its answer, from `read_answer`.
+        """
+        current = self._state.current
+        others = current.table
+        if others is not None:
+            others = others.rows(current.experiment_ids != record.id)
+        return find_outliers(self.settings, record, rows, others)
+
+    def tell_observations(self, samples: Any) -> None:
+        """Add rows in which no variable was set, or rows of earlier experiments.
+
+        Args:
+            samples: `Samples`, whose marks of interventions count, or a frame or
+                mapping of columns.
+
+        Raises:
+            TypeError: `samples` is not a table.
+            ValueError: there are no rows, values that are not numbers, no column for
+                the target, or none for a variable of an edge.
+        """
+        settings, table = self.settings, self.samples
+        if not isinstance(samples, Samples):
+            samples = read_rows(samples, {}, settings.target)
+        if not len(samples):
+            raise ValueError("these samples have no rows: tell at least one.")
+        if settings.target not in samples.variables:
+            raise ValueError(
+                f"these samples have no column for the target {settings.target!r}, "
+                f"only {', '.join(samples.variables):.200}."
+            )
+        before = () if table is None else table.variables
+        settings.check_columns({*samples.variables, *before})
+        check_digits(settings.target, table, samples)
+        self._commit(self._state.add_rows(samples, OBSERVED))
+
+    def ask(self) -> Experiment | None:
+        """Return the next experiment; None if the budget pays for no more.
+
+        Its cost is set aside until its answer is told. Several may be pending.
+
+        Raises:
+            FrugaxError: the policy is a function that was not passed to `load`.
+            TypeError: the policy did not return a whole number.
+            ValueError: an edge names a variable that no row has, or the policy chose
+                a candidate that is not affordable.
+        """
+        records, budget = self.experiments, self.settings.budget
         policy = self.policy
         sets = self.settings.allowed_sets()
-        if self._late or not any(_ledger.fits(budget, entries, s) for s in sets):
+        if self._is_late or not any(is_affordable(budget, records, s) for s in sets):
             return None
-        known = self.look()
-        outlook = self._affordable(known)
+        inference = self.infer()
+        outlook = self._mark_affordable(inference)
         if not outlook.affordable.any():
             return None
-        rng = np.random.default_rng([self.settings.seed, len(entries), 1])
+        rng = np.random.default_rng([self.settings.seed, len(records), 1])
         point = policy(outlook, rng)
         if isinstance(point, bool) or not isinstance(point, Integral):
             raise TypeError(
-                f"the policy gave {point!r:.80}, but must give the position of a point "
-                "of outlook.points, a whole number."
+                f"the policy returned {point!r:.80}, but must return the position of a "
+                "point of outlook.points, a whole number."
             )
         point = int(point)
         if not (0 <= point < len(outlook.points) and outlook.affordable[point]):
             raise ValueError(
-                f"the policy chose point {point} of {len(outlook.points)}, which is "
-                "none or not affordable: it must give one where outlook.affordable."
+                f"the policy chose point {point} of {len(outlook.points)}, which does "
+                "not exist or is not affordable: it must choose one where "
+                "outlook.affordable is True."
             )
-        where, values = outlook.points.at(point)
-        chosen = {known.names[v]: float(x) for v, x in zip(where, values, strict=True)}
+        targets, at = outlook.points.at(point)
+        values = {
+            inference.names[v]: float(x) for v, x in zip(targets, at, strict=True)
+        }
         value = value_of(outlook, point)
-        expected, low, high = interval(outlook, point, self.settings)
-        best = recommendation(known, self.settings)
-        entry = Entry(
-            id=len(entries),
-            values=chosen,
+        expected, low, high = prediction_interval(outlook, point, self.settings)
+        best = make_recommendation(inference, self.settings)
+        record = ExperimentRecord(
+            id=len(records),
+            values=values,
             forecast=Forecast(
                 expected=expected,
                 low=low,
@@ -216,103 +425,195 @@ class Campaign(Told):
                 best_expected=best.expected,
                 best_low=best.low,
                 best_high=best.high,
-                right=best.right,
-                spread=float(outlook.loss[:, point].std()),
+                prob_optimal=best.prob_optimal,
+                sample_std=float(outlook.loss[:, point].std()),
             ),
+            asked_s=time.time() - self._state.began_s,
         )
-        self._change(entries=(*entries, entry))
-        return Ask(
-            id=entry.id,
-            intervention=intervene(**chosen),
-            cost=float(_ledger.price(budget, chosen)),
+        self._commit(dataclasses.replace(self._state, experiments=(*records, record)))
+        return Experiment(
+            id=record.id,
+            intervention=intervene(**values),
+            cost=float(add_prices(budget, values)),
             expected=expected,
             low=low,
             high=high,
             value=value,
         )
 
-    def recommend(self) -> Recommendation:
-        """The intervention that is best on average over what may be true.
+    def tell(
+        self, experiment: _AnyExperiment, data: Any, *, replace: bool = False
+    ) -> None:
+        """Add the answer of an experiment.
+
+        Args:
+            experiment: the experiment, or its number.
+            data: a table of rows (`Samples`, a frame, a mapping of columns) or one
+                number for the target; NaN is missing.
+            replace: whether this corrects an earlier answer, which then no longer
+                counts. The file keeps it, and the cost stays spent.
 
         Raises:
-            FrugaxError: no value of the target was told yet.
+            TypeError: `data` is not an answer, or `experiment` not an experiment.
+            ValueError: there is no such experiment, it has been answered, or the answer
+                has too many rows, an unknown variable or no column for the target.
+        """
+        record = find_experiment(self.experiments, experiment, replace=replace)
+        rows = self.read_answer(record, data, replace=replace)
+        self._commit(self._state.settle(record, rows, status="answered", reason=""))
+
+    def read_answer(
+        self, experiment: _AnyExperiment, data: Any, *, replace: bool = False
+    ) -> Samples:
+        """Return the rows of an answer as `tell` would add them, without adding them.
+
+        Args:
+            experiment: the experiment, or its number.
+            data: as for `tell`.
+            replace: as for `tell`.
+
+        Raises:
+            TypeError: as for `tell`.
+            ValueError: as for `tell`.
+        """
+        record = find_experiment(self.experiments, experiment, replace=replace)
+        settings, table = self.settings, self.samples
+        rows = read_rows(data, record.values, settings.target)
+        if record.status != "pending":
+            table = None  # the correction may be of a column's name
+        check_answer(
+            rows,
+            max_rows=settings.rows_per_experiment,
+            target=settings.target,
+            known=None if table is None else {*table.variables, *settings.named},
+        )
+        check_digits(settings.target, table, rows)
+        return rows
+
+    def tell_failed(
+        self,
+        experiment: _AnyExperiment,
+        reason: str = "",
+        *,
+        charged: bool = True,
+        replace: bool = False,
+    ) -> None:
+        """Record that an experiment gave no data.
+
+        Args:
+            experiment: the experiment, or its number.
+            reason: the reason in words, for the report.
+            charged: whether the experiment costs its price nevertheless.
+            replace: whether this corrects an answer, as in `tell`.
+
+        Raises:
+            TypeError: `experiment` is not an experiment.
+            ValueError: there is no such experiment, or it has been answered; or
+                `charged` is False for one that has been answered.
+        """
+        record = find_experiment(self.experiments, experiment, replace=replace)
+        if record.status != "pending" and not charged:
+            raise ValueError(
+                f"experiment {record.id} is {record.status}, and its cost stays spent: "
+                "leave charged=False out."
+            )
+        status = "failed" if charged else "refunded"
+        self._commit(self._state.settle(record, None, status=status, reason=reason))
+
+    def recommend(self) -> Recommendation:
+        """Return the intervention that is best on average over the posterior samples.
+
+        Raises:
+            FrugaxError: no row has a value of the target yet.
             ValueError: an edge names a variable that no row has.
         """
         if not self.measured:
             raise FrugaxError(
-                f"nothing is known of {self.settings.target} yet: tell observations, "
-                "or the answer of an experiment, in which it was measured, before you "
-                "ask for a recommendation."
+                f"nothing is known about {self.settings.target} yet: tell observations "
+                "or an answer in which it was measured before you ask for a "
+                "recommendation."
             )
-        return recommendation(self.look(), self.settings)
+        return make_recommendation(self.infer(), self.settings)
 
-    def advise(self) -> Advice:
-        """Whether another experiment is worth its price.
+    def advise(self) -> StopAdvice:
+        """Advise whether another experiment is worth its price.
 
         Raises:
             ValueError: an edge names a variable that no row has.
         """
-        known = self.look()
-        return advice(
-            known,
-            self._affordable(known),
+        inference = self.infer()
+        return give_advice(
+            inference,
+            self._mark_affordable(inference),
             self.settings,
-            answered=self._has_target(self._state.of_entry >= 0),
-            late=self._late,
+            has_answer=self._state.has_target(self._state.experiment_ids > OBSERVED),
+            is_late=self._is_late,
         )
 
-    def look(self, *, whole: bool = False) -> Known:
-        """What is known: worlds, edges, and what they say of every experiment.
+    def infer(self, *, full: bool = False) -> Inference:
+        """Draw posterior samples, and predict every candidate experiment.
+
+        The result is cached until the next question or answer.
 
         Args:
-            whole: whether the worlds must have functions for all variables, to sample
-                from; else only for what causes the target.
+            full: whether samples need functions for all variables, to simulate rows;
+                otherwise only the causes of the target have functions.
 
         Raises:
             ValueError: an edge names a variable that no row has.
         """
         state, settings = self._state, self.settings
-        if not whole and self._looked is not None and self._looked[0] is state:
-            return self._looked[1]
-        silent = self.unmeasured
+        if not full and self._inferred is not None and self._inferred[0] is state:
+            return self._inferred[1]
         limits = {
-            n: ends for n, ends in settings.constraints.items() if n not in silent
+            n: bounds
+            for n, bounds in settings.constraints.items()
+            if n not in self.unmeasured
         }
         settings = dataclasses.replace(settings, constraints=limits)
         names = {*settings.variables, *limits, settings.target}
-        none = Samples.observed(sorted(names), np.empty((0, len(names))))
-        standing = dataclasses.replace(state.standing, settings=settings)
-        known = look(standing, joined(standing.table, none), whole=whole)
-        if not whole:
+        empty = Samples.observed(sorted(names), np.empty((0, len(names))))
+        current = dataclasses.replace(state.current, settings=settings)
+        inference = infer(current, join_tables(current.table, empty), full=full)
+        if not full:
+            # Not on disk yet: the next question or answer writes them.
             self._state = dataclasses.replace(
-                state, shapes=known.belief.hyperparameters, shaped=known.names
+                state,
+                hyperparameters=inference.ensemble.hyperparameters,
+                hyperparameter_names=inference.names,
             )
-            self._looked = self._state, known
-        return known
+            self._inferred = self._state, inference
+        return inference
 
-    def _affordable(self, known: Known) -> Outlook:
-        budget, entries = self.settings.budget, self._state.entries
+    def _mark_affordable(self, inference: Inference) -> Outlook:
+        budget, records = self.settings.budget, self.experiments
+        points = inference.outlook.points
         fits = [
-            _ledger.fits(budget, entries, [known.names[v] for v in where])
-            for where in known.outlook.points.targets
+            is_affordable(budget, records, [inference.names[v] for v in targets])
+            for targets in points.targets
         ]
-        first = np.unique(known.outlook.points.group, return_index=True)[1]
-        usual = float(known.outlook.price[first].mean())
-        limits = _ledger.left(budget, entries)
-        each = {"cost": usual, "n": 1.0}
+        first = np.unique(points.group, return_index=True)[1]
+        usual = {"cost": float(inference.outlook.price[first].mean()), "n": 1.0}
+        limits = remaining_budget(budget, records)
         return dataclasses.replace(
-            known.outlook,
-            affordable=np.array(fits)[known.outlook.points.group],
-            left=min((limit / each[n] for n, limit in limits.items()), default=np.inf),
+            inference.outlook,
+            affordable=np.array(fits)[points.group],
+            left=min((limit / usual[n] for n, limit in limits.items()), default=np.inf),
         )
+
+    def _commit(self, state: CampaignState) -> None:
+        if self._closed:
+            raise FrugaxError(
+                "this campaign is closed, so its file would not get this change: call "
+                "keep again, or go on with Campaign.load."
+            )
+        # Write first: a change that is not on disk has not happened.
+        if self._path is not None:
+            _file.write_state(self._path, state)
+        self._state = state
 
 
 def _check_policy(policy: object) -> None:
-    """Refuse what is neither a name nor a function.
-
-    Raises:
-        TypeError: it is neither.
-    """
     if not isinstance(policy, str) and not callable(policy):
         raise TypeError(
             f"policy must be one of {', '.join(POLICIES)}, or a function of an outlook "
@@ -320,6 +621,6 @@ def _check_policy(policy: object) -> None:
         )
 
 
-def _groups(told: Sequence[Sequence[str]]) -> Any:
-    # A text stays one, so that the settings refuse it: its letters are no names.
-    return tuple(each if isinstance(each, str) else tuple(each) for each in told)
+def _freeze(groups: Sequence[Sequence[str]]) -> Any:
+    # A text stays a text, so that the settings refuse it: its letters are not names.
+    return tuple(each if isinstance(each, str) else tuple(each) for each in groups)

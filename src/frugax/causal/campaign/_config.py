@@ -1,4 +1,4 @@
-"""A campaign as a YAML file: what `frugax causal run` reads."""
+"""The YAML file of a campaign that `frugax causal run` reads."""
 
 import dataclasses
 import os
@@ -13,20 +13,21 @@ from frugax.causal.environments import (
 from frugax.causal.scm import SCM
 from frugax.configs import parse_config, read_text
 
-from ._settings import Settings
+from ._settings import RENAMED_SETTINGS, CampaignSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """Where answers come from, if not from a person.
+    """The source of answers, if they do not come from a person.
 
     Attributes:
         environment: a built-in problem: toy, complete, psa or epidemiology; or
         linear: weights of the causes of each variable; or
-        function: the user's own, `module:function`, called with a dict of what is set
-            and with `rows` and `seed`; it returns a table, a mapping or a number.
+        function: the user's own, `module:function`, called with a mapping from
+            variables to their values and with `rows` and `seed`; it returns a table, a
+            mapping or a number.
         noise_scale: standard deviation of the noise; with `linear`.
-        seed: of the noise; >= 0.
+        seed: seed of the noise; >= 0.
     """
 
     environment: str | None = None
@@ -36,9 +37,9 @@ class Simulator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        told = [self.environment, self.linear, self.function]
-        if sum(one is not None for one in told) != 1:
-            raise ValueError("say one of environment, linear and function.")
+        sources = [self.environment, self.linear, self.function]
+        if sum(one is not None for one in sources) != 1:
+            raise ValueError("give one of environment, linear and function.")
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}.")
         if self.environment is not None:
@@ -48,28 +49,27 @@ class Simulator:
                 f"noise_scale must be >= 0 and finite, got {self.noise_scale}."
             )
 
-    def truth(self, settings: Settings) -> Environment | None:
-        """The problem with its optimum; None for a function of the user's own.
+    def make_truth(self, settings: CampaignSettings) -> Environment | None:
+        """Make the problem with its optimum; None for a function of the user's own.
 
         Args:
-            settings: of the campaign.
+            settings: settings of the campaign.
 
         Raises:
-            ValueError: the campaign asks for variables that the problem has not.
+            ValueError: the campaign names variables that the problem does not have.
         """
-        if self.function is not None:
-            return None
         largest = max(map(len, settings.allowed_sets()))
         if self.environment is not None:
-            scm = load_environment(self.environment).scm
-            # The known one has its optimum by quadrature, if it is asked that way.
             known = load_environment(self.environment)
+            # The built-in problem has its optimum by quadrature, which is more exact.
             same = dict(known.ranges) == settings.variables
             if same and settings.minimize and settings.target == known.target:
                 return dataclasses.replace(known, max_targets=largest)
-        else:
-            assert self.linear is not None  # one of the three, see above
+            scm = known.scm
+        elif self.linear is not None:
             scm = SCM.linear(self.linear, noise_scale=self.noise_scale)
+        else:
+            return None
         return environment_from_scm(
             scm.with_target(settings.target),
             settings.variables,
@@ -83,19 +83,18 @@ class CampaignConfig:
     """One campaign, from its config file.
 
     Attributes:
-        name: its folder is named after it: letters of any language, digits, `.`, `_`,
-            `-`.
-        campaign: what may be done, what is wanted and what it may cost.
-        simulator: where answers come from; without one, from the terminal.
-        observations: a CSV file with rows in which nobody set anything, relative to the
-            config's folder; or how many rows the simulator gives.
-        stop: whether to end as soon as that is advised, with money left.
-        audit: in how many worlds the campaign is replayed beside other ways to choose;
-            0 for none.
+        name: name of its folder: letters of any language, digits, `.`, `_` and `-`.
+        campaign: settings of the campaign.
+        simulator: source of answers; without one, they are typed at the terminal.
+        observations: a CSV file with rows in which no variable was set, relative to the
+            config's folder; or the number of rows to sample from the simulator.
+        stop: whether to end as soon as the advice is to stop, with money left.
+        audit: number of posterior samples in which the campaign is replayed beside
+            other strategies; 0 for none.
     """
 
     name: str
-    campaign: Settings
+    campaign: CampaignSettings
     simulator: Simulator | None = None
     observations: int | str | None = None
     stop: bool = False
@@ -104,8 +103,8 @@ class CampaignConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
-                "name must start with a letter or digit and go on with these, '.', "
-                f"'_' or '-', got {self.name!r}: it becomes a folder."
+                f"name becomes a folder, got {self.name!r}: start with a letter or "
+                "digit, and go on with these, '.', '_' or '-'."
             )
         if isinstance(self.observations, int):
             if self.observations < 1:
@@ -116,12 +115,13 @@ class CampaignConfig:
                 )
         if self.audit < 0:
             raise ValueError(f"audit must be >= 0, got {self.audit}.")
-        simulator = self.simulator
-        truth = None if simulator is None else simulator.truth(self.campaign)
+        truth = None
+        if self.simulator is not None:
+            truth = self.simulator.make_truth(self.campaign)
         if truth is not None:
-            self.campaign.check_named(truth.variables, whole=True)
+            self.campaign.check_columns(truth.variables, complete=True)
         elif self.observations is None:
-            self.campaign.check_named(self.campaign.constraints)
+            self.campaign.check_columns(self.campaign.constraints)
 
 
 def load_campaign_config(
@@ -135,8 +135,25 @@ def load_campaign_config(
             (`campaign.seed=3`), the value YAML.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or says something unknown or
-            impossible; names file, line and key.
+        ConfigError: the file cannot be read, is not YAML, or has an unknown key or an
+            impossible value; the message names file, line and key.
     """
-    text = read_text(path)
+    text = _rename_keys(read_text(path))
     return parse_config(CampaignConfig, text, os.fspath(path), overrides=overrides)
+
+
+def _rename_keys(text: str) -> str:
+    """Rename the settings of older versions, whose folders can still be resumed.
+
+    Only keys of the `campaign:` block itself, as those versions wrote it: a variable
+    may be called `rows`.
+    """
+    lines, inside = text.splitlines(keepends=True), False
+    for i, line in enumerate(lines):
+        if line[:1].strip():
+            inside = line.startswith("campaign:")
+        elif inside:
+            key = line.strip().partition(":")[0]
+            if key in RENAMED_SETTINGS and line.startswith(f"  {key}:"):
+                lines[i] = line.replace(key, RENAMED_SETTINGS[key], 1)
+    return "".join(lines)

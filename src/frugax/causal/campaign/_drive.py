@@ -1,99 +1,106 @@
-"""A campaign from its first question to its last, with somebody to answer."""
+"""Run a campaign from its first experiment to its last, given someone who answers."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from frugax.causal.environments import Environment
 from frugax.causal.scm import intervene
 
+from ._advice import StopAdvice
 from ._campaign import Campaign
-from ._ledger import Entry
-from ._results import Advice
+from ._experiments import ExperimentRecord
+
+# Seeds of experiments in campaigns with different seeds must not meet.
+_SEED_STRIDE = 100_003
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Failed:
-    """The answer of an experiment that gave nothing.
+class FailedExperiment:
+    """The answer of an experiment that gave no data.
 
     Attributes:
-        why: in words.
-        charged: whether it cost its price nevertheless.
+        reason: the reason, in words.
+        charged: whether the experiment costs its price nevertheless.
     """
 
-    why: str = ""
+    reason: str = ""
     charged: bool = True
 
 
-Experiment: TypeAlias = Callable[[Entry], Any]
-"""Does an experiment: gives its data, or `Failed`."""
+ExperimentRunner: TypeAlias = Callable[[ExperimentRecord], Any]
+"""Does an experiment, and returns its data or a `FailedExperiment`."""
 
 
-def simulated(truth: Environment, rows: int, seed: int) -> Experiment:
-    """Experiments on a model.
+def make_simulator_runner(truth: Environment, rows: int, seed: int) -> ExperimentRunner:
+    """Make a runner that samples a model.
 
     The same experiment gives the same answer, so one that was interrupted can be done
-    again as if it had not been.
+    again as if nothing had happened.
 
     Args:
         truth: the model.
-        rows: rows that one experiment gives.
-        seed: of the noise.
+        rows: number of rows of one experiment.
+        seed: seed of the noise.
     """
-    return lambda entry: truth.sample(
-        rows, seed=seed * 100_003 + entry.id + 1, intervention=intervene(**entry.values)
+    return lambda record: truth.sample(
+        rows,
+        seed=seed * _SEED_STRIDE + record.id + 1,
+        intervention=intervene(**record.values),
     )
 
 
-def asked_of(function: Callable[..., Any], rows: int, seed: int) -> Experiment:
-    """Experiments by a function of the user's own.
+def make_function_runner(
+    function: Callable[..., Any], rows: int, seed: int
+) -> ExperimentRunner:
+    """Make a runner that calls a function of the user's own.
 
     Args:
-        function: called with what is set, and with `rows` and `seed`; None says that
-            the experiment failed.
-        rows: rows that one experiment should give.
-        seed: changes with every experiment.
+        function: called with a mapping from variables to their values, and with `rows`
+            and `seed`; None means that the experiment failed.
+        rows: number of rows of one experiment.
+        seed: seed, from which each experiment gets another.
     """
 
-    def experiment(entry: Entry) -> Any:
-        given: Mapping[str, float] = dict(entry.values)
-        data = function(given, rows=rows, seed=seed * 100_003 + entry.id + 1)
-        return Failed("the function gave None") if data is None else data
+    def run(record: ExperimentRecord) -> Any:
+        values = dict(record.values)
+        data = function(values, rows=rows, seed=seed * _SEED_STRIDE + record.id + 1)
+        return FailedExperiment("the function gave None") if data is None else data
 
-    return experiment
+    return run
 
 
 def drive(
     campaign: Campaign,
-    experiment: Experiment,
+    run: ExperimentRunner,
     *,
     stop: bool = False,
-    told: Callable[[Entry], None] = lambda entry: None,
-) -> Advice:
-    """Go on with a campaign until the budget is spent, or it is advised to stop.
+    on_answer: Callable[[ExperimentRecord], None] = lambda record: None,
+) -> StopAdvice:
+    """Run a campaign until the budget is spent, or until the advice is to stop.
 
-    Experiments whose answers are awaited come first: they have been paid.
+    Pending experiments come first, as they are paid already.
 
     Args:
-        campaign: is changed.
-        experiment: does an experiment.
-        stop: whether to end as soon as that is advised.
-        told: called after every answer.
+        campaign: the campaign, which is changed.
+        run: does an experiment.
+        stop: whether to end as soon as the advice is to stop.
+        on_answer: called after every answer.
 
     Returns:
-        The advice with which it ended.
+        The advice at the end.
     """
     while True:
-        waiting = campaign.pending
-        if not waiting:
+        pending = campaign.pending
+        if not pending:
             advice = campaign.advise()
             if (stop and advice.stop) or campaign.ask() is None:
                 return advice
-            waiting = campaign.pending
-        entry = waiting[0]
-        data = experiment(entry)
-        if isinstance(data, Failed):
-            campaign.tell_failed(entry, data.why, charged=data.charged)
+            pending = campaign.pending
+        record = pending[0]
+        data = run(record)
+        if isinstance(data, FailedExperiment):
+            campaign.tell_failed(record, data.reason, charged=data.charged)
         else:
-            campaign.tell(entry, data)
-        told(campaign.asks[entry.id])
+            campaign.tell(record, data)
+        on_answer(campaign.experiments[record.id])

@@ -1,313 +1,372 @@
-"""What a campaign is told at its start, checked; a file or a YAML config holds it."""
+"""The settings of a campaign, checked; a file or a YAML config holds them."""
 
 import dataclasses
 import difflib
+import graphlib
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping
-from numbers import Integral
+from typing import Any
+
+import numpy as np
 
 from frugax.budget import ExperimentBudget, check_budget
+from frugax.causal.checks import check_whole
 from frugax.causal.policy import OWN, POLICIES
 from frugax.causal.posterior import MAX_VARIABLES
 from frugax.errors import InfeasibleBudgetError
 
-from ._ledger import price
-from ._ranges import check_constraint, check_range
+from ._experiments import add_prices
 
-_MOST_SETS = 400
-_MOST_WORLDS = 4096  # each takes memory for every experiment that is weighed
+_MAX_SETS = 400
+# Each sample holds a prediction for each of up to some 700 candidate experiments.
+_MAX_SAMPLES = 4096
+_FLOAT32_MAX = float(np.finfo(np.float32).max)  # tables hold float32
+
+# Settings as files of version 3 or older and their configs name them.
+RENAMED_SETTINGS = {
+    "together": "max_targets",
+    "never": "forbidden_sets",
+    "rows": "rows_per_experiment",
+    "worth": "min_gain_per_cost",
+    "sure": "confidence",
+    "worlds": "num_posterior_samples",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What may be done, what is wanted and what it may cost.
+class CampaignSettings:
+    """The variables, the goal and the limits of a campaign.
 
     Attributes:
-        variables: what may be set, and its range (least, greatest value).
-        target: what shall become small or large.
-        budget: what the experiments may cost. Setting several variables at once costs
-            the sum of their prices.
-        minimize: whether the target shall become small; else large.
-        together: how many variables one experiment may set; >= 1.
-        sets: sets of variables that may be set at once besides these.
-        never: sets of variables that no experiment may set together.
-        constraints: bounds (least, greatest or None) for the mean of other variables.
-        required: edges (cause, effect) that there are.
-        forbidden: edges (cause, effect) that there are not.
-        rows: rows of data that one experiment gives; >= 1.
-        tolerance: how much worse than the best is still good, in the target's unit;
+        variables: variables that may be set, and their ranges (least, greatest value).
+        target: variable to make small or large.
+        budget: limits of the experiments. An experiment that sets several variables
+            costs the sum of their prices.
+        minimize: whether to make the target small; otherwise large.
+        max_targets: number of variables that one experiment may set; >= 1.
+        sets: larger sets of variables that may be set together besides these.
+        forbidden_sets: sets of variables that no experiment may set together.
+        constraints: bounds (least, greatest or None) for the means of other variables.
+        required: edges (cause, effect) that exist.
+        forbidden: edges (cause, effect) that do not exist.
+        rows_per_experiment: most rows of data of one experiment; >= 1.
+        tolerance: distance from the best mean that is still good, in the target's unit;
             None for a twentieth of its standard deviation.
-        worth: how much better the target must get for one unit of budget, in its unit;
-            below it the advice is to stop.
-        sure: how probable it must be that the recommendation is within `tolerance` of
-            the best for the advice to stop; in (0, 1].
-        policy: how the next experiment is chosen; "own" by a function of the user's.
-        worlds: how many worlds are drawn; 8 to 4,096.
-        max_parents: most causes of one variable; >= 1.
-        seed: where all randomness comes from; >= 0.
+        min_gain_per_cost: expected improvement of the target for one unit of budget, in
+            its unit, below which the advice is to stop.
+        confidence: probability that the recommendation is within `tolerance` of the
+            best from which the advice is to stop; in (0, 1].
+        policy: name of the policy that chooses experiments; "own" for a function.
+        num_posterior_samples: number of posterior samples; 8 to 4,096.
+        max_parents: largest number of causes of one variable; >= 1.
+        seed: seed of all randomness; >= 0.
     """
 
     variables: dict[str, tuple[float, float]]
     target: str
     budget: ExperimentBudget
     minimize: bool = True
-    together: int = 1
+    max_targets: int = 1
     sets: tuple[tuple[str, ...], ...] = ()
-    never: tuple[tuple[str, ...], ...] = ()
+    forbidden_sets: tuple[tuple[str, ...], ...] = ()
     constraints: dict[str, tuple[float | None, float | None]] = dataclasses.field(
         default_factory=dict
     )
     required: tuple[tuple[str, str], ...] = ()
     forbidden: tuple[tuple[str, str], ...] = ()
-    rows: int = 1
+    rows_per_experiment: int = 1
     tolerance: float | None = None
-    worth: float = 0.0
-    sure: float = 0.95
+    min_gain_per_cost: float = 0.0
+    confidence: float = 0.95
     policy: str = "improvement"
-    worlds: int = 32
+    num_posterior_samples: int = 32
     max_parents: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_budget(self.budget, ExperimentBudget)
-        if not isinstance(self.minimize, bool):
-            raise TypeError(
-                f"minimize must be True or False, got {self.minimize!r:.80}."
-            )
-        _check_counts(self)
+        self._check_numbers()
         if not self.variables:
-            raise ValueError("variables must name at least one that may be set.")
+            raise ValueError("variables must name at least one variable to set.")
         for name, (low, high) in self.variables.items():
-            check_range(name, low, high)
+            _check_range(name, low, high)
         if self.target in self.variables:
             raise ValueError(
-                f"target {self.target!r} cannot be set in an experiment: take it out "
-                "of variables."
+                f"target {self.target!r} cannot be set in an experiment: remove it "
+                "from variables."
             )
-        for what, sets in (("sets", self.sets), ("never", self.never)):
-            for each in sets:
+        for what in ("sets", "forbidden_sets"):
+            for each in getattr(self, what):
                 _check_set(what, each, self.variables)
         for each in self.sets:
-            if bad := next((bad for bad in self.never if {*bad} <= {*each}), None):
-                raise ValueError(f"sets holds {each}, but never forbids {bad}.")
-        for name, (low, high) in self.constraints.items():
-            check_constraint(name, low, high, self.variables.get(name))
+            for bad in self.forbidden_sets:
+                if {*bad} <= {*each}:
+                    raise ValueError(
+                        f"sets holds {each}, but forbidden_sets holds {bad}: remove "
+                        "one of them."
+                    )
+        for name, bounds in self.constraints.items():
+            _check_constraint(name, *bounds, self.variables.get(name))
             if name == self.target:
                 raise ValueError(
-                    f"constraints[{name!r}] is about the target, which is optimised."
+                    f"constraints[{name!r}] is about the target, which is optimised: "
+                    "constrain other variables."
                 )
-        for what, pairs in (("required", self.required), ("forbidden", self.forbidden)):
-            for pair in pairs:
-                _check_edge(what, pair)
+        self._check_edges()
         for name, what in self.named.items():
             _check_name(what, name)
-        effects = [effect for _, effect in set(self.required)]
-        for effect in effects:
-            if effects.count(effect) > self.max_parents:
-                raise ValueError(
-                    f"required has {effects.count(effect)} causes of {effect!r}, and "
-                    f"max_parents is {self.max_parents}: raise that."
-                )
-        if cycle := _cycle(self.required):
-            raise ValueError(
-                f"required has the cycle {' -> '.join(cycle)}: nothing can be among "
-                "its own causes, so take one of these edges out."
-            )
-        if both := sorted(set(self.required) & set(self.forbidden)):
-            raise ValueError(f"the edge {both[0]} is both required and forbidden.")
         if self.policy not in (*POLICIES, OWN):
             raise ValueError(
                 f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}."
             )
-        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
-            raise ValueError(f"tolerance must be > 0 and finite, got {self.tolerance}.")
-        if not 0 <= self.worth < math.inf:
-            raise ValueError(f"worth must be >= 0 and finite, got {self.worth}.")
-        if not 0 < self.sure <= 1:
-            raise ValueError(f"sure must be in (0, 1], got {self.sure}.")
         _check_prices(self.budget, self.variables)
         allowed = self.allowed_sets()
-        if len(allowed) == 0:
-            raise ValueError("never forbids every experiment: allow one.")
-        if min(len(self.weighed | set(s)) for s in allowed) > MAX_VARIABLES:
+        if not allowed:
+            raise ValueError("forbidden_sets forbids every experiment: allow one.")
+        if min(len(self.modelled | set(s)) for s in allowed) > MAX_VARIABLES:
             raise ValueError(
-                f"target, constraints and required name {len(self.weighed)} variables, "
-                f"at most {MAX_VARIABLES} can be weighed, what is set among them: "
-                "name fewer."
+                f"target, constraints and required name {len(self.modelled)} "
+                f"variables, but at most {MAX_VARIABLES} can be modelled, including "
+                "those that an experiment sets: name fewer."
             )
-        needed = min(price(self.budget, names) for names in allowed)
-        most = self.budget.exact_cost
-        if most is not None and needed > most:
+        needed = min(add_prices(self.budget, names) for names in allowed)
+        limit = self.budget.exact_cost
+        if limit is not None and needed > limit:
             raise InfeasibleBudgetError(
                 "the cheapest experiment",
                 needed=float(needed),
-                limit=float(most),
+                limit=float(limit),
                 unit="of cost",
                 hint="allow a cheaper one.",
             )
 
     @property
-    def weighed(self) -> frozenset[str]:
-        """What the worlds must be about, however little it goes with the target."""
+    def modelled(self) -> frozenset[str]:
+        """The variables that the models must have, however weakly they are related."""
         ends = (name for edge in self.required for name in edge)
         return frozenset({self.target, *self.constraints, *ends})
 
     @property
     def named(self) -> dict[str, str]:
-        """Every variable that is named, and by which argument."""
-        edges = {
-            name: what
-            for what, pairs in (
-                ("required", self.required),
-                ("forbidden", self.forbidden),
-            )
-            for pair in pairs
-            for name in pair
-        }
+        """Every variable that the settings name, and the argument that names it."""
+        found: dict[str, str] = {}
+        for what in ("required", "forbidden"):
+            for pair in getattr(self, what):
+                found |= dict.fromkeys(pair, what)
         return (
-            edges
+            found
             | dict.fromkeys(self.constraints, "constraints")
             | dict.fromkeys(self.variables, "variables")
             | {self.target: "target"}
         )
 
-    def check_named(self, columns: Collection[str], *, whole: bool = False) -> None:
-        """Refuse edges that name what no row has, or that leave no cause of the target.
+    def check_columns(
+        self, columns: Collection[str], *, complete: bool = False
+    ) -> None:
+        """Refuse edges that no row can support, or that leave no cause of the target.
 
         Args:
             columns: the variables that rows have.
-            whole: whether experiments measure nothing else: else a constraint may be on
-                what they bring.
+            complete: whether experiments measure nothing else. Otherwise a constraint
+                may be on a variable that only experiments measure.
 
         Raises:
-            ValueError: an edge, or a constraint if these are all, names neither of
-                these nor what may be set; or every way to the target is forbidden.
+            ValueError: an edge, or a constraint if the columns are complete, names an
+                unknown variable; or every path to the target is forbidden.
         """
         have = {*columns, *self.variables, self.target}
         for name, what in self.named.items():
-            if name not in have and (whole or what != "constraints"):
+            if name not in have and (complete or what != "constraints"):
                 close = difflib.get_close_matches(name, have, n=1)
-                only = ", ".join(sorted(have))
-                hint = f"is it {close[0]!r}?" if close else f"there are {only:.200}."
+                hint = f"there are {', '.join(sorted(have)):.200}."
+                if close:
+                    hint = f"is it {close[0]!r}?"
                 raise ValueError(
                     f"{what} names {name!r}, but no row has it: {hint} Change the "
-                    "name, or take it out."
+                    "name, or remove it."
                 )
-        if not _reaches(self.target, self.variables, have | {*self.constraints}, self):
+        # Search backwards from the target, over the edges that are not forbidden.
+        names, forbidden = have | {*self.constraints}, set(self.forbidden)
+        causes, pending = {self.target}, [self.target]
+        while pending:
+            effect = pending.pop()
+            more = {n for n in names if (n, effect) not in forbidden} - causes
+            causes |= more
+            pending += more
+        if not causes & {*self.variables}:
             raise ValueError(
-                f"forbidden leaves no way by which {', '.join(self.variables):.200} "
-                f"could cause {self.target!r}, so no experiment is worth anything: "
-                "take an edge out."
+                f"forbidden leaves no path by which {', '.join(self.variables):.200} "
+                f"could cause {self.target!r}, so no experiment is worth its price: "
+                "remove an edge."
             )
 
     def allowed_sets(self) -> tuple[tuple[str, ...], ...]:
-        """Which variables one experiment may set, small sets first.
+        """Return the sets of variables that one experiment may set, small sets first.
 
         Raises:
             ValueError: there are more than 400 of these sets.
         """
         names = tuple(self.variables)
+        largest = min(self.max_targets, len(names))
         found = dict.fromkeys(
-            s
-            for k in range(1, min(self.together, len(names)) + 1)
-            for s in itertools.combinations(names, k)
+            s for k in range(1, largest + 1) for s in itertools.combinations(names, k)
         ) | dict.fromkeys(tuple(n for n in names if n in s) for s in self.sets)
-        kept = [s for s in found if not any(set(bad) <= set(s) for bad in self.never)]
-        if len(kept) > _MOST_SETS:
+        kept = [
+            s for s in found if not any({*bad} <= {*s} for bad in self.forbidden_sets)
+        ]
+        if len(kept) > _MAX_SETS:
             raise ValueError(
-                f"together {self.together} allows {len(kept)} sets of variables, at "
-                f"most {_MOST_SETS} can be weighed: lower it and name larger sets in "
-                "sets."
+                f"max_targets={self.max_targets} allows {len(kept)} sets of variables, "
+                f"but at most {_MAX_SETS} can be compared: lower it, and list larger "
+                "sets in sets."
             )
         return tuple(sorted(kept, key=len))
 
+    def _check_numbers(self) -> None:
+        if not isinstance(self.minimize, bool):
+            raise TypeError(
+                f"minimize must be True or False, got {self.minimize!r:.80}."
+            )
+        for what, least in (
+            ("max_targets", 1),
+            ("rows_per_experiment", 1),
+            ("num_posterior_samples", 8),
+            ("max_parents", 1),
+            ("seed", 0),
+        ):
+            check_whole(what, getattr(self, what), least)
+        if self.num_posterior_samples > _MAX_SAMPLES:
+            raise ValueError(
+                f"num_posterior_samples must be <= {_MAX_SAMPLES}, got "
+                f"{self.num_posterior_samples}."
+            )
+        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be > 0 and finite, got {self.tolerance}.")
+        if not 0 <= self.min_gain_per_cost < math.inf:
+            raise ValueError(
+                "min_gain_per_cost must be >= 0 and finite, got "
+                f"{self.min_gain_per_cost}."
+            )
+        if not 0 < self.confidence <= 1:
+            raise ValueError(f"confidence must be in (0, 1], got {self.confidence}.")
 
-def _reaches(
-    target: str, settable: Collection[str], names: Collection[str], settings: Settings
-) -> bool:
-    """Whether any of these can cause the target by edges that are not forbidden."""
-    forbidden, found, left = set(settings.forbidden), {target}, [target]
-    while left:
-        effect = left.pop()
-        more = {n for n in names if (n, effect) not in forbidden} - found
-        if more & {*settable}:
-            return True
-        found |= more
-        left += more
-    return False
+    def _check_edges(self) -> None:
+        for what in ("required", "forbidden"):
+            for pair in getattr(self, what):
+                # A text of two letters must not count as two names.
+                if not isinstance(pair, tuple) or len(pair) != 2:
+                    raise ValueError(
+                        f"{what} holds {pair!r}, which is not an edge: write "
+                        "(cause, effect)."
+                    )
+        effects = [effect for _, effect in set(self.required)]
+        for effect in effects:
+            if effects.count(effect) > self.max_parents:
+                raise ValueError(
+                    f"required has {effects.count(effect)} causes of {effect!r}, but "
+                    f"max_parents is {self.max_parents}: raise it."
+                )
+        if cycle := _find_cycle(self.required):
+            raise ValueError(
+                f"required has the cycle {' -> '.join(cycle)}: causes must not form a "
+                "cycle, so remove one of these edges."
+            )
+        if both := sorted(set(self.required) & set(self.forbidden)):
+            raise ValueError(
+                f"the edge {both[0]} is both required and forbidden: remove one."
+            )
 
 
-def _check_counts(settings: Settings) -> None:
-    """Refuse a number that is not whole, or too small or large.
+def read_pairs(
+    what: str, given: Any, *, half_open: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Read a mapping from names to pairs of numbers.
+
+    Args:
+        what: the argument, for messages.
+        given: the value that the user passed.
+        half_open: whether an end may be None.
 
     Raises:
-        ValueError: one is.
+        TypeError: `given` is not a mapping from names.
+        ValueError: one of its values is not a pair.
     """
-    least = {"together": 1, "rows": 1, "worlds": 8, "max_parents": 1, "seed": 0}
-    for what, smallest in least.items():
-        value = getattr(settings, what)
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or value < smallest:
+    if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
+        raise TypeError(
+            f"{what} must be a mapping from names to pairs, such as "
+            f"{{'x': (0.0, 1.0)}}, got {given!r:.80}."
+        )
+
+    def read_end(end: Any) -> float | None:
+        if end is None and half_open:
+            return None
+        if end is None or isinstance(end, str | bool):
+            raise TypeError
+        return float(end)
+
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, pair in given.items():
+        try:
+            low, high = map(read_end, pair)
+        except (TypeError, ValueError):
             raise ValueError(
-                f"{what} must be a whole number >= {smallest}, got {value!r}."
-            )
-    if settings.worlds > _MOST_WORLDS:
-        raise ValueError(f"worlds must be <= {_MOST_WORLDS}, got {settings.worlds}.")
+                f"{what}[{name!r}] must be a pair (least, greatest) of numbers, got "
+                f"{pair!r:.80}."
+            ) from None
+        found[name] = low, high
+    return found
+
+
+def _check_range(name: str, low: float, high: float) -> None:
+    must = f"variables[{name!r}] must be a range (least, greatest)"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"{must}, both finite, got ({low}, {high}).")
+    if low > high:
+        raise ValueError(f"{must}, but ({low}, {high}) has its ends in reverse order.")
+    if low == high:
+        raise ValueError(f"{must}, but ({low}, {high}) has no width.")
+    if max(-low, high) > _FLOAT32_MAX or np.float32(low) == np.float32(high):
+        raise ValueError(
+            f"variables[{name!r}] is ({low}, {high}), whose ends float32 cannot hold "
+            "or tell apart: use another unit, or another zero."
+        )
+
+
+def _check_constraint(
+    name: str,
+    low: float | None,
+    high: float | None,
+    allowed: tuple[float, float] | None,
+) -> None:
+    bounds = [b for b in (low, high) if b is not None]
+    if not bounds or not all(map(math.isfinite, bounds)):
+        raise ValueError(
+            f"constraints[{name!r}] needs a finite bound: (least, greatest), one of "
+            "which may be None."
+        )
+    if len(bounds) == 2 and bounds[0] > bounds[1]:
+        raise ValueError(
+            f"constraints[{name!r}] has its bounds in reverse order: ({low}, {high})."
+        )
+    if allowed is not None and (
+        (low is not None and low > allowed[1])
+        or (high is not None and high < allowed[0])
+    ):
+        raise ValueError(
+            f"constraints[{name!r}] is ({low}, {high}), which no value of its range "
+            f"{allowed} keeps: change one of them."
+        )
 
 
 def _check_name(what: str, name: object) -> None:
-    """Refuse a name that nobody can read.
-
-    Raises:
-        ValueError: it is no text, empty, or has a line break or the like.
-    """
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise ValueError(
-            f"{what} must be named by a text in one line that is not empty, got "
-            f"{name!r:.80}."
+            f"{what} must be named by a non-empty text of one line, got {name!r:.80}."
         )
-
-
-def _check_edge(what: str, pair: object) -> None:
-    """Refuse an edge that is no pair of names.
-
-    Raises:
-        ValueError: it is none; a text of two letters is not taken for two names.
-    """
-    if isinstance(pair, str) or not isinstance(pair, tuple) or len(pair) != 2:
-        raise ValueError(
-            f"{what} holds {pair!r}, which is no edge: write (cause, effect)."
-        )
-
-
-def _cycle(edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """A cycle of edges, its first name again at its end; empty if there is none."""
-    effects: dict[str, list[str]] = {}
-    for cause, effect in edges:
-        effects.setdefault(cause, []).append(effect)
-    done: set[str] = set()
-    for start in effects:
-        path, open_ = [start], [iter(effects[start])]
-        while path:
-            name = next((n for n in open_[-1] if n not in done), None)
-            if name is None:
-                done.add(path.pop())
-                open_.pop()
-            elif name in path:
-                return (*path[path.index(name) :], name)
-            else:
-                path.append(name)
-                open_.append(iter(effects.get(name, ())))
-    return ()
 
 
 def _check_set(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:
-    """Refuse a set that names what cannot be set.
-
-    Raises:
-        ValueError: it is a text, is empty or names no variable of the campaign.
-    """
     if isinstance(names, str):
         raise ValueError(f"{what} holds {names!r}: write a set of names, ({names!r},).")
     if not tuple(names):
@@ -317,21 +376,35 @@ def _check_set(what: str, names: Iterable[str], known: Mapping[str, object]) -> 
     for name in names:
         if name not in known:
             raise ValueError(
-                f"{what} names {name!r}, which is none of the variables "
+                f"{what} names {name!r}, which is not one of the variables "
                 f"{', '.join(known):.200}."
             )
 
 
 def _check_prices(budget: ExperimentBudget, known: Mapping[str, object]) -> None:
-    """Refuse a misspelt price: the budget alone would let its experiment cost 1.
-
-    Raises:
-        ValueError: there are prices, and one is missing or for no variable.
-    """
+    # The budget alone would let an experiment with a misspelt price cost 1.
     priced = {name for name, _ in budget.costs}
     if priced and (wrong := sorted(priced ^ set(known))):
-        have = "has a price for" if wrong[0] in priced else "has no price for"
+        verb = "has no price for"
+        if wrong[0] in priced:
+            verb = "has a price for"
         raise ValueError(
-            f"the budget {have} {wrong[0]!r}: price each of "
+            f"the budget {verb} {wrong[0]!r}: price each of "
             f"{', '.join(known):.200} and nothing else, or nothing."
         )
+
+
+def _find_cycle(edges: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a cycle of edges, its first name again at its end; [] without one."""
+    graph: dict[str, set[str]] = {}
+    for cause, effect in edges:
+        graph.setdefault(effect, set()).add(cause)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as e:
+        cycle = e.args[1][:-1]
+        # graphlib starts anywhere in the cycle; the message must not depend on hashes.
+        start = cycle.index(min(cycle))
+        cycle = [*cycle[start:], *cycle[:start]]
+        return [*cycle, cycle[0]]
+    return []

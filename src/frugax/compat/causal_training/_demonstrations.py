@@ -56,7 +56,7 @@ class Task:
             variables=self.truth.ranges,
             target=self.truth.target,
             budget=self.budget,
-            rows=self.rows,
+            rows_per_experiment=self.rows,
             policy=policy,
             seed=self.seed,
         )

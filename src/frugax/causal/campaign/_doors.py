@@ -1,0 +1,103 @@
+"""Plan a campaign within a budget, and begin it by its plan."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from frugax.budget import ExperimentBudget, check_budget
+from frugax.causal.policy import Policy
+
+from ._campaign import Campaign
+from ._config import CampaignConfig
+from ._receipt import CampaignPlan, make_plan
+from ._settings import CampaignSettings
+
+Subject: TypeAlias = CampaignSettings | CampaignConfig | Campaign | Mapping[str, Any]
+
+
+def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
+    """Plan a campaign: which experiments a budget pays for, and how many of each.
+
+    Args:
+        subject: the settings of the campaign, in one of these forms: a mapping with the
+            arguments of `Campaign` but the budget, `CampaignSettings`, a
+            `CampaignConfig`, or a `Campaign` without experiments.
+        budget: limits of the experiments.
+
+    Raises:
+        InfeasibleBudgetError: the budget does not pay for the cheapest experiment;
+            `needed` is its price.
+        TypeError: `budget` is not an ExperimentBudget, or `subject` none of these.
+        ValueError: the settings do not fit the budget, or the campaign has begun.
+
+    Example:
+        >>> budget = ExperimentBudget(cost=7.0, costs={"dose": 3.0, "diet": 1.0})
+        >>> ranges = {"dose": (0.0, 10.0), "diet": (0.0, 1.0)}
+        >>> print(plan({"variables": ranges, "target": "pain"}, budget))
+        experiment     cost  at most
+        -------------  ----  -------
+        dose           3     2
+        diet           1     7
+        limit: cost 7  7     7
+    """
+    check_budget(budget, ExperimentBudget)
+    return make_plan(_begin(subject, budget).settings)
+
+
+def apply(
+    subject: Subject,
+    plan: CampaignPlan,
+    *,
+    seed: int | None = None,
+    policy: Policy | None = None,
+) -> Campaign:
+    """Begin a campaign within the budget of a plan.
+
+    Args:
+        subject: the settings of the campaign, as for `plan`. The observations of a
+            `Campaign` are told to the new one.
+        plan: the plan.
+        seed: seed of all randomness; None for that of the settings.
+        policy: a function that chooses the experiments; None for that of the settings.
+
+    Raises:
+        TypeError: `subject` or `plan` is not of these classes.
+        ValueError: the plan was made for other experiments, or the campaign has begun.
+    """
+    if not isinstance(plan, CampaignPlan):
+        raise TypeError(
+            f"got {plan!r:.80}, which is not a CampaignPlan: make one with causal.plan."
+        )
+    begun = _begin(subject, plan.budget)
+    settings = begun.settings
+    if make_plan(settings) != plan:
+        raise ValueError(
+            "this plan was made for other variables or sets of variables: plan again."
+        )
+    if seed is not None:
+        settings = dataclasses.replace(settings, seed=seed)
+    campaign = Campaign.begin(settings, policy=policy or begun.own_policy)
+    if isinstance(subject, Campaign) and subject.samples is not None:
+        campaign.tell_observations(subject.samples)
+    return campaign
+
+
+def _begin(subject: Subject, budget: ExperimentBudget) -> Campaign:
+    if isinstance(subject, Campaign):
+        if subject.experiments:
+            raise ValueError(
+                f"this campaign has {len(subject.experiments)} experiments already: "
+                "plan one that has not begun, or its settings."
+            )
+        settings = dataclasses.replace(subject.settings, budget=budget)
+        return Campaign.begin(settings, policy=subject.own_policy)
+    if isinstance(subject, CampaignConfig):
+        subject = subject.campaign
+    if isinstance(subject, CampaignSettings):
+        return Campaign.begin(dataclasses.replace(subject, budget=budget))
+    if isinstance(subject, Mapping):
+        return Campaign(**{**subject, "budget": budget})
+    raise TypeError(
+        f"got {subject!r:.80}, which is not a mapping of arguments, CampaignSettings, "
+        "a CampaignConfig or a Campaign."
+    )

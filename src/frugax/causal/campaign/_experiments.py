@@ -1,0 +1,200 @@
+"""The experiments of a campaign, and their cost without rounding errors."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from numbers import Integral
+from typing import Literal
+
+from frugax.budget import ExperimentBudget
+from frugax.causal.policy import Value
+from frugax.causal.scm import Intervention, intervene
+
+Status = Literal["pending", "answered", "failed", "refunded"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """The next experiment to do. Its cost is set aside until it is answered.
+
+    Attributes:
+        id: number in the campaign, from 0.
+        intervention: the variables to set, and their values.
+        cost: price, in budget units.
+        expected: expected mean of the target, in its unit.
+        low: lower end of the 90 % interval of that mean.
+        high: upper end of the 90 % interval of that mean.
+        value: expected improvement from the answer, in the target's unit.
+    """
+
+    id: int
+    intervention: Intervention
+    cost: float
+    expected: float
+    low: float
+    high: float
+    value: Value
+
+    def __str__(self) -> str:
+        return (
+            f"#{self.id} {self.intervention} costs {self.cost:g}; expected "
+            f"{self.expected:.4g} ({self.low:.4g} to {self.high:.4g}); worth "
+            f"{self.value.total:.3g} (learn {self.value.learn:.2g}, exploit "
+            f"{self.value.exploit:.2g})"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The predictions at the time when an experiment was chosen; means of the target.
+
+    Attributes:
+        expected: expected mean of the experiment.
+        low: lower end of the 90 % interval of that mean.
+        high: upper end of the 90 % interval of that mean.
+        learn: expected improvement from knowing the target's causes better.
+        exploit: expected improvement from knowing effects better.
+        best: the intervention that was recommended.
+        best_expected: expected mean under the recommendation.
+        best_low: lower end of its 90 % interval.
+        best_high: upper end of its 90 % interval.
+        prob_optimal: probability that it was within the tolerance of the best.
+        sample_std: standard deviation over the posterior samples of the expected mean;
+            None in files of version 2 or older.
+    """
+
+    expected: float
+    low: float
+    high: float
+    learn: float
+    exploit: float
+    best: dict[str, float]
+    best_expected: float
+    best_low: float
+    best_high: float
+    prob_optimal: float
+    sample_std: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    """An experiment that was asked for, as the campaign keeps it.
+
+    Attributes:
+        id: number in the campaign, from 0.
+        values: the variables it sets, and their values.
+        status: whether its answer is pending or has come, it failed, or it never took
+            place and costs nothing.
+        reason: reason of a failure, in words.
+        forecast: the predictions when it was chosen.
+        corrections: earlier answers in words, the oldest first.
+        asked_s: seconds from the start of the campaign until it was asked for; None in
+            files of version 3 or older.
+    """
+
+    id: int
+    values: dict[str, float]
+    status: Status = "pending"
+    reason: str = ""
+    forecast: Forecast | None = None
+    corrections: tuple[str, ...] = ()
+    # Two runs with the same seed are equal, however long their answers took.
+    asked_s: float | None = dataclasses.field(default=None, compare=False)
+
+
+def find_experiment(
+    records: Sequence[ExperimentRecord], experiment: object, *, replace: bool = False
+) -> ExperimentRecord:
+    """Find the record of an experiment that can be answered.
+
+    Args:
+        records: all experiments.
+        experiment: the experiment, its record or its number.
+        replace: whether it may already have an answer.
+
+    Raises:
+        TypeError: `experiment` is none of these.
+        ValueError: there is no such experiment, it has been answered, or it belongs to
+            another campaign.
+    """
+    number = getattr(experiment, "id", experiment)
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        hint = ""
+        if experiment is None:
+            hint = " (ask returns None once the budget is spent)"
+        raise TypeError(
+            f"got {experiment!r:.80}, which is not an experiment{hint}: pass one that "
+            "ask returned, or its number."
+        )
+    record = next((one for one in records if one.id == number), None)
+    if record is None:
+        raise ValueError(
+            f"there is no experiment {number}: {len(records)} were asked for."
+        )
+    if record.status == "refunded":
+        raise ValueError(
+            f"experiment {number} is already refunded, and its cost was returned: ask "
+            "for another one."
+        )
+    if record.status != "pending" and not replace:
+        raise ValueError(
+            f"experiment {number} is already {record.status}: to correct its answer, "
+            "tell it again with replace=True."
+        )
+    intervention = getattr(experiment, "intervention", experiment)
+    if getattr(intervention, "values", record.values) != record.values:
+        raise ValueError(
+            f"experiment {number} of this campaign is {intervene(**record.values)}, "
+            f"got {intervention}: it belongs to another campaign."
+        )
+    return record
+
+
+# Prices are added as fractions of decimals: three experiments of 0.1 cost 0.3 exactly,
+# where floats would overdraw a budget of 0.3.
+
+
+def add_prices(budget: ExperimentBudget, variables: Iterable[str]) -> Fraction:
+    """Add the prices of variables that one experiment sets together."""
+    return sum(map(budget.exact_price, variables), Fraction())
+
+
+def add_costs(
+    budget: ExperimentBudget, records: Iterable[ExperimentRecord], *status: Status
+) -> Fraction:
+    """Add the costs of the experiments with one of these states."""
+    return sum(
+        (add_prices(budget, one.values) for one in records if one.status in status),
+        Fraction(),
+    )
+
+
+def is_affordable(
+    budget: ExperimentBudget,
+    records: Iterable[ExperimentRecord],
+    variables: Iterable[str],
+) -> bool:
+    """Return whether the budget pays for one more experiment on these variables.
+
+    Pending experiments count as paid.
+    """
+    counted = [one for one in records if one.status != "refunded"]
+    if budget.n is not None and len(counted) >= budget.n:
+        return False
+    spent = add_costs(budget, counted, "pending", "answered", "failed")
+    limit = budget.exact_cost
+    return limit is None or spent + add_prices(budget, variables) <= limit
+
+
+def remaining_budget(
+    budget: ExperimentBudget, records: Iterable[ExperimentRecord]
+) -> Mapping[str, float]:
+    """Return the rest of each limit, with pending experiments as paid."""
+    counted = [one for one in records if one.status != "refunded"]
+    found: dict[str, float] = {}
+    if budget.exact_cost is not None:
+        spent = add_costs(budget, counted, "pending", "answered", "failed")
+        found["cost"] = float(budget.exact_cost - spent)
+    if budget.n is not None:
+        found["n"] = budget.n - len(counted)
+    return found

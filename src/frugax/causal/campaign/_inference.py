@@ -1,0 +1,326 @@
+"""From the rows of a campaign to posterior samples, and to the acquisition's inputs."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from frugax.causal.data import Samples
+from frugax.causal.policy import Outlook
+from frugax.causal.posterior import (
+    Discrepancy,
+    Domain,
+    Outcomes,
+    Points,
+    PosteriorEnsemble,
+    add_discrepancy,
+    enkf_update,
+    extrapolation_std,
+    fit_discrepancy,
+    importance_resample,
+    predict_means,
+    predictive_check,
+    sample_log_likelihoods,
+    sample_posterior,
+)
+
+from ._experiments import add_prices
+from ._settings import CampaignSettings
+from ._state import CampaignState
+from .candidates import make_grid, refine_grid, select_promising
+from .preparation import (
+    estimate_scale,
+    find_imputed_values,
+    graph_row_weights,
+    likelihood_shares,
+    select_variables,
+    subsample_rows,
+    summarize_incomplete,
+    summarize_outcomes,
+)
+
+# Proposals for each sample that is kept by importance resampling.
+_PROPOSALS = 8
+# Without observations the variance of the outcomes is noise and effects together; these
+# are the shares of their standard deviation that may be noise.
+_NOISE_FRACS = (1.0, 0.3, 0.1)
+_Predictions: TypeAlias = Float[np.ndarray, "samples points outputs"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """Everything that follows from the rows of a campaign.
+
+    Attributes:
+        names: the variables, in the order of the models.
+        ensemble: the posterior samples.
+        outlook: their predictions for every candidate experiment.
+        discrepancy: discrepancy between the experiments and the samples.
+        scale: standard deviation of the target.
+        row_std: standard deviation of the target in rows of one experiment.
+        imputed: values that count for variables in rows that lack them.
+    """
+
+    names: tuple[str, ...]
+    ensemble: PosteriorEnsemble
+    outlook: Outlook
+    discrepancy: Discrepancy
+    scale: float
+    row_std: float
+    imputed: dict[str, float]
+
+
+class _Predictor:
+    """Predicts interventions by all samples, conditioned on the experiments."""
+
+    def __init__(
+        self,
+        ensemble: PosteriorEnsemble,
+        outputs: Sequence[int],
+        outcomes: Outcomes,
+        domain: Domain,
+        scale: float,
+        rng: np.random.Generator,
+        *,
+        individual: bool,
+    ) -> None:
+        """Compare the samples with the experiments.
+
+        Args:
+            ensemble: the posterior samples.
+            outputs: the variables to predict, the target first.
+            outcomes: measured means of the experiments.
+            domain: ranges of the variables.
+            scale: standard deviation of the target.
+            rng: source of the noise and the discrepancies.
+            individual: whether each sample has a discrepancy of its own, as some
+                experiments say nothing about their graphs.
+        """
+        self._ensemble, self._outputs, self._rng = ensemble, outputs, rng
+        self._outcomes, self._domain = outcomes, domain
+        self._seed = int(rng.integers(1 << 30))
+        self.at_experiments = self.predict(outcomes.points)[:, :, 0]
+        residual_args = self.at_experiments, outcomes, domain, scale
+        self.discrepancy = fit_discrepancy(*residual_args)
+        self._each: Sequence[Discrepancy]
+        if individual:
+            self._each = sample_log_likelihoods(*residual_args)[1]
+        else:
+            self._each = [self.discrepancy] * len(ensemble.samples)
+        self._at_corrected = self._correct(self.at_experiments, outcomes.points)
+
+    def predict(self, points: Points) -> _Predictions:
+        """Predict all outputs in each sample."""
+        # Common random numbers: predictions made at different times stay comparable.
+        again = np.random.default_rng(self._seed)
+        return predict_means(self._ensemble, points, self._outputs, again)
+
+    def condition(
+        self, predictions: Float[np.ndarray, "samples points"], points: Points
+    ) -> Float[np.ndarray, "samples points"]:
+        """Make predictions of the target agree with the experiments."""
+        corrected = self._correct(predictions, points)
+        # The same perturbed observations for all points.
+        again = np.random.default_rng([self._seed, 1])
+        return enkf_update(
+            corrected, points, self._at_corrected, self._outcomes, self._domain, again
+        )
+
+    def _correct(
+        self, predictions: Float[np.ndarray, "samples points"], points: Points
+    ) -> Float[np.ndarray, "samples points"]:
+        return add_discrepancy(
+            predictions,
+            points,
+            self.at_experiments,
+            self._outcomes,
+            self._domain,
+            self._each,
+            self._rng,
+        )
+
+
+class _Candidates:
+    """Candidate experiments and their predictions, which grow together."""
+
+    def __init__(self, predictor: _Predictor, points: Points) -> None:
+        self._predictor = predictor
+        self.points, self.predictions = points, predictor.predict(points)
+
+    def extend(self, more: Points) -> None:
+        if not len(more):
+            return
+        parts = ((self.points, self.predictions), (more, self._predictor.predict(more)))
+        both = self.points.merge(more)
+        # Merged points are sorted by group, so their predictions must be, too.
+        self.predictions = np.concatenate(
+            [
+                predictions[:, points.group == points.targets.index(targets)]
+                for targets in both.targets
+                for points, predictions in parts
+                if targets in points.targets
+            ],
+            axis=1,
+        )
+        self.points = both
+
+
+def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Inference:
+    """Draw posterior samples from all rows, and predict every candidate experiment.
+
+    The order of the draws is part of the file format in effect: a saved campaign goes
+    on with the same questions only if all of them stay in this order.
+
+    Args:
+        state: the campaign.
+        table: all rows, with a column for every variable of the settings.
+        full: whether samples need functions for all variables, to simulate rows.
+
+    Raises:
+        ValueError: an edge or a constraint names a variable that no row has.
+    """
+    settings, experiments, ids = state.settings, state.experiments, state.experiment_ids
+    rng = np.random.default_rng([settings.seed, len(experiments), len(table)])
+    names = select_variables(settings, table)
+    table = table.select(names)
+    values = table.values.astype(np.float64)
+    imputed = find_imputed_values(values, table.intervened, names, settings)
+    for name, value in imputed.items():
+        column = values[:, names.index(name)]
+        column[np.isnan(column)] = value
+    target = names.index(settings.target)
+    outputs = [target, *(names.index(name) for name in settings.constraints)]
+    observed = ids < 0
+    ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
+    domain = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])
+    # Graphs are compared on complete rows; incomplete ones choose among the samples.
+    incomplete = summarize_incomplete(
+        settings, values, outputs, ids, experiments, names
+    )
+    used = subsample_rows(values, ids, settings.seed)
+    count = settings.num_posterior_samples
+    ensemble = sample_posterior(
+        values[used],
+        table.intervened[used],
+        domain,
+        count=count * _PROPOSALS if incomplete else count,
+        rng=rng,
+        max_parents=settings.max_parents,
+        hyperparameters=(
+            state.hyperparameters if state.hyperparameter_names == names else None
+        ),
+        outputs=None if full else outputs,
+        required=_index_edges(settings.required, names),
+        forbidden=_index_edges(settings.forbidden, names),
+        row_weights=graph_row_weights(ids[used]),
+    )
+    scale = estimate_scale(values[:, target], observed)
+    shares = None
+    if not incomplete:
+        shares = likelihood_shares(used, ~table.intervened[:, target])
+    outcomes, row_std = summarize_outcomes(
+        settings, values[:, target], ids, experiments, names, scale, shares
+    )
+    if incomplete:
+        blind = not np.isfinite(values[observed, target]).any()
+        ensemble, share = importance_resample(
+            ensemble,
+            incomplete,
+            domain,
+            count=count,
+            rng=rng,
+            error_fracs=_NOISE_FRACS if blind else (1.0,),
+        )
+        outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
+    predictor = _Predictor(
+        ensemble, outputs, outcomes, domain, scale, rng, individual=bool(incomplete)
+    )
+    scales = [estimate_scale(values[:, v], observed) for v in outputs]
+    sign = 1.0 if settings.minimize else -1.0
+    candidates = _Candidates(predictor, make_grid(settings, names, rng))
+    # A grid over several variables is coarse: refine it twice where it promises most.
+    for _ in range(min(max(map(len, candidates.points.targets)), 2)):
+        loss = sign * predictor.condition(
+            candidates.predictions[:, :, 0], candidates.points
+        )
+        limits = _check_constraints(candidates.predictions, settings, scales)
+        centres = select_promising(loss, *limits)
+        candidates.extend(refine_grid(candidates.points, centres, settings, names, rng))
+    pending = [
+        (tuple(names.index(n) for n in one.values), np.array([*one.values.values()]))
+        for one in experiments
+        if one.status == "pending" and set(one.values) <= set(names)
+    ]
+    candidates.extend(Points.from_interventions(pending)[0])
+    points = candidates.points
+    loss = sign * predictor.condition(candidates.predictions[:, :, 0], points)
+    # The updates have explained part of the outcomes. A shift for all of their
+    # residuals would add that part a second time.
+    explained = predictor.condition(predictor.at_experiments, outcomes.points)
+    shift, doubt = extrapolation_std(points, explained.mean(0), outcomes, domain, scale)
+    allowed, breach = _check_constraints(candidates.predictions, settings, scales)
+    reached = np.full(len(loss), np.inf)
+    for targets, set_values in pending:
+        at = points.find_nearest(targets, set_values)
+        reached = np.minimum(reached, np.where(allowed[:, at], loss[:, at], np.inf))
+    prices = np.ones(len(points.targets))
+    if settings.budget.cost is not None:
+        # Where only the number of experiments is limited, each costs one of them.
+        prices = np.array(
+            [
+                float(add_prices(settings.budget, [names[v] for v in targets]))
+                for targets in points.targets
+            ]
+        )
+    outlook = Outlook(
+        points=points,
+        loss=loss,
+        allowed=allowed,
+        price=prices[points.group],
+        affordable=np.ones(len(points), bool),
+        causes=ensemble.graphs[:, target],
+        reached=reached,
+        shift=sign * shift,
+        doubt=doubt,
+        misfit=predictive_check(points, outcomes, domain, scale),
+        breach=breach,
+        noise=max(row_std / np.sqrt(settings.rows_per_experiment), 1e-9 * scale),
+        done=outcomes.points,
+    )
+    return Inference(
+        names=names,
+        ensemble=ensemble,
+        outlook=outlook,
+        discrepancy=predictor.discrepancy,
+        scale=scale,
+        row_std=row_std,
+        imputed=imputed,
+    )
+
+
+def _index_edges(
+    edges: Sequence[tuple[str, str]], names: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    # A forbidden edge of a variable that was not selected is in no graph anyway.
+    return [(names.index(a), names.index(b)) for a, b in edges if {a, b} <= {*names}]
+
+
+def _check_constraints(
+    predictions: _Predictions, settings: CampaignSettings, scales: Sequence[float]
+) -> tuple[Bool[np.ndarray, "samples points"], Float[np.ndarray, " points"]]:
+    """Return where samples keep the constraints, and the mean violation.
+
+    Violations count in standard deviations of their variables; the first output is the
+    target, which has no constraint.
+    """
+    violation = np.zeros(predictions.shape[:2])
+    for i, (low, high) in enumerate(settings.constraints.values(), start=1):
+        below = above = np.full(violation.shape, -np.inf)
+        if low is not None:
+            below = low - predictions[:, :, i]
+        if high is not None:
+            above = predictions[:, :, i] - high
+        violation += np.maximum(np.maximum(below, above), 0.0) / scales[i]
+    return violation == 0, violation.mean(0)

@@ -1,0 +1,114 @@
+"""Candidate experiments: a grid over all ranges, refined around the promising ones."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from frugax.causal.policy import permitted
+from frugax.causal.posterior import Points
+
+from ._settings import CampaignSettings
+
+# Candidates in all: predicting one takes some twenty microseconds a sample.
+_MAX_POINTS = 700
+_NUM_NEARBY = 12  # new candidates around each promising one
+
+
+def make_grid(
+    settings: CampaignSettings, names: tuple[str, ...], rng: np.random.Generator
+) -> Points:
+    """Make candidates over all ranges, with the ends of each.
+
+    Args:
+        settings: settings of the campaign.
+        names: all variables, in the order of the columns.
+        rng: source of the candidates for three variables or more.
+    """
+    sets = [s for s in settings.allowed_sets() if set(s) <= set(names)]
+    larger = [s for s in sets if len(s) > 1]
+    num_single = len(sets) - len(larger)
+    per_single = int(np.clip(_MAX_POINTS // 2 // max(num_single, 1), 9, 65))
+    per_larger = int(np.clip(_MAX_POINTS // max(len(larger), 1), 16, 400))
+    values: list[np.ndarray] = []
+    for s in sets:
+        low, high = np.array([settings.variables[n] for n in s]).T
+        if len(s) == 1:
+            unit = np.linspace(0.0, 1.0, per_single)[:, None]
+        else:
+            unit = _fill_unit_cube(len(s), per_larger, rng)
+        values.append(low + unit * (high - low))
+    return Points(tuple(tuple(names.index(n) for n in s) for s in sets), tuple(values))
+
+
+def refine_grid(
+    points: Points,
+    centres: Sequence[int],
+    settings: CampaignSettings,
+    names: tuple[str, ...],
+    rng: np.random.Generator,
+) -> Points:
+    """Make more candidates around some points, within the ranges.
+
+    Args:
+        points: the candidates.
+        centres: positions of the points to refine around.
+        settings: settings of the campaign.
+        names: all variables, in the order of the columns.
+        rng: source of the candidates.
+    """
+    extra: dict[tuple[int, ...], list[np.ndarray]] = {}
+    for i in dict.fromkeys(centres):
+        targets, centre = points.at(i)
+        low, high = np.array([settings.variables[names[v]] for v in targets]).T
+        size = len(points.values[points.targets.index(targets)])
+        # From the step of the grid down to a twentieth of it.
+        step = (high - low) / max(size ** (1 / len(targets)) - 1, 1.0)
+        widths = np.geomspace(1.0, 0.05, _NUM_NEARBY)[:, None]
+        moves = step * widths * rng.uniform(-1, 1, (_NUM_NEARBY, len(targets)))
+        extra.setdefault(targets, []).append(np.clip(centre + moves, low, high))
+    return Points(
+        tuple(extra), tuple(np.concatenate(values) for values in extra.values())
+    )
+
+
+def select_promising(
+    loss: Float[np.ndarray, "samples points"],
+    allowed: Bool[np.ndarray, "samples points"],
+    breach: Float[np.ndarray, " points"],
+) -> list[int]:
+    """Select the candidates around which to refine the grid.
+
+    They are the three best on average, the three with the largest expected improvement,
+    and the best one of each of four samples.
+
+    Args:
+        loss: mean of the target in each sample; less is better.
+        allowed: where a sample keeps all constraints.
+        breach: mean violation of the constraints.
+    """
+    mean = np.where(permitted(allowed, breach), loss.mean(0), np.inf)
+    improvement = np.where(allowed, np.maximum(mean.min() - loss, 0), 0.0).mean(0)
+    each = np.where(allowed, loss, np.inf).argmin(1)
+    centres = [*np.argsort(mean)[:3], *np.argsort(-improvement)[:3], *each[:4]]
+    return [int(c) for c in centres]
+
+
+def _fill_unit_cube(
+    dimensions: int, count: int, rng: np.random.Generator
+) -> Float[np.ndarray, "points {dimensions}"]:
+    """Make a grid in two dimensions; corners and a Latin hypercube in more."""
+    if dimensions == 2:
+        side = np.linspace(0.0, 1.0, max(int(count**0.5), 3))
+        return np.array(list(itertools.product(side, side)))
+    # Optima often lie in corners, as effects are often monotone.
+    if 2**dimensions <= count // 2:
+        corners = np.array(list(itertools.product((0.0, 1.0), repeat=dimensions)))
+    else:
+        corners = rng.integers(0, 2, (count // 2, dimensions)).astype(float)
+    rest = count - len(corners)
+    # A Latin hypercube as scipy.stats.qmc makes one, from the campaign's generator:
+    # another would change the questions of saved campaigns.
+    cells = np.stack([rng.permutation(rest) for _ in range(dimensions)], axis=1)
+    return np.concatenate([corners, (cells + rng.random((rest, dimensions))) / rest])

@@ -1,0 +1,280 @@
+"""Prepare the rows of a campaign: select variables, impute, subsample, summarise."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from frugax.causal.data import Samples
+from frugax.causal.posterior import (
+    MAX_VARIABLES,
+    Outcomes,
+    Points,
+    tempering_power,
+)
+
+from ._experiments import ExperimentRecord
+from ._settings import CampaignSettings
+from ._state import OBSERVED
+
+# A variable that fewer rows have says little, and costs the rows that lack it.
+_MIN_MEASURED_FRAC = 0.5
+# Mechanisms are fitted as if there were a thousand rows at most, so further rows of one
+# experiment say less than tempering leaves open anyway. Its mean uses all of them.
+_MAX_ROWS_EXPERIMENT, _MAX_ROWS_OBSERVED = 250, 2000
+# Effective rows of one experiment, and of the observations, when graphs are compared. A
+# misspecified graph is wrong in the same way in each row of an experiment, so these
+# rows are far from independent evidence (Miller & Dunson 2019, J. American Statistical
+# Association 114:1113-1125).
+_EFFECTIVE_ROWS_EXPERIMENT, _EFFECTIVE_ROWS_OBSERVED = 25, 1000
+_INTERVAL_WIDTH = 2 * 1.645  # standard deviations in a normal 90 % interval
+
+
+def select_variables(settings: CampaignSettings, table: Samples) -> tuple[str, ...]:
+    """Select the variables of the models: at most twelve, in alphabetical order.
+
+    The order of the table's columns would decide how sums are rounded, and which draw
+    belongs to which variable; a campaign must not depend on it.
+
+    Raises:
+        ValueError: an edge or a constraint names a variable that no row has.
+    """
+    settings.check_columns(table.variables)
+    must = settings.modelled
+    measured = np.isfinite(table.values).sum(0) / max(len(table), 1)
+    strength = {
+        n: _measure_association(table, n, settings.target)
+        for n in table.variables
+        if n not in must
+        and (n in settings.variables or measured[table.index(n)] >= _MIN_MEASURED_FRAC)
+    }
+
+    def fill(must: frozenset[str]) -> set[str]:
+        rest = [n for n in strength if n not in must]
+        rest.sort(key=lambda n: (-strength[n], n))
+        return {*must, *rest[: MAX_VARIABLES - len(must)]}
+
+    kept = fill(must)
+    sets = settings.allowed_sets()
+    if not any({*s} <= kept for s in sets):
+        # No experiment would be left: keep the set with the strongest association.
+        fitting = [s for s in sets if len({*s} | must) <= MAX_VARIABLES]
+        kept = fill(
+            must.union(max(fitting, key=lambda s: sum(strength.get(n, 0.0) for n in s)))
+        )
+    return tuple(sorted(kept))
+
+
+def _measure_association(table: Samples, name: str, target: str) -> float:
+    """Return the share of the target's variance that a parabola explains."""
+    x, y = table[name].astype(np.float64), table[target].astype(np.float64)
+    both = np.isfinite(x) & np.isfinite(y)
+    x, y = x[both], y[both]
+    if len(x) < 3 or not x.std() or not y.std():
+        return 0.0
+    x = (x - x.mean()) / x.std()
+    columns = np.stack([x, x**2 - 1], axis=1)
+    # The square of a variable with two values is constant.
+    columns = columns[:, columns.std(0) > 0]
+    y = (y - y.mean()) / y.std()
+    fit = columns @ np.linalg.lstsq(columns, y, rcond=None)[0]
+    return float(fit.var())
+
+
+def find_imputed_values(
+    values: Float[np.ndarray, "n d"],
+    intervened: Bool[np.ndarray, "n d"],
+    names: tuple[str, ...],
+    settings: CampaignSettings,
+) -> dict[str, float]:
+    """Find values for interventable variables that are missing from observed rows.
+
+    Incomplete rows say little about graphs. A variable that is measured only where it
+    is set was presumably constant in all other rows.
+
+    Args:
+        values: the data; NaN is missing.
+        intervened: where a value was set by an intervention.
+        names: the variables, in the order of the columns.
+        settings: settings of the campaign.
+
+    Returns:
+        By name, for variables that some observed rows lack and that never varied where
+        they were not set: their value there, or else the middle of their range.
+    """
+    observed = ~intervened.any(1)
+    found: dict[str, float] = {}
+    for j, name in enumerate(names):
+        if name not in settings.variables or np.isfinite(values[observed, j]).all():
+            continue
+        unset = values[~intervened[:, j], j]
+        unset = unset[np.isfinite(unset)]
+        if not len(unset):
+            low, high = settings.variables[name]
+            found[name] = low + (high - low) / 2
+        elif not np.ptp(unset):
+            found[name] = float(unset[0])
+    return found
+
+
+def subsample_rows(
+    values: Float[np.ndarray, "n d"], experiment_ids: Int[np.ndarray, " n"], seed: int
+) -> Bool[np.ndarray, " n"]:
+    """Select the rows for the likelihood: complete rows first, then any.
+
+    Args:
+        values: the rows; NaN is missing.
+        experiment_ids: id of the experiment of each row; -1 for observations.
+        seed: seed of the selection.
+    """
+    used = np.ones(len(values), bool)
+    incomplete = np.asarray(np.isnan(values).any(1))
+    for number in set(experiment_ids.tolist()):
+        rows = np.flatnonzero(experiment_ids == number)
+        limit = _MAX_ROWS_OBSERVED if number == OBSERVED else _MAX_ROWS_EXPERIMENT
+        if len(rows) > limit:
+            # A seed for each experiment: new experiments leave its rows as they are.
+            mixed = np.random.default_rng([seed, number + 1]).permutation(rows)
+            by_need = mixed[np.argsort(incomplete[mixed], kind="stable")]
+            used[by_need[limit:]] = False
+    return used
+
+
+def likelihood_shares(
+    used: Bool[np.ndarray, " n"], free: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """Return the share of each row that the fit of one mechanism counts.
+
+    Args:
+        used: the rows that were selected.
+        free: the rows in which the variable was not set.
+    """
+    return used * tempering_power(int((used & free).sum()))
+
+
+def graph_row_weights(
+    experiment_ids: Int[np.ndarray, " n"],
+) -> Float[np.ndarray, " n"]:
+    """Return the share of each row that counts when graphs are compared.
+
+    Args:
+        experiment_ids: id of the experiment of each row; -1 for observations.
+    """
+    found = np.ones(len(experiment_ids))
+    for number in set(experiment_ids.tolist()):
+        rows = experiment_ids == number
+        limit = _EFFECTIVE_ROWS_EXPERIMENT
+        if number == OBSERVED:
+            limit = _EFFECTIVE_ROWS_OBSERVED
+        found[rows] = min(1.0, limit / rows.sum())
+    return found
+
+
+def estimate_scale(
+    values: Float[np.ndarray, " n"], observed: Bool[np.ndarray, " n"]
+) -> float:
+    """Return the standard deviation in observed rows, or else in all rows.
+
+    It is 1 before anything varies.
+    """
+    for rows in (values[observed], values):
+        seen = rows[np.isfinite(rows)]
+        if len(seen) > 1 and seen.std() > 0:
+            return float(seen.std())
+    return 1.0
+
+
+def summarize_outcomes(
+    settings: CampaignSettings,
+    values: Float[np.ndarray, " n"],
+    experiment_ids: np.ndarray,
+    experiments: Sequence[ExperimentRecord],
+    names: tuple[str, ...],
+    scale: float,
+    shares: Float[np.ndarray, " n"] | None = None,
+) -> tuple[Outcomes, float]:
+    """Compute the mean of a variable in each experiment, and its error.
+
+    Args:
+        settings: settings of the campaign.
+        values: the variable in each row; NaN is missing.
+        experiment_ids: id of the experiment of each row.
+        experiments: the experiments.
+        names: the variables of the models.
+        scale: standard deviation of the variable.
+        shares: share of each row that the likelihood counts; None for all of it.
+
+    Returns:
+        The outcomes, and the standard deviation of one row of an experiment.
+    """
+    done: list[tuple[tuple[int, ...], list[float]]] = []
+    groups: list[np.ndarray] = []
+    forecasts: list[tuple[float, float]] = []
+    unused: list[float] = []
+    for one in experiments:
+        own = (experiment_ids == one.id) & np.isfinite(values)
+        if not own.any() or not set(one.values) <= set(names):
+            continue
+        targets = tuple(names.index(n) for n in one.values)
+        done.append((targets, list(one.values.values())))
+        groups.append(values[own])
+        forecasts.append(_read_forecast(one))
+        unused.append(0.0 if shares is None else 1.0 - float(shares[own].mean()))
+    # Pooled variance within experiments. Three rows' worth of the variance without
+    # experiments are added, as most experiments have a single row.
+    freedom = sum(len(rows) - 1 for rows in groups)
+    squares = sum(float(rows.var()) * len(rows) for rows in groups)
+    row_std = float(np.sqrt((squares + 3 * scale**2) / (freedom + 3)))
+    points, positions = Points.from_interventions(done)
+    mean, error = np.empty(len(done)), np.empty(len(done))
+    for i, rows in zip(positions, groups, strict=True):
+        mean[i], error[i] = rows.mean(), row_std / np.sqrt(len(rows))
+    order = np.argsort(positions)
+    forecast, forecast_std = np.array(forecasts).reshape(-1, 2)[order].T
+    outcomes = Outcomes(
+        points=points,
+        mean=mean,
+        error=np.maximum(error, 1e-9 * scale),
+        forecast=forecast,
+        forecast_std=forecast_std,
+        order=order,
+        unused_frac=np.array(unused)[order],
+    )
+    return outcomes, row_std
+
+
+def summarize_incomplete(
+    settings: CampaignSettings,
+    values: Float[np.ndarray, "n d"],
+    outputs: Sequence[int],
+    experiment_ids: np.ndarray,
+    experiments: Sequence[ExperimentRecord],
+    names: tuple[str, ...],
+) -> list[tuple[int, Outcomes, float]]:
+    """Compute the outcomes of each output in rows that lack some variable.
+
+    Returns:
+        Position, outcomes and scale of each output that such rows have.
+    """
+    incomplete = np.isnan(values).any(1)
+    found: list[tuple[int, Outcomes, float]] = []
+    for v in outputs:
+        scale = estimate_scale(values[:, v], experiment_ids < 0)
+        rows = np.where(incomplete, values[:, v], np.nan)
+        outcomes, _ = summarize_outcomes(
+            settings, rows, experiment_ids, experiments, names, scale
+        )
+        if len(outcomes.mean):
+            found.append((v, outcomes, scale))
+    return found
+
+
+def _read_forecast(record: ExperimentRecord) -> tuple[float, float]:
+    f = record.forecast
+    if f is None:
+        return np.nan, np.nan
+    if f.sample_std is None:
+        # A file of version 2. Its interval is slightly wider than the samples' spread,
+        # as it includes the doubt about interventions that were not tried.
+        return f.expected, (f.high - f.low) / _INTERVAL_WIDTH
+    return f.expected, f.sample_std

@@ -1,0 +1,410 @@
+"""Render the report of a campaign as one HTML file that needs nothing else."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import scipy.stats
+
+from frugax.causal.environments import Environment
+from frugax.causal.scm import intervene
+from frugax.report import (
+    CHART_SCRIPT,
+    FULL_WIDTH,
+    PAGE_STYLE,
+    Markup,
+    element,
+    fragment,
+    line_chart,
+    page,
+)
+
+from ._advice import StopAdvice
+from ._audit import CampaignAudit
+from ._campaign import Campaign
+from ._experiments import ExperimentRecord, Forecast, add_costs, add_prices
+from ._graph_svg import draw_graph
+
+__all__ = [
+    "ExperimentOutcome",
+    "draw_graph",
+    "find_binomial_range",
+    "render_calibration",
+    "render_heading",
+    "report_page",
+    "summarize_experiments",
+]
+
+_STYLE = (
+    PAGE_STYLE
+    + """
+main { max-width:900px; }
+.graph { overflow-x:auto; } .graph text { font-size:13px; fill:var(--ink); }
+.graph .node rect { fill:var(--card); stroke:var(--soft); stroke-width:1.3; }
+.graph .node.set rect { stroke:var(--s0); stroke-width:2; }
+.graph .node.target rect { fill:var(--s2); stroke:var(--s2); }
+.graph .node.target text { fill:var(--card); font-weight:600; }
+.graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
+.graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
+ stroke-width:3px; paint-order:stroke; }
+.tiles { grid-auto-flow:dense; } .tile.wide { grid-column:span 2; }
+.tile b { overflow-wrap:anywhere; }
+.line.s1 { stroke-dasharray:5 4; } .line.s2 { stroke-dasharray:5 4; }
+"""
+)
+_MAX_LETTERS = 48  # longer values of a tile are cut in the middle
+_WIDE_LETTERS = 9  # longer values of a tile get two columns
+# Discrepancies of a smaller share of the target's standard deviation are not reported.
+_MIN_DISCREPANCY_FRAC = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentOutcome:
+    """An experiment beside its forecast.
+
+    Attributes:
+        record: the experiment.
+        forecast: the predictions when it was chosen.
+        cost: its price; 0 if it never took place.
+        spent_before: cost of the experiments before it.
+        mean: mean of the target in its rows; None without rows.
+        inside: whether the mean is within the forecast's 90 % interval, widened by the
+            error of the mean; None without rows.
+    """
+
+    record: ExperimentRecord
+    forecast: Forecast
+    cost: float
+    spent_before: float
+    mean: float | None
+    inside: bool | None
+
+
+def summarize_experiments(campaign: Campaign) -> tuple[ExperimentOutcome, ...]:
+    """Compare all experiments with their forecasts, in the order of the questions."""
+    budget, table = campaign.settings.budget, campaign.samples
+    target = campaign.settings.target
+    row_std = campaign.infer().row_std
+    found: list[ExperimentOutcome] = []
+    for record in campaign.experiments:
+        f, mean, inside, cost = record.forecast, None, None, 0.0
+        if f is None:
+            continue
+        rows = np.empty(0)
+        if table is not None and target in table.variables:
+            rows = campaign.get_rows(record)[target].astype(float)
+            rows = rows[np.isfinite(rows)]
+        if len(rows):
+            mean = float(rows.mean())
+            error = 1.645 * row_std / np.sqrt(len(rows))
+            half = f.expected - f.low
+            if mean > f.expected:
+                half = f.high - f.expected
+            inside = bool(abs(mean - f.expected) <= np.hypot(half, error))
+        if record.status != "refunded":
+            cost = float(add_prices(budget, record.values))
+        before = campaign.experiments[: record.id]
+        spent = add_costs(budget, before, "pending", "answered", "failed")
+        found.append(
+            ExperimentOutcome(
+                record=record,
+                forecast=f,
+                cost=cost,
+                spent_before=float(spent),
+                mean=mean,
+                inside=inside,
+            )
+        )
+    return tuple(found)
+
+
+def report_page(
+    name: str,
+    campaign: Campaign,
+    advice: StopAdvice,
+    *,
+    truth: Environment | None = None,
+    audited: CampaignAudit | None = None,
+) -> str:
+    """Render the report as one HTML document.
+
+    Args:
+        name: name of the campaign.
+        campaign: the campaign.
+        advice: whether to go on.
+        truth: the problem, if it is a known one; gives the regret.
+        audited: the campaign replayed beside other strategies.
+    """
+    outcomes = summarize_experiments(campaign)
+    sections = {
+        "What causes what": _render_graph(campaign),
+        "What was known when": _render_course(campaign, outcomes, truth),
+        "What it cost": _render_costs(campaign, outcomes),
+        "Were the forecasts right?": render_calibration(
+            outcomes, campaign.infer().scale
+        ),
+        "Would another strategy have been better?": _render_audit(audited),
+        "Every experiment": _render_experiments(outcomes),
+    }
+    body = [
+        element("section", element("h2", title), content)
+        for title, content in sections.items()
+    ]
+    return page(
+        f"{name} - frugax campaign",
+        fragment(render_heading(name, campaign, advice, truth), body),
+        style=_STYLE,
+        script=CHART_SCRIPT,
+    )
+
+
+def render_heading(
+    name: str, campaign: Campaign, advice: StopAdvice, truth: Environment | None
+) -> Markup:
+    """Render the title, the recommendation and the spending."""
+    settings = campaign.settings
+    aim = "small" if settings.minimize else "large"
+    about = (
+        f"Goal: a {aim} {settings.target}; budget: {settings.budget}. Advice: {advice}"
+    )
+    tiles: list[Markup] = []
+    if campaign.measured:
+        best = campaign.recommend()
+        tiles += [
+            _render_tile("recommended", str(best.intervention)),
+            _render_tile(f"expected {settings.target}", f"{best.expected:.4g}"),
+            _render_tile("90 % interval of it", f"{best.low:.4g} to {best.high:.4g}"),
+            _render_tile("as good as the best", f"{best.prob_optimal:.0%} sure"),
+        ]
+        if campaign.unmeasured:
+            tiles.append(_render_tile("never measured", ", ".join(campaign.unmeasured)))
+        elif settings.constraints:
+            tiles.append(
+                _render_tile("keeps the constraints", f"{best.prob_feasible:.0%} sure")
+            )
+        if truth is not None:
+            regret = _compute_regret(truth, best.value)
+            tiles.append(_render_tile("true regret", f"{regret:.3g}"))
+    tiles.append(_render_tile("spent", f"{campaign.spent:g}"))
+    answered = sum(one.status == "answered" for one in campaign.experiments)
+    tiles.append(_render_tile("experiments answered", f"{answered}"))
+    return fragment(
+        element("h1", name),
+        element("p", about, class_="sub"),
+        element("div", tiles, class_="tiles"),
+    )
+
+
+def _render_tile(label: str, value: str) -> Markup:
+    short, half = value, _MAX_LETTERS // 2
+    if len(value) > _MAX_LETTERS:
+        short = value[:half] + "…" + value[-half:]
+    # A value such as "x = 2" must not break over lines.
+    short = re.sub(" (=|to) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", short)
+    return element(
+        "div",
+        element("b", short, title=value),
+        element("span", label),
+        class_="tile wide" if len(value) > _WIDE_LETTERS else "tile",
+    )
+
+
+def _render_note(text: str) -> Markup:
+    return element("p", text, class_="note")
+
+
+def _render_graph(campaign: Campaign) -> Markup:
+    inference, settings = campaign.infer(), campaign.settings
+    parts = [
+        draw_graph(
+            inference.names,
+            inference.ensemble.edges,
+            target=settings.target,
+            settable=frozenset(settings.variables),
+        ),
+        _render_note(
+            "Figures are probabilities; an edge without one is certain, and edges "
+            "below 5 % are not drawn. Blue variables may be set; the green one is "
+            "the target."
+        ),
+    ]
+    frac = inference.discrepancy.size / inference.scale
+    if frac > _MIN_DISCREPANCY_FRAC:
+        parts.append(
+            _render_note(
+                "The experiments differ from the predictions of these causes by about "
+                f"{frac:.0%} of the target's standard deviation: a cause may be "
+                "missing from the data."
+            )
+        )
+    return fragment(parts)
+
+
+def _render_course(
+    campaign: Campaign,
+    outcomes: Sequence[ExperimentOutcome],
+    truth: Environment | None,
+) -> Markup:
+    if not outcomes:
+        return _render_note("No experiment was asked for yet.")
+    target, before = campaign.settings.target, [o.spent_before for o in outcomes]
+    cost = before.copy()
+    ends = [
+        (o.forecast.best_expected, o.forecast.best_low, o.forecast.best_high)
+        for o in outcomes
+    ]
+    advised = [o.forecast.best for o in outcomes]
+    if campaign.measured:
+        best = campaign.recommend()
+        cost.append(campaign.spent)
+        ends.append((best.expected, best.low, best.high))
+        advised.append(best.value)
+
+    def chart(title: str, x: list[float], lines: Mapping[str, Iterable[float]]) -> str:
+        series = {n: (np.array(x), np.array([*values])) for n, values in lines.items()}
+        return line_chart(series, title=title, size=FULL_WIDTH, upto=campaign.spent)
+
+    charts = [
+        chart(
+            f"expected {target} under the recommendation, by the cost spent",
+            cost,
+            dict(
+                zip(
+                    ("recommended", "low", "high"), zip(*ends, strict=True), strict=True
+                )
+            ),
+        )
+    ]
+    if truth is not None:
+        regrets = [_compute_regret(truth, values) for values in advised]
+        charts.append(chart("true regret", cost, {"regret": regrets}))
+    gains = {
+        "learn": [o.forecast.learn for o in outcomes],
+        "exploit": [o.forecast.exploit for o in outcomes],
+    }
+    title = f"worth of the next experiment, in units of {target}"
+    charts.append(chart(title, before, gains))
+    return fragment(charts)
+
+
+def _render_costs(campaign: Campaign, outcomes: Sequence[ExperimentOutcome]) -> Markup:
+    left = ", ".join(f"{what} {value:.6g}" for what, value in campaign.left.items())
+    receipt = element("pre", str(campaign.receipt))
+    note = _render_note(f"Set aside: {campaign.reserved:g}. Left: {left}.")
+    by_set: dict[str, list[float]] = {}
+    for o in outcomes:
+        by_set.setdefault(" + ".join(o.record.values), []).append(o.cost)
+    if not by_set:
+        return fragment(receipt, note)
+    rows = [
+        (variables, f"{len(costs)}", f"{sum(costs):g}")
+        for variables, costs in by_set.items()
+    ]
+    return fragment(
+        receipt, note, _render_table(("set", "#experiments", "#cost"), rows)
+    )
+
+
+def render_calibration(outcomes: Sequence[ExperimentOutcome], scale: float) -> Markup:
+    """Render the number of outcomes inside of their forecasts.
+
+    Args:
+        outcomes: the experiments beside their forecasts.
+        scale: standard deviation of the target.
+    """
+    judged = [o for o in outcomes if o.inside is not None]
+    if not judged:
+        return _render_note("No outcome has come in yet.")
+    inside, n = sum(bool(o.inside) for o in judged), len(judged)
+    low, high = find_binomial_range(n)
+    width = float(np.median([o.forecast.high - o.forecast.low for o in judged]))
+    return _render_note(
+        f"{inside} of {n} outcomes were within the 90 % intervals of their forecasts "
+        "(of the mean, widened by the noise of the outcome). With calibrated forecasts "
+        f"it is {low} to {high} of {n} in 19 of 20 campaigns. The median width of the "
+        f"intervals was {width:.3g}, {width / scale:.2g} times the target's standard "
+        "deviation: the wider they are, the easier they are to hit, and the less they "
+        "say."
+    )
+
+
+def find_binomial_range(n: int, prob: float = 0.9) -> tuple[int, int]:
+    """Find the central 95 % range of the number of n independent events that happen.
+
+    Args:
+        n: number of events.
+        prob: probability of each.
+    """
+    low, high = scipy.stats.binom.ppf((0.025, 0.975), n, prob)
+    return int(low), int(high)
+
+
+def _render_audit(audited: CampaignAudit | None) -> Markup:
+    if audited is None:
+        return _render_note("No audit was asked for (audit: 8 in the config).")
+    rows = [
+        (
+            strategy,
+            f"{np.mean(each):.3g}",
+            f"{np.max(each):.3g}",
+            f"{np.mean(audited.spent[strategy]):g}",
+        )
+        for strategy, each in audited.regret.items()
+    ]
+    count = len(audited.regret["random"])
+    note = _render_note(
+        f"{count} posterior samples stood in for the truth, and the whole budget was "
+        f"spent anew in each. In {audited.coverage:.0%} of them the true mean was in "
+        "the campaign's 90 % interval."
+    )
+    header = ("strategy", "#mean regret", "#worst", "#spent")
+    return fragment(note, _render_table(header, rows))
+
+
+def _render_experiments(outcomes: Sequence[ExperimentOutcome]) -> Markup:
+    if not outcomes:
+        return _render_note("None yet.")
+    rows: list[tuple[str, ...]] = []
+    for o in outcomes:
+        f, record = o.forecast, o.record
+        state = record.status
+        if record.reason:
+            state += f" ({record.reason})"
+        state += "".join(f"; corrected, before: {old}" for old in record.corrections)
+        rows.append(
+            (
+                f"{record.id}",
+                str(intervene(**record.values)),
+                f"{o.cost:g}",
+                f"{f.expected:.4g} ({f.low:.4g} to {f.high:.4g})",
+                "" if o.mean is None else f"{o.mean:.4g}",
+                state,
+            )
+        )
+    header = ("##", "experiment", "#cost", "#forecast", "#outcome", "state")
+    return element("div", _render_table(header, rows), class_="scroll")
+
+
+def _render_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Render a table; columns whose header starts with # are numbers, set right."""
+    classes = ["n" if title.startswith("#") else None for title in header]
+    titles = [
+        element("th", title.removeprefix("#"), class_=kind)
+        for title, kind in zip(header, classes, strict=True)
+    ]
+    body = [
+        element(
+            "tr",
+            [
+                element("td", cell, class_=kind)
+                for cell, kind in zip(row, classes, strict=True)
+            ],
+        )
+        for row in rows
+    ]
+    return element("table", element("tr", titles), body)
+
+
+def _compute_regret(truth: Environment, values: dict[str, float]) -> float:
+    return max(truth.regret(intervene(**values)), 0.0)
