@@ -263,7 +263,7 @@ def _render_course(
 
     def chart(title: str, x: list[float], lines: Mapping[str, Iterable[float]]) -> str:
         series = {n: (np.array(x), np.array([*values])) for n, values in lines.items()}
-        return line_chart(series, title=title, size=FULL_WIDTH, upto=campaign.spent)
+        return line_chart(series, title=title, size=FULL_WIDTH, x_max=campaign.spent)
 
     charts = [
         chart(

@@ -1,0 +1,134 @@
+"""The doors of a campaign: its plan, its receipt, and files of older versions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from frugax import ExperimentBudget, InfeasibleBudgetError, causal
+from frugax.budget import Verdict
+from frugax.causal.campaign import load_campaign_config, report_page
+
+SUBJECT = {"variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)}, "target": "y"}
+PRICES = {"x": 0.1, "z": 0.25}
+# The previous version wrote it: four experiments of which one failed, a correction and
+# a question without an answer, with constraints, forbidden sets and all renamed limits.
+OLDER = Path(__file__).parent / "data" / "version_3.campaign"
+
+
+def test_a_plan_counts_the_experiments_that_the_budget_pays_for():
+    plan = causal.plan(
+        {**SUBJECT, "max_targets": 2}, ExperimentBudget(cost=0.8, n=5, costs=PRICES)
+    )
+    counts = [(one.variables, one.cost, one.max_count) for one in plan.experiments]
+    # Of 0.1 eight fit exactly, but only five may be done.
+    assert counts == [(("x",), 0.1, 5), (("z",), 0.25, 3), (("x", "z"), 0.35, 2)]
+    assert plan.max_experiments == 5
+    assert plan.predicted == 0.8  # two of 0.35, and one of 0.1
+    assert "x + z" in str(plan)
+    assert causal.CampaignPlan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_without_a_limit_of_cost_or_number_is_in_seconds():
+    plan = causal.plan(SUBJECT, ExperimentBudget(seconds=60))
+    assert plan.max_experiments is None
+    assert plan.predicted == 60
+    by_number = causal.plan(SUBJECT, ExperimentBudget(n=4, costs=PRICES))
+    assert by_number.predicted == 1.0
+    with pytest.raises(InfeasibleBudgetError) as e:
+        causal.plan(SUBJECT, ExperimentBudget(cost=0.05, costs=PRICES))
+    assert e.value.needed == 0.1
+
+
+def test_apply_begins_the_campaign_of_a_plan_and_its_receipt_says_what_was_spent():
+    budget = ExperimentBudget(cost=0.4, costs=PRICES, seconds=1e6)
+    observed = {"x": np.arange(6.0), "z": np.arange(6.0) ** 2, "y": np.arange(6.0)}
+    draft = causal.Campaign(
+        **SUBJECT, budget=ExperimentBudget(n=1), num_posterior_samples=8
+    )
+    draft.tell_observations(observed)
+    plan = causal.plan(draft, budget)
+    campaign = causal.apply(draft, plan, seed=7)
+    assert (campaign.settings.budget, campaign.settings.seed) == (budget, 7)
+    assert campaign.samples is not None
+    while (experiment := campaign.ask()) is not None:
+        campaign.tell(experiment, 1.0)
+    number, cost, seconds = campaign.receipt.spends
+    assert (number.limit, number.predicted) == (4, 4)
+    assert number.measured == len(campaign.experiments)
+    assert (cost.limit, cost.predicted) == (0.4, plan.predicted)
+    assert cost.measured == campaign.spent
+    assert seconds.limit == 1e6
+    assert seconds.measured is not None
+    assert campaign.receipt.verdict == Verdict.KEPT
+    with pytest.raises(ValueError, match="experiments already: plan one"):
+        causal.plan(campaign, budget)
+
+
+def test_a_plan_for_other_experiments_is_refused():
+    plan = causal.plan(SUBJECT, ExperimentBudget(n=2))
+    with pytest.raises(ValueError, match="made for other variables"):
+        causal.apply({**SUBJECT, "max_targets": 2}, plan)
+    with pytest.raises(TypeError, match="CampaignPlan"):
+        causal.apply(SUBJECT, 3)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_file_of_the_previous_version_goes_on_as_it_would_have():
+    campaign = causal.Campaign.load(OLDER)
+    settings = campaign.settings
+    assert settings.max_targets == settings.rows_per_experiment == 2
+    assert settings.forbidden_sets == (("x", "w"),)
+    assert (settings.min_gain_per_cost, settings.confidence) == (0.01, 0.9)
+    assert settings.num_posterior_samples == 8
+    records = campaign.experiments
+    assert [one.status for one in records] == [
+        *("answered", "failed", "answered", "answered", "pending")
+    ]
+    assert records[1].reason == "power cut"
+    assert records[2].corrections == ("-2.19614",)
+    assert (campaign.spent, campaign.reserved) == (6.0, 4.0)
+    # Without the times of its questions it cannot be told whether time was kept.
+    assert all(one.asked_s is None for one in records)
+    # Figures of the version that wrote the file.
+    best = campaign.recommend()
+    assert best.value == pytest.approx({"x": 1.8022391043748793, "z": 2.49367662674})
+    assert best.expected == pytest.approx(-2.6302085782605706)
+    assert (best.low, best.high) == pytest.approx((-2.78969394237, -2.54800821549))
+    assert best.prob_optimal == pytest.approx(0.37345679012345684)
+    experiment = campaign.ask()
+    assert experiment is not None
+    assert experiment.intervention.targets == ("w", "z")
+    assert experiment.expected == pytest.approx(-2.506, abs=5e-4)
+
+
+def test_the_report_has_the_receipt_and_the_forecasts():
+    campaign = causal.Campaign.load(OLDER)
+    page = report_page("older", campaign, campaign.advise())
+    for part in ("cost of the experiments", "power cut", "corrected, before: -2.19614"):
+        assert part in page
+
+
+def test_a_config_of_the_previous_version_is_read(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "name: older\n"
+        "campaign:\n"
+        "  variables:\n"
+        "    rows: [0, 1]\n"
+        "    x: [0, 1]\n"
+        "  target: y\n"
+        "  budget: {n: 3}\n"
+        "  together: 2\n"
+        "  never: [[rows, x]]\n"
+        "  rows: 4\n"
+        "  worth: 0.5\n"
+        "  sure: 0.8\n"
+        "  worlds: 16\n"
+    )
+    settings = load_campaign_config(path).campaign
+    assert set(settings.variables) == {"rows", "x"}
+    assert settings.max_targets == 2
+    assert settings.forbidden_sets == (("rows", "x"),)
+    assert settings.rows_per_experiment == 4
+    assert (settings.min_gain_per_cost, settings.confidence) == (0.5, 0.8)
+    assert settings.num_posterior_samples == 16
