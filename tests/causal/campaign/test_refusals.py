@@ -137,7 +137,7 @@ def test_refused_answers_cost_nothing():
         campaign.tell(ask, True)
     for data, message in (
         ({"y": []}, "at least one row"),
-        ({"y": ["a"]}, "'y' is no number in row 0"),
+        ({"y": ["a"]}, "'y' is not a number in row 0"),
         (1e300, "too large for float32"),
         (10**400, "'y' is infinite"),
         ({"w": 1.0}, "the answer has no column for the target 'y'"),

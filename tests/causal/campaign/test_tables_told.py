@@ -60,10 +60,10 @@ def test_outliers_are_reported_but_accepted(campaign):
     ("table", "message"),
     [
         ({"a": [0, 0.5, 1], "harm": [1, 1, 1], "y": [7.0]}, "'y' has 1 rows and"),
-        ({"y": np.array([1j])}, "'y' is no number in row 0"),
+        ({"y": np.array([1j])}, "'y' is not a number in row 0"),
         ({"y": np.array(["2020-01-01"], "datetime64[ns]")}, "'y' holds dates"),
-        ({"y": np.ones((2, 2))}, "'y' is no column"),
-        ({"y": [1.0, "much"]}, "'y' is no number in row 1: 'much'"),
+        ({"y": np.ones((2, 2))}, "'y' is not a column"),
+        ({"y": [1.0, "much"]}, "'y' is not a number in row 1: 'much'"),
     ],
 )
 def test_observations_are_read_as_strictly_as_samples(campaign, table, message):
