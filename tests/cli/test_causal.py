@@ -176,7 +176,7 @@ def test_a_person_is_asked_again_until_the_answer_can_be_taken(monkeypatch, caps
     assert going.spent == 0
     assert said.count("back to correct") == 4  # once more for each that says nothing
     going.tell(0, _at_terminal.read_values("nan", "y"))
-    _at_terminal.say(going, going.experiments[0])
+    _at_terminal.print_answer(going, going.experiments[0])
     assert "y not measured; it took place and is paid" in capsys.readouterr().out
     assert going.spent == 1
 
