@@ -165,7 +165,7 @@ def test_damaged_checkpoints_are_told_from_sound_ones(tmp_path):
         saved.restore(state_of())
     damage(files_of(tmp_path / "frugax-1")[0])
     assert saved.latest_intact_step() is None
-    with pytest.raises(CheckpointError, match="no intact one, train from the start"):
+    with pytest.raises(CheckpointError, match="no checkpoint is intact, train from the start"):
         saved.restore(state_of())
 
 

@@ -68,13 +68,8 @@ class Frozen(Generic[T]):
         return f"Frozen({self.value!r:.200})"
 
 
+# Return a key that is unique to the value, and a copy of its containers.
 def _read(value: Any, place: str, ancestors: tuple[int, ...]) -> tuple[Hashable, Any]:
-    """Return a key that is unique to the value, and a copy of its containers.
-
-    Raises:
-        TypeError: the value contains an array or an unhashable value.
-        ValueError: a container contains itself.
-    """
     cls = type(value)
     if value is None or cls in (bool, int, str, bytes, complex, range):
         return (cls, value), value
@@ -86,10 +81,13 @@ def _read(value: Any, place: str, ancestors: tuple[int, ...]) -> tuple[Hashable,
             f"{place} is an array of shape {value.shape}: a program would be compiled "
             "for each. Pass arrays as traced arguments."
         )
+    # By dtype and bytes: np.float32(1) == np.float64(1), but they trace to different
+    # programs.
     if isinstance(value, np.generic):
         return (cls, str(value.dtype), value.tobytes()), value
     if isinstance(value, np.dtype):
         return (cls, str(value)), value
+    # Before the containers, because an enum member may be a tuple or a dataclass.
     if isinstance(value, (enum.Enum, type)):
         return (cls, value), value
     is_record = dataclasses.is_dataclass(value)
@@ -123,6 +121,7 @@ def _read_dict(
     for k, v in value.items():
         name_key, _ = _read(k, f"a key of {place}", ancestors)
         item_key, copies[k] = _read(v, f"{place}[{k!r}]", ancestors)
+        # In order: a program may iterate over a dict, and then its order is code.
         keys.append((name_key, item_key))
     return (type(value), *keys), copies if type(value) is dict else value
 

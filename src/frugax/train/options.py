@@ -7,7 +7,18 @@ later, in a message that names no option.
 import math
 import numbers
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+
+def join_first(
+    items: Iterable[object], *, separator: str = " and ", limit: int = 3
+) -> str:
+    """Join the first items for a message, and add how many others there are."""
+    texts = list(map(str, items))
+    joined = separator.join(texts[:limit])
+    if len(texts) > limit:
+        joined += f" (and {len(texts) - limit} more)"
+    return joined
 
 
 def check_integer(name: str, value: object, *, minimum: int = 1) -> None:

@@ -1,5 +1,5 @@
 """Checkpoints of a training state: complete or ignored, and verified before loading."""
 
-from ._checkpoints import Checkpoints
+import lazy_loader
 
-__all__ = ["Checkpoints"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

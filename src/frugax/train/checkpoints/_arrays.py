@@ -31,12 +31,7 @@ def to_numpy(state: TrainState) -> dict[str, np.ndarray]:
 
 
 def from_numpy(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainState:
-    """Return the state again, on the devices of `like`.
-
-    Args:
-        arrays: the result of `to_numpy`.
-        like: a state with the structure, types and devices; its values are not read.
-    """
+    """Return the state again, on the devices of `like`."""
 
     def build(path: Any, leaf: Any) -> jax.Array:
         raw = jax.eval_shape(_unwrap_key, leaf)
@@ -52,12 +47,8 @@ def from_numpy(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainState
     return jax.tree_util.tree_map_with_path(build, like)
 
 
+# Write a new folder.
 def write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write a new folder.
-
-    Raises:
-        OutputError: the disk is full, or another file is in the way.
-    """
     with _open_orbax() as (ocp, checkpointer):
         try:
             checkpointer.save(folder, args=ocp.args.StandardSave(arrays))
@@ -71,12 +62,8 @@ def write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
             ) from e
 
 
+# Read every array of a folder.
 def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Read every array of a folder.
-
-    Raises:
-        CheckpointError: this version of Orbax cannot read it.
-    """
     with _open_orbax() as (ocp, checkpointer):
         try:
             return checkpointer.restore(folder, args=ocp.args.StandardRestore())
@@ -104,6 +91,7 @@ def _open_orbax() -> Iterator[tuple[Any, Any]]:
             barrier_sync_key_prefix=f"frugax{me}",
         )
     logger = logging.getLogger("absl")
+    # Orbax logs what it raises, and more; the caller gets one error instead.
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

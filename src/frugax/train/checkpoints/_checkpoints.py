@@ -28,13 +28,7 @@ from ..options import check_integer, check_path
 from ..processes import run_on_first
 from ..step import TrainState, check_is_state
 from ._arrays import from_numpy, read_arrays, to_numpy, write_arrays
-from ._manifest import (
-    MANIFEST,
-    VERSION,
-    find_damage,
-    read_manifest,
-    write_manifest,
-)
+from ._manifest import MANIFEST, VERSION, find_damage, read_manifest, write_manifest
 
 # Unfinished saves are deleted, so their name must be unmistakably ours: Orbax's own
 # manager, for example, uses bare numbers.
@@ -112,6 +106,7 @@ class Checkpoints:
         """
         check_is_state(state)
         _check_finite(state)
+        # Whole on the host: any number of processes, on any mesh, can then restore it.
         arrays = to_numpy(state)  # all processes take part in this
         with run_on_first("checkpoint") as writes:
             if writes:
@@ -146,6 +141,7 @@ class Checkpoints:
         for unfinished in self._list_folders():
             if not (unfinished / MANIFEST).exists():
                 _delete(unfinished)
+        # Not a folder of ours: `_list_folders` would have found and deleted it.
         if folder.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
         leaves = Signature.of_types(state=state).leaves
@@ -168,7 +164,7 @@ class Checkpoints:
             The state, and the `extra` saved with it.
 
         Raises:
-            CheckpointError: there is no such checkpoint, it is damaged, or its state
+            CheckpointError: the checkpoint is missing or damaged, or its state
                 has another structure, shape or dtype; the message names the leaf or
                 file.
             TypeError: `like` is not a TrainState.
@@ -186,7 +182,7 @@ class Checkpoints:
             sound = self.latest_intact_step()
             remedy = f"restore the latest intact one with step={sound}."
             if sound is None:
-                remedy = "there is no intact one, train from the start."
+                remedy = "no checkpoint is intact, train from the start."
             raise CheckpointError(f"{folder}: {damage}; {remedy}")
         body = read_manifest(folder)
         if body["version"] != VERSION:
@@ -196,6 +192,7 @@ class Checkpoints:
             )
         saved = {str(path): str(kind) for path, kind in body["leaves"]}
         expected = dict(Signature.of_types(state=like).leaves)
+        # The caller's leaves first: a missing one is named before a surplus one.
         for leaf in [*expected, *saved]:
             there, here = saved.get(leaf, "absent"), expected.get(leaf, "absent")
             if there != here:
@@ -216,12 +213,8 @@ class Checkpoints:
             return {}
         return read_manifest(self._folder_of(step))["extra"]
 
+    # List the sub-folders that may be checkpoints of ours.
     def _list_folders(self) -> list[Path]:
-        """List the sub-folders that may be checkpoints of ours.
-
-        Raises:
-            OutputError: the folder cannot be listed.
-        """
         try:
             found = list(self.folder.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -245,12 +238,8 @@ class Checkpoints:
             return f"it cannot be read ({e.strerror})"
 
 
+# Refuse weights that are not finite; they turn NaN one step before the loss does.
 def _check_finite(state: TrainState) -> None:
-    """Refuse weights that are not finite; they turn NaN one step before the loss does.
-
-    Raises:
-        DivergedError: a weight is not finite.
-    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
         is_inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
         if is_inexact and not jnp.isfinite(leaf).all():
@@ -266,9 +255,6 @@ def _delete(folder: Path) -> None:
 
     After a failed write TensorStore's threads clean up behind themselves. A file that
     they delete first is not an error, and under another name they cannot add files.
-
-    Raises:
-        OSError: it cannot be deleted.
     """
     aside = folder.with_name(folder.name.removesuffix(_DELETED) + _DELETED)
     _remove_tree(aside)  # left by a process that was killed here

@@ -20,17 +20,7 @@ def write_manifest(
     leaves: Sequence[tuple[str, str]],
     extra: Mapping[str, Any],
 ) -> None:
-    """Write the manifest, which makes the checkpoint count.
-
-    Args:
-        folder: a folder whose other files are complete.
-        step: step number of the state in it.
-        leaves: path and type of every leaf.
-        extra: the caller's own JSON.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write the manifest, which makes the checkpoint count."""
     body = {
         "version": VERSION,
         "step": step,
@@ -46,11 +36,7 @@ def write_manifest(
 
 
 def find_damage(folder: Path) -> str:
-    """Describe the damage to the files of a folder with a manifest; empty if intact.
-
-    Raises:
-        OSError: they cannot be read.
-    """
+    """Describe the damage to the files of a folder with a manifest; empty if intact."""
     try:
         body = read_manifest(folder)
     except (ValueError, KeyError, TypeError):
@@ -66,15 +52,8 @@ def find_damage(folder: Path) -> str:
     return ""
 
 
+# Read the manifest.
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest.
-
-    Raises:
-        KeyError: it is damaged, as for TypeError and ValueError.
-        OSError: it cannot be read.
-        TypeError: see KeyError.
-        ValueError: see KeyError.
-    """
     envelope = json.loads((folder / MANIFEST).read_text())
     text = str(envelope["manifest"])
     if zlib.crc32(text.encode()) != envelope["crc32"]:
@@ -85,6 +64,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _compute_checksums(folder: Path) -> dict[str, list[int]]:
     """Return length and CRC-32 of every file that Orbax wrote."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    # CRC-32 finds damage by disks and copies; it is not a protection against forgery.
     found: dict[str, list[int]] = {}
     for path in files:
         crc = 0

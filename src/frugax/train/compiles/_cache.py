@@ -39,6 +39,7 @@ def use_compile_cache(folder: str | os.PathLike[str] | None = None) -> Path:
         MissingExtraError: JAX needs the package `filelock` to bound the folder.
         OutputError: the folder cannot be made.
     """
+    # JAX itself would notice only at the first compile.
     if importlib.util.find_spec("filelock") is None:
         raise MissingExtraError(
             "JAX needs the package filelock to bound its compile cache: "

@@ -27,6 +27,7 @@ def is_user_file(filename: str) -> bool:
     modules = [sys.modules.get(name) for name in _LIBRARIES]
     files = [getattr(module, "__file__", None) for module in modules]
     folders = {Path(file).parent for file in files if file}
+    # By folder, because tracebacks know file names and no modules.
     return not folders & set(Path(filename).parents)
 
 

@@ -95,6 +95,7 @@ class RecompileExplanation(Generic[P, R]):
         cause = "; ".join(map(str, changes)) or "the first call"
         place = find_call_site()
         limit = self._compile_budget
+        # Before the call, which is where jax.jit would trace and compile.
         if limit is not None and len(self.compiles) >= limit:
             raise BudgetExceededError(
                 f"the compile budget of {limit} for {self._history.name} is spent, and "
@@ -135,6 +136,8 @@ class RecompileExplanation(Generic[P, R]):
             names = self._static_names
             static = tuple((n, v) for n, v in bound.items() if n in names)
             traced = {n: v for n, v in bound.items() if n not in names}
+        # The same facts as in the signature, but as objects that exist already:
+        # formatting them as text at each call would cost far more than the call.
         leaves, structure = jax.tree.flatten(traced)
         if any(isinstance(x, Tracer) for x in leaves):
             return None  # part of another program
@@ -234,6 +237,7 @@ class _CompileHistory:
         own = [p.signature for p in self.programs if p.get_function() == function]
         if new in own:
             return None
+        # A new definition is the cause only if this function object has no program yet.
         if own or not self.programs:
             return find_nearest_changes(own, new)
         last, closure = self.programs[-1], _describe_closure(function)
@@ -274,6 +278,7 @@ def _find_history(function: Any) -> _CompileHistory:
     if code is None:
         return _CompileHistory(name, "?")
     source = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+    # By code object, which a function that is defined again in a loop shares.
     return _histories.setdefault((code, name), _CompileHistory(name, source))
 
 

@@ -88,6 +88,7 @@ class CompileLedger:
         with _lock:
             if any(ledger is self for ledger in _open_ledgers):
                 raise ValueError("this CompileLedger is open already; make another.")
+            # One listener serves all ledgers: JAX calls every listener at every event.
             if not _open_ledgers:
                 jax.monitoring.register_event_duration_secs_listener(_on_duration)
                 jax.monitoring.register_event_listener(_on_event)
@@ -125,6 +126,7 @@ def _on_duration(event: str, duration_secs: float, **labels: str | int) -> None:
     with _lock:
         for ledger in _open_ledgers:
             entry = ledger.functions[name]
+            # Time accumulates over phases, but only the last phase counts a program.
             setattr(entry, field, getattr(entry, field) + duration_secs)
             entry.compiles += event == _XLA_EVENT
 

@@ -40,14 +40,7 @@ _LEAF = re.compile(
 
 
 class Change(NamedTuple):
-    """One reason to compile another program; as text `batch['x']: old -> new`.
-
-    Attributes:
-        place: the leaf, argument or setting that changed.
-        kind: the aspect of it that changed.
-        old: its value in the existing program.
-        new: its value now.
-    """
+    """One reason to compile another program; as text `batch['x']: old -> new`."""
 
     place: str
     kind: ChangeKind
@@ -86,11 +79,6 @@ class Signature:
     context: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, *, static: Hashable = None, **arguments: PyTree) -> "Signature":
-        """Read the signature of arrays, numbers or `jax.ShapeDtypeStruct`s."""
-        return cls.read(arguments, static=static)
-
-    @classmethod
     def of_types(cls, **arguments: PyTree) -> "Signature":
         """Read the signature without the arrays' placement on devices."""
         return cls.read(arguments, placement=False)
@@ -104,18 +92,7 @@ class Signature:
         placement: bool = True,
         committed: bool = False,
     ) -> "Signature":
-        """Read the signature of arguments by name.
-
-        Args:
-            arguments: the traced arguments.
-            static: the Python values that are part of the program.
-            placement: distinguish arrays by explicit device or sharding.
-            committed: distinguish committed arrays from uncommitted ones, as `jax.jit`
-                does.
-
-        Raises:
-            TypeError: a leaf is not a valid JAX type; it is named.
-        """
+        """Read the signature of arguments by name."""
         flat, structure = jax.tree_util.tree_flatten_with_path(dict(arguments))
         leaves: list[tuple[str, str]] = []
         for path, leaf in flat:
@@ -129,8 +106,8 @@ class Signature:
     def changes_to(self, new: "Signature") -> list[Change]:
         """List the differences in `new`.
 
-        >>> a = Signature.of(batch={"x": np.zeros((16, 4), np.float32)})
-        >>> b = Signature.of(batch={"x": np.zeros((24, 4), np.float32)})
+        >>> a = Signature.of_types(batch={"x": np.zeros((16, 4), np.float32)})
+        >>> b = Signature.of_types(batch={"x": np.zeros((24, 4), np.float32)})
         >>> print(*a.changes_to(b))
         batch['x']: float32[16,4] -> float32[24,4]
         """
@@ -161,6 +138,7 @@ def find_nearest_changes(known: Iterable[Signature], new: Signature) -> list[Cha
     """
     candidates = [signature.changes_to(new) for signature in known]
     distance = lambda changes: (len(changes), sum(c.num_aspects for c in changes))
+    # Reversed, because `min` returns the first of equals.
     return min(reversed(candidates), key=distance, default=[])
 
 
@@ -168,6 +146,8 @@ def read_settings() -> tuple[tuple[str, Any], ...]:
     """Return the JAX settings that are part of a compiled program."""
     config: Any = jax.config  # its attributes are created at run time
     return (
+        # Context managers such as `default_matmul_precision` and `set_mesh` can change
+        # these between two calls of one function; jax.jit then compiles again.
         ("matmul precision", config.jax_default_matmul_precision),
         ("64-bit numbers", config.jax_enable_x64),
         ("dtype promotion", config.jax_numpy_dtype_promotion),
@@ -184,12 +164,8 @@ def _format_path(path: tuple[object, ...]) -> str:
     return f"{getattr(name, 'key', name)}{jax.tree_util.keystr(tuple(rest))}"
 
 
+# Format a leaf's type as `float32[16,4]`, with ` weak` for Python numbers.
 def _format_type(path: tuple[object, ...], leaf: object) -> str:
-    """Format a leaf's type as `float32[16,4]`, with ` weak` for Python numbers.
-
-    Raises:
-        TypeError: the leaf is neither an array nor a number.
-    """
     try:
         aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     except TypeError as e:  # JAX's own message does not name the leaf
@@ -231,6 +207,7 @@ def _classify(old: str, new: str) -> ChangeKind:
         return "dtype"
     if before["weak"] != after["weak"]:
         return "weak type"
+    # Only commitment differs: `jax.device_put` to the device where the array was.
     if {before["where"], after["where"]} == {"", _COMMITTED}:
         return "committed"
     return "placement"

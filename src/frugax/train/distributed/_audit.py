@@ -8,6 +8,8 @@ import numpy as np
 from frugax.budget import format_bytes, table
 from frugax.trees import PyTree
 
+from ..options import join_first
+
 _LARGE_BYTES = 1024 * 1024
 
 
@@ -59,9 +61,8 @@ class ShardingAudit:
             ValueError: an array has a wrong placement; each is named.
         """
         if self.faults:
-            found = "; ".join(f"{f.path}: {f.fault}" for f in self.faults[:5])
-            more = f" (and {len(self.faults) - 5} more)" if len(self.faults) > 5 else ""
-            raise ValueError(f"{found}{more}.")
+            faults = (f"{f.path}: {f.fault}" for f in self.faults)
+            raise ValueError(f"{join_first(faults, separator='; ', limit=5)}.")
 
     def __str__(self) -> str:
         rows = [
@@ -99,6 +100,7 @@ def audit(
     for (path, x), sharding in zip(flat, shardings, strict=True):
         if not isinstance(x, jax.Array):
             continue
+        # Shards are of equal size, so one shape describes the bytes on every device.
         part = x.sharding.shard_shape(x.shape)
         fault = ""
         if sharding is not None:

@@ -70,6 +70,7 @@ def initialize(
             raise ValueError(
                 f"process must be from 0 to {processes - 1}, got {process}."
             )
+        # Also for a run of one process, whose launcher may be killed too.
         _exit_with_launcher()
         if processes == 1:
             return
@@ -137,7 +138,9 @@ def _choose_bind_address(coordinator: str | None) -> str | None:
     if coordinator is None or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
         return None
     host = coordinator.rsplit(":", 1)[0]
-    return coordinator if host in ("127.0.0.1", "localhost", "[::1]") else None
+    if host in ("127.0.0.1", "localhost", "[::1]"):
+        return coordinator
+    return None
 
 
 def _exit_with_launcher() -> None:

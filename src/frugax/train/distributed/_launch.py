@@ -39,8 +39,8 @@ def launch(
     started again, up to `restarts` times; with checkpoints they resume.
 
     Ctrl-C and SIGTERM are forwarded: `fit` then saves and returns. A second one is
-    forwarded as well, and the third ends all processes immediately. After any of them
-    there is no restart.
+    forwarded as well, and the third ends all processes immediately. None of them
+    causes a restart.
 
     Args:
         command: the program and its arguments.
@@ -56,7 +56,7 @@ def launch(
         signal ended it, or ended `launch`.
 
     Raises:
-        ValueError: a number is out of its range, or there is no command.
+        ValueError: a number is out of its range, or the command is empty.
         OSError: the command cannot be run.
     """
     if not command:
@@ -94,6 +94,7 @@ def _run_once(
     label: bool,
 ) -> int:
     running: list[subprocess.Popen[bytes]] = []
+    output = subprocess.PIPE if label else None
     with _reserve_port() as port, _open_pipe() as (ours, theirs), _Labels() as labels:
         try:
             for i in range(processes):
@@ -105,9 +106,10 @@ def _run_once(
                     subprocess.Popen(
                         command,
                         env=env,
+                        # Several processes cannot share the input of one terminal.
                         stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE if label else None,
-                        stderr=subprocess.PIPE if label else None,
+                        stdout=output,
+                        stderr=output,
                         pass_fds=(theirs,),
                         # A group of its own: a signal reaches it once, through us, and
                         # its children end with it.
@@ -150,6 +152,7 @@ def _wait(
     until = float("inf")
     while True:
         while num_forwarded < len(caught):
+            # The launcher's own handler only records; the signal is sent on from here.
             num_forwarded += 1
             if num_forwarded > 2:
                 return _choose_exit_code(failed) or EXIT_PEER_LOST
@@ -164,6 +167,7 @@ def _wait(
             ending = "; the others are given time to leave." if is_waiting else "."
             _print(f"process {i} ended with {_describe_code(code)}{ending}")
             if not caught:  # after a signal they may still be saving
+                # Counted from the first failure; later ones do not prolong it.
                 until = min(until, time.monotonic() + grace_s)
         if None not in codes or time.monotonic() > until:
             return _choose_exit_code(failed)
@@ -180,6 +184,7 @@ def _forward_signal(running: list[subprocess.Popen[bytes]], signum: int) -> None
 def _choose_exit_code(failed: Mapping[int, int]) -> int:
     """Return the code of the first that failed by itself, in the shells' convention."""
     codes = list(failed.values())
+    # 75 is the consequence of another process's failure, not the cause.
     own_failures = [code for code in codes if code != EXIT_PEER_LOST]
     code = next(iter([*own_failures, *codes]), 0)
     return code if code >= 0 else 128 - code

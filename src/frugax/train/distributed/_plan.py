@@ -7,13 +7,7 @@ from typing import Any
 import jax
 
 from frugax import measure
-from frugax.budget import (
-    JsonPlan,
-    MemoryBudget,
-    check_budget,
-    format_bytes,
-    table,
-)
+from frugax.budget import JsonPlan, MemoryBudget, check_budget, format_bytes, table
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree
 

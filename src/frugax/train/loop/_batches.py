@@ -10,16 +10,8 @@ from frugax.trees import PyTree
 BatchFunction: TypeAlias = Callable[[int], PyTree]
 
 
+# Return a function from the step number to its batch.
 def index_batches(batches: object) -> BatchFunction:
-    """Return a function from the step number to its batch.
-
-    Args:
-        batches: such a function, or a sequence, which is then cycled.
-
-    Raises:
-        TypeError: it is an iterator or a loader, which cannot repeat batch 30.
-        ValueError: the sequence is empty.
-    """
     if isinstance(batches, Sequence) and not isinstance(batches, str | bytes):
         if not batches:
             raise ValueError("batches is empty: give at least one batch.")
@@ -41,19 +33,13 @@ def prefetch_batches(
 
     The thread makes one after the other, so `batch_of` need not be thread-safe as long
     as nobody else calls it.
-
-    Args:
-        batch_of: returns the batch of a step number.
-        count: number of batches ahead; 0 for no thread.
-        until: the number after the last batch.
-
-    Yields:
-        The same function. An error of `batch_of` is raised where its batch is used.
     """
     if count == 0:
         yield batch_of
         return
     futures: dict[int, Future[PyTree]] = {}
+    # One thread: batches are made in order, and `batch_of` is never called
+    # concurrently.
     with ThreadPoolExecutor(1, thread_name_prefix="frugax batches") as thread:
 
         def prefetched(index: int) -> PyTree:

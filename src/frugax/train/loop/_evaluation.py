@@ -65,7 +65,10 @@ class EarlyStop:
         best_index, best = 0, float("nan")
         for i, evaluation in enumerate(history):
             value = self._read(evaluation, i)
-            gain = best - value if self.better == "lower" else value - best
+            gain = value - best
+            if self.better == "lower":
+                gain = -gain
+            # The first one is the best so far, whatever `best` is.
             if i == 0 or gain > self.min_delta:
                 best_index, best = i, value
         return best_index
@@ -89,12 +92,8 @@ class EarlyStop:
         return value
 
 
+# Convert the result of `evaluate` to numbers on the host.
 def read_numbers(values: object) -> dict[str, float]:
-    """Convert the result of `evaluate` to numbers on the host.
-
-    Raises:
-        TypeError: it is not a dict of named numbers.
-    """
     if not isinstance(values, Mapping):
         raise TypeError(
             'evaluate must return named numbers, such as {"loss": 0.5}, got '

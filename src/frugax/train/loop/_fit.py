@@ -160,11 +160,11 @@ def fit(
     check_integer("steps", steps, minimum=0)
     check_integer("prefetch", prefetch, minimum=0)
     check_flag("compile_cache", compile_cache)
-    if isinstance(watchdog, bool):
-        is_needed = watchdog and jax.process_count() > 1
-        watchdog_used = Watchdog() if is_needed else None
-    else:
+    watchdog_used = None
+    if not isinstance(watchdog, bool):
         watchdog_used = watchdog
+    elif watchdog and jax.process_count() > 1:
+        watchdog_used = Watchdog()
     for name, value, cls, example in (
         ("watchdog", watchdog_used, Watchdog, "Watchdog(), or True or False"),
         ("checkpoints", checkpoints, Checkpoints, 'Checkpoints("folder")'),
@@ -192,6 +192,7 @@ def fit(
         raise ValueError("early_stop needs evaluate= and evaluate_every=.")
     if compile_cache:
         use_compile_cache_by_default()
+    # Asked before the loop, which compiles what is not compiled yet.
     was_compiled = step.compile_seconds > 0
     loop = Loop(
         step=step,
@@ -215,6 +216,7 @@ def fit(
     start = loop.num_taken
     compile_limit = budget and budget.compiles
     watched = watchdog_used or contextlib.nullcontext()
+    # The report comes before the limit on compiles is lifted, because it lists it.
     with step.limit_compiles(compile_limit), CompileLedger() as compiles, watched:
         stopped_because = loop.run()
         spends = step.report().spends

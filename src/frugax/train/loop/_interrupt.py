@@ -7,23 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 
+# Set an event at the first Ctrl-C within this block; the next acts as usual.
+#
+# Only the main thread can do this, and a program's own handler of a signal stays in
+# place: then the event is never set.
 @contextlib.contextmanager
 def catch_interrupts(*, also_terminate: bool) -> Iterator[threading.Event]:
-    """Set an event at the first Ctrl-C within this block; the next acts as usual.
-
-    Only the main thread can do this, and a program's own handler of a signal stays in
-    place: then the event is never set.
-
-    Args:
-        also_terminate: catch SIGTERM too. It asks the process to end, so the process
-            ends after the block.
-
-    Yields:
-        The event.
-
-    Raises:
-        SystemExit: SIGTERM came. Ending by the signal itself would close no files.
-    """
     asked = threading.Event()
     terminated = threading.Event()
     defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}

@@ -35,16 +35,7 @@ _EVALUATIONS = "evaluations"  # the name of the judged evaluations in a checkpoi
 
 @dataclasses.dataclass(kw_only=True)
 class Loop:
-    """One run of `fit`, which documents the options.
-
-    Attributes:
-        state: the state after the last step taken.
-        clock: seconds of each part so far.
-        plan: the plan; made once steps were timed if the budget limits seconds.
-        num_taken: number of steps that the state has taken, earlier runs included.
-        loss: loss of the last step taken; None before the first.
-        history: evaluations so far.
-    """
+    """One run of `fit`, which documents the options."""
 
     step: TrainStep
     state: TrainState
@@ -89,6 +80,8 @@ class Loop:
         ) as self.batch_of:
             self._save_state()
             if self.num_taken < self.until:
+                # The batch that the step is compiled for is also trained on: `batch_of`
+                # is called once for each step.
                 self._first_batch.append(self.batch_of(self.num_taken))
                 self.clock.lap("host_s")
                 self.step.prepare(self.state, self._first_batch[0])
@@ -114,6 +107,7 @@ class Loop:
             ahead = agree_on_min(self._pace.steps_ahead(left_s=left_s))
             if jax.process_count() > 1 and (because := self._agree_on_stop(asked)):
                 return because
+            # Not even one more step is expected to fit.
             if ahead == 0:
                 self._check_took_a_step()
                 return "time"
@@ -126,7 +120,9 @@ class Loop:
                     return "early"
             if _is_due(self.num_taken, self.save_every):
                 self._save_state()
-        return "past" if self.num_taken > self.until else "steps"
+        if self.num_taken > self.until:
+            return "past"
+        return "steps"
 
     def _has_stopped_early(self) -> bool:
         if self.early_stop is None or not self._judged:
@@ -147,6 +143,7 @@ class Loop:
         self._wait()
         taken = len(self._pending)
         if taken:
+            # A compile inside of these steps says nothing about the next ones.
             seconds = self.clock.elapsed - before - compile_s
             self._pace.record(steps=taken, seconds=seconds)
             self._check_losses()
@@ -155,7 +152,9 @@ class Loop:
     def _find_stop(self, asked: threading.Event) -> StoppedBecause | None:
         if asked.is_set():
             return "interrupted"
-        return "stop" if self.stop is not None and self.stop() else None
+        if self.stop is not None and self.stop():
+            return "stop"
+        return None
 
     def _agree_on_stop(self, asked: threading.Event) -> StoppedBecause | None:
         """Return the stop that any process asks for; the same answer in all of them."""
@@ -189,6 +188,7 @@ class Loop:
             self.watchdog.beat()
 
     def _check_losses(self) -> None:
+        # One transfer for all losses since the last wait.
         losses = [float(loss) for loss in jax.device_get(self._pending)]
         self._pending.clear()
         first = self.num_taken - len(losses)
@@ -265,6 +265,7 @@ class Loop:
         # Later evaluations and checkpoints are spread over the steps between them.
         if self.evaluate_every is not None:
             step_s += self._evaluate_s / self.evaluate_every
+        # Both estimates are of the latest one; the first evaluation also compiles.
         if self.save_every is not None:
             step_s += self._save_s / self.save_every
         if left_s < step_s:
@@ -279,12 +280,9 @@ class Loop:
             other_seconds=spent.eval_s + spent.io_s + self._evaluate_s + self._save_s,
         )
 
+    # Refuse to return a result if the time ended before the first step.
     def _check_took_a_step(self) -> None:
-        """Refuse to return a result if the time ended before the first step.
-
-        Raises:
-            InfeasibleBudgetError: it did.
-        """
+        # A run that took some steps ran out of time in the ordinary way.
         if self.num_taken > self._start:
             return
         # For the type checker: without a limit of seconds every step fits.

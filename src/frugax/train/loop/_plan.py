@@ -10,13 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from frugax.budget import (
-    JsonPlan,
-    TimeBudget,
-    check_budget,
-    format_seconds,
-    table,
-)
+from frugax.budget import JsonPlan, TimeBudget, check_budget, format_seconds, table
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree
 
@@ -126,6 +120,7 @@ def plan(
     check_flag("compile_cache", compile_cache)
     if compile_cache:
         use_compile_cache_by_default()
+    # Steps donate their input. `jnp.array` copies, and keeps an array's sharding.
     copy = jax.block_until_ready(jax.tree.map(jnp.array, state))
     with step.limit_compiles(budget.compiles):
         started = clock()
@@ -151,10 +146,11 @@ def _time_steps(
     """Return the median seconds of a few steps after a warm-up."""
     times: list[float] = []
     started = clock()
-    limit = math.inf if budget.seconds is None else budget.seconds
+    limit = _limit_seconds(budget)
     for i in range(_NUM_TIMED + 1):
         before = clock()
         state, metrics = step(state, batch)
+        # JAX dispatches asynchronously: without waiting this would time Python alone.
         jax.block_until_ready((state, metrics))
         seconds = clock() - before
         # The first step also pays for buffers, thread pools and lazy loading.
@@ -203,7 +199,7 @@ def steps_within(
     check_integer("steps", steps)
 
     costs = float(step_seconds), float(compile_seconds), float(other_seconds)
-    limit = math.inf if budget.seconds is None else budget.seconds
+    limit = _limit_seconds(budget)
     needed = _total_seconds(1, *costs)
     if needed > limit:
         raise InfeasibleBudgetError(
@@ -225,6 +221,10 @@ def steps_within(
         compile_seconds=costs[1],
         other_seconds=costs[2],
     )
+
+
+def _limit_seconds(budget: TimeBudget) -> float:
+    return math.inf if budget.seconds is None else budget.seconds
 
 
 def _total_seconds(

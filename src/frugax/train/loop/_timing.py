@@ -53,11 +53,7 @@ class TimeLedger:
 
 
 class LapClock:
-    """A stopwatch that assigns every moment to exactly one part of the run.
-
-    Attributes:
-        seconds: seconds of each part, by field of `TimeLedger`.
-    """
+    """A stopwatch that assigns every moment to exactly one part of the run."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -65,15 +61,11 @@ class LapClock:
         self.seconds = {field.name: 0.0 for field in dataclasses.fields(TimeLedger)}
 
     def lap(self, part: str, *, of_which: tuple[str, float] = ("run_s", 0.0)) -> float:
-        """Assign the time since the last lap to `part`, and return it.
-
-        Args:
-            part: a field of `TimeLedger`.
-            of_which: another part, and the seconds of the lap that belong to it.
-        """
+        """Assign the time since the last lap to `part`, and return it."""
         now = self._clock()
         lap, self._last = now - self._last, now
         other, other_s = of_which
+        # Compiling inside of a step is part of its lap, but belongs to another part.
         self.seconds[part] += lap - other_s
         self.seconds[other] += other_s
         return lap
@@ -112,14 +104,11 @@ class Pace:
         return statistics.median(self._seconds) if len(self._seconds) > 2 else None
 
     def steps_ahead(self, *, left_s: float | None) -> int:
-        """Return the steps to take before the next wait; 0 if not even one fits.
-
-        Args:
-            left_s: seconds left for steps; None for no limit.
-        """
+        """Return the steps to take before the next wait; 0 if not even one fits."""
         if not self._seconds:
             # The first step is taken without knowing how long it takes.
-            return 0 if left_s is not None and left_s <= 0 else 1
+            is_over = left_s is not None and left_s <= 0
+            return int(not is_over)
         slowest = max(self._seconds)
         # At most twice as many as last time, so that one fast step decides little.
         ahead = min(2 * self._last_steps, max(1, int(_AHEAD_SECONDS / slowest)))

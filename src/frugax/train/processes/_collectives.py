@@ -10,15 +10,12 @@ import numpy as np
 
 
 def agree_on_min(value: int) -> int:
-    """Return the least value of any process; all processes must call this.
-
-    Args:
-        value: the value of this process, clipped to int32.
-    """
+    """Return the least value of any process; all processes must call this."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils
 
+    # int32, because JAX's 64-bit numbers are usually off.
     largest = np.iinfo(np.int32).max
     array = np.asarray(min(value, largest), np.int32)
     return int(np.min(multihost_utils.process_allgather(array)))
@@ -56,6 +53,7 @@ def gather_to_host(x: Any) -> np.ndarray:
 
 def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Shard an array that every process holds; each puts its own part only."""
+    # Batches of `from_local` are in place; moving them would gather them first.
     if isinstance(x, jax.Array) and x.sharding == sharding:
         return x
     if sharding.is_fully_addressable:
@@ -64,18 +62,11 @@ def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
 
 
+# Yield True in the first process; the others wait until its block has ended.
+#
+# If the first process fails, the others do not wait for it in vain.
 @contextlib.contextmanager
 def run_on_first(what: str) -> Iterator[bool]:
-    """Yield True in the first process; the others wait until its block has ended.
-
-    If the first process fails, the others do not wait for it in vain.
-
-    Args:
-        what: the name of the task.
-
-    Raises:
-        RuntimeError: in the others, if the first one failed.
-    """
     if jax.process_count() == 1:
         yield True
         return
@@ -85,6 +76,6 @@ def run_on_first(what: str) -> Iterator[bool]:
         has_failed = False
     finally:
         # Also on the way out of an error: without this collective the others hang.
-        have_all_succeeded = agree_on_min(0 if has_failed else 1)
+        have_all_succeeded = agree_on_min(int(not has_failed))
     if not have_all_succeeded:
         raise RuntimeError(f"the first process failed at the {what}: see its output.")

@@ -42,6 +42,7 @@ _PEER_LOST_MESSAGES = (
 def is_peer_lost(error: BaseException) -> bool:
     """Return whether an error, or one of its causes, says that a process is lost."""
     cause: BaseException | None = error
+    # Users wrap errors: the collective's own may be the cause of another.
     while cause is not None:
         if isinstance(cause, (jax.errors.JaxRuntimeError, ValueError, RuntimeError)):
             text = str(cause).lower()
@@ -52,18 +53,13 @@ def is_peer_lost(error: BaseException) -> bool:
 
 
 def exit_now(why: str, *, stacks: bool = False, code: int = EXIT_PEER_LOST) -> None:
-    """End this process immediately, without waiting for its peers.
-
-    Args:
-        why: printed on stderr.
-        stacks: also print the stack of every thread.
-        code: the exit code.
-    """
+    """End this process immediately, without waiting for its peers."""
     _flush()
     # Not through sys.stderr, whose lock another thread may hold for ever.
     os.write(2, f"frugax: {why}. Leaving with exit code {code}.\n".encode())
     if stacks:
         faulthandler.dump_traceback(file=2)
+    # Skips atexit, where JAX's own handler would wait for the lost process.
     os._exit(code)
 
 
@@ -85,9 +81,6 @@ def join_peers(failure: str) -> Iterator[None]:
     """Join the other processes in this block; afterwards this process exits our way.
 
     If the block fails, nothing is changed.
-
-    Args:
-        failure: message for the case that JAX aborts because the others do not come.
     """
     undo = _intercept_aborts()
     _state.join_failure = failure

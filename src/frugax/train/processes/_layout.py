@@ -75,6 +75,7 @@ class Layout:
             raise ValueError(
                 f'kind must be "data", "tensor" or "fully-sharded", got {kind!r}.'
             )
+        # Devices in their own order: the rows of one process are then contiguous.
         grid = np.asarray(available[:needed], dtype=object).reshape(lengths)
         return cls(Mesh(grid, ("data", "model")), kind)
 
@@ -105,6 +106,7 @@ class Layout:
         parts = math.prod(self.mesh.shape[a] for a in axes)
         spec: list[Any] = [None] * len(shape)
         if parts > 1 and math.prod(shape) * itemsize >= _MIN_SHARDED_BYTES:
+            # JAX refuses to split a dimension into unequal parts.
             divisible = [i for i, length in enumerate(shape) if length % parts == 0]
             if divisible:
                 longest = max(divisible, key=lambda i: (shape[i], -i))

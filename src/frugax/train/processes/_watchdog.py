@@ -115,6 +115,8 @@ class Watchdog:
         is_first = self._has_just_compiled and self._phase in ("compilation", "step")
         if not durations or is_first:
             return self.first_s
+        # The 99th percentile: one step delayed by the machine must not double the
+        # patience.
         slowest = durations[min(len(durations) - 1, int(0.99 * len(durations)))]
         return max(self.min_s, self.factor * slowest)
 
@@ -144,12 +146,15 @@ class Watchdog:
 
     def _watch(self) -> None:
         while True:
+            # A hang is noticed at most a tenth of the patience too late.
             nap_s = min(1.0, self.patience_s / 10)
             before = self._clock()
             if self._stopped.wait(nap_s):
                 return
             now = self._clock()
             if now - before > nap_s + _SUSPENDED_S:
+                # SIGSTOP, or a laptop that slept: the time did not pass for the peers'
+                # messages.
                 self._since += now - before
             silent_s, patience_s = now - self._since, self.patience_s
             if silent_s > patience_s:

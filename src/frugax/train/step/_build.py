@@ -66,13 +66,7 @@ class StepOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Builder:
-    """Builds the step for one signature.
-
-    Attributes:
-        options: the options of the step.
-        memory: the memory budget, if any.
-        values: Python values of the batch that are part of the program, if any.
-    """
+    """Builds the step for one signature."""
 
     options: StepOptions
     memory: MemoryBudget | None
@@ -87,6 +81,8 @@ class Builder:
         """Return the jitted step, with the plan of its backward pass."""
         check_trainable(state.params)
         objective = self._make_objective(state, batch)
+        # The state alone: a caller may reuse batches, and XLA could alias them to
+        # nothing.
         donated = (0,) if self.options.donate else ()
         layout = self.options.layout
         shardings: dict[str, Any] = {}
@@ -103,9 +99,12 @@ class Builder:
                 **shardings,
             )
 
+        # Without a budget nothing is planned, and the gradient is JAX's own.
         if self.memory is None:
             return jit(jax.value_and_grad(objective, has_aux=True)), None
         part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
+        # The optimiser's temporaries count too, so the whole step is what remat
+        # measures.
         whole_step = remat.EnclosingProgram(
             build=lambda grad_fn: self._make_step(grad_fn),
             args=(state, batch),
@@ -144,23 +143,23 @@ class Builder:
                     parts=self.options.accum,
                     compiled_loop=False,
                 )
+            # The update has no Python branches of the user, so it stays compiled.
             return update(state, metrics, grads, carried)
 
         return step
 
+    # Call the user's loss with the whole model.
     def _compute_loss(
         self, params: PyTree, batch: PyTree, carried: PyTree, rest: StaticPart | None
     ) -> tuple[Any, dict[str, Any], PyTree]:
-        """Call the user's loss with the whole model.
-
-        Raises:
-            TypeError: it returns something other than it should.
-        """
         static = self.options.static
+        # The value itself: the loss should not need to know about `Frozen`.
         extra = () if static is None else (static.value,)
         if self.values is not None:
             batch = join_batch(batch, self.values)
         model = join_model(params, carried, rest)
+        # A flax nnx module is changed in place by the loss; others return the new
+        # arrays.
         is_inside = holds_carried(rest)
         if carried is None or is_inside:
             out = self.options.loss(model, batch, *extra)
@@ -174,12 +173,8 @@ class Builder:
             )
         return *_read_loss(out[:2], self.options.own_metrics), out[2]
 
+    # Return the objective, after checking that carried arrays keep their types.
     def _make_objective(self, state: TrainState, batch: PyTree) -> Objective:
-        """Return the objective, after checking that carried arrays keep their types.
-
-        Raises:
-            TypeError: the loss changes one.
-        """
         objective = Objective(self._compute_loss, self.options.precision)
         if state.carried is None and self.memory is None:
             return objective  # tracing the step checks it all, and traces it only once
@@ -213,6 +208,7 @@ class Builder:
     ) -> tuple[TrainState, Metrics]:
         scale, finite = state.scale, None
         if scale is not None:
+            # Before clipping, whose norm is that of the true gradient.
             grads = jax.tree.map(lambda g: g / scale.scale, grads)
             finite = is_all_finite(grads)
         if self.options.clip is not None:
@@ -245,19 +241,15 @@ class Builder:
         return selected._replace(scale=next_scale(scale, finite=finite)), metrics
 
 
+# Plan for the temporaries of all devices together.
+#
+# The plan is made for the program before it is partitioned; the bytes of one device are
+# measured on the compiled step.
 def _plan_for_all_devices(
     plan_within: Callable[[MemoryBudget], remat.RematPlan],
     memory: MemoryBudget,
     layout: Layout,
 ) -> remat.RematPlan:
-    """Plan for the temporaries of all devices together.
-
-    The plan is made for the program before it is partitioned; the bytes of one device
-    are measured on the compiled step.
-
-    Raises:
-        InfeasibleBudgetError: no plan fits; in bytes of one device, as the budget.
-    """
     parts = layout.data_size
     try:
         return plan_within(
@@ -278,15 +270,10 @@ def _objective_inputs(state: TrainState, batch: PyTree) -> Inputs:
     return Inputs(batch, scale, state.carried, state.rest)
 
 
+# Return the value of a loss and the metrics beside it.
 def _read_loss(
     out: Any, reserved: tuple[str, ...]
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return the value of a loss and the metrics beside it.
-
-    Raises:
-        TypeError: the loss returned neither a scalar nor that with a dict of scalars,
-            or used a name reserved for the step's own metrics.
-    """
     value, metrics = out, None
     if isinstance(out, tuple) and len(out) == 2:
         value, metrics = out

@@ -18,6 +18,7 @@ from frugax.trees import PyTree
 
 from .._frozen import Frozen
 from ..compiles import Signature
+from ..options import join_first
 from ..processes import Layout
 from ._build import Builder, Metrics, StepFunction, StepOptions
 from ._fallback import (
@@ -28,7 +29,6 @@ from ._fallback import (
     is_compiler_failure,
     is_trace_error,
     is_trace_failure,
-    list_places,
     split_batch,
     suggest_fix,
     warn_of_fallback,
@@ -51,14 +51,7 @@ class StepVariant:
 
 
 class StepCompiler:
-    """Makes the variants of one step.
-
-    Attributes:
-        options: the options of the step.
-        memory: the memory budget of a compiled step.
-        compile_limit: maximum number of programs.
-        compiles: number of programs compiled.
-    """
+    """Makes the variants of one step."""
 
     def __init__(
         self,
@@ -119,6 +112,7 @@ class StepCompiler:
         jitted, plan = builder.jit(state, arrays, compiler_options)
         traced = jitted.trace(state, arrays)
         check_keeps_type(state, traced.out_info[0])
+        # Before compiling: a compile that fails for want of memory was attempted too.
         self.compiles += 1
         compiled = traced.lower().compile()
         program = measure.program(compiled)
@@ -131,16 +125,10 @@ class StepCompiler:
             run = _check_values_first(run, values)
         return StepVariant(signature, mode, run, jitted, plan, program)
 
+    # Measure the compiled step, and refuse to run it if it is too large.
     def _check_memory(
         self, program: measure.ProgramCosts, memory: MemoryBudget
     ) -> None:
-        """Measure the compiled step, and refuse to run it if it is too large.
-
-        Raises:
-            BudgetExceededError: it is larger than its measured plan.
-            InfeasibleBudgetError: it is too large; with a layout the plan was only an
-                estimate.
-        """
         found_bytes = program.bytes_of(memory.kind)
         if found_bytes <= memory.usable_bytes:
             return
@@ -172,14 +160,18 @@ class StepCompiler:
             failure = e
         if not self._fallback:
             raise failure
+        # The program that could not be made does not count against the budget.
         self.compiles = compiles_before
         if is_compiler_failure(failure):
+            # The program is measured again, so the memory budget still holds.
             safer = self.options.safer_options
             variant = self._compile(state, batch, "compiled with safer options", safer)
             self._warn_of_failure(failure, variant.mode)
             return variant
         if not is_trace_failure(failure):
             raise failure
+        # Compiling for a boolean or a size keeps every budget, so it comes before
+        # eager.
         if not self._splits_values and has_python_leaves(batch):
             self._splits_values = True
             try:
@@ -193,18 +185,10 @@ class StepCompiler:
                 return variant
         return self.make_eager(signature, state, batch, failure)
 
+    # Run without a program, where no budget needs one.
     def make_eager(
-        self,
-        signature: Signature,
-        state: TrainState,
-        batch: PyTree,
-        failure: Exception,
+        self, signature: Signature, state: TrainState, batch: PyTree, failure: Exception
     ) -> StepVariant:
-        """Run without a program, where no budget needs one.
-
-        Raises:
-            TypeError: a budget needs one, or the step cannot run eagerly either.
-        """
         needs = None
         if self.memory is not None:
             needs = f"keep the memory budget of {self.memory}"
@@ -221,6 +205,8 @@ class StepCompiler:
             ("eager", contextlib.nullcontext),
             (_WITHOUT_JIT, jax.disable_jit),
         )
+        # Running the step is the only way to learn whether it can run. The result is
+        # thrown away; eager steps donate nothing, so the state survives.
         for mode, context in modes:
             run = builder.build_eager(context)
             # Without any jit, an error that merely resembles JAX's is the user's own.
@@ -261,17 +247,20 @@ class StepCompiler:
             budgets.append("memory")
         if self.compile_limit is not None:
             budgets.append("compiles")
-        kept = f" Budgets that still hold: {', '.join(budgets)}." if budgets else ""
-        slower = "" if mode.startswith("compiled") else " Steps are slower."
+        effects = ""
+        if budgets:
+            effects += f" Budgets that still hold: {', '.join(budgets)}."
+        if not mode.startswith("compiled"):
+            effects += " Steps are slower."
         self._warn_once(
             "failure",
             "the training step could not be compiled as it is: "
-            f"{describe_error(failure)}. It runs {mode}.{kept}{slower} To have it "
+            f"{describe_error(failure)}. It runs {mode}.{effects} To have it "
             f"compiled, {suggest_fix(failure)}.",
         )
 
     def _warn_of_values(self, failure: Exception, values: dict[str, Any]) -> None:
-        places = list_places(f"{k} = {v!r:.40}" for k, v in values.items())
+        places = join_first(f"{k} = {v!r:.40}" for k, v in values.items())
         self._warn_once(
             "failure",
             f"the loss needs {places} as a Python value, not as an array: "

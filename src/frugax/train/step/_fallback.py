@@ -5,7 +5,6 @@ user's own exceptions and an exhausted device memory never are.
 """
 
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -113,12 +112,7 @@ def _find_origin(error: BaseException) -> str:
 
 
 class SplitBatch(NamedTuple):
-    """A batch without its Python values.
-
-    Attributes:
-        arrays: the batch with None in place of its Python values.
-        static: these values by place, such as `batch['k']`.
-    """
+    """A batch without its Python values."""
 
     arrays: PyTree
     static: Frozen[dict[str, Any]]
@@ -144,13 +138,6 @@ def join_batch(arrays: PyTree, static: Frozen[dict[str, Any]]) -> PyTree:
         arrays,
         is_leaf=lambda x: x is None,
     )
-
-
-def list_places(places: Iterable[str]) -> str:
-    """List some places in a sentence: the first three, and the number of others."""
-    found = list(places)
-    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return " and ".join(found[:3]) + more
 
 
 def _is_python_value(leaf: object) -> bool:

@@ -67,10 +67,6 @@ class Objective:
 
     It returns the scaled loss in float32, and beside it the metrics, the unscaled loss
     among them, and the carried arrays.
-
-    Attributes:
-        loss: `loss(params, batch, carried, rest)` returns loss, metrics and carried.
-        precision: the precision it computes in.
     """
 
     loss: Callable[..., tuple[Any, dict[str, Any], PyTree]]
@@ -93,14 +89,7 @@ class Objective:
 
 
 class Inputs(NamedTuple):
-    """The arguments of an objective that are not differentiated.
-
-    Attributes:
-        batch: the batch of the loss.
-        scale: the loss scale, or None.
-        carried: arrays that the loss changes itself, or None.
-        rest: the untrained part of the model, or None.
-    """
+    """The arguments of an objective that are not differentiated."""
 
     batch: PyTree
     scale: Any = None
@@ -116,17 +105,7 @@ def compute_gradient(
     parts: int,
     compiled_loop: bool = True,
 ) -> tuple[dict[str, jax.Array], PyTree, PyTree]:
-    """Return metrics, gradient and carried arrays, of the batch or of its parts.
-
-    Args:
-        grad_fn: returns `((scaled loss, (metrics, carried)), gradient)`.
-        params: the weights.
-        inputs: the arguments beside them.
-        parts: number of micro-batches. Gradients and metrics are averaged over them,
-            which is exact for a loss that is a mean over examples; carried arrays go
-            from one to the next.
-        compiled_loop: loop over them with `lax.scan` instead of in Python.
-    """
+    """Return metrics, gradient and carried arrays, of the batch or of its parts."""
     if parts == 1:
         (_, (metrics, carried)), grads = grad_fn(params, inputs)
         return metrics, grads, carried
@@ -139,6 +118,8 @@ def compute_gradient(
         (_, (metrics, carried)), grads = grad_fn(params, part_inputs)
         return (jax.tree.map(jnp.add, sums, grads), carried), metrics
 
+    # In float32 as the weights are: the cast to a lower precision is part of the loss,
+    # so each part's gradient arrives in float32, and their sum loses nothing.
     totals = (jax.tree.map(jnp.zeros_like, params), inputs.carried)
     if compiled_loop:
         totals, metrics = lax.scan(accumulate, totals, numbered)
@@ -149,6 +130,7 @@ def compute_gradient(
             totals, part_metrics = accumulate(totals, part)
             found.append(part_metrics)
         metrics = jax.tree.map(lambda *xs: jnp.stack(xs), *found)
+    # A mean over parts is the mean over the batch if the loss is a mean over examples.
     sums, carried = totals
     return (
         {name: _average(values) for name, values in metrics.items()},
@@ -158,11 +140,7 @@ def compute_gradient(
 
 
 def first_micro_batch(batch: PyTree, parts: int) -> PyTree:
-    """Return the first of the parts, for planning.
-
-    Raises:
-        ValueError: the batch cannot be divided into that many parts.
-    """
+    """Return the first of the parts, for planning."""
     if parts == 1:
         return batch
     assemble, stacked = _stack_parts(batch, parts)
@@ -182,23 +160,20 @@ def _cast(tree: PyTree, precision: Precision) -> PyTree:
     return jax.tree.map(cast, tree)
 
 
+# Shape of `values`: one entry for each part.
 def _average(values: jax.Array) -> jax.Array:
     if jnp.issubdtype(values.dtype, jnp.inexact):
         return values.mean(axis=0)
     return values[-1]  # counters and flags have no mean
 
 
+# Stack the parts of a batch; also return how a part becomes a batch again.
+#
+# Every part shares the arrays without axes, except random keys: each part has its own,
+# because the same dropout mask in all parts would be less noise than intended.
 def _stack_parts(
     batch: PyTree, parts: int
 ) -> tuple[Callable[[Any, PyTree], PyTree], PyTree]:
-    """Stack the parts of a batch; also return how a part becomes a batch again.
-
-    Every part shares the arrays without axes, except random keys: each part has its
-    own, because the same dropout mask in all parts would be less noise than intended.
-
-    Raises:
-        ValueError: the first axes differ in length, or cannot be divided.
-    """
     flat, structure = jax.tree_util.tree_flatten_with_path(batch)
     leaves = [leaf for _, leaf in flat]
     with_axes = [i for i, leaf in enumerate(leaves) if jnp.ndim(leaf)]

@@ -120,6 +120,7 @@ def make_train_step(
                 f'MemoryBudget(..., kind="temp") instead of {memory.kind!r}, and '
                 "choose the layout with distributed.plan."
             )
+    # `compile_budget=n` and `TimeBudget(compiles=n)` mean the same: the smaller counts.
     limits = [n for n in (compile_budget, compiles) if n is not None]
     options = StepOptions(
         loss=loss,
@@ -140,13 +141,8 @@ def make_train_step(
     )
 
 
+# Return the memory budget and the number of compiles among some budgets.
 def _split_budgets(budget: StepBudgets) -> tuple[MemoryBudget | None, int | None]:
-    """Return the memory budget and the number of compiles among some budgets.
-
-    Raises:
-        TypeError: one of them is not a budget, or two are of one kind.
-        ValueError: one limits seconds, which a single step cannot keep.
-    """
     memory: MemoryBudget | None = None
     time: TimeBudget | None = None
     for one in budget if isinstance(budget, (tuple, list)) else [budget]:

@@ -50,32 +50,17 @@ class StaticPart(NamedTuple):
 
 
 class ModelParts(NamedTuple):
-    """A model that was split.
-
-    Attributes:
-        params: the trained weights.
-        carried: arrays that the loss itself changes, such as running averages, or None.
-        rest: the remaining parts, or None.
-    """
+    """A model that was split."""
 
     params: PyTree
     carried: PyTree
     rest: StaticPart | None
 
 
+# Split a model; a tree of weights is all `params` and stays as it is.
+#
+# Python numbers in dicts and lists are weights, in modules they are settings.
 def split_model(model: PyTree, carried: PyTree = None) -> ModelParts:
-    """Split a model; a tree of weights is all `params` and stays as it is.
-
-    Python numbers in dicts and lists are weights, in modules they are settings.
-
-    Args:
-        model: any pytree, or a module of equinox or flax.
-        carried: arrays that the loss changes itself and returns.
-
-    Raises:
-        TypeError: a leaf is neither an array nor hashable, or `carried` was given for a
-            flax nnx module, which holds such arrays itself.
-    """
     # A caller who has such a module has imported flax; we never do.
     nnx: Any = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
@@ -88,12 +73,14 @@ def split_model(model: PyTree, carried: PyTree = None) -> ModelParts:
     roles = [_leaf_role(path, leaf) for path, leaf in flat]
     if all(role == "trained" for role in roles):
         return ModelParts(model, carried, None)
+    # One flat dict: JAX flattens it in C++, but a module through Python callbacks.
     names = _leaf_names([path for path, _ in flat])
     by_role: dict[str, Arrays] = {"trained": {}, "fixed": {}, "static": {}}
     for name, (_, leaf), role in zip(names, flat, roles, strict=True):
         by_role[role][name] = leaf
     fixed, keys = _unwrap_keys(by_role["fixed"])
     static = Frozen(by_role["static"])
+    # The structure holds no leaves, so two modules of one class share a program.
     form = _TreeForm(type(model).__name__, structure, names, static, keys)
     return ModelParts(by_role["trained"], carried, StaticPart(fixed, form))
 
@@ -218,12 +205,8 @@ def _leaf_names(paths: Sequence[Any]) -> tuple[str, ...]:
     return names
 
 
+# Return "trained", "fixed" or "static".
 def _leaf_role(path: Sequence[Any], leaf: object) -> str:
-    """Return "trained", "fixed" or "static".
-
-    Raises:
-        TypeError: the leaf is an array that JAX cannot hold.
-    """
     try:
         if is_trainable(leaf):
             return "trained"

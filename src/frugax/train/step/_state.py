@@ -17,6 +17,7 @@ from jaxtyping import Array, Int
 from frugax.trees import PyTree
 
 from ..compiles import Signature
+from ..options import join_first
 from ._fallback import is_trace_failure
 from ._gradients import LossScale, Precision, first_scale
 from ._model_parts import ModelParts, StaticPart, join_model, split_model
@@ -80,13 +81,8 @@ def init_state(
     )
 
 
+# Split a model, and refuse objects that only contain one.
 def split_for_init(model: PyTree, carried: PyTree) -> ModelParts:
-    """Split a model, and refuse objects that only contain one.
-
-    Raises:
-        TypeError: it is a state, or flax variables with running averages in them; see
-            also `split_model`.
-    """
     if isinstance(model, TrainState):
         raise TypeError(
             "init takes weights or a module, got a TrainState: continue with it as it "
@@ -102,14 +98,10 @@ def split_for_init(model: PyTree, carried: PyTree) -> ModelParts:
     return split_model(model, carried)
 
 
+# Return the first state of a model that was split; it can be traced.
 def make_first_state(
     parts: ModelParts, optimizer: optax.GradientTransformation, *, precision: Precision
 ) -> TrainState:
-    """Return the first state of a model that was split; it can be traced.
-
-    Raises:
-        TypeError: `optimizer` is not an optimiser, or there is nothing to train.
-    """
     check_optimizer(optimizer)
     params, carried, rest = parts
     if not jax.tree.leaves(params):
@@ -139,12 +131,8 @@ def _copy(x: Any) -> jax.Array:
 # --- checks ---------------------------------------------------------------------------
 
 
+# Refuse a learning rate, or an optimiser's factory that was not called.
 def check_optimizer(optimizer: object) -> None:
-    """Refuse a learning rate, or an optimiser's factory that was not called.
-
-    Raises:
-        TypeError: it has no `init` and `update`.
-    """
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise TypeError(
             "optimizer must be an optax optimiser, such as optax.adam(1e-3), got "
@@ -152,12 +140,8 @@ def check_optimizer(optimizer: object) -> None:
         )
 
 
+# Refuse an object that is not a state, and say how to get one.
 def check_is_state(state: object) -> None:
-    """Refuse an object that is not a state, and say how to get one.
-
-    Raises:
-        TypeError: `state` is not a TrainState.
-    """
     if isinstance(state, TrainState):
         return
     if isinstance(state, tuple) and any(isinstance(x, TrainState) for x in state):
@@ -177,13 +161,9 @@ def check_is_state(state: object) -> None:
     )
 
 
+# Refuse arguments that no step accepts; fast enough for each change of shapes.
 def check_call(state: object, batch: PyTree) -> None:
-    """Refuse arguments that no step accepts; fast enough for each change of shapes.
-
-    Raises:
-        TypeError: the arguments are swapped, `state` is not a TrainState, or they are
-            tracers of `jit`, `vmap` or `grad`.
-    """
+    # Swapped arguments would otherwise fail inside the user's loss.
     if isinstance(batch, TrainState) and not isinstance(state, TrainState):
         raise TypeError("state and batch are swapped: write step(state, batch).")
     check_is_state(state)
@@ -195,12 +175,8 @@ def check_call(state: object, batch: PyTree) -> None:
         )
 
 
+# Refuse an empty batch, whose mean is NaN.
 def check_has_rows(batch: PyTree) -> None:
-    """Refuse an empty batch, whose mean is NaN.
-
-    Raises:
-        ValueError: every array that has axes has no rows.
-    """
     shapes = [
         (f"batch{jax.tree_util.keystr(path)}", np.shape(leaf))
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
@@ -215,12 +191,8 @@ def check_has_rows(batch: PyTree) -> None:
         )
 
 
+# Refuse a donated state; XLA's own error names neither it nor the remedy.
 def check_not_donated(state: TrainState) -> None:
-    """Refuse a donated state; XLA's own error names neither it nor the remedy.
-
-    Raises:
-        ValueError: the memory of this state was donated to an earlier step.
-    """
     leaves = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array)]
     if any(x.is_deleted() for x in leaves):
         raise ValueError(
@@ -230,31 +202,22 @@ def check_not_donated(state: TrainState) -> None:
         )
 
 
+# Refuse weights without a gradient; JAX's own error does not name the leaf.
 def check_trainable(params: PyTree) -> None:
-    """Refuse weights without a gradient; JAX's own error does not name the leaf.
-
-    Raises:
-        TypeError: some weights are not floating-point numbers.
-    """
     found = [
         f"params{jax.tree_util.keystr(path)} is {dtype}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
         if not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact)
     ]
     if found:
-        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
         raise TypeError(
-            f"{' and '.join(found[:3])}{more} and cannot be trained: keep it out of "
+            f"{join_first(found)} and cannot be trained: keep it out of "
             "params (frugax.trees.partition), or pass it in the batch."
         )
 
 
+# Refuse a step that returns a state of another type: each would be a new program.
 def check_keeps_type(before: TrainState, after: TrainState) -> None:
-    """Refuse a step that returns a state of another type: each would be a new program.
-
-    Raises:
-        TypeError: it does.
-    """
     types = Signature.of_types(state=before)
     changes = types.changes_to(Signature.of_types(state=after))
     if changes:
@@ -264,17 +227,10 @@ def check_keeps_type(before: TrainState, after: TrainState) -> None:
         )
 
 
+# Refuse a state of another precision or optimiser.
 def check_belongs(
-    state: TrainState,
-    *,
-    precision: Precision,
-    optimizer: optax.GradientTransformation,
+    state: TrainState, *, precision: Precision, optimizer: optax.GradientTransformation
 ) -> None:
-    """Refuse a state of another precision or optimiser.
-
-    Raises:
-        TypeError: it is one.
-    """
     if precision == "f16" and state.scale is None:
         raise TypeError(
             'precision="f16" needs a loss scale, and this state has no loss scale: '
@@ -287,6 +243,7 @@ def check_belongs(
             "state._replace(scale=None)."
         )
     try:
+        # Shapes only: nothing is computed, whatever the size of the model.
         expected = jax.eval_shape(optimizer.init, state.params)
     except Exception as e:
         if is_trace_failure(e):
@@ -316,6 +273,8 @@ def _compare_opt_states(expected: PyTree, found: PyTree) -> str:
             return f"{place} is missing"
         if before[place] != after[place]:
             return f"{place} must be of shape [{before[place]}] and is [{after[place]}]"
+    # Equal leaves in other containers, as of adam and adamw: the update would unpack
+    # them wrongly.
     types = [_container_types(jax.tree.structure(x)) for x in (expected, found)]
     if types[0] != types[1]:
         return f"it must be {_describe_tree(expected)} and is {_describe_tree(found)}"

@@ -21,10 +21,11 @@ from frugax.errors import BudgetExceededError, InfeasibleBudgetError
 from frugax.trees import PyTree
 
 from ..compiles import Signature, find_nearest_changes
+from ..options import join_first
 from ..processes import pause_watchdogs
 from ._build import Builder, Metrics, StepOptions
 from ._compiler import StepCompiler, StepVariant
-from ._fallback import FOR_VALUES, Mode, list_places, warn_of_fallback
+from ._fallback import FOR_VALUES, Mode, warn_of_fallback
 from ._gradients import Precision
 from ._model_parts import ModelParts
 from ._state import (
@@ -90,6 +91,7 @@ class TrainStep:
         self._variants: dict[Signature, StepVariant] = {}
         self._current: StepVariant | None = None
         self._causes: list[str] = []
+        # A budget that a plan from outside, such as a layout's, promised to keep.
         self._expected_memory: tuple[MemoryBudget, int] | None = None
         self.compile_seconds = 0.0
 
@@ -186,7 +188,10 @@ class TrainStep:
         check_call(state, batch)
         self._compiler.notice_text(batch)
         signature = self._compiler.signature(state, batch)
+        # A shape that was seen before only switches the current variant.
         if signature not in self._variants:
+            # Planning compiles candidates as well; all of it is the price of this
+            # signature.
             started = time.perf_counter()
             check_has_rows(batch)
             self._check_belongs(state)
@@ -270,8 +275,9 @@ class TrainStep:
     @property
     def _num_planned_devices(self) -> int:
         """Number of devices that a plan's bytes are spread over."""
-        layout = self._options.layout
-        return 1 if layout is None else layout.data_size
+        if self._options.layout is None:
+            return 1
+        return self._options.layout.data_size
 
     @property
     def plan(self) -> remat.RematPlan | None:
@@ -315,7 +321,7 @@ class TrainStep:
     def report(self) -> Receipt:
         """Return memory and compiles, predicted beside measured, one row per budget.
 
-        Memory is that of the program that runs now; it is left out while there is none.
+        Memory is that of the program that runs now; it is left out before a compile.
         """
         spends: list[Spend] = []
         has_program = self._current is not None and self._current.program is not None
@@ -323,8 +329,10 @@ class TrainStep:
             spends.append(self._memory_spend(*self._expected_memory, "on each device"))
         memory = self._compiler.memory
         if memory is not None and self.plan is not None:
-            where = "" if self._options.layout is None else "on each device"
             predicted = self.plan.predicted / self._num_planned_devices
+            where = ""
+            if self._options.layout is not None:
+                where = "on each device"
             spends.append(self._memory_spend(memory, predicted, where))
         if self._compiler.compile_limit is not None:
             spends.append(
@@ -369,12 +377,8 @@ class TrainStep:
             )
         return self._current
 
+    # Return None if a compile is allowed, and the error if eager steps replace it.
     def _check_compile_budget(self, signature: Signature) -> BudgetExceededError | None:
-        """Return None if a compile is allowed, and the error if eager steps replace it.
-
-        Raises:
-            BudgetExceededError: the budget is spent and `on_excess` is "raise".
-        """
         limit = self._compiler.compile_limit
         if limit is None or self.compiles < limit:
             return None
@@ -382,7 +386,7 @@ class TrainStep:
         values = [c.place for c in changes if c.kind == "static value"]
         remedy = "Give every batch the same shapes (pad or drop the last one)"
         if values:
-            remedy = f"Make {list_places(values)} an array, or keep to few values"
+            remedy = f"Make {join_first(values)} an array, or keep to few values"
         error = BudgetExceededError(
             f"the compile budget of {limit} is spent and "
             f"{self._describe_changes(signature)} needs another program. {remedy}, or "
@@ -402,7 +406,7 @@ class TrainStep:
         if variant.mode != FOR_VALUES or len(for_values) != _MANY_VALUES:
             return
         *others, last = (v.signature for v in for_values)
-        places = list_places(c.place for c in find_nearest_changes(others, last))
+        places = join_first(c.place for c in find_nearest_changes(others, last))
         warn_of_fallback(
             f"{_MANY_VALUES} programs were compiled for as many values of {places}, in "
             f"{format_seconds(self.compile_seconds)}, and each other value needs one "
@@ -413,5 +417,4 @@ class TrainStep:
     def _describe_changes(self, signature: Signature) -> str:
         """Describe the differences from the nearest program."""
         changes = find_nearest_changes(self._variants, signature)
-        more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
-        return "; ".join(map(str, changes[:3])) + more
+        return join_first(changes, separator="; ")

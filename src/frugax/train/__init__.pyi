@@ -1,0 +1,35 @@
+from . import distributed as distributed
+from ._frozen import Frozen as Frozen
+from .checkpoints import Checkpoints as Checkpoints
+from .compiles import (
+    CompileEvent as CompileEvent,
+    CompileLedger as CompileLedger,
+    FunctionCompiles as FunctionCompiles,
+    RecompileExplanation as RecompileExplanation,
+    compile_cache_folder as compile_cache_folder,
+    explain_recompiles as explain_recompiles,
+    use_compile_cache as use_compile_cache,
+)
+from .loop import (
+    EarlyStop as EarlyStop,
+    Evaluation as Evaluation,
+    FitResult as FitResult,
+    TimeLedger as TimeLedger,
+    TrainPlan as TrainPlan,
+    apply as apply,
+    fit as fit,
+    plan as plan,
+    steps_within as steps_within,
+)
+from .step import (
+    FallbackWarning as FallbackWarning,
+    LossScale as LossScale,
+    Metrics as Metrics,
+    StaticPart as StaticPart,
+    StepInfo as StepInfo,
+    TrainState as TrainState,
+    TrainStep as TrainStep,
+    init_state as init_state,
+    is_trainable as is_trainable,
+    make_train_step as make_train_step,
+)

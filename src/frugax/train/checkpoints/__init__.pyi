@@ -1,0 +1,1 @@
+from ._checkpoints import Checkpoints as Checkpoints

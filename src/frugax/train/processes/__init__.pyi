@@ -1,0 +1,15 @@
+from ._collectives import (
+    agree_on_min as agree_on_min,
+    gather_to_host as gather_to_host,
+    is_preempted as is_preempted,
+    put as put,
+    run_on_first as run_on_first,
+)
+from ._exit import (
+    EXIT_PEER_LOST as EXIT_PEER_LOST,
+    exit_now as exit_now,
+    is_peer_lost as is_peer_lost,
+    join_peers as join_peers,
+)
+from ._layout import Layout as Layout, LayoutKind as LayoutKind
+from ._watchdog import Watchdog as Watchdog, pause_watchdogs as pause_watchdogs
