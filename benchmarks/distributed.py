@@ -1,4 +1,4 @@
-"""Kill processes at random and see that nothing is lost, and how soon the others leave.
+"""Kill processes at random; check that nothing is lost and how soon the others exit.
 
     python -m benchmarks.distributed --kills 20
 
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results" / "distributed.json"
 
 
 def worker(folder: Path, fault: tuple[int, int, str] | None) -> None:
-    """Train in one of the processes; `fault` is who, at which step, by which signal."""
+    """Train in one process; `fault` is the process, the step and the signal."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -74,7 +74,7 @@ def worker(folder: Path, fault: tuple[int, int, str] | None) -> None:
 
 
 def launch(folder: Path, processes: int, fault: tuple | None = None) -> dict:
-    """Run the workers; the exit codes, and when the last survivor and all were out."""
+    """Run the workers; return exit codes, and when the survivors and all had exited."""
     folder.mkdir(exist_ok=True)
     command = "from frugax.cli import main; main()"
     work = [sys.executable, __file__, "--worker", str(folder)]

@@ -6,8 +6,8 @@ figures to `benchmarks/results/stdlib_lm.json` and prints them as a table:
 
     python -m benchmarks.stdlib_lm
 
-Bytes, flops and losses are the same each time. Step times are paired, so that what else
-the machine does meets all alike; the control says how much of them is noise.
+Bytes, flops and losses are the same each time. Step times are paired, so that other
+work of the machine affects all alike; the control shows how much of them is noise.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from frugax.trees import PyTree
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "examples" / "stdlib_lm.yaml"
 RESULTS = ROOT / "benchmarks" / "results" / "stdlib_lm.json"
-# Rounds whose times do not count: caches, clocks and threads settle first.
+# Rounds that do not count, until caches, clocks and threads have settled.
 WARM_UP = 5
 CONTROL_STEPS = 50
 
@@ -55,7 +55,7 @@ class Racer:
 
 
 def race(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Train with and without and compare; the figures as plain data."""
+    """Train with and without the budget, and return the figures as plain data."""
     config = load_config(CONFIG, overrides=overrides)
     steps = config.train.steps
     task = load_task(config, config_folder=CONFIG.parent)
@@ -130,7 +130,7 @@ def ratio(one: Racer, other: Racer) -> dict[str, float]:
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    """The figures as a table for the guide."""
+    """Format the figures as a table for the documentation."""
     scores = figures["evaluated"]
     times = figures["step_time_ratio"]
     control = figures["step_time_ratio_control"]

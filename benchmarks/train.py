@@ -1,11 +1,11 @@
-"""What a training step costs beyond raw JAX, and whether its promises hold.
+"""Measure the cost of a training step beyond raw JAX, and whether its promises hold.
 
     python -m benchmarks.train [--parts overhead,eager,peers,warm,precision,time]
 
-Each part is merged into `benchmarks/results/train.json` as soon as it is done, so they
-can be run one by one; the tables printed are of all that is there. Times are taken in
-turns and compared within a round, beside a control: the same program against itself.
-`time` takes `--runs` times `--seconds` (20 times 30) and comes last.
+Each part is merged into `benchmarks/results/train.json` as soon as it is done, so parts
+can be run one by one; the printed tables cover all parts in that file. Programs take
+turns, and times are compared within a round, beside a control: the same program against
+itself. `time` runs for `--runs` times `--seconds` (20 times 30) and comes last.
 """
 
 import argparse

@@ -43,10 +43,10 @@ def module_loss(model: Module, batch: Any) -> jax.Array:
     return small_loss({"w": model.w, "b": model.act(model.b)}, batch)
 
 
-def by_hand(
+def hand_written_step(
     loss: Callable[..., jax.Array], optimizer: optax.GradientTransformation
 ) -> Callable[..., Any]:
-    """What everybody writes: value_and_grad, update, apply."""
+    """Return the usual hand-written step: value_and_grad, update, apply."""
 
     def step(state: train.TrainState, batch: Any) -> Any:
         value, grads = jax.value_and_grad(loss)(state.params, batch)
@@ -58,13 +58,15 @@ def by_hand(
 
 
 def overhead(rounds: int) -> dict[str, Any]:
-    """Microseconds of this thread for one call; static arguments by size."""
+    """Measure a call in microseconds of this thread, and static arguments by size."""
     optimizer = optax.sgd(1e-3)
-    raw = by_hand(small_loss, optimizer)
+    raw = hand_written_step(small_loss, optimizer)
     functions: dict[str, Callable[..., Any]] = {
         "raw": jax.jit(raw, donate_argnums=0),
-        # Another function object with its own program: what differs is noise.
-        "raw again": jax.jit(by_hand(small_loss, optimizer), donate_argnums=0),
+        # Another function object with its own program: the difference is noise.
+        "raw again": jax.jit(
+            hand_written_step(small_loss, optimizer), donate_argnums=0
+        ),
         "step": train.make_train_step(small_loss, optimizer),
         "module": train.make_train_step(module_loss, optimizer),
     }
@@ -74,7 +76,9 @@ def overhead(rounds: int) -> dict[str, Any]:
     # The same by hand, as equinox documents it: partition once, combine inside.
     arrays, static = eqx.partition(module, eqx.is_inexact_array)
     whole = lambda arrays, batch: module_loss(eqx.combine(arrays, static), batch)
-    functions["raw module"] = jax.jit(by_hand(whole, optimizer), donate_argnums=0)
+    functions["raw module"] = jax.jit(
+        hand_written_step(whole, optimizer), donate_argnums=0
+    )
     states["raw module"] = train.init_state(arrays, optimizer)
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(rounds + 2):
@@ -104,12 +108,12 @@ def overhead(rounds: int) -> dict[str, Any]:
 
 
 def _static(size: int) -> dict[str, float]:
-    """Microseconds to freeze, to hash again, and to compare with an equal one."""
+    """Measure freezing, hashing again, and comparing with an equal value."""
     members = [frozenset({i, str(i)}) for i in range(size)]
     begun = time.perf_counter()
     frozen, equal = train.Frozen(members), train.Frozen(list(members))
     freeze_s = (time.perf_counter() - begun) / 2
-    assert frozen == equal  # from now on they share the key
+    assert frozen == equal  # from now on both share the key
     count = 20_000
     best = lambda what: min(timeit.repeat(what, number=count, repeat=7)) / count * 1e6
     empty = best(lambda: None)
@@ -155,7 +159,7 @@ def overhead_table(found: dict[str, Any]) -> str:
 
 
 def attention(layers: int, width: int, batch: int, length: int) -> Any:
-    """Loss, weights and batch of a net of attention layers, four heads each."""
+    """Return loss, weights and batch of a net of attention layers, four heads each."""
     heads = 4
 
     def norm(x: jax.Array) -> jax.Array:
@@ -194,11 +198,11 @@ def attention(layers: int, width: int, batch: int, length: int) -> Any:
 
 
 def eager(rounds: int) -> dict[str, Any]:
-    """The same Adam step jitted and not, by size; and what compiling it costs."""
+    """Time the same Adam step jitted and not, by size, and the cost of compiling it."""
     found: dict[str, Any] = {}
     for size in NETS:
         loss, params, batch = attention(*size)
-        step = by_hand(loss, optax.adam(1e-3))
+        step = hand_written_step(loss, optax.adam(1e-3))
         state = train.init_state(params, optax.adam(1e-3))
         jitted = jax.jit(step)
         cost = causal_training.measure_compilation_speedup(jitted, state, batch)
@@ -241,8 +245,8 @@ def eager_table(found: dict[str, Any]) -> str:
     )
 
 
-def paired(ratios: list[float]) -> dict[str, float]:
-    """Median of ratios within rounds, and its 95 % bootstrap interval."""
+def paired_ratio(ratios: list[float]) -> dict[str, float]:
+    """Return the median ratio within rounds, and its 95 % bootstrap interval."""
     drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
     return {

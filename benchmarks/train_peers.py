@@ -3,7 +3,7 @@
 equinox: `eqx.filter_jit` with donation (docs, "API: Transformations"). flax nnx:
 the functional loop of the guide "Performance considerations", `nnx.split` once, a
 donated `jax.jit` that merges and splits inside. optax: a donated `jax.jit` by hand.
-Every one is called on its own state; a turn is many steps, waited for once at the end.
+Each runs on its own state; a turn is many steps with one wait at the end.
 """
 
 import itertools
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from benchmarks.train_calls import by_hand, paired
+from benchmarks.train_calls import hand_written_step, paired_ratio
 from flax import nnx
 
 from frugax import train
@@ -26,12 +26,12 @@ from frugax.budget import table
 NETS = {"tiny": (16, 2, 8, 50), "small": (256, 4, 128, 10)}
 _IN, _OUT = 8, 4
 
-# What a turn does to a state: so many steps, the result of the last one.
+# Takes some steps and returns the result of the last one.
 Turn = Callable[[int], Any]
 
 
 def _turn(step: Callable[..., Any], state: Any) -> Turn:
-    """A step `(*state, batch) -> (*state, loss)` as turns."""
+    """Turn a step `state -> (state, loss)` into a function that takes several."""
     held = [state]
 
     def turn(steps: int) -> Any:
@@ -91,7 +91,7 @@ def _turns(width: int, depth: int, rows: int) -> dict[str, Turn]:
         return _turn(lambda state: step(state, batch), step.init(model))
 
     def optax_by_hand() -> Turn:
-        step = jax.jit(by_hand(loss, optimizer), donate_argnums=0)
+        step = jax.jit(hand_written_step(loss, optimizer), donate_argnums=0)
         return _turn(lambda s: step(s, batch), train.init_state(params(), optimizer))
 
     def equinox() -> Turn:
@@ -156,7 +156,7 @@ def _turns(width: int, depth: int, rows: int) -> dict[str, Turn]:
 
 
 def peers(rounds: int) -> dict[str, Any]:
-    """Seconds of a step, and the ratio to ours in the same round."""
+    """Time a step of each library, and its ratio to ours in the same round."""
     found: dict[str, Any] = {}
     for name, (width, depth, rows, steps) in NETS.items():
         turns = _turns(width, depth, rows)
@@ -175,7 +175,10 @@ def peers(rounds: int) -> dict[str, Any]:
         found[name] = {
             "net": f"{depth} layers of width {width}, batch {rows}, Adam",
             "who": {
-                who: {"us": float(np.median(taken[who])) * 1e6, **paired(ratios[who])}
+                who: {
+                    "us": float(np.median(taken[who])) * 1e6,
+                    **paired_ratio(ratios[who]),
+                }
                 for who in turns
             },
         }

@@ -1,4 +1,4 @@
-"""Whole runs: started warm, ended in time, and as good in lower precision."""
+"""Measure whole runs: warm starts, lower precision, and keeping a time budget."""
 
 import os
 import statistics
@@ -40,7 +40,7 @@ _LAYERS = 12
 
 
 def warm(rounds: int) -> dict[str, Any]:
-    """Seconds to the first step in a process, the cache empty and filled."""
+    """Time a process until its first step, with the cache empty and filled."""
     pairs = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ _WAYS: dict[str, dict[str, Any]] = {
 
 
 def precision(seeds: int) -> dict[str, Any]:
-    """Test accuracy of the digits run's net, data and schedule, each way."""
+    """Measure the test accuracy of the digits run in each precision."""
     config = run.load_config(_DIGITS)
     accuracy: dict[str, list[float]] = {way: [] for way in _WAYS}
     for seed in range(seeds):
@@ -138,7 +138,7 @@ _SPEEDS = ((16, 2, 8), (256, 4, 128), (1024, 6, 512))
 
 
 def within_time(runs: int, seconds: float) -> dict[str, Any]:
-    """Seconds from the call of `fit` to its return, compiling and saving included."""
+    """Time `fit` from call to return, compiling and saving included."""
     found = []
     for i in range(runs):
         width, depth, rows = _SPEEDS[i % len(_SPEEDS)]

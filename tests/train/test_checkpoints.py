@@ -83,7 +83,7 @@ def test_an_older_step_cannot_follow_a_later_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("like", "said"),
+    ("like", "message"),
     [
         (
             state_of(width=5),
@@ -97,16 +97,16 @@ def test_an_older_step_cannot_follow_a_later_one(tmp_path):
     ],
 )
 def test_a_checkpoint_of_another_state_is_refused_and_the_leaf_named(
-    tmp_path, like, said
+    tmp_path, like, message
 ):
     saved = Checkpoints(tmp_path)
     saved.save(state_of())
-    with pytest.raises(CheckpointError, match=said) as e:
+    with pytest.raises(CheckpointError, match=message) as e:
         saved.restore(like)
     assert "\n" not in str(e.value)
 
 
-def test_any_damage_to_any_file_is_found_and_said_in_one_line(tmp_path, capfd):
+def test_any_damage_to_any_file_is_found_and_reported_in_one_line(tmp_path, capfd):
     saved = Checkpoints(tmp_path, keep=2)
     saved.save(state_of(1))
     saved.save(state_of(2), {"a": 1})
@@ -143,7 +143,7 @@ def damage(file):
     return whole
 
 
-def test_damaged_checkpoints_are_told_from_sound_ones(tmp_path):
+def test_damaged_checkpoints_are_distinguished_from_intact_ones(tmp_path):
     saved = Checkpoints(tmp_path, keep=3)
     assert saved.latest_intact_step() is None
     for step in (1, 2, 3):
@@ -165,11 +165,13 @@ def test_damaged_checkpoints_are_told_from_sound_ones(tmp_path):
         saved.restore(state_of())
     damage(files_of(tmp_path / "frugax-1")[0])
     assert saved.latest_intact_step() is None
-    with pytest.raises(CheckpointError, match="no checkpoint is intact, train from the start"):
+    with pytest.raises(
+        CheckpointError, match="no checkpoint is intact, train from the start"
+    ):
         saved.restore(state_of())
 
 
-def test_a_save_replaces_the_damaged_steps_that_are_not_behind_it(tmp_path):
+def test_a_save_replaces_damaged_checkpoints_of_its_step_and_later_ones(tmp_path):
     saved = Checkpoints(tmp_path, keep=3)
     for step in (1, 5, 9):
         saved.save(state_of(step))
@@ -180,7 +182,7 @@ def test_a_save_replaces_the_damaged_steps_that_are_not_behind_it(tmp_path):
     assert same_bits(saved.restore(state_of())[0], state_of(5))
 
 
-def test_a_damaged_step_is_kept_while_a_sound_one_forbids_the_save(tmp_path):
+def test_a_damaged_step_is_kept_while_an_intact_one_forbids_the_save(tmp_path):
     saved = Checkpoints(tmp_path, keep=3)
     for step in (1, 5, 9):
         saved.save(state_of(step))
@@ -190,7 +192,7 @@ def test_a_damaged_step_is_kept_while_a_sound_one_forbids_the_save(tmp_path):
     assert saved.steps() == [1, 5, 9]
 
 
-def test_what_cannot_be_read_just_now_is_passed_over_but_never_dropped(tmp_path):
+def test_unreadable_checkpoints_are_skipped_but_never_deleted(tmp_path):
     saved = Checkpoints(tmp_path)
     saved.save(state_of(1))
     saved.save(state_of(5))
@@ -208,7 +210,7 @@ def test_what_cannot_be_read_just_now_is_passed_over_but_never_dropped(tmp_path)
     assert same_bits(saved.restore(state_of())[0], state_of(5))
 
 
-def test_a_checkpoint_of_another_format_is_not_taken_for_damage(tmp_path):
+def test_a_checkpoint_of_another_format_does_not_count_as_damaged(tmp_path):
     saved = Checkpoints(tmp_path)
     saved.save(state_of(5))
     manifest = tmp_path / "frugax-5" / "frugax.json"
@@ -223,7 +225,7 @@ def test_a_checkpoint_of_another_format_is_not_taken_for_damage(tmp_path):
         saved.save(state_of(4))
 
 
-def test_a_save_that_was_killed_does_not_count_and_is_cleared_away(tmp_path):
+def test_an_interrupted_save_is_ignored_and_deleted_later(tmp_path):
     saved = Checkpoints(tmp_path)
     saved.save(state_of(1))
     saved.save(state_of(2))
@@ -344,7 +346,7 @@ def test_a_full_disk_is_an_output_error_and_leaves_the_older_checkpoint(tmp_path
     assert (after, later) == ("[1]", "[1, 3]")
 
 
-def test_what_others_delete_first_and_what_a_killed_process_left_is_no_error(
+def test_files_deleted_by_others_and_leftovers_do_not_fail_a_save(
     tmp_path, monkeypatch
 ):
     for left in ("frugax-2", "frugax-2.deleted", "frugax-3.orbax-checkpoint-tmp"):
@@ -416,7 +418,7 @@ def last_state(folder):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_ends_bit_equal_to_one_that_was_not(tmp_path):
+def test_a_run_killed_at_any_moment_ends_bit_equal_to_an_uninterrupted_one(tmp_path):
     rng = np.random.default_rng(0)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     # Up to 8 lines and 50 ms after the start: somewhere in a step or in a save. At
@@ -425,12 +427,12 @@ def test_a_run_killed_at_any_moment_ends_bit_equal_to_one_that_was_not(tmp_path)
         (str(broken), int(rng.integers(3, 9)), rng.uniform(0, 0.05)) for _ in range(2)
     ]
     runs = [(str(straight), 0, 0.0), *kills, (str(broken), 0, 0.0)]
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", TRAIN_AND_KILL, json.dumps(runs)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     ).stdout
-    assert [int(code) for code in said.split()] == [0, *[-signal.SIGKILL] * 2, 0]
+    assert [int(code) for code in message.split()] == [0, *[-signal.SIGKILL] * 2, 0]
     assert same_bits(last_state(broken), last_state(straight))

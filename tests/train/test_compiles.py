@@ -89,7 +89,7 @@ print(ledger.functions["layers"].compiles, ledger.cache_hits, ledger.cache_misse
 
 @pytest.mark.thorough
 def test_the_second_process_finds_what_the_first_compiled(tmp_path):
-    said = [
+    message = [
         subprocess.run(
             [sys.executable, "-c", CACHED],
             env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
@@ -100,7 +100,7 @@ def test_the_second_process_finds_what_the_first_compiled(tmp_path):
         for _ in range(2)
     ]
     assert (tmp_path / "frugax" / "xla").is_dir()
-    (compiles, hits, missed), (compiles_again, hits_again, _) = said
+    (compiles, hits, missed), (compiles_again, hits_again, _) = message
     assert (compiles, hits, missed) == ("1", "0", "True")
     assert compiles_again == "1"
     assert int(hits_again) >= 1

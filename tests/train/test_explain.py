@@ -37,7 +37,7 @@ def jitted(function=scaled, **options):
 
 
 def change(first, second, **options):
-    """What is said about the second call; each call is a pair of args and kwargs."""
+    """What is message about the second call; each call is a pair of args and kwargs."""
     f = train.explain_recompiles(jitted(static_argnames="static", **options))
     for args, kwargs in (first, second, second):
         f(*args, **kwargs)
@@ -100,10 +100,10 @@ CAUSES = {
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_is_named_with_its_leaf(name):
-    first, second, kind, said = CAUSES[name]
+    first, second, kind, message = CAUSES[name]
     found = change(first, second)
     assert found.kinds == (kind,)
-    assert found.cause.startswith(said.partition("PartitionSpec(")[0])
+    assert found.cause.startswith(message.partition("PartitionSpec(")[0])
     assert found.place.startswith("test_explain.py:")
     assert found.seconds > 0
 
@@ -124,7 +124,7 @@ def test_a_setting_of_jax_is_named():
     assert mesh_said.compiles[1].cause.startswith("mesh: ")
 
 
-def test_a_function_defined_anew_each_time_is_named():
+def test_a_function_that_is_defined_again_is_named():
     causes = []
     for k in (1.0, 2.0):
         f = train.explain_recompiles(jax.jit(lambda x, k=k: x * k))
@@ -135,7 +135,7 @@ def test_a_function_defined_anew_each_time_is_named():
     assert "define it once, outside the loop" in causes[1].cause
 
 
-def test_what_a_function_closes_over_is_named():
+def test_changed_closure_variables_are_named():
     def make(k):
         return train.explain_recompiles(jax.jit(lambda x: x * k))
 
@@ -146,7 +146,7 @@ def test_what_a_function_closes_over_is_named():
     assert "<lambda> closes over k: 3.0 -> 4.0" in two.compiles[0].cause
 
 
-def test_a_function_passed_as_static_is_known_again():
+def test_a_function_passed_as_static_is_recognised():
     f = train.explain_recompiles(jitted(static_argnames="static"), compile_budget=1)
     make = lambda: lambda: 1
     f(X, static=make())
@@ -154,7 +154,7 @@ def test_a_function_passed_as_static_is_known_again():
         f(X, static=make())
 
 
-def test_the_cause_is_told_against_the_nearest_program():
+def test_the_cause_compares_with_the_nearest_program():
     f = train.explain_recompiles(jitted())
     for x in (jnp.ones((5, 2)), X, jnp.ones((5, 2), jnp.bfloat16)):
         f(x)
@@ -169,12 +169,12 @@ def test_the_same_function_wrapped_again_is_not_compiled_again():
     assert (len(one.compiles), len(two.compiles)) == (1, 0)
 
 
-def test_arguments_by_keyword_are_another_program_as_jax_has_it():
+def test_keyword_arguments_need_another_program_as_in_jax():
     found = change(on(X), on(x=X))
     assert found.cause.startswith("arguments by keyword: ")
 
 
-def test_one_too_many_is_refused_before_it_is_compiled():
+def test_a_program_over_budget_is_refused_before_it_is_compiled():
     f = train.explain_recompiles(jitted(), compile_budget=1)
     f(X)
     with (
@@ -189,7 +189,7 @@ def test_one_too_many_is_refused_before_it_is_compiled():
     assert len(f.compiles) == 1
 
 
-def test_what_does_not_compile_is_not_told():
+def test_calls_that_do_not_compile_are_not_recorded():
     f = train.explain_recompiles(jitted())
     f(X, by=2.0)
     with train.CompileLedger() as ledger:
@@ -201,7 +201,7 @@ def test_what_does_not_compile_is_not_told():
     assert len(f.compiles) == 2
 
 
-def test_the_ledger_is_a_table_and_the_function_stays_itself():
+def test_it_prints_a_table_and_still_acts_as_the_function():
     f = train.explain_recompiles(jitted())
     f(X)
     f(jnp.ones((6, 2)))
@@ -214,7 +214,7 @@ def test_the_ledger_is_a_table_and_the_function_stays_itself():
     assert len(f.compiles) == 2
 
 
-def test_a_failed_call_is_no_program():
+def test_a_failed_call_records_no_program():
     f = train.explain_recompiles(jitted())
     with pytest.raises(TypeError):
         f(X, nonsense=1, other="text")
@@ -246,7 +246,7 @@ def step_change(first, second, *, context=None):
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "message"),
     [
         ({"x": jnp.ones((5, 2))}, "batch['x']: float32[4,2] -> float32[5,2]"),
         ({"x": X.astype(jnp.bfloat16)}, "batch['x']: float32[4,2] -> bfloat16[4,2]"),
@@ -257,12 +257,12 @@ def step_change(first, second, *, context=None):
         ),
     ],
 )
-def test_a_step_names_the_same_causes(second, said):
+def test_a_step_names_the_same_causes(second, message):
     with jax.numpy_dtype_promotion("standard"):
-        assert step_change({"x": X}, second) == (said,)
+        assert step_change({"x": X}, second) == (message,)
 
 
-def test_a_step_names_settings_and_needs_no_program_for_arrays_put_on_purpose():
+def test_a_step_names_settings_and_needs_no_program_for_committed_arrays():
     told = step_change(
         {"x": X}, {"x": X}, context=jax.default_matmul_precision("float32")
     )
@@ -288,6 +288,6 @@ def test_partial_functions_and_objects_are_counted(function):
         watched(jnp.ones(5))
 
 
-def test_what_jax_has_not_jitted_is_refused():
+def test_functions_that_jax_did_not_jit_are_refused():
     with pytest.raises(TypeError, match=r"jit, got [\s\S]*for equinox or flax"):
         train.explain_recompiles(eqx.filter_jit(Doubling()))

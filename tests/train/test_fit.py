@@ -45,7 +45,7 @@ def bits(state):
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(state)]
 
 
-def test_the_loop_is_the_step_again_and_again():
+def test_the_loop_equals_repeated_steps():
     step, state, losses = new_step(), start(), []
     for i in range(7):
         state, metrics = step(state, batch_of(i))
@@ -58,7 +58,7 @@ def test_the_loop_is_the_step_again_and_again():
     assert result.receipt.verdict is Verdict.KEPT
 
 
-def test_going_on_from_a_checkpoint_is_bit_equal_to_never_stopping(tmp_path):
+def test_resuming_from_a_checkpoint_is_bit_equal_to_never_stopping(tmp_path):
     straight = fit(new_step(), start(), batch_of, steps=60)
     saved = Checkpoints(tmp_path)
     fit(new_step(), start(), batch_of, steps=30, checkpoints=saved)
@@ -69,7 +69,7 @@ def test_going_on_from_a_checkpoint_is_bit_equal_to_never_stopping(tmp_path):
     assert saved.steps() == [40, 60]
 
 
-def test_what_must_not_lag_behind_a_checkpoint_is_written_first(tmp_path):
+def test_before_save_runs_before_each_checkpoint(tmp_path):
     saved, seen = Checkpoints(tmp_path), []
     fit(
         new_step(), start(), batch_of, steps=6, checkpoints=saved, save_every=3,
@@ -79,14 +79,14 @@ def test_what_must_not_lag_behind_a_checkpoint_is_written_first(tmp_path):
     assert saved.latest_step() == 6
 
 
-def test_a_state_that_is_there_already_is_not_trained():
+def test_a_state_at_its_last_step_is_not_trained():
     step = new_step()
     first = fit(step, start(), batch_of, steps=5)
     again = fit(step, first.state, batch_of, steps=5)
     assert (again.steps, again.loss, again.stopped_because) == (0, None, "steps")
 
 
-def test_a_list_of_batches_goes_round():
+def test_a_list_of_batches_is_cycled():
     batches = [batch_of(i) for i in range(3)]
     by_list = fit(new_step(), start(), batches, steps=7)
     by_index = fit(new_step(), start(), lambda i: batches[i % 3], steps=7)
@@ -227,7 +227,7 @@ def test_the_plan_says_early_how_many_steps_will_fit(monkeypatch):
     assert spend.measured == result.ledger.wall_s
 
 
-def test_time_that_is_over_before_the_first_step_is_an_error(monkeypatch):
+def test_running_out_of_time_before_the_first_step_is_an_error(monkeypatch):
     step, batch, _, clock = clocked(monkeypatch, step_s=0.125, compile_s=5.0)
     with pytest.raises(InfeasibleBudgetError, match="use_compile_cache") as e:
         fit(step, start(), batch, steps=10, budget=TimeBudget("5s"), clock=clock)
@@ -253,8 +253,10 @@ def test_a_compile_budget_holds_inside_the_loop_only():
 def test_a_loss_that_is_not_finite_is_an_error_naming_the_step(tmp_path, bad):
     batches = lambda i: batch_of(i) * (np.float32("nan") if i == bad else np.float32(1))
     saved = Checkpoints(tmp_path)
-    said = f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is intact"
-    with pytest.raises(DivergedError, match=said):
+    message = (
+        f"loss of step {bad} .*is nan.*checkpoint of step {bad // 4 * 4} is intact"
+    )
+    with pytest.raises(DivergedError, match=message):
         fit(new_step(), start(), batches, steps=20, checkpoints=saved, save_every=4)
     assert saved.latest_step() == bad // 4 * 4
 
@@ -270,7 +272,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("steps", "because"), [(5, "steps"), (3, "past")])
-def test_a_state_that_is_beyond_the_last_step_is_said_to_be(steps, because):
+def test_a_state_beyond_the_last_step_is_reported(steps, because):
     state = start()._replace(step=jnp.int32(5))
     result = fit(new_step(), state, batch_of, steps=steps)
     assert (result.steps, result.stopped_because) == (0, because)
@@ -316,7 +318,7 @@ def test_sigterm_lets_the_step_finish_saves_and_ends_the_process(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_sigterm_is_left_to_who_handles_it(tmp_path):
+def test_a_programs_own_sigterm_handler_stays_in_place(tmp_path):
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
     try:
@@ -349,12 +351,12 @@ def terminated(folder):
         assert run.stdout is not None
         run.stdout.readline()
         run.terminate()
-        said = run.stdout.read().splitlines()
-    return run.returncode, said[-1:]
+        message = run.stdout.read().splitlines()
+    return run.returncode, message[-1:]
 
 
 @pytest.mark.slow
-def test_a_process_told_to_end_saves_and_has_the_usual_exit_code(tmp_path):
+def test_a_terminated_process_saves_and_has_the_usual_exit_code(tmp_path):
     assert terminated(tmp_path) == (143, ["closed"])
     like = init_state(jnp.zeros(2), optax.sgd(0.1))
     saved = Checkpoints(tmp_path)
@@ -380,7 +382,7 @@ def test_fit_works_outside_the_main_thread():
     assert results[0].steps == 3
 
 
-def test_starting_anew_in_the_folder_of_another_run_is_refused_first(tmp_path):
+def test_starting_in_the_folder_of_another_run_is_refused_first(tmp_path):
     saved = Checkpoints(tmp_path)
     fit(new_step(), start(), batch_of, steps=5, checkpoints=saved)
     step = new_step()
@@ -390,7 +392,7 @@ def test_starting_anew_in_the_folder_of_another_run_is_refused_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"evaluate_every": 1}, "needs evaluate="),
         ({"save_every": 1}, "needs checkpoints="),
@@ -398,12 +400,12 @@ def test_starting_anew_in_the_folder_of_another_run_is_refused_first(tmp_path):
         ({"save_every": 0}, "save_every must"),
     ],
 )
-def test_a_period_must_be_positive_and_for_something(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_period_must_be_positive_and_have_its_counterpart(wrong, message):
+    with pytest.raises(ValueError, match=message):
         fit(new_step(), start(), batch_of, steps=1, **wrong)
 
 
-def test_a_state_that_was_given_away_is_refused_with_the_way_out():
+def test_a_donated_state_is_refused_with_a_remedy():
     step, state = new_step(), start()
     result = fit(step, state, batch_of, steps=2)
     with pytest.raises(ValueError, match=r"donated.*continue with .*result\.state"):
@@ -411,7 +413,7 @@ def test_a_state_that_was_given_away_is_refused_with_the_way_out():
     assert fit(step, result.state, batch_of, steps=4).steps == 2
 
 
-def test_going_on_from_the_newest_sound_checkpoint_replaces_the_damaged_one(tmp_path):
+def test_resuming_from_the_latest_intact_checkpoint_replaces_the_damaged_one(tmp_path):
     straight = fit(new_step(), start(), batch_of, steps=10)
     saved = Checkpoints(tmp_path)
     fit(new_step(), start(), batch_of, steps=10, checkpoints=saved, save_every=5)
@@ -423,7 +425,7 @@ def test_going_on_from_the_newest_sound_checkpoint_replaces_the_damaged_one(tmp_
     assert bits(saved.restore(start())[0]) == bits(straight.state)
 
 
-def test_a_damaged_checkpoint_is_not_said_to_be_sound(tmp_path):
+def test_a_damaged_checkpoint_is_not_called_intact(tmp_path):
     saved = Checkpoints(tmp_path)
     nan_at_5 = lambda i: batch_of(i) * np.float32("nan" if i == 5 else 1)
 

@@ -1,4 +1,4 @@
-"""What is no state or batch of a step is refused before it is compiled, and named."""
+"""Wrong states and batches are refused before compiling, and named."""
 
 import warnings
 from typing import Any
@@ -27,7 +27,7 @@ def new(optimizer=None, of=loss, **options):
 
 
 @pytest.mark.parametrize(
-    ("made", "given", "said"),
+    ("made", "given", "message"),
     [
         (optax.sgd(0.1), optax.adam(0.1), r"opt_state\[0\].count is missing\. Use the"),
         (
@@ -42,9 +42,11 @@ def new(optimizer=None, of=loss, **options):
         ),
     ],
 )
-def test_a_state_of_another_optimiser_is_refused(made, given, said):
+def test_a_state_of_another_optimiser_is_refused(made, given, message):
     step = new(given)
-    with pytest.raises(TypeError, match=f"^this state is of another optimiser.*{said}"):
+    with pytest.raises(
+        TypeError, match=f"^this state is of another optimiser.*{message}"
+    ):
         step(new(made).init(WEIGHTS), BATCH)
     assert step.compiles == 0
 
@@ -52,12 +54,12 @@ def test_a_state_of_another_optimiser_is_refused(made, given, said):
 def test_a_state_whose_params_were_exchanged_is_refused():
     step = new()
     state = step.init(WEIGHTS)._replace(params={"w": jnp.ones((3, 4))})
-    said = r"opt_state\[0\].mu\['w'\] must be of shape \[3,4\] and is \[3,2\]"
-    with pytest.raises(TypeError, match=said):
+    message = r"opt_state\[0\].mu\['w'\] must be of shape \[3,4\] and is \[3,2\]"
+    with pytest.raises(TypeError, match=message):
         step(state, BATCH)
 
 
-def test_an_optimiser_of_functions_or_of_real_arrays_only_is_not_in_the_way():
+def test_optimisers_with_functions_or_that_need_real_arrays_are_accepted():
     class Memory(eqx.Module):
         count: jax.Array
         how: object = eqx.field(static=True)
@@ -78,19 +80,19 @@ def test_an_optimiser_of_functions_or_of_real_arrays_only_is_not_in_the_way():
 
 
 @pytest.mark.parametrize(
-    ("made", "given", "said"),
+    ("made", "given", "message"),
     [
         ("f16", "f32", r'holds the loss scale of float16, but .* computes in "f32": '),
         ("f32", "f16", "needs a loss scale, and this state has no loss scale: make"),
     ],
 )
-def test_a_state_of_another_precision_is_refused(made, given, said):
+def test_a_state_of_another_precision_is_refused(made, given, message):
     state = new(precision=made).init(WEIGHTS)
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         new(precision=given)(state, BATCH)
 
 
-def test_what_is_no_model_cannot_be_started_from():
+def test_objects_that_are_not_models_are_refused_by_init():
     step = new()
     with pytest.raises(TypeError, match=r"got a TrainState: continue with it as it is"):
         step.init(step.init(WEIGHTS))
@@ -122,16 +124,18 @@ def test_a_step_inside_of_a_transformation_says_so():
 
 
 @pytest.mark.parametrize(
-    ("leaf", "said"),
+    ("leaf", "message"),
     [
         (np.array(["a", "b"]), "an array of dtype <U1"),
         (np.array([{}]), "an array of dtype object"),
         (b"a", "b'a' of type bytes"),
     ],
 )
-def test_a_leaf_that_jax_cannot_take_is_named(leaf, said):
+def test_a_leaf_that_jax_cannot_take_is_named(leaf, message):
     step = new()
-    with pytest.raises(TypeError, match=rf"^batch\['names'\]\[0\] is {said}, not a v"):
+    with pytest.raises(
+        TypeError, match=rf"^batch\['names'\]\[0\] is {message}, not a v"
+    ):
         step(step.init(WEIGHTS), {**BATCH, "names": [leaf]})
 
 
@@ -154,7 +158,7 @@ def test_a_batch_without_rows_is_refused():
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm", "loss_scale", "skipped"])
-def test_the_names_of_the_steps_own_metrics_are_taken(name):
+def test_the_names_of_the_steps_own_metrics_are_reserved(name):
     of = lambda p, b: (loss(p, b), {name: p["w"].sum()})
     step = new(of=of, clip=1.0, precision="f16")
     with pytest.raises(TypeError, match=f"metric named '{name}', a name reserved for"):
@@ -171,7 +175,7 @@ def counting(params, batch):
     return loss(params, batch) * len(range(batch["k"]))
 
 
-def test_a_counter_in_the_batch_is_said_to_be_compiled_for():
+def test_a_counter_in_the_batch_is_reported():
     step = new(of=counting)
     state = step.init(WEIGHTS)
     with warnings.catch_warnings(record=True) as told:
@@ -190,26 +194,26 @@ def test_a_counter_beyond_the_compile_budget_is_named():
     step = new(of=counting, compile_budget=1)
     with pytest.warns(FallbackWarning):
         state, _ = step(step.init(WEIGHTS), {**BATCH, "k": 1})
-    said = r"batch\['k'\]: 1 -> 2 needs another program. Make batch\['k'\] an array"
-    with pytest.raises(BudgetExceededError, match=said):
+    message = r"batch\['k'\]: 1 -> 2 needs another program. Make batch\['k'\] an array"
+    with pytest.raises(BudgetExceededError, match=message):
         step(state, {**BATCH, "k": 2})
 
 
 @pytest.mark.parametrize(
-    ("on_excess", "said"),
+    ("on_excess", "message"),
     [
         ("warn", 'It is compiled all the same: on_excess="warn".'),
         ("eager", 'run without a program, more slowly, because of on_excess="eager".'),
     ],
 )
-def test_a_program_too_many_is_told_in_its_own_words(on_excess, said):
+def test_a_program_over_budget_is_reported_in_its_own_words(on_excess, message):
     step = new(compile_budget=1, on_excess=on_excess)
     state, _ = step(step.init(WEIGHTS), BATCH)
     with pytest.warns(FallbackWarning) as told:
         step(state, {"x": jnp.ones((4, 3))})
     (one,) = told
     assert str(one.message).startswith("the compile budget of 1 is spent and batch['x'")
-    assert str(one.message).endswith(said)
+    assert str(one.message).endswith(message)
 
 
 def test_python_values_go_with_a_layout():
@@ -233,7 +237,7 @@ def test_a_memory_budget_with_a_layout_is_of_each_device(parts):
     assert (e.value.limit, e.value.needed < 300 / parts) == (16, True)
 
 
-def test_a_step_that_is_larger_spread_than_planned_whole_is_infeasible():
+def test_a_step_larger_on_each_device_than_planned_is_infeasible():
     # 196 B of temporaries for all four: so the plan of 4 x 60 B fits, the step not.
     layout = train.distributed.Layout.over((4,))
     step = new(budget=MemoryBudget("60B"), layout=layout)

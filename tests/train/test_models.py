@@ -103,7 +103,7 @@ def batch_of(index):
     return batch(key=index)
 
 
-def test_another_module_is_another_program_and_the_part_is_named():
+def test_another_module_needs_another_program_and_the_part_is_named():
     step = train.make_train_step(lookup_loss, SGD, compile_budget=1)
     step(step.init(Lookup()), batch())
     other = eqx.tree_at(lambda m: m.scale, Lookup(), 0.25)
@@ -114,7 +114,7 @@ def test_another_module_is_another_program_and_the_part_is_named():
     assert step.compiles == 1
 
 
-def test_what_cannot_be_part_of_a_program_is_refused_by_name():
+def test_unhashable_parts_of_a_module_are_refused_by_name():
     model = eqx.tree_at(lambda m: m.name, Lookup(), {1, 2})
     step = train.make_train_step(lookup_loss, SGD)
     step(step.init(eqx.tree_at(lambda m: m.name, Lookup(), "lookup")), batch())
@@ -126,7 +126,7 @@ def test_what_cannot_be_part_of_a_program_is_refused_by_name():
         step.init(eqx.tree_at(lambda m: m.name, model, Unhashable()))
 
 
-def test_functions_in_plain_trees_are_kept_and_integers_are_a_slip():
+def test_functions_in_plain_trees_are_kept_and_integers_are_refused():
     model = {"w": jnp.ones((3, 2)), "act": jnp.tanh, "b": 0.0}
     step = train.make_train_step(
         lambda m, b: error(m["act"](b["x"] @ m["w"] + m["b"]), b), SGD
@@ -139,7 +139,7 @@ def test_functions_in_plain_trees_are_kept_and_integers_are_a_slip():
         step(step.init(model | {"w": jnp.ones((3, 2), int)}), batch())
 
 
-def test_a_tree_of_weights_stays_what_it_is():
+def test_a_tree_of_weights_keeps_its_structure():
     params = {"w": jnp.ones((3, 2))}
     state = train.init_state(params, SGD)
     assert state.rest is None
@@ -173,10 +173,10 @@ NET = NormedLinen()
 
 
 def linen_loss(params, b, stats):
-    said, changed = NET.apply(
+    message, changed = NET.apply(
         {"params": params, "batch_stats": stats}, b["x"], mutable=["batch_stats"]
     )
-    return error(said, b), {}, changed["batch_stats"]
+    return error(message, b), {}, changed["batch_stats"]
 
 
 @pytest.mark.parametrize("accum", [1, 2])
@@ -197,7 +197,7 @@ def test_running_averages_of_linen_are_carried(accum):
     assert step.compiles == 1
 
 
-def test_a_loss_that_keeps_what_is_carried_is_told_so():
+def test_a_loss_must_return_its_carried_arrays_unchanged_in_type():
     step = train.make_train_step(lambda p, b, c: error(b["x"] @ p, b), SGD)
     with pytest.raises(TypeError, match="must return them"):
         step(step.init(jnp.ones((3, 2)), carried=jnp.zeros(2)), batch())

@@ -1,4 +1,4 @@
-"""Wrong options are refused at once: the name, the value, what is allowed."""
+"""Wrong options are refused immediately, with name, value and the allowed values."""
 
 import subprocess
 import sys
@@ -155,7 +155,7 @@ fit = lambda **options: train.fit(step, step.init(1.0), [1.0], **options)
 """
 
 
-def test_callers_that_check_no_types_are_checked_all_the_same():
+def test_options_are_checked_without_a_type_checker():
     # A process of its own: in this one every call is type-checked before it is made.
     code = BEFORE + "".join(
         f"try: {call}\nexcept (TypeError, ValueError) as e: print(e)\n"

@@ -1,4 +1,4 @@
-"""Precision, accumulation, clipping and static values: the same step, another way."""
+"""Precision, accumulation, clipping and static values change a step as documented."""
 
 import warnings
 
@@ -53,7 +53,7 @@ def test_micro_batches_give_the_same_step(parts, budget):
         assert a == pytest.approx(b, abs=1e-6)
 
 
-def test_a_batch_that_cannot_be_cut_is_refused_with_lengths_that_can():
+def test_an_indivisible_batch_is_refused_with_divisible_lengths():
     step = train.make_train_step(loss, optax.adam(1e-2), accum=5)
     with pytest.raises(ValueError, match=r"not divide the batch of 24: take a .*20"):
         step(step.init(params()), BATCH)
@@ -170,7 +170,7 @@ def test_each_micro_batch_has_a_key_of_its_own_and_shares_numbers(fallback):
     assert float(metrics["rate"]) == 0.5
 
 
-def test_a_key_of_the_old_kind_is_told_from_rows():
+def test_an_old_style_random_key_is_not_mistaken_for_rows():
     step = train.make_train_step(noisy, optax.sgd(0.1), accum=2)
     batch = {**BATCH, "key": jax.random.PRNGKey(0), "rate": 0.5}
     with pytest.raises(ValueError, match=r"batch\['key'\] \(2,\).* of jax.random.key"):

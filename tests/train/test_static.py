@@ -1,4 +1,4 @@
-"""Static arguments: what is equal, what is refused, and that a look-up is cheap."""
+"""Static arguments: equality, refusals, and cheap look-ups."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ def test_equal_structures_are_equal_and_hash_alike():
     assert hash(a) == hash(b)
 
 
-def test_the_value_is_kept_from_later_changes():
+def test_later_changes_do_not_reach_the_frozen_value():
     given = [["a"], {"k": [1]}]
     static = Frozen(given)
     given[0].append("b")
@@ -51,12 +51,12 @@ def test_the_value_is_kept_from_later_changes():
         ([[bytearray(b"x"), memoryview(bytearray(b"y"))]], TypeError, "hashed"),
     ],
 )
-def test_what_cannot_be_static_is_named(value, error, words):
+def test_values_that_cannot_be_static_are_named(value, error, words):
     with pytest.raises(error, match=words):
         Frozen(value)
 
 
-def test_a_list_that_holds_itself_is_refused():
+def test_a_list_that_contains_itself_is_refused():
     endless: list[object] = []
     endless.append(endless)
     with pytest.raises(ValueError, match=r"value\[0\] contains itself"):

@@ -68,7 +68,7 @@ def test_a_step_is_the_gradient_and_the_update_written_out():
     assert_same_weights(state.params, expected)
 
 
-def test_metrics_are_arrays_on_the_device_with_what_the_loss_reports():
+def test_metrics_are_arrays_on_the_device_and_include_those_of_the_loss():
     step, state, batch = small()
     _, metrics = step(state, batch)
     assert all(isinstance(v, jax.Array) for v in metrics.values())
@@ -102,7 +102,7 @@ def test_a_shape_seen_before_is_not_compiled_again():
 
 
 @pytest.mark.parametrize(
-    ("batch", "said"),
+    ("batch", "message"),
     [
         ({"x": jnp.ones((2, 3))}, r"batch\['x'\]: float32\[3\] -> float32\[2,3\]"),
         ({"x": jnp.ones(3, jnp.int32)}, r"batch\['x'\]: float32\[3\] -> int32\[3\]"),
@@ -110,10 +110,10 @@ def test_a_shape_seen_before_is_not_compiled_again():
         ({"z": jnp.ones(3)}, r"batch\['x'\]: float32\[3\] -> absent"),
     ],
 )
-def test_a_compile_over_budget_is_refused_first_and_the_leaf_named(batch, said):
+def test_a_compile_over_budget_is_refused_first_and_the_leaf_named(batch, message):
     step, state, first = small(compile_budget=1)
     state, _ = step(state, first)
-    with CompileLedger() as ledger, pytest.raises(BudgetExceededError, match=said):
+    with CompileLedger() as ledger, pytest.raises(BudgetExceededError, match=message):
         step(state, batch)
     assert ledger.functions["train_step"].compiles == 0
     step(state, first)  # the state was not given away
@@ -141,7 +141,7 @@ def test_donation_reuses_the_states_memory_and_spares_the_callers_params():
     assert step.program.alias_bytes == sum(x.nbytes for x in jax.tree.leaves(state))
 
 
-def test_a_state_that_was_given_away_is_refused_with_the_way_out():
+def test_a_donated_state_is_refused_with_a_remedy():
     step, state, batch = small()
     step(state, batch)
     with pytest.raises(ValueError, match="continue with the state that step returned"):
@@ -166,7 +166,7 @@ def test_an_optimiser_that_holds_the_weights_themselves_can_be_donated():
     np.testing.assert_array_equal(state.params["w"], 2 * np.ones(3))
 
 
-def test_an_optimiser_that_wants_the_loss_is_given_it():
+def test_an_optimiser_that_accepts_the_loss_receives_it():
     optimizer = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1))
     step = make_train_step(square, optimizer)
     state = init_state({"w": jnp.zeros(3)}, optimizer)
@@ -175,7 +175,7 @@ def test_an_optimiser_that_wants_the_loss_is_given_it():
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (lambda p, b: p["w"], "real scalar"),
         (lambda p, b: jnp.int32(1), "real scalar"),
@@ -187,10 +187,10 @@ def test_an_optimiser_that_wants_the_loss_is_given_it():
         ),
     ],
 )
-def test_a_loss_of_the_wrong_kind_is_refused(loss, said):
+def test_a_loss_of_the_wrong_kind_is_refused(loss, message):
     optimizer = optax.sgd(0.1)
     step = make_train_step(loss, optimizer)
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         step(init_state({"w": jnp.zeros(3)}, optimizer), {"x": jnp.ones(3)})
 
 
@@ -254,7 +254,7 @@ def test_a_step_larger_than_its_plan_is_refused_and_not_run(monkeypatch):
     assert not state.params["w0"].is_deleted()
 
 
-def test_what_is_lowered_is_the_planned_step():
+def test_lowering_gives_the_planned_step():
     optimizer = optax.sgd(0.1)
     state, batch = init_state(mlp_params(), optimizer), mlp_batch()
     free = make_train_step(mlp_loss, optimizer)
@@ -265,7 +265,7 @@ def test_what_is_lowered_is_the_planned_step():
     assert program.temp_bytes <= budget.limit_bytes
 
 
-def test_a_memory_budget_that_nothing_fits_says_what_is_needed():
+def test_an_infeasible_memory_budget_reports_the_need():
     optimizer = optax.sgd(0.1)
     budget = MemoryBudget(limit_bytes=1000)
     step = make_train_step(mlp_loss, optimizer, budget=budget)

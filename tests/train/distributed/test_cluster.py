@@ -59,7 +59,7 @@ def test_the_manifest_is_kubeflows(documents):
     assert container["name"] == "node"
 
 
-def test_where_one_pod_fails_all_are_started_again(documents):
+def test_if_one_pod_fails_all_are_restarted(documents):
     template = documents["TrainingRuntime"]["spec"]["template"]["spec"]
     assert template["failurePolicy"]["maxRestarts"] > 0
     (group,) = template["replicatedJobs"]
@@ -103,9 +103,9 @@ def test_the_script_is_sound_shell():
     subprocess.run(["bash", "-n", SBATCH], check=True)
     text = SBATCH.read_text()
     options = re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE)
-    said = dict(options)
-    assert said["ntasks-per-node"] == "1"
-    assert "requeue" in said
+    message = dict(options)
+    assert message["ntasks-per-node"] == "1"
+    assert "requeue" in message
     # Slurm reads options up to the first command only.
     assert text.rindex("#SBATCH") < text.index("set -u")
 
@@ -114,7 +114,7 @@ def test_the_script_is_sound_shell():
     ("code", "restarts", "requeued"),
     [(0, 0, False), (1, 0, False), (75, 0, True), (137, 3, True), (75, 20, False)],
 )
-def test_the_script_goes_back_into_the_queue_for_what_may_pass(
+def test_the_script_is_requeued_after_a_temporary_failure(
     tmp_path, code, restarts, requeued
 ):
     for name, body in (
@@ -155,7 +155,7 @@ def joined(monkeypatch):
 
 
 @pytest.mark.parametrize("names", _initialize._VARIABLES, ids=["launch", "kubeflow"])
-def test_who_takes_part_is_read_from_the_environment(joined, monkeypatch, names):
+def test_the_processes_are_read_from_the_environment(joined, monkeypatch, names):
     for name, value in zip(names, ("frugax-node-0-0.frugax:1", "4", "3"), strict=True):
         monkeypatch.setenv(name, value)
     distributed.initialize()
@@ -168,7 +168,7 @@ def test_who_takes_part_is_read_from_the_environment(joined, monkeypatch, names)
         distributed.initialize()
 
 
-def test_what_is_said_by_half_is_refused_or_left_to_jax(joined, monkeypatch):
+def test_incomplete_settings_are_refused_or_left_to_jax(joined, monkeypatch):
     with pytest.raises(ValueError, match=r"belong together, got '10\.0\.0\.1:1', None"):
         distributed.initialize("10.0.0.1:1")
     with pytest.raises(ValueError, match="leave_s must be >= 1, got 0"):

@@ -71,7 +71,7 @@ def test_fifty_steps_are_those_of_one_device(kind, shape, on_one_device):
     distributed.audit(state, planned=layout.state_sharding(state)).assert_sound()
 
 
-def test_the_more_is_split_the_less_each_device_holds():
+def test_more_sharding_needs_less_memory_on_each_device():
     held = {}
     for kind in ("data", "tensor", "fully-sharded"):
         _, _, step = losses(1, layout=Layout.over((4, 2), kind))
@@ -102,7 +102,7 @@ def test_accumulation_and_memory_plans_go_with_a_layout(on_one_device):
         ),  # too small to be worth it
     ],
 )
-def test_what_is_split_along_what(kind, shape, spec):
+def test_the_longest_divisible_dimension_is_split(kind, shape, spec):
     assert Layout.over((4, 2), kind).array_sharding(shape, 4).spec == spec
 
 
@@ -175,7 +175,7 @@ def test_the_audit_finds_an_optimiser_state_on_one_device():
     assert fault.fault == "is replicated on 8 devices"
 
 
-def test_what_cannot_be_spread_is_refused():
+def test_indivisible_batches_and_wrong_meshes_are_refused():
     with pytest.raises(ValueError, match=r"mesh of \(16, 1\) needs 16 devices, there"):
         Layout.over((16,))
     with pytest.raises(ValueError, match=r"a mesh is like \(8,\) or \(4, 2\), got"):

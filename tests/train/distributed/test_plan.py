@@ -48,7 +48,7 @@ def planned(size, count, shape=None):
     )
 
 
-def test_a_run_goes_on_with_fewer_devices_in_the_same_memory(tmp_path):
+def test_a_run_resumes_on_fewer_devices_in_the_same_memory(tmp_path):
     whole = train.fit(
         (step := make(None, 1)), step.init(WEIGHTS), batch_of, steps=20
     ).loss
@@ -85,7 +85,7 @@ def test_micro_batches_come_after_all_layouts():
     assert type(plan).from_json(plan.to_json()) == plan
 
 
-def test_what_never_fits_says_what_the_smallest_needs():
+def test_an_infeasible_budget_reports_the_smallest_need():
     with pytest.raises(InfeasibleBudgetError, match="more devices or micro-b") as e:
         planned("10KiB", 2)
     assert planned(int(e.value.needed), 2).predicted == e.value.needed

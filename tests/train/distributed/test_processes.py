@@ -47,7 +47,7 @@ def start(folder, steps, *fault, processes=2, **options):
 
 
 @pytest.mark.thorough
-def test_a_run_that_lost_a_process_ends_as_one_that_did_not(tmp_path, alone):
+def test_a_run_that_lost_a_process_ends_like_an_uninterrupted_one(tmp_path, alone):
     whole = tmp_path / "whole"
     whole.mkdir()
     code, uninterrupted = start(whole, 50)
@@ -88,16 +88,16 @@ def more(*values):
     ],
     ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else "",
 )
-def test_whatever_happens_to_one_the_others_leave(
+def test_if_one_process_fails_the_others_exit(
     tmp_path, capfd, alone, fault, code, words
 ):
     # Long enough to leave by themselves; one that is stopped never does.
     grace_s = 1.0 if "stop" in fault else 60.0
     found, result = start(tmp_path, 50, *fault, grace_s=grace_s)
-    said = capfd.readouterr()
-    assert (found, result) == (code, None), said.err
-    assert words in said.err
-    assert "ended with exit code 75" in said.err  # the survivor, or both
+    message = capfd.readouterr()
+    assert (found, result) == (code, None), message.err
+    assert words in message.err
+    assert "ended with exit code 75" in message.err  # the survivor, or both
     # Nothing before the last whole checkpoint is lost, and a run that goes on from it
     # ends as it would have.
     again = worker.train_to(tmp_path, 50)
@@ -155,8 +155,8 @@ def test_a_peer_that_dies_ends_the_others_with_its_code(capfd):
     )
     code = launch([sys.executable, "-c", script], processes=2, grace_s=0.5)
     assert code == 7
-    said = capfd.readouterr().err
-    assert said == (
+    message = capfd.readouterr().err
+    assert message == (
         "frugax launch: process 1 ended with exit code 7; the others are given time "
         "to leave.\n"
     )
@@ -165,7 +165,7 @@ def test_a_peer_that_dies_ends_the_others_with_its_code(capfd):
 @pytest.mark.parametrize(
     ("codes", "expected"), [((75, 3), 3), ((75, 75), 75), ((0, 75), 75), ((0, 0), 0)]
 )
-def test_the_code_is_that_of_the_one_at_fault(codes, expected):
+def test_the_exit_code_is_that_of_the_first_own_failure(codes, expected):
     # The one with 75 is the first to end.
     script = (
         "import os, sys, time\n"
@@ -177,7 +177,7 @@ def test_the_code_is_that_of_the_one_at_fault(codes, expected):
     assert launch(command, processes=2, grace_s=30) == expected
 
 
-def test_all_are_started_again_as_often_as_asked(tmp_path):
+def test_all_are_restarted_up_to_the_limit(tmp_path):
     script = (
         "import sys, os, pathlib\n"
         f"p = pathlib.Path({str(tmp_path)!r}) / os.environ['FRUGAX_PROCESS']\n"
@@ -196,7 +196,7 @@ def test_all_are_started_again_as_often_as_asked(tmp_path):
 @pytest.mark.parametrize(
     ("times", "code"), [(1, 128 + signal.SIGTERM), (3, 128 + signal.SIGTERM)]
 )
-def test_signals_are_passed_on_and_nothing_is_started_again(tmp_path, times, code):
+def test_signals_are_forwarded_and_prevent_a_restart(tmp_path, times, code):
     # The first is answered by saving; only a process that is deaf needs the third.
     deaf = times > 1
     script = (
@@ -238,7 +238,7 @@ def test_the_command_says_what_it_does(options, lines):
     assert sorted(done.stdout.splitlines()) == lines
 
 
-def test_a_command_that_is_not_there_is_one_line():
+def test_a_missing_command_is_reported_in_one_line():
     done = forked.frugax("launch", "-n", "2", "--", "no-such-program")
     assert done.returncode == 2
     assert done.stderr.startswith("frugax: frugax launch: ")

@@ -72,7 +72,7 @@ def test_each_kind_of_work_has_its_own_patience(dog, clock):
         assert dog.patience_s == 30
 
 
-def test_a_compilation_is_never_held_against_the_step(dog, clock):
+def test_a_compilation_does_not_count_as_a_slow_step(dog, clock):
     step = train.make_train_step(
         lambda w, x: (told.append(dog.patience_s), (w * x).sum())[1], optax.sgd(0.1)
     )
@@ -119,7 +119,7 @@ def watching():
     return sum(t.name == "frugax watchdog" for t in threading.enumerate())
 
 
-def test_fit_has_none_in_one_process_and_takes_one_that_is_given():
+def test_fit_has_no_watchdog_in_one_process_unless_given_one():
     seen = []
     step = train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
 
@@ -148,7 +148,7 @@ def test_fit_has_none_in_one_process_and_takes_one_that_is_given():
         (KeyError("gloo"), False),
     ],
 )
-def test_what_says_that_another_process_is_gone(error, lost):
+def test_errors_that_say_that_a_process_is_lost(error, lost):
     assert is_peer_lost(error) is lost
     outer = TypeError("something else")
     outer.__cause__ = error
@@ -183,7 +183,7 @@ KEPT = ("JAX's own thread", "an error", "the end")
         for name, case in CRASHES.items()
     ],
 )
-def test_how_a_process_of_several_leaves(crash, code):
+def test_the_exit_code_of_one_of_several_processes(crash, code):
     done = ends(crash)
     assert done.returncode == code, done.stderr
     if code >= 0:
@@ -194,14 +194,14 @@ def test_how_a_process_of_several_leaves(crash, code):
 
 
 @pytest.mark.slow
-def test_where_the_others_do_not_come_it_says_so():
+def test_a_failed_join_is_reported():
     done = ends("", joining="os.abort()")
     assert done.returncode == EXIT_PEER_LOST
     assert done.stderr == "frugax: nobody came. Leaving with exit code 75.\n"
 
 
 @pytest.mark.slow
-def test_where_nobody_was_joined_nothing_is_changed():
+def test_a_failed_join_changes_nothing():
     script = (
         "import ctypes, signal, sys, time, _thread\n"
         "from frugax.train.processes import join_peers\n"

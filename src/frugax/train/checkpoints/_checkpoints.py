@@ -45,12 +45,6 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
-        """Name the folder; nothing is read or written yet.
-
-        Raises:
-            TypeError: `folder` is not a path, or `keep` is not an integer.
-            ValueError: `keep` is below 1.
-        """
         check_path("folder", folder)
         check_integer("keep", keep)
         # Orbax refuses relative paths.

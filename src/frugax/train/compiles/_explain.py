@@ -79,11 +79,6 @@ class RecompileExplanation(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function.
-
-        Raises:
-            BudgetExceededError: this call needs a compile beyond the budget.
-        """
         key = self._read_key(args, kwargs)
         if key is None or key in self._known_keys:
             return self._function(*args, **kwargs)

@@ -95,7 +95,8 @@ def _run_once(
 ) -> int:
     running: list[subprocess.Popen[bytes]] = []
     output = subprocess.PIPE if label else None
-    with _reserve_port() as port, _open_pipe() as (ours, theirs), _Labels() as labels:
+    labels = _Labels()
+    with _reserve_port() as port, _open_pipe() as (ours, theirs):
         try:
             for i in range(processes):
                 env = _make_environment(port, processes, i, devices)
@@ -126,6 +127,7 @@ def _run_once(
             for p in running:
                 p.wait()
             os.close(ours)
+            labels.join()
 
 
 def _make_environment(
@@ -257,21 +259,16 @@ class _Labels:
 
     def follow(self, process: subprocess.Popen[bytes], label: str) -> None:
         """Copy until the process and all of its children have ended."""
-        for source, target in (
-            (process.stdout, sys.stdout),
-            (process.stderr, sys.stderr),
-        ):
-            assert source is not None  # for the type checker: started with pipes
+        pairs = (process.stdout, sys.stdout), (process.stderr, sys.stderr)
+        for source, target in pairs:
             thread = threading.Thread(
-                target=self._copy, args=(source, target, f"[{label}] "), daemon=True
+                target=self._copy, args=(source, target, label), daemon=True
             )
             thread.start()
             self._threads.append(thread)
 
-    def __enter__(self) -> "_Labels":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def join(self) -> None:
+        """Wait for the last lines."""
         for thread in self._threads:
             thread.join(5.0)  # a process that left its group may hold the pipe
 
@@ -280,4 +277,4 @@ class _Labels:
             for line in source:
                 text = line.decode(errors="replace").rstrip("\r\n")
                 with self._lock:
-                    print(f"{label}{text}", file=target, flush=True)
+                    print(f"[{label}] {text}", file=target, flush=True)

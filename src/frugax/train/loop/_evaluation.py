@@ -45,12 +45,6 @@ class EarlyStop:
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the attributes.
-
-        Raises:
-            TypeError: one is of the wrong kind.
-            ValueError: one is out of its range.
-        """
         check_instance("metric", self.metric, str, example='"loss"')
         check_integer("patience", self.patience)
         check_choice("better", self.better, ("lower", "higher"))

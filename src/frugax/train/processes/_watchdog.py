@@ -57,17 +57,6 @@ class Watchdog:
         first_s: float = 1800.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the patience.
-
-        Args:
-            min_s: see the class.
-            factor: see the class.
-            first_s: see the class.
-            clock: returns the time in seconds; for tests.
-
-        Raises:
-            ValueError: a number is not positive.
-        """
         for name, value in (("min_s", min_s), ("factor", factor), ("first_s", first_s)):
             if not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}.")

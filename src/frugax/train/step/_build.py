@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from ._model_parts import StaticPart, holds_carried, join_model, read_carried
 from ._state import TrainState, check_trainable
 
 Metrics: TypeAlias = dict[str, jax.Array]
+OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
 StepFunction: TypeAlias = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]
 
 
@@ -46,7 +47,11 @@ class StepOptions:
     clip: float | None
     precision: Precision
     donate: bool
-    layout: Layout | None = None
+    layout: Layout | None
+    memory: MemoryBudget | None
+    compile_budget: int | None
+    on_excess: OnExcess
+    fallback: bool
 
     @property
     def own_metrics(self) -> tuple[str, ...]:
@@ -69,7 +74,6 @@ class Builder:
     """Builds the step for one signature."""
 
     options: StepOptions
-    memory: MemoryBudget | None
     values: Frozen[dict[str, Any]] | None = None
 
     def jit(
@@ -100,7 +104,7 @@ class Builder:
             )
 
         # Without a budget nothing is planned, and the gradient is JAX's own.
-        if self.memory is None:
+        if self.options.memory is None:
             return jit(jax.value_and_grad(objective, has_aux=True)), None
         part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
         # The optimiser's temporaries count too, so the whole step is what remat
@@ -122,9 +126,9 @@ class Builder:
             )
 
         if layout is None:
-            plan = plan_within(self.memory)
+            plan = plan_within(self.options.memory)
         else:
-            plan = _plan_for_all_devices(plan_within, self.memory, layout)
+            plan = _plan_for_all_devices(plan_within, self.options.memory, layout)
         return jit(remat.apply(objective, plan)), plan
 
     def build_eager(
@@ -176,7 +180,7 @@ class Builder:
     # Return the objective, after checking that carried arrays keep their types.
     def _make_objective(self, state: TrainState, batch: PyTree) -> Objective:
         objective = Objective(self._compute_loss, self.options.precision)
-        if state.carried is None and self.memory is None:
+        if state.carried is None and self.options.memory is None:
             return objective  # tracing the step checks it all, and traces it only once
         part = jax.eval_shape(lambda b: first_micro_batch(b, self.options.accum), batch)
         inputs = _objective_inputs(state, part)

@@ -53,19 +53,10 @@ class StepVariant:
 class StepCompiler:
     """Makes the variants of one step."""
 
-    def __init__(
-        self,
-        options: StepOptions,
-        *,
-        memory: MemoryBudget | None,
-        compile_limit: int | None,
-        fallback: bool,
-    ) -> None:
+    def __init__(self, options: StepOptions) -> None:
         self.options = options
-        self.memory = memory
-        self.compile_limit = compile_limit
+        self.compile_limit = options.compile_budget
         self.compiles = 0
-        self._fallback = fallback
         # Looking for Python values costs time in each call's signature, so it starts
         # only after a loss was found to need one.
         self._splits_values = False
@@ -73,7 +64,7 @@ class StepCompiler:
 
     def notice_text(self, batch: PyTree) -> None:
         """Split batches from now on if this one holds text, which no trace accepts."""
-        if self._fallback and not self._splits_values:
+        if self.options.fallback and not self._splits_values:
             leaves = jax.tree.leaves(batch)
             self._splits_values = any(isinstance(leaf, str) for leaf in leaves)
 
@@ -105,7 +96,7 @@ class StepCompiler:
         values, arrays = None, batch
         if self._splits_values:
             arrays, values = split_batch(batch)
-        builder = Builder(self.options, self.memory, values)
+        builder = Builder(self.options, values)
         layout = self.options.layout
         if layout is not None:  # the shapes alone: arrays may lie on other devices
             state, arrays = jax.eval_shape(lambda *x: x, state, arrays)
@@ -116,8 +107,8 @@ class StepCompiler:
         self.compiles += 1
         compiled = traced.lower().compile()
         program = measure.program(compiled)
-        if self.memory is not None:
-            self._check_memory(program, self.memory)
+        if self.options.memory is not None:
+            self._check_memory(program, self.options.memory)
         run: StepFunction = compiled
         if layout is not None:
             run = _place_batch_first(run, layout)
@@ -158,7 +149,7 @@ class StepCompiler:
             return self._compile(state, batch, mode, {})
         except Exception as e:
             failure = e
-        if not self._fallback:
+        if not self.options.fallback:
             raise failure
         # The program that could not be made does not count against the budget.
         self.compiles = compiles_before
@@ -190,8 +181,8 @@ class StepCompiler:
         self, signature: Signature, state: TrainState, batch: PyTree, failure: Exception
     ) -> StepVariant:
         needs = None
-        if self.memory is not None:
-            needs = f"keep the memory budget of {self.memory}"
+        if self.options.memory is not None:
+            needs = f"keep the memory budget of {self.options.memory}"
         elif self.options.layout is not None:
             needs = f"run {self.options.layout}"
         if needs is not None:
@@ -200,7 +191,7 @@ class StepCompiler:
                 f"compiled step can {needs}, so it was not run. "
                 f"{suggest_fix(failure).capitalize()}."
             ) from failure
-        builder = Builder(self.options, None)
+        builder = Builder(self.options)
         modes: tuple[tuple[Mode, Any], ...] = (
             ("eager", contextlib.nullcontext),
             (_WITHOUT_JIT, jax.disable_jit),
@@ -243,7 +234,7 @@ class StepCompiler:
 
     def _warn_of_failure(self, failure: Exception, mode: Mode) -> None:
         budgets = []
-        if self.memory is not None:
+        if self.options.memory is not None:
             budgets.append("memory")
         if self.compile_limit is not None:
             budgets.append("compiles")

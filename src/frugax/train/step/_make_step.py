@@ -17,10 +17,10 @@ from ..options import (
     check_number,
 )
 from ..processes import Layout
-from ._build import StepOptions
+from ._build import OnExcess, StepOptions
 from ._gradients import DTYPES, Precision
 from ._state import check_optimizer
-from ._step import OnExcess, TrainStep
+from ._step import TrainStep
 
 StepBudgets: TypeAlias = (
     MemoryBudget | TimeBudget | Sequence["MemoryBudget | TimeBudget"] | None
@@ -122,22 +122,21 @@ def make_train_step(
             )
     # `compile_budget=n` and `TimeBudget(compiles=n)` mean the same: the smaller counts.
     limits = [n for n in (compile_budget, compiles) if n is not None]
-    options = StepOptions(
-        loss=loss,
-        optimizer=optax.with_extra_args_support(optimizer),
-        static=None if static is None else Frozen(static),
-        accum=accum,
-        clip=clip,
-        precision=precision,
-        donate=donate,
-        layout=layout,
-    )
     return TrainStep(
-        options,
-        memory=memory,
-        compile_budget=min(limits, default=None),
-        on_excess=on_excess,
-        fallback=fallback,
+        StepOptions(
+            loss=loss,
+            optimizer=optax.with_extra_args_support(optimizer),
+            static=None if static is None else Frozen(static),
+            accum=accum,
+            clip=clip,
+            precision=precision,
+            donate=donate,
+            layout=layout,
+            memory=memory,
+            compile_budget=min(limits, default=None),
+            on_excess=on_excess,
+            fallback=fallback,
+        )
     )
 
 

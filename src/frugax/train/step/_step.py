@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
 
 import jax
 
@@ -37,8 +36,6 @@ from ._state import (
     make_first_state,
     split_for_init,
 )
-
-OnExcess: TypeAlias = Literal["raise", "warn", "eager"]
 
 # A counter in the batch compiles at every step: after this many programs for Python
 # values, warn about their cost.
@@ -73,20 +70,9 @@ class TrainStep:
         compile_seconds: wall seconds spent planning and compiling so far.
     """
 
-    def __init__(
-        self,
-        options: StepOptions,
-        *,
-        memory: MemoryBudget | None,
-        compile_budget: int | None,
-        on_excess: OnExcess,
-        fallback: bool,
-    ) -> None:
+    def __init__(self, options: StepOptions) -> None:
         self._options = options
-        self._compiler = StepCompiler(
-            options, memory=memory, compile_limit=compile_budget, fallback=fallback
-        )
-        self._on_excess: OnExcess = on_excess
+        self._compiler = StepCompiler(options)
         self._prepare_lock = threading.RLock()
         self._variants: dict[Signature, StepVariant] = {}
         self._current: StepVariant | None = None
@@ -134,12 +120,7 @@ class TrainStep:
         return self._current.run(state, batch)
 
     def init(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
-        """Return the state before the first step, from weights or a module.
-
-        Args:
-            model: see `init_state`.
-            carried: see `init_state`.
-        """
+        """Return the state before the first step; see `init_state`."""
         parts = split_for_init(model, carried)
         layout = self._options.layout
         if layout is None:
@@ -151,9 +132,7 @@ class TrainStep:
     def init_shapes(self, model: PyTree, *, carried: PyTree = None) -> TrainState:
         """Return the result of `init` as `jax.ShapeDtypeStruct`s, without computing it.
 
-        Args:
-            model: see `init_state`; its arrays may be shapes only.
-            carried: see `init_state`.
+        The model's arrays may be shapes only.
         """
         return jax.eval_shape(self._make_first, split_for_init(model, carried))
 
@@ -239,7 +218,7 @@ class TrainStep:
         known = self._variants.get(self._compiler.signature(state, batch))
         if known is None:
             self._check_belongs(state)
-            builder = Builder(self._options, self._compiler.memory)
+            builder = Builder(self._options)
             jitted, _ = builder.jit(state, batch)
         elif known.jitted is None:
             raise TypeError(f"the step runs {known.mode}: there is nothing to lower.")
@@ -327,7 +306,7 @@ class TrainStep:
         has_program = self._current is not None and self._current.program is not None
         if self._expected_memory is not None and has_program:
             spends.append(self._memory_spend(*self._expected_memory, "on each device"))
-        memory = self._compiler.memory
+        memory = self._options.memory
         if memory is not None and self.plan is not None:
             predicted = self.plan.predicted / self._num_planned_devices
             where = ""
@@ -392,9 +371,9 @@ class TrainStep:
             f"{self._describe_changes(signature)} needs another program. {remedy}, or "
             "raise the budget."
         )
-        if self._on_excess == "raise":
+        if self._options.on_excess == "raise":
             raise error
-        if self._on_excess == "warn":
+        if self._options.on_excess == "warn":
             warn_of_fallback(
                 f'{error.args[0]} It is compiled all the same: on_excess="warn".'
             )

@@ -1,4 +1,4 @@
-"""What cannot be traced: the right way round, told once, or a refusal that says why."""
+"""Losses that cannot be traced: the right fallback, one warning, or a refusal."""
 
 import warnings
 
@@ -113,7 +113,7 @@ def by_hand(loss, state):
 
 
 @pytest.mark.parametrize(("loss", "error", "mode"), EAGER)
-def test_what_runs_eagerly_does_and_says_so_once(loss, error, mode):
+def test_a_step_that_runs_eagerly_warns_once(loss, error, mode):
     step = train.make_train_step(loss, optax.sgd(0.1))
     state = step.init(WEIGHTS)
     wanted = by_hand(loss, state)
@@ -125,20 +125,20 @@ def test_what_runs_eagerly_does_and_says_so_once(loss, error, mode):
             state, metrics = step(state, batch())
     about = [w for w in told if issubclass(w.category, FallbackWarning)]
     assert len(about) == 1
-    said = str(about[0].message)
-    assert error in said
-    assert "test_ladder.py:" in said
-    assert f"It runs {mode}." in said
+    message = str(about[0].message)
+    assert error in message
+    assert "test_fallback.py:" in message
+    assert f"It runs {mode}." in message
     assert step.info.mode == mode
     assert np.isfinite(float(metrics["loss"]))
     assert int(state.step) == 3
 
 
 @pytest.mark.parametrize(("loss", "error", "words"), REFUSED)
-def test_what_cannot_run_at_all_is_refused_with_a_hint(loss, error, words):
+def test_a_step_that_cannot_run_at_all_is_refused_with_a_hint(loss, error, words):
     step = train.make_train_step(loss, optax.sgd(0.1))
     state = step.init(WEIGHTS)
-    with pytest.raises(TypeError, match=rf"{error} at test_ladder.py:\d+.*{words}"):
+    with pytest.raises(TypeError, match=rf"{error} at test_fallback.py:\d+.*{words}"):
         step(state, batch())
     np.testing.assert_array_equal(state.params["w"], WEIGHTS["w"])  # still there
 
@@ -165,7 +165,7 @@ def test_python_values_in_the_batch_become_part_of_the_program(value):
     assert step.info.causes == (f"batch['how']: {value!r} -> {other!r}",)
 
 
-def test_the_users_own_error_is_not_gone_round():
+def test_the_users_own_error_has_no_fallback():
     def loss(params, batch):
         raise ValueError("my own mistake")
 
@@ -180,7 +180,7 @@ def test_without_fallback_the_error_is_jaxs_own():
         step(step.init(WEIGHTS), batch())
 
 
-def test_a_memory_budget_is_not_given_up():
+def test_a_fallback_does_not_give_up_a_memory_budget():
     budget = MemoryBudget("1MiB")
     step = train.make_train_step(with_if, optax.sgd(0.1), budget=budget)
     state = step.init(WEIGHTS)
@@ -189,7 +189,7 @@ def test_a_memory_budget_is_not_given_up():
     np.testing.assert_array_equal(state.params["w"], WEIGHTS["w"])
 
 
-def test_a_fault_inside_xla_is_gone_round_by_options(monkeypatch):
+def test_an_internal_xla_error_falls_back_to_safer_options(monkeypatch):
     class Fault(jax.errors.JaxRuntimeError):
         pass
 
@@ -210,7 +210,7 @@ def test_a_fault_inside_xla_is_gone_round_by_options(monkeypatch):
     assert step.compiles == 1
 
 
-def test_want_of_memory_is_not_gone_round(monkeypatch):
+def test_running_out_of_memory_has_no_fallback(monkeypatch):
     class Full(jax.errors.JaxRuntimeError):
         pass
 
@@ -224,7 +224,7 @@ def test_want_of_memory_is_not_gone_round(monkeypatch):
 
 
 @pytest.mark.parametrize("on_excess", ["raise", "warn", "eager"])
-def test_a_program_too_many(on_excess):
+def test_a_program_over_budget(on_excess):
     step = train.make_train_step(
         plain, optax.sgd(0.1), compile_budget=1, on_excess=on_excess
     )

@@ -37,7 +37,7 @@ def test_batches_are_made_in_order_and_in_a_thread_if_asked(prefetch):
     assert (result.state.params == again.state.params).all()
 
 
-def test_an_error_in_making_a_batch_is_raised_at_its_step():
+def test_an_error_while_making_a_batch_is_raised_at_its_step():
     taken = []
 
     def batch_of(i):
@@ -69,7 +69,7 @@ def test_when_it_is_time_to_stop(values, options, due):
     assert EarlyStop(**options).is_due(history(*values)) is due
 
 
-def test_fit_stops_when_evaluations_get_no_better():
+def test_fit_stops_when_evaluations_stop_improving():
     values = iter([5.0, 4.0, 3.0, 3.5, 3.2, 0.0])
     result = fit(
         [jnp.ones(2)],
@@ -90,7 +90,7 @@ def test_fit_stops_when_evaluations_get_no_better():
         (EarlyStop(), float("nan"), "'loss', which is NaN in evaluation 0"),
     ],
 )
-def test_a_metric_that_is_not_there_is_named(stop, value, words):
+def test_a_missing_metric_is_named(stop, value, words):
     with pytest.raises(ValueError, match=words):
         fit(
             [jnp.ones(2)],
