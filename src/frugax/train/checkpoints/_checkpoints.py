@@ -12,7 +12,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from frugax.errors import CheckpointError, DivergedError, OutputError
-from frugax.fileio import make_folder, write_error_reason
+from frugax.fileio import make_folder, write_error_reason, write_whole
 
 from ..compiles import Signature
 from ..options import check_integer, check_path
 from ..processes import run_on_first
 from ..step import TrainState, check_is_state
 from ._arrays import from_numpy, read_arrays, to_numpy, write_arrays
-from ._manifest import MANIFEST, VERSION, find_damage, read_manifest, write_manifest
 
+_MANIFEST = "frugax.json"
+_VERSION = 1
+_CHUNK_BYTES = 1 << 20
 # Unfinished saves are deleted, so their name must be unmistakably ours: Orbax's own
 # manager, for example, uses bare numbers.
 _OUR_FOLDER = re.compile(r"frugax-(\d+)(\.orbax-checkpoint-tmp.*)?(\.deleted)?")
@@ -53,7 +56,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a finished checkpoint, in order."""
-        finished = [p for p in self._list_folders() if (p / MANIFEST).exists()]
+        finished = [p for p in self._list_folders() if (p / _MANIFEST).exists()]
         return sorted(int(p.name.removeprefix("frugax-")) for p in finished)
 
     def latest_step(self) -> int | None:
@@ -121,7 +124,7 @@ class Checkpoints:
         not_earlier = [s for s in self.steps() if s >= step]
         # An OSError ends the save here: files that cannot be read at the moment may be
         # intact, and must not be deleted.
-        sound = [s for s in not_earlier if not find_damage(self._folder_of(s))]
+        sound = [s for s in not_earlier if not _find_damage(self._folder_of(s))]
         if sound:
             raise CheckpointError(
                 f"{self.folder} holds step {sound[-1]}, so step {step} cannot follow: "
@@ -133,14 +136,14 @@ class Checkpoints:
         for damaged in not_earlier:
             self._drop(damaged)
         for unfinished in self._list_folders():
-            if not (unfinished / MANIFEST).exists():
+            if not (unfinished / _MANIFEST).exists():
                 _delete(unfinished)
         # Not a folder of ours: `_list_folders` would have found and deleted it.
         if folder.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
         leaves = Signature.of_types(state=state).leaves
         write_arrays(folder, arrays)
-        write_manifest(folder, step=step, leaves=leaves, extra=plain)
+        _write_manifest(folder, step=step, leaves=leaves, extra=plain)
         for old in self.steps()[: -self.keep]:
             self._drop(old)
 
@@ -178,11 +181,11 @@ class Checkpoints:
             if sound is None:
                 remedy = "no checkpoint is intact, train from the start."
             raise CheckpointError(f"{folder}: {damage}; {remedy}")
-        body = read_manifest(folder)
-        if body["version"] != VERSION:
+        body = _read_manifest(folder)
+        if body["version"] != _VERSION:
             raise CheckpointError(
                 f"{folder} is of format {body['version']}, and this frugax reads "
-                f"{VERSION}: update frugax."
+                f"{_VERSION}: update frugax."
             )
         saved = {str(path): str(kind) for path, kind in body["leaves"]}
         expected = dict(Signature.of_types(state=like).leaves)
@@ -205,7 +208,7 @@ class Checkpoints:
         """
         if step not in self.steps() or self._find_damage(step):
             return {}
-        return read_manifest(self._folder_of(step))["extra"]
+        return _read_manifest(self._folder_of(step))["extra"]
 
     # List the sub-folders that may be checkpoints of ours.
     def _list_folders(self) -> list[Path]:
@@ -222,12 +225,12 @@ class Checkpoints:
 
     def _drop(self, step: int) -> None:
         # The manifest goes first: if this is interrupted, the rest is ignored.
-        (self._folder_of(step) / MANIFEST).unlink()
+        (self._folder_of(step) / _MANIFEST).unlink()
         _delete(self._folder_of(step))
 
     def _find_damage(self, step: int) -> str:
         try:
-            return find_damage(self._folder_of(step))
+            return _find_damage(self._folder_of(step))
         except OSError as e:
             return f"it cannot be read ({e.strerror})"
 
@@ -261,3 +264,68 @@ def _remove_tree(folder: Path) -> None:
     while folder.exists():
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
+
+
+# --- the manifest ---------------------------------------------------------------------
+
+
+def _write_manifest(
+    folder: Path,
+    *,
+    step: int,
+    leaves: Sequence[tuple[str, str]],
+    extra: Mapping[str, Any],
+) -> None:
+    """Write the manifest, which makes the checkpoint count."""
+    body = {
+        "version": _VERSION,
+        "step": step,
+        "leaves": leaves,
+        "files": _compute_checksums(folder),
+        "extra": extra,
+    }
+    # The manifest is stored as text in an envelope, so that its own checksum is over
+    # exact bytes and not over one of many ways to write the same JSON.
+    text = json.dumps(body)
+    envelope = {"crc32": zlib.crc32(text.encode()), "manifest": text}
+    write_whole(folder / _MANIFEST, json.dumps(envelope))
+
+
+def _find_damage(folder: Path) -> str:
+    """Describe the damage to the files of a folder with a manifest; empty if intact."""
+    try:
+        body = _read_manifest(folder)
+    except (ValueError, KeyError, TypeError):
+        return f"{_MANIFEST} is damaged"
+    if body["version"] != _VERSION:
+        return ""  # written by another version: its files may be laid out differently
+    found = _compute_checksums(folder)
+    for file, checksum in body["files"].items():
+        if file not in found:
+            return f"{file} is missing"
+        if found[file] != checksum:
+            return f"{file} is damaged"
+    return ""
+
+
+# Read the manifest.
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    envelope = json.loads((folder / _MANIFEST).read_text())
+    text = str(envelope["manifest"])
+    if zlib.crc32(text.encode()) != envelope["crc32"]:
+        raise ValueError(f"{folder / _MANIFEST}: the checksum is wrong.")
+    return json.loads(text)
+
+
+def _compute_checksums(folder: Path) -> dict[str, list[int]]:
+    """Return length and CRC-32 of every file that Orbax wrote."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _MANIFEST)
+    # CRC-32 finds damage by disks and copies; it is not a protection against forgery.
+    found: dict[str, list[int]] = {}
+    for path in files:
+        crc = 0
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                crc = zlib.crc32(chunk, crc)
+        found[path.relative_to(folder).as_posix()] = [path.stat().st_size, crc]
+    return found

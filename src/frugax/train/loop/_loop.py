@@ -6,8 +6,9 @@ at each wait it checks the time, and finds a loss that is not finite.
 
 import contextlib
 import dataclasses
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -22,7 +23,6 @@ from ..processes import Watchdog, agree_on_min, is_preempted
 from ..step import Metrics, TrainState, TrainStep
 from ._batches import BatchFunction, prefetch_batches
 from ._evaluation import EarlyStop, Evaluation, read_numbers
-from ._interrupt import catch_interrupts
 from ._plan import TrainPlan, steps_within
 from ._timing import LapClock, Pace
 
@@ -89,7 +89,7 @@ class Loop:
             self._evaluate_state()
             # In a run of several processes JAX catches SIGTERM; see `is_preempted`.
             saves = self.checkpoints is not None and jax.process_count() == 1
-            with catch_interrupts(also_terminate=saves) as asked:
+            with _catch_interrupts(also_terminate=saves) as asked:
                 because = self._take_steps(asked)
                 if because != "interrupted":
                     self._evaluate_state()
@@ -299,3 +299,35 @@ class Loop:
 
 def _is_due(step: int, every: int | None) -> bool:
     return every is not None and step % every == 0
+
+
+# Set an event at the first Ctrl-C within this block; the next acts as usual.
+#
+# Only the main thread can do this, and a program's own handler of a signal stays in
+# place: then the event is never set.
+@contextlib.contextmanager
+def _catch_interrupts(*, also_terminate: bool) -> Iterator[threading.Event]:
+    asked = threading.Event()
+    terminated = threading.Event()
+    defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
+    if also_terminate:
+        defaults[signal.SIGTERM] = signal.SIG_DFL
+    if threading.current_thread() is not threading.main_thread():
+        defaults = {}
+    caught = {n: usual for n, usual in defaults.items() if signal.getsignal(n) == usual}
+
+    def ask(signum: int, frame: object) -> None:
+        asked.set()
+        if signum == signal.SIGTERM:
+            terminated.set()
+        signal.signal(signum, caught[signum])
+
+    for signum in caught:
+        signal.signal(signum, ask)
+    try:
+        yield asked
+    finally:
+        for signum, usual in caught.items():
+            signal.signal(signum, usual)
+    if terminated.is_set():
+        raise SystemExit(128 + signal.SIGTERM)

@@ -5,11 +5,12 @@ from ._collectives import (
     put as put,
     run_on_first as run_on_first,
 )
-from ._exit import (
+from ._layout import Layout as Layout, LayoutKind as LayoutKind
+from ._peers import (
     EXIT_PEER_LOST as EXIT_PEER_LOST,
+    Watchdog as Watchdog,
     exit_now as exit_now,
     is_peer_lost as is_peer_lost,
     join_peers as join_peers,
+    pause_watchdogs as pause_watchdogs,
 )
-from ._layout import Layout as Layout, LayoutKind as LayoutKind
-from ._watchdog import Watchdog as Watchdog, pause_watchdogs as pause_watchdogs
