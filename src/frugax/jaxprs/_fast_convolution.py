@@ -117,10 +117,10 @@ def _canonical(
     groups = feature_group_count * batch_group_count  # one of the two is 1
     out_axis, in_axis, *window = kernel_spec
     # The library takes kernels in HWIO layout. HWOI forces the plain nested loops.
-    few = groups > 1 and kernel.size <= _MAX_LOOP_PRODUCTS * groups
-    features = (out_axis, in_axis) if few else (in_axis, out_axis)
+    features, kernel_axes = (in_axis, out_axis), (last, last - 1)
+    if groups > 1 and kernel.size <= _MAX_LOOP_PRODUCTS * groups:
+        features, kernel_axes = (out_axis, in_axis), (last - 1, last)
     kernel = lax.transpose(kernel, (*window, *features))
-    kernel_axes = (last - 1, last) if few else (last, last - 1)
     plain = (0, last, *range(1, last))
     out = lax.conv_general_dilated_p.bind(
         data,
@@ -161,8 +161,9 @@ def _transpose(place: int, cotangent: Any, *pair: Any, **params: Any) -> Any:
     wanted = ad.UndefinedPrimal(pair[place].aval)
 
     def pull(cotangent: Any, known: Any) -> Any:
-        here = (wanted, known) if place == 0 else (known, wanted)
-        return rule(cotangent, *here, **params)[place]
+        operands = [known, known]
+        operands[place] = wanted
+        return rule(cotangent, *operands, **params)[place]
 
     # For an empty cotangent the rule returns a symbolic zero, which cannot be traced.
     if math.prod(cotangent.shape):

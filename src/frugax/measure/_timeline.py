@@ -48,12 +48,12 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes held at once; 0 if there are no operations."""
+        """Most bytes held at once; 0 without operations."""
         return max(self.bytes, default=0)
 
     @property
     def peak_at(self) -> int:
-        """The first operation at the peak; -1 if there are no operations."""
+        """The first operation at the peak; -1 without operations."""
         return self.bytes.index(self.peak_bytes) if self.bytes else -1
 
     def __str__(self) -> str:

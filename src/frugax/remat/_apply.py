@@ -43,6 +43,8 @@ class PlannedGrad:
         Raises:
             ValueError: the loss or the shapes differ from those of the plan.
         """
+        # Inside a transformation or a `jit` of the caller the plain function is traced
+        # into the caller's program, where its gates hold as well.
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
             return self._step(*args)
         return self._jitted(*args)

@@ -39,6 +39,7 @@ class BudgetedGrad:
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
+        # `eval_shape` also accepts tracers, so this works inside a `jit`, too.
         shapes = jax.eval_shape(lambda *given: given, *args)
         key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
         if key not in self._planned:

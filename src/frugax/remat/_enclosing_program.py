@@ -57,6 +57,7 @@ def compile_program(
         donate_argnums=program.donate_argnums,
         compiler_options=dict(options),
     )
+    # One trace serves both the count of products and the compilation.
     traced = jitted.trace(*program.args)
     executable = traced.lower().compile()
     return CompiledCandidate(

@@ -77,7 +77,7 @@ class MemoryCurve:
 
     @property
     def peak_at(self) -> int:
-        """The first operation at the peak; 0 if there are no operations."""
+        """The first operation at the peak; 0 without operations."""
         return self.held.index(self.peak_bytes) if self.held else 0
 
 
@@ -99,6 +99,7 @@ def draw_svg(
         limit: bytes, drawn as a dashed line.
     """
     length = max(2, *(len(c.held) for c in curves.values()))
+    # A margin above the highest curve has room for the label of its peak.
     top = max(limit, *(c.peak_bytes for c in curves.values())) * 1.12
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     px = lambda x: _LEFT + x / length * (right - _LEFT)

@@ -109,6 +109,8 @@ def load_plan(key: str, folder: Path) -> RematPlan | None:
         return None
     except (OSError, UnicodeDecodeError) as e:
         return _warn_damaged(file, e)
+    # The checksum in the first line finds damage that leaves valid JSON, such as one
+    # changed digit.
     digest, _, body = text.partition("\n")
     if hashlib.sha256(body.encode()).hexdigest() != digest:
         return _warn_damaged(file, "its checksum does not match")

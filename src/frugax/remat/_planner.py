@@ -74,6 +74,7 @@ def plan(
         >>> plan.predicted <= 800 * 1024 < plan.unplanned_bytes
         True
     """
+    # The order (loss, example_args, budget) of older versions: the types tell.
     if isinstance(budget, tuple | list) and isinstance(example_args, MemoryBudget):
         budget, example_args = example_args, budget
     check_budget(budget, MemoryBudget)

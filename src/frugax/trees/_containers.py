@@ -45,6 +45,7 @@ def flatten_container(tree: PyTree) -> FlatContainer | None:
             tuple(tree),
             lambda children: type(tree)(*children),
         )
+    # A class is a leaf, even if its instances are containers.
     if isinstance(tree, type):
         return None
     return _flatten_registered(tree) or _flatten_dataclass(tree)

@@ -38,7 +38,10 @@ def partition(
     """
     flat = flatten_container(tree)
     if flat is None:
-        return (tree, None) if select(tree) else (None, tree)
+        if select(tree):
+            return tree, None
+        return None, tree
+    # None is an empty container to JAX, so neither half has leaves of the other.
     halves = [partition(child, select=select) for child in flat.children]
     return flat.rebuild([a for a, _ in halves]), flat.rebuild([s for _, s in halves])
 

@@ -128,6 +128,8 @@ def _run_kept(
 
     The results in `kept` are at hand already and are not computed again.
     """
+    # One `jax.vjp` for each part and not for the whole segment, so that the backward
+    # pass can put the gradients of weights in order between them.
     single = {body.defined_at[v] for v in kept}
     edges = {*body.cuts, *single, *(i + 1 for i in single)}
     inner = sorted(c for c in edges if start < c < stop)
@@ -166,6 +168,7 @@ def _run_backward(
             true = opaque_true(finished)
             for v in body.intermediates(new):
                 new[v] = wait_for(true, new[v])
+        # A variable with several readers gets the sum of their gradients.
         for v, g in new.items():
             grads[v] = grads[v] + g if v in grads else g
 

@@ -251,6 +251,8 @@ def active_variables(
     Integers, booleans and random keys stop a gradient. A variable that leads to other
     results only, such as a metric, is not active.
     """
+    # Forward from the inputs, then back from the outputs: a variable is active if
+    # both walks reach it.
     eqns = [e for e in graph.eqns if e.primitive.name != "stop_gradient"]
     reached = {v for v in inputs if is_inexact(v)}
     for eqn in eqns:

@@ -68,6 +68,7 @@ def list_candidates(body: RematGraph, block_size: int | None = None) -> list[Can
         found += [Candidate(loops, rewritten, costs, d) for d in drafts]
     plain, *rest = found
     fewest_flops = _MAX_FORWARD_PASSES * sum(map(flops_of, body.eqns))
+    # By rising peak, a plan is optimal if it costs less than all plans below it.
     optimal: list[Candidate] = []
     for c in sorted(rest, key=lambda c: (c.draft.peak_bytes, c.flops)):
         if c.flops < fewest_flops and c.draft.peak_bytes < plain.draft.peak_bytes:

@@ -33,6 +33,7 @@ from ._segment_costs import Mode, SegmentCost, SegmentCosts, segment_costs
 # fewer slots, plans leave more of a limit unused; the tables grow in proportion.
 _NUM_SLOTS = 384
 # The limits to solve for form a geometric series from the plain program's peak down.
+# Its steps are as fine as the compile search needs, which accepts 95 % of a limit.
 _LIMIT_RATIO = 0.95
 
 

@@ -93,6 +93,7 @@ def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
 
     def price(k: int) -> float:
         now, new = menus[k][at[k]], menus[k][at[k] + 1]
+        # A choice that moves bytes without saving any in total would divide by 0.
         return (new.flops - now.flops) / max(now.bytes - new.bytes, 1)
 
     while unfinished := [k for k in range(len(menus)) if at[k] + 1 < len(menus[k])]:
@@ -121,7 +122,7 @@ def _list_choices(operation: int, eqn: JaxprEqn, body: RematGraph) -> list[_Loop
     else:
         return []
     found: list[_LoopChoice] = []
-    plain = next(choices)
+    plain = next(choices)  # both generators start with the choice that keeps all
     least, least_saved = plain.bytes, plain.saved_bytes
     for c in sorted(choices, key=lambda c: (c.flops, c.bytes, c.plan is not None)):
         # A cond holds its scratch for a moment only, which may be harmless where the

@@ -114,6 +114,7 @@ def _trace_rule(graph: Graph, eqn: JaxprEqn, active: frozenset[Var]) -> _Reads:
     outvars = [*active_outputs, *other_outputs]
     for atom, v in zip(inner.outputs, outvars, strict=False):
         if variables([atom]):
+            # An output that is an input as well counts as the input.
             positions.setdefault(atom, len(eqn.invars) + eqn.outvars.index(v))
     return _trace_to_source(inner, list(read), positions)
 

@@ -183,6 +183,8 @@ class _BackwardWalk:
             elif mode and (needed or residuals[i].hidden_bytes):
                 recomputed += self._flops[i]
                 outside |= set(body.intermediates(eqn.invars))
+            # Backward rules run from the last to the first: a variable is held from the
+            # start of the segment's backward pass until the rule that reads it last.
             for v in needed:
                 held[first_read.get(v, stop) :] += bytes_of(v)
             if i not in starts:
