@@ -26,7 +26,7 @@ def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
         target: the variable that a single number belongs to.
 
     Raises:
-        TypeError: `data` is none of these.
+        TypeError: `data` has another type.
         ValueError: there are no rows, columns differ in length or hold something other
             than numbers, or a column contradicts `values`.
     """
@@ -67,6 +67,7 @@ def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
     for name, value in values.items():
         if name in rows.variables:
             column = rows[name]
+            # Wider than the steps of float32, in which the table holds the value.
             other = np.isfinite(column) & ~np.isclose(
                 column, value, rtol=1e-6, atol=1e-30
             )
@@ -141,6 +142,8 @@ def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
     Raises:
         ValueError: at least two values differ by no more than a few float32 steps.
     """
+    # At 2^24 float32 starts to round whole numbers. Below it, answers with few digits
+    # such as 4.2 may differ by little because they are alike.
     tables = [t for t in (before, rows) if t is not None and name in t.variables]
     values = np.concatenate([t[name] for t in tables]).astype(np.float64)
     seen = values[np.isfinite(values)]

@@ -77,6 +77,8 @@ def audit(
     spent: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     covered = 0
     for i, sample in enumerate(inference.ensemble.samples[:num_samples]):
+        # Each replay sees only rows that its sample generates, never those of the
+        # campaign: it must find the optimum of that sample from nothing.
         replay = _Replay(sample, inference, settings, num_observed, i)
         replayed = replay.run_campaign(campaign.policy)
         best = replayed.recommend()
@@ -164,6 +166,8 @@ class _Replay:
         best, rows = dict[str, float](), self._observed
         while (values := self._sample_experiment(records)) is not None:
             i = len(records)
+            # Three random experiments come first, as a model of one row is arbitrary;
+            # then a third at random keeps the regression from repeating one point.
             if (
                 i >= 3
                 and i % 3
@@ -205,7 +209,7 @@ class _Replay:
     def _sample_experiment(
         self, records: list[ExperimentRecord]
     ) -> dict[str, float] | None:
-        """Draw a random affordable experiment; None if there is none."""
+        """Draw a random affordable experiment; None if nothing fits the budget."""
         ranges, budget = self._settings.variables, self._settings.budget
         sets = [
             s

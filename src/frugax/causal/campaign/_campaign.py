@@ -391,6 +391,8 @@ class Campaign:
         outlook = self._mark_affordable(inference)
         if not outlook.affordable.any():
             return None
+        # A generator for each question: a campaign that was saved and loaded in between
+        # draws the same numbers as one that was not.
         rng = np.random.default_rng([self.settings.seed, len(records), 1])
         point = policy(outlook, rng)
         if isinstance(point, bool) or not isinstance(point, Integral):
@@ -565,12 +567,16 @@ class Campaign:
         state, settings = self._state, self.settings
         if not full and self._inferred is not None and self._inferred[0] is state:
             return self._inferred[1]
+        # A constraint on a variable without a value would make every candidate
+        # infeasible, so its limits count from its first value on.
         limits = {
             n: bounds
             for n, bounds in settings.constraints.items()
             if n not in self.unmeasured
         }
         settings = dataclasses.replace(settings, constraints=limits)
+        # Before the first row there are columns without rows, so that even an empty
+        # campaign has models, drawn from the prior alone.
         names = {*settings.variables, *limits, settings.target}
         empty = Samples.observed(sorted(names), np.empty((0, len(names))))
         current = dataclasses.replace(state.current, settings=settings)
@@ -592,6 +598,8 @@ class Campaign:
             is_affordable(budget, records, [inference.names[v] for v in targets])
             for targets in points.targets
         ]
+        # Policies that look ahead need the number of experiments that are left; the
+        # mean price of all kinds stands for the price of the next ones.
         first = np.unique(points.group, return_index=True)[1]
         usual = {"cost": float(inference.outlook.price[first].mean()), "n": 1.0}
         limits = remaining_budget(budget, records)

@@ -91,6 +91,7 @@ def drive(
         The advice at the end.
     """
     while True:
+        # After a crash the last question is on disk without an answer.
         pending = campaign.pending
         if not pending:
             advice = campaign.advise()

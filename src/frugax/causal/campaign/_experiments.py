@@ -113,7 +113,7 @@ def find_experiment(
         replace: whether it may already have an answer.
 
     Raises:
-        TypeError: `experiment` is none of these.
+        TypeError: `experiment` has another type.
         ValueError: there is no such experiment, it has been answered, or it belongs to
             another campaign.
     """

@@ -106,6 +106,7 @@ def write_state(path: str | os.PathLike[str], state: CampaignState) -> None:
         ],
         "hyperparameter_names": list(state.hyperparameter_names),
     }
+    # The JSON is an array of bytes: one file, one checksum, and no second format.
     text = json.dumps(content, allow_nan=False).encode()
     arrays = {
         "campaign": np.frombuffer(text, np.uint8),
@@ -141,6 +142,7 @@ def read_state(path: str | os.PathLike[str]) -> CampaignState:
                 f"{name} is damaged, or not a campaign (not an archive of arrays): "
                 "restore a copy of it."
             )
+        # The zip archive has a checksum of each array, so damage cannot pass as data.
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         content = json.loads(arrays["campaign"].tobytes())

@@ -193,6 +193,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     target = names.index(settings.target)
     outputs = [target, *(names.index(name) for name in settings.constraints)]
     observed = ids < 0
+    # NaN where a variable may not be set: its range is that of the data.
     ranges = np.array([settings.variables.get(n, (np.nan, np.nan)) for n in names])
     domain = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])
     # Graphs are compared on complete rows; incomplete ones choose among the samples.
@@ -224,6 +225,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         settings, values[:, target], ids, experiments, names, scale, shares
     )
     if incomplete:
+        # Neither the noise nor the effects are known without observations, so the
+        # share of noise is estimated along with the weights.
         blind = not np.isfinite(values[observed, target]).any()
         ensemble, share = importance_resample(
             ensemble,
@@ -261,6 +264,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     explained = predictor.condition(predictor.at_experiments, outcomes.points)
     shift, doubt = extrapolation_std(points, explained.mean(0), outcomes, domain, scale)
     allowed, breach = _check_constraints(candidates.predictions, settings, scales)
+    # Pending experiments count as done, with the mean that each sample predicts: a
+    # second question must not ask for the same improvement again.
     reached = np.full(len(loss), np.inf)
     for targets, set_values in pending:
         at = points.find_nearest(targets, set_values)

@@ -84,7 +84,8 @@ def make_plan(settings: CampaignSettings) -> CampaignPlan:
     if limit is not None or slots is not None:
         most = max(one.max_count or 0 for one in experiments)
         # A campaign asks until no experiment fits, so it spends nearly all of its
-        # limit: the greedy sum, dearest experiments first.
+        # limit: the greedy sum, dearest experiments first. The largest sum that fits
+        # (a knapsack) would be exact, but no campaign aims at it.
         total, free = 0, most
         prices = {add_prices(budget, one.variables) for one in experiments}
         for price in sorted(prices, reverse=True):

@@ -186,6 +186,7 @@ class CampaignSettings:
                     f"{what} names {name!r}, but no row has it: {hint} Change the "
                     "name, or remove it."
                 )
+        # Otherwise every candidate would be equally good, and the budget wasted.
         # Search backwards from the target, over the edges that are not forbidden.
         names, forbidden = have | {*self.constraints}, set(self.forbidden)
         causes, pending = {self.target}, [self.target]

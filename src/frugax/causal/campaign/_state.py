@@ -123,6 +123,8 @@ class CampaignState:
             for old, new in pairs
         ):
             return False
+        # Rows are only ever appended, or marked as replaced by a correction. So the
+        # earlier rows must stand at the start of the later state, with these marks.
         replaced = np.isin(self.experiment_ids, list(corrected))
         ids = np.where(replaced, -2 - self.experiment_ids, self.experiment_ids)
         if ids.tolist() != later.experiment_ids[: len(ids)].tolist():

@@ -29,6 +29,7 @@ def make_grid(
     sets = [s for s in settings.allowed_sets() if set(s) <= set(names)]
     larger = [s for s in sets if len(s) > 1]
     num_single = len(sets) - len(larger)
+    # Half of the candidates set single variables, which are finer per dimension.
     per_single = int(np.clip(_MAX_POINTS // 2 // max(num_single, 1), 9, 65))
     per_larger = int(np.clip(_MAX_POINTS // max(len(larger), 1), 16, 400))
     values: list[np.ndarray] = []

@@ -101,6 +101,7 @@ def summarize_experiments(campaign: Campaign) -> tuple[ExperimentOutcome, ...]:
             half = f.expected - f.low
             if mean > f.expected:
                 half = f.high - f.expected
+            # The forecast is of the true mean; the outcome differs from it by noise.
             inside = bool(abs(mean - f.expected) <= np.hypot(half, error))
         if record.status != "refunded":
             cost = float(add_prices(budget, record.values))
