@@ -1,18 +1,18 @@
-"""What watching adds to a program's time, beside callbacks, and whether it recompiles.
+"""Measure the time that watching adds to a program, and whether it recompiles.
 
     python -m benchmarks.watch [--parts scan,frames,call,vmap,cache] [--seconds 60]
 
 Each part is merged into `benchmarks/results/watch.json` as soon as it is done; the
 tables printed are of all that is there. Programs take turns of some milliseconds in an
-order drawn anew for each round; what is kept is the ratio to the unwatched program of
+order drawn anew for each round; the result is the ratio to the unwatched program of
 the same round, in processor time of all threads (the clock's time means nothing on a
 shared machine). Where a program's code and constants come to lie changes its time by a
-percent or more, so all are compiled six times: what is shown is the middle of the six,
-and the least and the largest, between which the middle of all lies in 97 of 100 cases.
+percent or more, so all are compiled six times: the table shows the middle of the six,
+the least and the largest, between which the middle of all lies in 97 of 100 cases.
 "unwatched, again" is the same program compiled once more: as far as it is from 1,
 nothing can be told. "ops" counts the operations in a round of the compiled
 loop, which no neighbour changes; up to eight XLA runs in order on CPU, of more it runs
-what it can at once, which costs a round about a microsecond.
+some in parallel, which costs a round about a microsecond.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def timed(
 
 
 def operations(lowered: Any) -> int | None:
-    """How many operations are in a round of the innermost loop; None: there is none."""
+    """Count the operations in a round of the innermost loop; None without a loop."""
     text = lowered.compile().as_text()
     bodies = {
         name: re.findall(r"= (?:\([^=]*?\)|\S+) ([\w-]+)\(", body)
@@ -263,7 +263,7 @@ _PROCESS = """
 
 
 def cache() -> dict[str, Any]:
-    """What a second process finds compiled, and what changing level and stride does."""
+    """Count the cache hits of a second process and the compiles of a changed level."""
     with tempfile.TemporaryDirectory() as folder:
         env = os.environ | {
             "JAX_COMPILATION_CACHE_DIR": folder,
