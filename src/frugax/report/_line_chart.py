@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ._downsample import downsample
-from ._markup import Markup, element, format_number, fragment
+from ._markup import Markup, element, format_number
 from ._ticks import ticks
 
 Series: TypeAlias = Mapping[
@@ -107,6 +107,7 @@ def line_chart(
         x_high = max(x_high, x_max)
     y_low = min(float(y.min()) for y in finite if len(y))
     y_high = max(float(y.max()) for y in finite if len(y))
+    # Losses fall by orders of magnitude: on a linear axis their end would be flat.
     is_log = 0 < 100 * y_low < y_high
     if is_log:
         y_low, y_high = math.log10(y_low), math.log10(y_high)
@@ -173,14 +174,18 @@ def _caption(title: str, lines: Series) -> Markup:
     ]
     last = ", ".join(f"{y[-1]:.4g}" for _, y in lines.values())
     readout = element("output", f"last {last}", class_="readout")
-    legend = fragment(keys if len(keys) > 1 else ())
-    return element("figcaption", element("b", title), legend, readout)
+    if len(keys) == 1:
+        keys = []  # the title names a single line
+    return element("figcaption", element("b", title), keys, readout)
 
 
 def _extend_to_ticks(low: float, high: float) -> tuple[float, float]:
     """Extend the axis to the next label at either end, unless that overflows."""
     labels = ticks(low, high, about=5)
-    step = labels[1] - labels[0] if len(labels) > 1 else math.inf
+    # With a single label there is no step, and the axis stays as it is.
+    step = math.inf
+    if len(labels) > 1:
+        step = labels[1] - labels[0]
     first, last = low, high
     if labels[0] > low:
         first = labels[0] - step

@@ -80,12 +80,12 @@ def log_grid_to_console(
 
     Raises:
         TypeError: `grid` does not hold real numbers, or is being traced.
-        ValueError: `grid` is empty, the mask has another shape, or there is no such
-            palette.
+        ValueError: `grid` is empty, the mask has another shape, or the palette is
+            unknown.
     """
     picture = make_picture(grid, mask)
     known = check_palette(palette)
-    out = Console() if console is None else console
+    out = console or Console()
     note = ""
     if show_numbers and picture.kind == "ramp" and np.ndim(grid) == 2:
         cells = CellLines(_number_columns(np.asarray(grid), picture, out))
@@ -142,6 +142,7 @@ def escape_controls(text: str) -> str:
 
 
 def _can_encode(console: Console, text: str) -> bool:
+    # Consoles with a legacy code page lack block characters, and would raise.
     try:
         text.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):
@@ -164,7 +165,9 @@ def _coloured_cells(
             if not picture.known[r, c]:
                 line.append(Segment(pad * 2, _DIM))
                 continue
-            text = picture.cell_text(r, c).rjust(2) if numbers else "  "
+            text = "  "
+            if numbers:
+                text = picture.cell_text(r, c).rjust(2)
             ink = "black" if is_light[r, c] else "white"
             line.append(Segment(text, _style(ink, _to_hex(colours[r, c]))))
         lines.append(line)
@@ -196,6 +199,7 @@ def _monochrome_cells(
         between = " "
     count, rest = _fit_columns(picture.columns, 1 + len(between), width + len(between))
     pad = "." if ascii_only else "·"
+    # Luma has 256 levels and the ramp 255; both are scaled to the ten shades.
     shades = np.array(list(_SHADES))
     if picture.kind == "digits":
         signs = picture.codes.astype("U1")

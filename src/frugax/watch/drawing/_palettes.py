@@ -47,7 +47,7 @@ def check_palette(palette: str) -> Palette:
     """Return the palette of that name.
 
     Raises:
-        ValueError: there is no such palette.
+        ValueError: the palette is unknown.
     """
     for known in get_args(Palette):
         if palette == known:

@@ -101,6 +101,7 @@ class Picture:
             return self
         return dataclasses.replace(
             self,
+            # Copied: a strided view would keep the large array in memory.
             codes=np.ascontiguousarray(self.codes[::every, ::every]),
             known=np.ascontiguousarray(self.known[::every, ::every]),
             gaps=0,
@@ -151,6 +152,7 @@ def make_picture(
     # Halved, because the difference of two finite numbers may overflow.
     span = high / 2 - low / 2 or 1.0
     level = (np.where(known, wide, low) / 2 - low / 2) / span * (RAMP_LEVELS - 1)
+    # 255 levels are as many as the ramp has colours.
     codes = level.round().astype(np.uint8)
     return Picture(
         kind="ramp",
@@ -173,6 +175,8 @@ def make_pictures(values: Mapping[str, np.ndarray]) -> dict[str, Picture]:
     for name, value in values.items():
         if name == "mask" or value.ndim < 1 or not value.size:
             continue
+        # The last two axes are cells below lanes; the first two are those of an image
+        # with channels last.
         shapes = {value.shape, value.shape[-2:], value.shape[:2]}
         fits = mask is not None and mask.shape in shapes
         found[name] = make_picture(value, mask if fits else None, name=name)

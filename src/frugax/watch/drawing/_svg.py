@@ -56,8 +56,8 @@ def grid_svg(
 
     Raises:
         TypeError: `grid` does not hold real numbers, or is being traced.
-        ValueError: `grid` is empty, the mask has another shape, or there is no such
-            palette.
+        ValueError: `grid` is empty, the mask has another shape, or the palette is
+            unknown.
 
     Example:
         >>> grid_svg([[1, 2], [3, 0]], title="<corner>")[:4]
@@ -105,8 +105,8 @@ def step_svg(
 
     Raises:
         TypeError: a grid does not hold real numbers, or is being traced.
-        ValueError: a grid is empty, the mask has another shape, or there is no such
-            palette.
+        ValueError: a grid is empty, the mask has another shape, or the palette is
+            unknown.
     """
     palette = check_palette(palette)
     first = make_picture(before, mask, name="before")
@@ -131,7 +131,7 @@ def step_svg(
         body += outline(selected, _MARGIN, top, cell)
     caption = "another shape"
     if first.known.shape == last.known.shape:
-        changed = _changed_cells(first, last)
+        changed = _compare_cells(first, last)
         caption = f"{int(changed.sum())} cells changed"
         if pair[1] is last:
             body += outline(changed, right, top, cell)
@@ -177,7 +177,7 @@ def episode_svg(
     Raises:
         TypeError: a grid does not hold real numbers, or is being traced.
         ValueError: there are no grids, one is empty, `masks` or `steps` has another
-            length, `columns` or `max_grids` is below 1, or there is no such palette.
+            length, `columns` or `max_grids` is below 1, or the palette is unknown.
     """
     palette = check_palette(palette)
     for name, values in (("masks", masks), ("steps", steps)):
@@ -188,6 +188,7 @@ def episode_svg(
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
     shown = min(max_grids, len(grids))
+    # Evenly spread, with the first and the last grid.
     indices = np.linspace(0, len(grids) - 1, shown).round().astype(int).tolist()
     if masks is None:
         masks = [None] * len(grids)
@@ -242,7 +243,7 @@ def sheet_svg(
     Raises:
         TypeError: a grid does not hold real numbers, or is being traced.
         ValueError: there are no grids, one is empty, the names do not match the rows or
-            columns, or there is no such palette.
+            columns, or the palette is unknown.
 
     Example:
         >>> svg = sheet_svg([[[[1]], [[2]]]], column_names=["before", "after"])
@@ -270,6 +271,7 @@ def sheet_svg(
     left = float(_SHEET_MARGIN)
     if row_names:
         left += 8 + max(map(text_width, row_names))
+    # One cell size for the whole sheet, so that grids can be compared.
     free = max_width - left - _SHEET_MARGIN - _SHEET_GAP * (across - 1)
     cell = int(max(2, min(_MAX_SHEET_CELL, free // sum(widths))))
     top = _SHEET_MARGIN + _LINE_HEIGHT * (bool(title) + bool(column_names))
@@ -309,7 +311,7 @@ def _crop_padding(grid: npt.ArrayLike, name: str) -> Picture:
     return picture.shrink(_MAX_SHEET_CELLS)
 
 
-def _changed_cells(first: Picture, last: Picture) -> Bool[np.ndarray, "rows columns"]:
+def _compare_cells(first: Picture, last: Picture) -> Bool[np.ndarray, "rows columns"]:
     if first.kind == last.kind == "ramp":
         # Each picture has a scale of its own, so equal codes may be different values.
         tolerance = 1e-2 * (last.high - last.low or 1.0)
@@ -340,6 +342,7 @@ def _describe_action(
             lines.append(f"{name} {int(array.sum())} cells".strip())
         else:
             lines.append(shorten(f"{name} {_format_value(value)}".strip(), 220))
+    # More lines would not fit between the grids.
     return selected, lines[:6]
 
 
@@ -349,7 +352,9 @@ def _format_value(value: Any) -> str:
     array = np.asarray(value)
     if array.ndim == 0:
         scalar = array.item()
-        return f"{scalar:.4g}" if isinstance(scalar, float) else str(scalar)
+        if isinstance(scalar, float):
+            return f"{scalar:.4g}"
+        return str(scalar)
     if array.size <= 8 and array.dtype.kind in "biuf":
         return " ".join(f"{v:.4g}" for v in array.ravel().tolist())
     return f"{array.dtype} {array.shape}"

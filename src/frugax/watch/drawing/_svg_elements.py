@@ -32,7 +32,7 @@ _STYLE = Markup(
 )
 _INKS = {"ink": "#1b1f24", "soft": "#5b6470"}
 # Average widths of a letter in pixels: there is no font here to measure text with.
-_TITLE_LETTER, _LETTER = 8.4, 7.0
+_LETTER_WIDTHS = {True: 8.4, False: 7.0}  # by whether the text is a title
 
 
 def label(
@@ -72,12 +72,12 @@ def title_label(x: float, y: float, title: str, width: float) -> list[Markup]:
 
 def text_width(text: str, *, is_title: bool = False) -> float:
     """Estimate the width of a text in pixels."""
-    return len(text) * (_TITLE_LETTER if is_title else _LETTER)
+    return len(text) * _LETTER_WIDTHS[is_title]
 
 
 def shorten(text: str, width: float, *, is_title: bool = False) -> str:
     """Cut a text that would be wider than `width`."""
-    letters = max(int(width / (_TITLE_LETTER if is_title else _LETTER)), 1)
+    letters = max(int(width / _LETTER_WIDTHS[is_title]), 1)
     if len(text) <= letters:
         return text
     return text[: letters - 1] + "…"
@@ -196,6 +196,7 @@ def _draw_runs(
     Returns:
         The paths; None if there are too many runs.
     """
+    # Runs are found on one integer per cell instead of three bytes.
     packed = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     starts = np.ones(packed.shape, bool)
     starts[:, 1:] = (packed[:, 1:] != packed[:, :-1]) | (known[:, 1:] != known[:, :-1])
@@ -222,6 +223,7 @@ def _draw_image(
         "image",
         width=width,
         height=height,
+        # Without these two, viewers would blur the cells or keep the aspect ratio.
         preserveAspectRatio="none",
         style="image-rendering:pixelated",
         href=f"data:image/png;base64,{data}",
@@ -250,6 +252,7 @@ def _draw_numbers(
         texts: list[Markup] = []
         for r, c in np.argwhere((is_light == on_light) & picture.known).tolist():
             if text := picture.cell_text(r, c):
+                # Digits are about 0.6 em wide, so this fits the text into its cell.
                 size = min(cell * 0.6, 1.5 * cell / len(text))
                 x, y = (c + 0.5) * cell, (r + 0.5) * cell + size * 0.35
                 texts.append(element("text", text, x=x, y=y, font_size=size))

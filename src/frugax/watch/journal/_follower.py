@@ -157,4 +157,5 @@ class Follower:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
+    # A journal that was replaced has another inode, even at the same length.
     return status.st_dev, status.st_ino

@@ -73,6 +73,7 @@ class Journal:
             ValueError: `meta` is longer than 16 MiB.
         """
         target = Path(path)
+        # See `framing`: blocks of another journal must not pass for blocks of this one.
         salt = secrets.randbits(32)
         header = _encode_meta(meta, salt)
         if target.exists():
@@ -80,6 +81,7 @@ class Journal:
                 f"cannot write {target}: it exists; go on with it by "
                 "Journal.append_to, or choose another name."
             )
+        # The header first, atomically: a journal either exists with it or not at all.
         fileio.write_whole(target, header)
         file = _open_locked(target)
         return cls(target, file, meta, (), salt=salt, written=0, streams={})
@@ -268,6 +270,7 @@ class Journal:
             for name, block in self._streams.items()
         ):
             return
+        # Records in memory are dropped; those in the file are voided by the mark.
         for name, block in self._streams.items():
             block.cut(after[name])
         self._write_blocks()

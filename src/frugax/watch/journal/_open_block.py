@@ -96,6 +96,7 @@ class OpenBlock:
         """
         row: Row = {}
         for name, value in values.items():
+            # Training steps take numbers only, so that their blocks stay small.
             if self.name and np.ndim(value):
                 array = as_array(name, value)
                 self._check_kind(name, array.shape, array.dtype)
@@ -213,6 +214,7 @@ class OpenBlock:
         steps = parts[0][0]
         if len(parts) > 1:
             steps = np.concatenate([steps for steps, _ in parts])
+        # In order of appearance, which readers report as the order of the names.
         names = dict.fromkeys(name for _, columns in parts for name in columns)
         columns = {name: self._encode_column(name, parts) for name in names}
         head = {"stream": self.name, "first": first, "before": self.before}

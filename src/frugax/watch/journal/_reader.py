@@ -51,6 +51,7 @@ class Records:
         self.missing = missing
         self.streams = MappingProxyType(_Streams(streams))
         self._blocks = tuple(blocks)
+        # A dict, unlike a set, keeps the order of appearance.
         names = dict.fromkeys(name for block in blocks for name in block.columns)
         self._columns = {
             name: [(b.steps, b.columns[name]) for b in blocks if name in b.columns]
@@ -174,6 +175,7 @@ def read(
             for item in found:
                 if isinstance(item, LostRange):
                     lost.append(item)
+                # Marks such as rewinds concern all streams, and have no steps.
                 elif streams is None or item.stream in streams or not len(item.steps):
                     blocks.add(item)
         if tail := scanner.check_tail(file, size):

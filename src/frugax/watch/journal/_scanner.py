@@ -84,6 +84,7 @@ class BlockScanner:
         while True:
             file.seek(self.end)
             data = file.read(max(0, min(window_bytes, size - self.end)))
+            # A growing file is read up to `size` only, as the caller found it.
             if (found := self._scan_window(data)) or self.end + len(data) >= size:
                 return found
             if len(data) < window_bytes:  # the file was cut while it was read

@@ -53,6 +53,7 @@ def as_steps(steps: object, *, after: int | None = None) -> Int64[np.ndarray, " 
         raise ValueError(f"steps must have shape (n,), got {array.shape}.")
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"steps must be whole numbers, got {array.dtype}.")
+    # The cast below would wrap large unsigned numbers silently.
     if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
         raise ValueError(f"steps must fit in int64, got {array.max()}.")
     array = array.astype(np.int64)

@@ -152,6 +152,7 @@ def encode_records(
     if not is_regular:
         with np.errstate(over="ignore"):  # wraps here, and back in the running sum
             differences = np.diff(steps)
+        # Small differences compress far better than growing step numbers.
         numbers.append(shuffle(np.concatenate([steps[:1], differences])))
     for name, column in columns.items():
         count = n
@@ -194,6 +195,7 @@ def decode_block(data: bytes, at: int, *, salt: int = 0) -> Block:
     _check_head(head)
     if head["kind"] != "records":
         return Block(head, end, np.empty(0, np.int64), {})
+    # The checksum of the head was right, so only a forger can fail these checks.
     columns = _parse_columns(head)
     length = sum(head["packs"])
     crc, end = data[end : end + _CRC.size], end + _CRC.size
@@ -243,6 +245,7 @@ def _decode_body(
             bits = np.frombuffer(raw, np.uint8, mask_bytes, start)
             present = np.unpackbits(bits, count=n).astype(bool)
             start += mask_bytes
+        # A wrong mask would shift the values of all later columns.
         if present.sum() != count:
             raise CorruptFileError("it has a wrong mask.")
         if packed is not None:

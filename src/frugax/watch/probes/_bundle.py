@@ -60,5 +60,6 @@ class Bundle:
 
 def is_small(value: jax.Array, *, max_size: int) -> bool:
     """Whether an array has few elements and is not sharded over devices."""
+    # Under a mesh with explicit axes the type of a value names its sharding.
     spec = getattr(getattr(jax.typeof(value), "sharding", None), "spec", ())
     return value.size <= max_size and all(part is None for part in spec)

@@ -149,6 +149,8 @@ class TracedFunction:
 def trace_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> TracedFunction:
     """Trace a function; arguments that are not arrays become part of the program."""
     leaves, tree = jax.tree.flatten((args, kwargs))
+    # Unlike in `jax.jit`, Python numbers stay constants, so that a flag may choose the
+    # values to record.
     kinds = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
     is_array = [isinstance(x, kinds) for x in leaves]
     arrays = tuple(x for x, m in zip(leaves, is_array, strict=True) if m)
@@ -199,7 +201,7 @@ class NestedCall:
             "or differentiated. Make watch.jit the outermost: "
             f"watch.jit(jax.grad({self._name})), watch.jit(jax.vmap({self._name})).",
             UserWarning,
-            stacklevel=4,
+            stacklevel=4,  # the line that calls the watched function
         )
 
 

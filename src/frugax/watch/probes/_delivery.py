@@ -30,6 +30,7 @@ def set_receiver(receiver: Receiver | None) -> Receiver | None:
     Returns:
         The previous receiver.
     """
+    # One receiver for the whole process: callbacks of JAX know no caller.
     global _receiver
     with _lock:
         before, _receiver = _receiver, receiver

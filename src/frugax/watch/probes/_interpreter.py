@@ -27,7 +27,7 @@ from frugax.jaxprs import (
 )
 
 from ._bundle import Bundle
-from ._primitive import ALWAYS, PRESENT, split_operands, stride_p, watch_p
+from ._primitive import ALWAYS, COUNT, PRESENT, split_operands, stride_p, watch_p
 from ._remove_probes import is_recomputation, is_watched, open_jaxpr
 from ._result_specs import (
     CALLS,
@@ -210,6 +210,7 @@ class Interpreter:
             outs, taken = self.run(params["jaxpr"], [*args[:num_consts], *carry, *x])
             return outs[:num_carry], (outs[num_carry:], bundle.pack(taken))
 
+        # An experimental option of `lax.scan`, passed on only where it is set.
         options = {k: params[k] for k in ("_split_transpose",) if params.get(k)}
         carry, (ys, packed) = lax.scan(
             step,
@@ -249,7 +250,10 @@ class Interpreter:
                 new = [
                     _select_lanes(more, n, o) for n, o in zip(new, state, strict=True)
                 ]
-            active = more if lanes else None
+            # Only lanes whose condition still holds took part in the round.
+            active = None
+            if lanes:
+                active = more
             body_taken = _keep_latest(body_specs, body_taken, taken, active)
             if not cond_specs:
                 return None, new, cond_taken, body_taken
@@ -270,7 +274,10 @@ class Interpreter:
             more = carry[0]
             if not cond_specs:
                 more, _ = run_cond(carry[1])
-            return more.any() if lanes else more
+            # The batched loop runs until its last lane has finished.
+            if lanes:
+                more = more.any()
+            return more
 
         loop = more, state, cond_taken, body_taken
         _, state, cond_taken, body_taken = lax.while_loop(
@@ -309,7 +316,9 @@ class Interpreter:
 
         def shard(*args: Any) -> Any:
             before = self._axes
-            self._axes = (*before, *axes) if params["check_vma"] else before
+            # Without check_vma JAX does not type values by mesh axes.
+            if params["check_vma"]:
+                self._axes = (*before, *axes)
             try:
                 outs, taken = self.run(params["jaxpr"], args)
             finally:
@@ -317,6 +326,7 @@ class Interpreter:
             # A new first axis, sharded over the mesh, makes one row for each device.
             return tuple(outs), jax.tree.map(lambda x: x[None], taken)
 
+        # Of a partially manual shard_map only the manual axes have one row per device.
         outs, taken = jax.shard_map(
             shard,
             mesh=params["mesh"],
@@ -361,7 +371,9 @@ def _keep_latest(
             continue
         if lanes is not None and mark.ndim:
             mark = _select_lanes(lanes, mark, jnp.zeros_like(mark))
-        is_new = mark if spec.mark_kind == PRESENT else mark > 0
+        is_new = mark
+        if spec.mark_kind == COUNT:
+            is_new = mark > 0
         values = [_select_rows(is_new, n, o) for n, o in zip(new, old, strict=True)]
         if spec.mark_kind == PRESENT and spec.mark:
             # A mask of lanes stays a mask: there is no single count for them.

@@ -56,13 +56,14 @@ class PackedRecords(Mapping[str, Any]):
     all values to the host, once.
 
     Attributes:
-        words: all small values, as u32; None if there are none.
+        words: all small values, as u32; None without any.
         arrays: the other values.
         layout: the place of each value.
     """
 
     words: Any
     arrays: list[Any]
+    # Static: a change of the layout is another pytree structure, and compiles again.
     layout: tuple[_Entry, ...] = dataclasses.field(metadata={"static": True})
 
     @property
@@ -132,7 +133,9 @@ class PackedRecords(Mapping[str, Any]):
         return len(self.layout)
 
     def _outputs(self) -> list[Any]:
-        return self.arrays if self.words is None else [self.words, *self.arrays]
+        if self.words is None:
+            return self.arrays
+        return [self.words, *self.arrays]
 
 
 def pack_records(results: Sequence[ProbeResult]) -> PackedRecords:
@@ -184,6 +187,7 @@ def _word_type(dtype: Any) -> Any:
 
 
 def _as_words(value: jax.Array) -> jax.Array:
+    # Widened first, since a bitcast of 16-bit values would need an even number of them.
     wide = value.astype(_word_type(value.dtype))
     return lax.bitcast_convert_type(wide, jnp.uint32).ravel()
 

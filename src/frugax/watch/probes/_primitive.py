@@ -27,7 +27,7 @@ from ._delivery import deliver_callback
 from ._probe import Probe
 
 # What the mark means.
-ALWAYS = "always"  # there is no mark: every value exists
+ALWAYS = "always"  # without a mark: every value exists
 PRESENT = "present"  # a mask of the values that exist; its axes are their first ones
 COUNT = "count"  # the values are the last of this many
 
@@ -36,8 +36,10 @@ CALLBACK = "callback"  # it becomes a callback
 SILENT = "silent"  # it has no effect, and may be removed
 TIED = "tied"  # it returns its first operand, and lives as long as that is used
 
+# `multiple_results`, since a probe has no result and a tied one has one.
 watch_p = Primitive("watch")
 watch_p.multiple_results = True
+# A primitive without operands: it has the value 1 until an interpreter replaces it.
 stride_p = Primitive("watch_stride")
 
 
@@ -60,7 +62,9 @@ def bind(
         operands.insert(0, tied)
     params = {"mark_kind": mark_kind, "axes": axes, "lanes": lanes, "mode": mode}
     outs = watch_p.bind(*operands, probe=probe, **params)
-    return outs[0] if mode == TIED else None
+    if mode == TIED:
+        return outs[0]
+    return None
 
 
 def split_operands(
@@ -68,7 +72,9 @@ def split_operands(
 ) -> tuple[list[Any], Any, list[Any]]:
     """Split operands into the tied value if any, the mark or None, and the values."""
     rest = list(operands)
-    tied = [rest.pop(0)] if mode == TIED else []
+    tied: list[Any] = []
+    if mode == TIED:
+        tied.append(rest.pop(0))
     mark = None
     if mark_kind != ALWAYS:
         mark = rest.pop(0)
@@ -78,12 +84,15 @@ def split_operands(
 # Cached, since JAX compares sets of effects often while it traces.
 @functools.cache
 def _effects(mode: str) -> frozenset[Any]:
-    return frozenset({debug_effect()} if mode == CALLBACK else ())
+    if mode == CALLBACK:
+        return frozenset({debug_effect()})
+    return frozenset()
 
 
 @watch_p.def_effectful_abstract_eval
 def _abstract(*operands: Any, mode: str, **_: Any) -> tuple[list[Any], Any]:
-    return list(operands[:1]) if mode == TIED else [], _effects(mode)
+    count = 1 if mode == TIED else 0
+    return list(operands[:count]), _effects(mode)
 
 
 @watch_p.def_impl
@@ -127,8 +136,9 @@ def _batch(
         if mark is not None and (mark_axis is not None or mark.ndim):
             mark = move_first(mark, mark_axis)
         params["axes"] = ("lanes", *params["axes"])
-    marked = [] if mark is None else [mark]
-    outs = watch_p.bind(*tied, *marked, *values, **params)
+    if mark is not None:
+        values = [mark, *values]
+    outs = watch_p.bind(*tied, *values, **params)
     return outs, list(tied_axis)
 
 
@@ -140,7 +150,7 @@ def _lower(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
     if mark is None:
         jax.debug.callback(functools.partial(deliver, None), *values)
         return tied
-    # Without a value there is no callback, hence the gate.
+    # The gate: without a value the host is not called.
     lax.cond(
         jnp.any(mark),  # of a count: not zero
         lambda *args: jax.debug.callback(deliver, *args),
@@ -151,6 +161,8 @@ def _lower(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
     return tied
 
 
+# No transpose rule is needed: the JVP rule passes the tangent of the tied value around
+# the probe.
 ad.primitive_jvps[watch_p] = _jvp
 batching.primitive_batchers[watch_p] = _batch
 mlir.register_lowering(watch_p, mlir.lower_fun(_lower, multiple_results=True))

@@ -92,7 +92,9 @@ def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> Non
         is_known = isinstance(value, (*numbers, jax.Array))
         if not is_known or (dtype is not None and not _is_number(dtype)):
             place = f"{name!r}[{field!r}]" if field else repr(name)
-            given = dtype if is_known else type(value).__name__
+            given = type(value).__name__
+            if is_known:
+                given = dtype
             raise TypeError(
                 f"probe {place} must be an array of numbers, got {given}: convert it, "
                 "or leave it out."
@@ -116,6 +118,7 @@ def check_storable(name: str, field: str, shape: tuple[int, ...], dtype: Any) ->
 
 
 def _is_number(dtype: Any) -> bool:
-    if jnp.issubdtype(dtype, jax.dtypes.extended):  # random keys
+    # Random keys have an extended dtype, which NumPy cannot represent.
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
         return False
     return jnp.issubdtype(dtype, np.number) or dtype == np.bool_

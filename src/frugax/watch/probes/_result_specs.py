@@ -36,7 +36,7 @@ class ResultSpec:
     Attributes:
         probe: the probe.
         mark_kind: the meaning of the mark, as in `_primitive`.
-        mark: the shape of the mark; () if there is none.
+        mark: the shape of the mark; () without a mark.
         values: the shapes of the values.
         axes: the meaning of their first axes, as in `_primitive`.
         lanes: the number of lanes to keep under an outer `vmap`; None for all.
@@ -97,7 +97,9 @@ def operation_specs(eqn: JaxprEqn, *, keep_rules: bool) -> tuple[ResultSpec, ...
     name, params = eqn.primitive.name, eqn.params
     inner = lambda key: result_specs(params[key], keep_rules=keep_rules)
     if eqn.primitive is watch_p:
-        return () if is_removed(params["probe"]) else (_probe_spec(eqn),)
+        if is_removed(params["probe"]):
+            return ()
+        return (_probe_spec(eqn),)
     if name == "scan":
         return tuple(s.stacked(params["length"], "steps") for s in inner("jaxpr"))
     if name == "while":
@@ -136,6 +138,8 @@ def merge_branches(
 
     What every branch gives is one spec; what only some give may not be there.
     """
+    # Equal results of several branches are one output. The number of earlier equal
+    # results is part of the key, since a branch may have the same probe twice.
     found: dict[Any, list[int | None]] = {}
     first: dict[Any, ResultSpec] = {}
     for i, specs in enumerate(branches):
@@ -163,10 +167,13 @@ def manual_axes(eqn: JaxprEqn) -> tuple[str, ...]:
 
 def _probe_spec(eqn: JaxprEqn) -> ResultSpec:
     _, mark, values = split_operands(eqn.invars, **eqn.params)
+    mark_shape = ()
+    if mark is not None:
+        mark_shape = mark.aval.shape
     return ResultSpec(
         eqn.params["probe"],
         eqn.params["mark_kind"],
-        () if mark is None else mark.aval.shape,
+        mark_shape,
         tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in values),
         eqn.params["axes"],
         eqn.params["lanes"],

@@ -15,7 +15,7 @@ class MaskedValues(NamedTuple):
     """Values of which some may be missing, as from one branch of a `cond`.
 
     Attributes:
-        values: the values; 0 where there is none.
+        values: the values; 0 where a value is missing.
         present: booleans, True where there is a value; their axes are the first axes
             of the values.
     """
@@ -28,9 +28,9 @@ class LastValues(NamedTuple):
     """The last values of many, from a `while` loop, or the last few, from a ring.
 
     Attributes:
-        values: the last values; 0 if there is none. A ring has one axis in front: its
-            newest value is at `(count - 1) % rows`, and `max(count - rows, 0)` earlier
-            values have been overwritten.
+        values: the last values; 0 before the first value. A ring has one axis in
+            front: its newest value is at `(count - 1) % rows`, and
+            `max(count - rows, 0)` earlier values have been overwritten.
         count: how many values were produced.
     """
 

@@ -90,6 +90,7 @@ def scan(
     traced = trace_function(step, (init, example), {})
     number_specs = _without_frames(traced).result_specs()
     frame_specs = _only_frames(traced).result_specs()
+    # Shared by all inner scans, which record the same values in the same order.
     bundle = Bundle()
 
     def step_without_frames(carry: Any, x: Any) -> Any:
@@ -102,10 +103,11 @@ def scan(
     )
     if not frame_specs:
         carry, (ys, packed) = inner_scan(init, xs, n)
-        results = _stacked_results(number_specs, bundle.unpack(packed))
+        results = _stack_results(number_specs, bundle.unpack(packed))
         return _return_results(carry, ys, results)
 
-    every = n if every is None else every
+    if every is None:
+        every = n
     blocks = n // max(every, 1)
     first, rest = _split_steps(xs, n, blocks * every, reverse=reverse)
     in_blocks = jax.tree.map(lambda x: x.reshape(blocks, every, *x.shape[1:]), first)
@@ -131,10 +133,15 @@ def scan(
 
     def concatenate(a: jax.Array, b: jax.Array) -> jax.Array:
         # A reverse scan runs from the end, but its results stay in the order of `xs`.
-        return jnp.concatenate([b, a] if reverse else [a, b])
+        if reverse:
+            a, b = b, a
+        return jnp.concatenate([a, b])
 
+    # Blocks are numbered in the order of `xs`, whatever the direction of the scan.
     numbered = jnp.arange(blocks, dtype=jnp.uint32)
-    rings = [_empty_ring(spec, ring) for spec in frame_specs] if ring else []
+    rings = []
+    if ring:
+        rings = [_empty_ring(spec, ring) for spec in frame_specs]
     (carry, rings), (outs, frames) = lax.scan(
         run_block, (init, rings), (numbered, in_blocks), blocks, reverse=reverse
     )
@@ -147,8 +154,8 @@ def scan(
     mark_kind, axis, taken = PRESENT, "steps", frames
     if ring:
         mark_kind, axis, taken = COUNT, "ring", rings
-    results = _stacked_results(number_specs, bundle.unpack(packed))
-    results += _stacked_results(frame_specs, taken, mark_kind=mark_kind, axis=axis)
+    results = _stack_results(number_specs, bundle.unpack(packed))
+    results += _stack_results(frame_specs, taken, mark_kind=mark_kind, axis=axis)
     return _return_results(carry, ys, results)
 
 
@@ -250,7 +257,7 @@ def _to_taken(results: Sequence[ProbeResult]) -> list[Taken]:
     return [(r.mark, list(r.values)) for r in results]
 
 
-def _stacked_results(
+def _stack_results(
     specs: Sequence[ResultSpec],
     taken: Sequence[Taken],
     *,
@@ -284,9 +291,12 @@ def _to_stride(stride: Any) -> jax.Array:
 
 def _scan_length(xs: Any, length: int | None) -> int:
     sizes = {x.shape[0] for x in jax.tree.leaves(xs) if x.shape}
-    sizes |= set() if length is None else {int(length)}
+    if length is not None:
+        sizes.add(int(length))
     if len(sizes) != 1:
-        problem = f"lengths {sorted(sizes)}" if sizes else "no length"
+        problem = "no length"
+        if sizes:
+            problem = f"lengths {sorted(sizes)}"
         raise ValueError(
             f"scan has {problem}: give xs with one leading axis, or length, or both "
             "if they agree."

@@ -28,7 +28,7 @@ _MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
-    "LICENSE": "text/respond; charset=utf-8",
+    "LICENSE": "text/plain; charset=utf-8",
 }
 _STATIC_FILES = (
     "alive.js", "app.css", "app.js", "charts.js", "favicon.svg", "frames.js",
@@ -60,6 +60,7 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
         ) from e
 
     folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
+    # All files are read at the start: a request only selects one by its exact name.
     files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
     index = folder.joinpath("index.html").read_bytes()
 
@@ -72,7 +73,7 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
     async def static(request: "Request") -> Response:
         name = request.path_params["name"]
         if name not in files:
-            return Response("There is no such file.\n", 404, media_type="text/respond")
+            return Response("There is no such file.\n", 404, media_type="text/plain")
         return respond(files[name], _MEDIA_TYPES[name.rpartition(".")[2]])
 
     async def icon(_: "Request") -> Response:
@@ -93,6 +94,7 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
         low, high = _parse_int(request, "from"), _parse_int(request, "to")
         points = _parse_int(request, "points", 2000, low=4, high=_MAX_POINTS)
         stream = request.query_params.get("stream", "")
+        # Large windows take milliseconds, which must not delay the other pages.
         found = await asyncio.to_thread(
             feed.run.history.window, stream, _columns(request), low, high, points
         )

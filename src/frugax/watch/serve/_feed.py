@@ -69,6 +69,7 @@ class Feed:
 
     async def _poll_until_stopped(self) -> None:
         while not self._stopped:
+            # In a thread: reading and unpacking blocks would stall the event streams.
             news, more = await asyncio.to_thread(self.run.poll)
             state = await asyncio.to_thread(self._write_state)
             caught_up = self._caught_up or not more
@@ -92,11 +93,13 @@ class Feed:
             cursor: the part of the history that the page has.
             columns: the columns that it wants; by default the first of each stream.
         """
+        # Browsers reconnect after this many milliseconds, and send the last cursor.
         yield "retry: 1000\n\n"
         state_sent = ""
         first = True
         last_sent = time.monotonic()
         while not self._stopped:
+            # Taken before the state is compared, so that no change in between is lost.
             news = self._news
             if self._state != state_sent:
                 state_sent = self._state

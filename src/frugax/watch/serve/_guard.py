@@ -20,6 +20,9 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# Only files of this server may load, no inline script or style may run, and no other
+# page may embed this one. Trusted types forbid innerHTML, so that a hostile name in a
+# journal stays text even if a script forgets to escape it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -71,6 +74,7 @@ class AccessGuard:
         if not _is_own_host(headers.get("host", ""), self._hosts):
             await _refuse(send, 421, "This server does not answer to that host name.")
             return
+        # Without state-changing requests there is nothing to forge (CSRF).
         if scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 405, "This page is read-only.")
             return
@@ -159,6 +163,7 @@ def _token_in(scope: Scope, headers: dict[str, str]) -> str:
     kind, _, bearer = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return bearer.strip()
+    # The printed link carries the token; afterwards the browser sends the cookie.
     query = parse_qs(scope["query_string"].decode("latin-1"))
     return query.get("token", [""])[0]
 

@@ -156,6 +156,7 @@ class History:
                 start = at.get(name, 0)
                 if start == len(table):
                     continue
+                # A page names columns of all streams at once.
                 wanted = [c for c in columns if c in table.names] or table.names
                 series = {
                     column: _to_series(table.column(column, start))
@@ -178,7 +179,7 @@ class History:
         """Return columns at the steps from `low` to `high`, downsampled to `points`.
 
         Raises:
-            LookupError: there is no such stream or column.
+            LookupError: the stream or a column is unknown.
         """
         with self._lock:
             table = self._tables[stream]
@@ -204,7 +205,7 @@ class History:
             count: return at most this many.
 
         Raises:
-            LookupError: there is no such stream.
+            LookupError: the stream is unknown.
         """
         with self._lock:
             table = self._tables[stream]
@@ -237,7 +238,7 @@ class History:
             Its number, its step and the array.
 
         Raises:
-            LookupError: there is no such stream, column or frame.
+            LookupError: the stream, the column or the frame is unknown.
         """
         with self._lock:
             frames = self._frames[stream][column]

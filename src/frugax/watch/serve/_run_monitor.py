@@ -116,7 +116,10 @@ class RunMonitor:
         """
         follower = self._follower
         self._refresh_facts(follower)
-        age = max(now - self._grown_at, 0.0) if self._grown_at else None
+        age = None
+        if self._grown_at:
+            # Clocks of file servers may be ahead of ours.
+            age = max(now - self._grown_at, 0.0)
         alive = self._judge_liveness(age)
         steps_per_s = None
         if alive["state"] == "running":
@@ -190,6 +193,7 @@ class RunMonitor:
             grown = self._journal.stat().st_mtime
         except OSError:
             return
+        # The longest of the recent gaps tells a slow run from a dead one.
         if self._grown_at and grown > self._grown_at:
             self._write_gaps_s.append(grown - self._grown_at)
         self._grown_at = grown

@@ -76,7 +76,7 @@ def serve(
         log_level="warning",
         access_log=False,  # it would contain the token
         server_header=False,
-        ws="none",
+        ws="none",  # the page uses server-sent events only
         timeout_graceful_shutdown=3,
     )
     try:
@@ -91,6 +91,7 @@ def _bind(host: str, port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise ConfigError(f"--port {port}: a port is from 0 (any free one) to 65535.")
     try:
+        # Bound here and not by uvicorn, which would exit the process on an error.
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, _, _, _, at = found[0]
         return socket.create_server(at, family=family, backlog=128)
@@ -108,6 +109,9 @@ def _address(host: str, port: int, token: str | None) -> str:
     if host in ("0.0.0.0", "::"):
         name = socket.gethostname()
     else:
+        # IPv6 addresses stand in brackets, or the port could not be told apart.
         name = f"[{host}]" if ":" in host else host
-    query = f"/?token={token}" if token else "/"
+    query = "/"
+    if token:
+        query = f"/?token={token}"
     return f"http://{name}:{port}{query}"

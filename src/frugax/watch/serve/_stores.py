@@ -33,6 +33,7 @@ class GrowingArray:
 
     def extend(self, values: Shaped[np.ndarray, " m"]) -> None:
         """Append values; a wider dtype widens the whole array."""
+        # Growing by half keeps the copies linear in the final size.
         dtype = np.result_type(self._buffer.dtype, values.dtype)
         needed = self._n + len(values)
         if needed > len(self._buffer) or dtype != self._buffer.dtype:
@@ -126,7 +127,7 @@ class NumberTable:
         """Return steps and values of one column, of the records `start` to `stop`.
 
         Raises:
-            KeyError: there is no such column.
+            KeyError: the column is unknown.
         """
         rows = slice(start, stop)
         steps, values = self.steps[rows], self._values[name].array[rows]
@@ -228,6 +229,7 @@ class FrameStore:
         """Forget the frames after `step`."""
         n = int(np.searchsorted(self.steps, step, side="right"))
         self._steps.truncate(n)
+        # A block that is cut has other frames at the same number.
         self._unpacked.clear()
         while self._blocks and self._blocks[-1].first >= n:
             self._bytes -= self._blocks.pop().packed_bytes

@@ -116,7 +116,7 @@ def _is_real(value: np.ndarray) -> bool:
     return value.dtype.kind == "V" and np.can_cast(value.dtype, np.float32)
 
 
-def kept_and_dropped(status: Mapping[str, float]) -> dict[Kind, tuple[int, int]]:
+def loss_counts(status: Mapping[str, float]) -> dict[Kind, tuple[int, int]]:
     """Return the records kept and dropped so far, by kind."""
     return {
         kind: (int(status.get(f"kept_{kind}", 0)), int(status[f"dropped_{kind}"]))

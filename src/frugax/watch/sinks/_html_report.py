@@ -24,7 +24,7 @@ from frugax.report import (
 )
 
 from ..drawing import PALETTES, Palette, Picture, check_palette, grid_svg, ramp
-from ._event import Event, PlainValue, kept_and_dropped
+from ._event import Event, PlainValue, loss_counts
 from ._report_data import Film, ReportData, SummaryTable
 
 _STATIC = importlib.resources.files("frugax.watch.sinks") / "static"
@@ -77,7 +77,7 @@ class HtmlReport:
 
         Raises:
             ValueError: `path` is a folder, `interval_s` is not positive, `max_bytes`
-                is below 1, or there is no such palette.
+                is below 1, or the palette is unknown.
         """
         if interval_s is not None and not interval_s > 0:
             raise ValueError(f"interval_s must be > 0, got {interval_s}.")
@@ -150,6 +150,7 @@ def _heading(
         add_tile("budgets", verdict, verdict.split()[0])
     if data.last_step is not None:
         add_tile("last step", f"{data.last_step:,}")
+    # The names by which most programs record their main figures.
     for name in ("loss", "accuracy"):
         if name in data.curves:
             last = data.curves[name].points()[1][-1]
@@ -161,7 +162,8 @@ def _heading(
             label += f" of {format_share(limit)}"
             kind = "kept" if spent <= limit else "broken"
         add_tile(label, format_share(spent), kind)
-    if losses := kept_and_dropped(data.status):
+    # A lost summary breaks a promise; lost scalars and frames are allowed.
+    if losses := loss_counts(data.status):
         dropped = {kind: n for kind, (_, n) in losses.items() if n}
         kind = "kept"
         if "summary" in dropped:
@@ -211,6 +213,7 @@ def _budget_row(s: Spend) -> Markup:
 def _films(films: Mapping[str, Film], palette: Palette) -> Markup:
     if not films:
         return Markup()
+    # The script recolours films, so it gets all palettes.
     colours = {
         "palettes": {k: list(v) for k, v in PALETTES.items()},
         "ramp": ["#" + colour.tobytes().hex() for colour in ramp()],
@@ -253,6 +256,7 @@ def _film(name: str, film: Film, palette: Palette) -> Markup:
     count += " frame" if film.seen == 1 else " frames"
     if newest.note:
         count += f", {newest.note}"
+    # `grid_svg` takes an array and not a picture, so the values are restored.
     array = newest.codes
     if newest.kind == "ramp":
         array = newest.levels_to_values()
@@ -388,7 +392,7 @@ def _cell(value: PlainValue | None) -> Markup:
 
 
 def _losses(status: Mapping[str, float]) -> Markup:
-    losses = kept_and_dropped(status)
+    losses = loss_counts(status)
     if not losses:
         return Markup()
     rows = [

@@ -43,6 +43,7 @@ class JsonLines:
         self._frames = frames
         make_folder(self._path.parent)
         try:
+            # In append mode every write goes to the end, also with several writers.
             self._file = self._path.open("a+b", buffering=0)
             end = self._file.seek(0, os.SEEK_END)
             if end:

@@ -57,10 +57,11 @@ class MLflow:
         Raises:
             MissingExtraError: mlflow is not installed (mlflow-skinny is enough).
             OutputError: the folder cannot be created.
-            ValueError: there is no such palette.
+            ValueError: the palette is unknown.
         """
         self._palette: Palette = check_palette(palette)
         where = make_folder(folder).resolve().as_uri()
+        # A client of its own: `mlflow.log_metric` would use the program's active run.
         with default_environment(_ENVIRONMENT):
             names = {"package": "mlflow-skinny", "extra": "mlflow"}
             tracking = import_extra("mlflow.tracking", **names)
@@ -90,6 +91,7 @@ class MLflow:
             for event in events
             for key, value in event_numbers(event).items()
         ]
+        # The client refuses larger batches.
         for i in range(0, len(metrics), _MAX_BATCH):
             self._client.log_batch(self._id, metrics=metrics[i : i + _MAX_BATCH])
         for event in events:

@@ -47,7 +47,7 @@ class Rerun:
         Raises:
             MissingExtraError: rerun-sdk is not installed.
             OutputError: the folder cannot be created.
-            ValueError: there is no such palette.
+            ValueError: the palette is unknown.
         """
         self._palette: Palette = check_palette(palette)
         self._rerun = import_extra("rerun", package="rerun-sdk", extra="rerun")
@@ -56,6 +56,7 @@ class Rerun:
         self._recording = self._rerun.RecordingStream(application)
         self._recording.save(self._path)
         colours = hex_to_rgb(PALETTES[self._palette]).tolist()
+        # Names and colours of the classes of all segmentation images below "/".
         self._log(
             "/",
             self._rerun.AnnotationContext(

@@ -49,7 +49,7 @@ class SvgFiles:
 
         Raises:
             OutputError: the folder cannot be created.
-            ValueError: `max_files` is below 1, or there is no such palette.
+            ValueError: `max_files` is below 1, or the palette is unknown.
         """
         if max_files < 1:
             raise ValueError(f"max_files must be >= 1, got {max_files}.")

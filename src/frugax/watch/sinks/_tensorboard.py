@@ -43,7 +43,7 @@ class TensorBoard:
         Raises:
             MissingExtraError: tensorboardX is not installed.
             OutputError: the file cannot be created.
-            ValueError: there is no such palette.
+            ValueError: the palette is unknown.
         """
         self._palette: Palette = check_palette(palette)
         names = {"package": "tensorboardX", "extra": "tensorboard"}
@@ -80,6 +80,7 @@ class TensorBoard:
                             encoded_image_string=picture_png(picture, self._palette),
                         )
                         summary.value.add(tag=tag(event.stream, name), image=image)
+                # Empty summaries would still create a step on every chart.
                 if summary.value:
                     self._writer.write_event(
                         self._events.Event(

@@ -22,7 +22,7 @@ from ..drawing import (
     make_pictures,
     picture_cells,
 )
-from ._event import STATUS_STREAM, Event, event_numbers, kept_and_dropped, tag
+from ._event import STATUS_STREAM, Event, event_numbers, loss_counts, tag
 
 # Speed is averaged over this window, so that it follows changes but does not jump.
 _WINDOW_S = 10.0
@@ -63,7 +63,7 @@ class Terminal:
             clock: monotonic seconds.
 
         Raises:
-            ValueError: `interval_s` is negative, or there is no such palette.
+            ValueError: `interval_s` is negative, or the palette is unknown.
         """
         self._console = console or Console(stderr=True)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -141,6 +141,7 @@ class Terminal:
             len(self._recent_steps) > 2 and self._recent_steps[0][0] < now - _WINDOW_S
         ):
             self._recent_steps.popleft()
+        # Two points at least, or there is no difference to divide.
         if len(self._recent_steps) < 2:
             return None
         seconds = self._recent_steps[-1][0] - self._recent_steps[0][0]
@@ -159,6 +160,7 @@ class Terminal:
         return [escape_controls(part) for part in parts]
 
     def _figures_to_show(self) -> dict[str, float]:
+        # The loss first, then the others in order of appearance.
         first = {k: v for k, v in self._figures.items() if k == "loss"}
         return dict(list((first | self._figures).items())[:_MAX_FIGURES])
 
@@ -171,7 +173,7 @@ class Terminal:
                 text += f" of {format_share(limit)}"
                 style = "green" if spent <= limit else "bold red"
             yield Text(text, style=style)
-        losses = kept_and_dropped(self._status)
+        losses = loss_counts(self._status)
         dropped = {kind: n for kind, (_, n) in losses.items() if n}
         if dropped:
             counts = [

@@ -52,7 +52,7 @@ class WandB:
         Raises:
             MissingExtraError: wandb or pillow is not installed.
             OutputError: the folder cannot be created.
-            ValueError: there is no such palette or mode.
+            ValueError: the palette or the mode is unknown.
         """
         if mode not in {"offline", "online"}:
             raise ValueError(f"mode must be 'offline' or 'online', got {mode!r}.")
@@ -64,6 +64,7 @@ class WandB:
             self._run = self._begin(
                 str(make_folder(folder)), project, run, config, mode
             )
+        # W&B has one service process for all runs, which the last sink ends.
         WandB._open_count += 1
         self._streams: set[str] = set()
         self._closed = False
@@ -99,6 +100,8 @@ class WandB:
     def write(self, events: Sequence[Event]) -> None:
         """Log the records."""
         for event in events:
+            # W&B drops records whose step decreases, and streams count separately: each
+            # gets a step metric of its own.
             count = tag(event.stream, "step")
             row: dict[str, Any] = dict(event_numbers(event))
             if event.kind == "frame":
