@@ -1,7 +1,7 @@
-"""What an op makes of shapes, asked of JAX and remembered."""
+"""Infer the result shapes and dtypes of an op by asking JAX, with a cache."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,107 +17,119 @@ from ._namespace import JaxNamespace
 
 
 def spec_of(value: Any) -> Spec:
-    """Shape and dtype of an array, a tracer, a number or a random key."""
-    shape = np.shape(value) if not hasattr(value, "shape") else tuple(value.shape)
-    dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
-    return Spec(shape, dtype)
+    """Read the shape and dtype of an array, a tracer, a number or a random key."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return Spec(tuple(value.shape), value.dtype)
+    return Spec(np.shape(value), jnp.result_type(value))
 
 
 def rules_of(backend: JaxBackend) -> BackendRules:
-    """What `infer` needs to know of a backend."""
+    """Build the rules of a backend that `infer` needs."""
 
     def abstract(
-        op: Op, given: tuple[Any, ...], attrs: tuple[tuple[str, Any], ...]
+        op: Op, args: tuple[Any, ...], attrs: tuple[tuple[str, Any], ...]
     ) -> tuple[Spec, ...]:
-        fixed = tuple(g if _is_plain(g) else spec_of(g) for g in given)
-        # Equal numbers of different types, as 2 and 2.0, make different dtypes.
-        written = repr([g for g in fixed if not isinstance(g, Spec)]) + repr(attrs)
-        return _shapes(op, fixed, attrs, written, backend.xp)
+        fixed = tuple(map(_to_spec, args))
+        # 2 and 2.0 are equal, and so hash alike, but give different dtypes. Their text
+        # tells them apart in the cache.
+        literals = repr([a for a in fixed if not isinstance(a, Spec)]) + repr(attrs)
+        return _infer_shapes(op, fixed, attrs, literals, backend.xp)
 
     return BackendRules(abstract, backend.find, backend.dtype, spec_of)
 
 
-def _is_plain(given: Any) -> bool:
-    return given is None or isinstance(given, (Spec, bool, int, float))
+def _to_spec(value: Any) -> Any:
+    if value is None or isinstance(value, (Spec, bool, int, float)):
+        return value
+    return spec_of(value)
 
 
 @functools.lru_cache(maxsize=4096)
-def _shapes(
+def _infer_shapes(
     op: Op,
-    given: tuple[Any, ...],
+    args: tuple[Any, ...],
     attrs: tuple[tuple[str, Any], ...],
-    written: str,
+    literals: str,  # part of the key of the cache
     xp: JaxNamespace,
 ) -> tuple[Spec, ...]:
     arrays = [
-        jax.ShapeDtypeStruct(g.shape, g.dtype) for g in given if isinstance(g, Spec)
+        jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args if isinstance(a, Spec)
     ]
 
     def body(*arrays: Any) -> Any:
-        rest = iter(arrays)
-        tensors = [next(rest) if isinstance(g, Spec) else g for g in given]
-        return op(xp, *tensors, **dict(attrs))
+        return op(xp, *fill_in(args, arrays), **dict(attrs))
 
-    made = jax.eval_shape(body, *arrays)
-    results = made if len(op.outputs) > 1 else (made,)
+    results = jax.eval_shape(body, *arrays)
+    if len(op.outputs) == 1:
+        results = (results,)
     return tuple(Spec(tuple(r.shape), r.dtype) for r in results)
+
+
+def fill_in(args: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
+    """Replace each spec, or text, among the arguments by the next array."""
+    rest = iter(arrays)
+    filled = list(args)
+    for i, value in enumerate(filled):
+        if isinstance(value, (Spec, str)):
+            filled[i] = next(rest)
+    return filled
 
 
 def input_specs(
     flat: ModelGraph, shapes: Mapping[str, Any], backend: JaxBackend
 ) -> dict[str, Spec]:
-    """Shape and dtype of each input, from what the caller and the model say.
+    """Determine the shape and dtype of each input by the caller and the model.
 
     Args:
         flat: the program.
-        shapes: what the caller says: lengths, names, None; or an array.
-        backend: gives the dtype where none is said.
+        shapes: by input: a sequence of lengths, names and None; or an array.
+        backend: its dtype is the default.
 
     Raises:
-        ValueError: a shape names no input, or is no shape.
+        ValueError: a key does not name an input, or its value is not a shape.
     """
     check_shape_keys(shapes, flat.inputs)
-    free = _Free()
+    dimensions = _SymbolicDimensions()
     specs: dict[str, Spec] = {}
     for key, about in flat.inputs.items():
         if about.dtype == "key":
             specs[key] = Spec((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
             continue
-        said = shapes.get(key, about.shape)
-        if said is None:
+        shape = shapes.get(key, about.shape)
+        if shape is None:
             continue
-        dtype = np.dtype(about.dtype) if about.dtype else backend.dtype
-        if hasattr(said, "shape") and hasattr(said, "dtype"):
-            said, dtype = said.shape, said.dtype
-        specs[key] = Spec(free.shape(key, said), dtype)
+        dtype = np.dtype(about.dtype or backend.dtype)
+        if hasattr(shape, "shape") and hasattr(shape, "dtype"):
+            shape, dtype = shape.shape, shape.dtype
+        specs[key] = Spec(dimensions.parse_shape(key, shape), dtype)
     return specs
 
 
-class _Free:
-    """Names of free dimensions become JAX's symbolic ones, all in one scope."""
+class _SymbolicDimensions:
+    """Turns names of dimensions into JAX's symbolic ones, all in one scope."""
 
     def __init__(self) -> None:
         self.scope = jax.export.SymbolicScope()
         self.count = 0
 
-    def shape(self, key: str, said: Any) -> tuple[Any, ...]:
-        if isinstance(said, str) or not isinstance(said, Sequence):
+    def parse_shape(self, key: str, shape: Any) -> tuple[Any, ...]:
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
             raise ValueError(
                 f"shapes[{key!r}] must be a sequence such as [32, 128] or "
-                f'["batch", 128], got {said!r:.60}.'
+                f'["batch", 128], got {shape!r:.60}.'
             )
-        return tuple(self.dimension(key, d) for d in said)
+        return tuple(self._parse(key, length) for length in shape)
 
-    def dimension(self, key: str, said: Any) -> Any:
-        if isinstance(said, (int, np.integer)) and not isinstance(said, bool):
-            if said < 0:
-                raise ValueError(f"shapes[{key!r}]: a length cannot be {said}.")
-            return int(said)
-        if said is None:
+    def _parse(self, key: str, length: Any) -> Any:
+        if isinstance(length, (int, np.integer)) and not isinstance(length, bool):
+            if length < 0:
+                raise ValueError(f"shapes[{key!r}]: a length cannot be {length}.")
+            return int(length)
+        if length is None:
             self.count += 1
-            said = f"free{self.count}"
-        if isinstance(said, str) and said.isidentifier():
-            return jax.export.symbolic_shape(said, scope=self.scope)[0]
+            length = f"free{self.count}"
+        if isinstance(length, str) and length.isidentifier():
+            return jax.export.symbolic_shape(length, scope=self.scope)[0]
         raise ValueError(
-            f"shapes[{key!r}]: a dimension is a length, a name or None, got {said!r}."
+            f"shapes[{key!r}]: a dimension is a length, a name or None, got {length!r}."
         )

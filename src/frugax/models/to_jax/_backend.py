@@ -1,4 +1,4 @@
-"""A JAX backend: arrays, ops at once, random numbers, devices."""
+"""The JAX backend: arrays, eager ops, random numbers and devices."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from ._namespace import JaxNamespace
 
 
 class JaxBackend(Backend):
-    """Where and in which precision models run under JAX; also every op at once.
+    """The device and precision of models under JAX, and every op as an eager method.
 
     Any op of `frugax.models.ops.OPS` is a method: `backend.add(a, b)`,
-    `backend.softmax(x, axis=-1)`. Nothing global is changed: 64-bit numbers are
-    switched on around this backend's own work only.
+    `backend.softmax(x, axis=-1)`. Nothing global changes: 64-bit numbers
+    are enabled around this backend's own work only.
 
     Example:
         >>> import frugax as ml
@@ -48,19 +48,19 @@ class JaxBackend(Backend):
 
         Args:
             dtype: of weights and new arrays: float16, bfloat16, float32 or float64.
-            jit: whether models are compiled by XLA unless `compile` says otherwise.
+            jit: whether XLA compiles models by default; `compile` can override it.
             device: `"cpu"`, `"gpu:0"`, a `jax.Device`; JAX's default if not given.
-            device_mesh: shape of a mesh of devices, such as `(2,)` or `(2, 2)`; any
-                number of devices up to those there are.
+            device_mesh: shape of a mesh of devices, such as `(2,)` or `(2, 2)`, with
+                at most as many devices as exist.
             precision: of products: a `jax.lax.Precision` or its name; more is slower
                 and matters on GPU and TPU.
-            debug: look for NaN and infinity in what models give, and name the layer.
+            debug: check the outputs of models for NaN and infinity, and name the layer.
             platform: `"cpu"`, `"gpu"` or `"tpu"`; the same as a device without number.
             seed: of the backend's random numbers.
 
         Raises:
-            ValueError: the dtype, device, mesh or precision is not there; those that
-                are there are listed.
+            ValueError: the dtype, device, mesh or precision does not exist; the
+                message lists those that do.
         """
         super().__init__(dtype, jit=jit, debug=debug, seed=seed)
         self.precision = _precision(precision)
@@ -73,11 +73,9 @@ class JaxBackend(Backend):
         self.mesh = make_mesh(device_mesh, platform)
         self.xp = JaxNamespace(self.dtype, precision=self.precision)
 
-    # --- what runs --------------------------------------------------------------
-
     @contextlib.contextmanager
     def scope(self) -> Any:
-        """The JAX settings that this backend's work runs under."""
+        """Apply the JAX settings for this backend's work."""
         with contextlib.ExitStack() as stack:
             if self.dtype.itemsize == 8:
                 stack.enter_context(jax.enable_x64(True))
@@ -91,9 +89,9 @@ class JaxBackend(Backend):
         return self.dtype.itemsize == 8 or self.device is not None
 
     def _as_array(self, value: Any) -> Any:
-        return jnp.asarray(value) if isinstance(value, (np.ndarray, list)) else value
-
-    # --- arrays -----------------------------------------------------------------
+        if isinstance(value, (np.ndarray, list)):
+            return jnp.asarray(value)
+        return value
 
     def array(
         self,
@@ -103,63 +101,66 @@ class JaxBackend(Backend):
         device_mesh: Sequence[int] | None = None,
         tensor_split: Sequence[int | None] | None = None,
     ) -> Shaped[Array, "..."]:
-        """An array of this backend.
+        """Make an array of this backend.
 
         Args:
             data: numbers: an array of any library that NumPy can read, or nested lists.
-            dtype: its dtype; if not given, floating numbers take the backend's and
-                others keep their own.
-            device_mesh: the mesh to lay it out over, as in `ones`.
+            dtype: of the array; by default floating-point numbers take the backend's
+                dtype and others keep theirs.
+            device_mesh: the mesh to distribute the array over, as in `ones`.
             tensor_split: as in `ones`.
 
         Raises:
-            TypeError: the data are no numbers.
-            ValueError: the array cannot be split so.
+            TypeError: `data` are not numbers.
+            ValueError: the mesh cannot split the array this way.
         """
         with self.scope():
             if not isinstance(data, jax.Array):
                 data = np.asarray(data)
                 if data.dtype.kind not in "biufcV":
                     raise TypeError(
-                        f"array: these are no numbers but {data.dtype}: {data!r:.60}."
+                        f"array: data must be numbers, got {data.dtype}: {data!r:.60}."
                     )
             if dtype is None and jnp.issubdtype(data.dtype, jnp.floating):
                 dtype = self.dtype
-            dtype = None if dtype is None else as_dtype(dtype)
-            # NumPy's memory may change under a jnp.asarray of it, so it is copied.
-            make = jnp.asarray if isinstance(data, jax.Array) else jnp.array
-            made = make(data, dtype)
-            return self._place(made, device_mesh, tensor_split)
+            if dtype is not None:
+                dtype = as_dtype(dtype)
+            # jnp.asarray may share NumPy's memory, which the caller can change later,
+            # so NumPy arrays are copied.
+            array = jnp.array(data, dtype, copy=not isinstance(data, jax.Array))
+            return self._place(array, device_mesh, tensor_split)
 
     def _place(
         self,
-        made: Array,
+        array: Array,
         device_mesh: Sequence[int] | None = None,
         tensor_split: Sequence[int | None] | None = None,
     ) -> Array:
         if device_mesh is None and tensor_split is None:
-            return made if self.device is None else jax.device_put(made, self.device)
-        sharding = sharding_of(made.shape, self.mesh, device_mesh, tensor_split)
-        return jax.device_put(made, sharding)
-
-    # --- random keys ------------------------------------------------------------
+            if self.device is None:
+                return array
+            return jax.device_put(array, self.device)
+        sharding = sharding_of(array.shape, self.mesh, device_mesh, tensor_split)
+        return jax.device_put(array, sharding)
 
     def set_seed(self, seed: int) -> None:
-        """Start the backend's random numbers anew."""
+        """Restart the backend's random numbers."""
         self._key = jax.random.key(seed)
 
     def get_random_key(self) -> PRNGKeyArray:
-        """A fresh random key; every call gives another."""
+        """Return a new random key; each call returns a different one."""
         self._key, fresh = jax.random.split(self._key)
         return fresh
 
     def split_key(self, key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-        """Two keys from one: the first to go on with, the second to use."""
+        """Split a key in two: the first to split again, the second to use."""
         new, use = jax.random.split(key)
         return new, use
 
     def __repr__(self) -> str:
-        where = self.mesh if self.mesh is not None else (self.device or "default")
+        where: Any = self.mesh
+        if where is None:
+            where = self.device or "default"
         return f"JaxBackend(dtype={self.dtype.name}, device={where})"
 
 

@@ -1,4 +1,4 @@
-"""A model as pure JAX functions of flat dictionaries: parameters and data."""
+"""A compiled model as pure JAX functions of two dictionaries: parameters and data."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ Arrays = dict[str, Shaped[Array, "..."]]
 
 
 class JaxModel(CompiledModel):
-    """A model for JAX; made by `frugax.models.compile`.
+    """A model for JAX; `frugax.models.compile` returns it.
 
     Shapes are checked while JAX traces, never when a compiled program runs: a call
-    costs what a call of a jitted function costs.
+    costs as much as that of any jitted function.
     """
 
     backend: JaxBackend
@@ -30,9 +30,11 @@ class JaxModel(CompiledModel):
     def __init__(self, program: CompiledModel, *, jit: bool) -> None:
         super().__init__(**program.fields())
         self.jit = jit
-        wrap: Callable[..., Any] = jax.jit if jit else (lambda f: f)
-        self._forward = wrap(self._outputs)
-        self._pulled = wrap(self._outputs_and_gradients)
+        self._forward: Callable[..., Any] = self._outputs
+        self._forward_and_vjp: Callable[..., Any] = self._outputs_and_gradients
+        if jit:
+            self._forward = jax.jit(self._forward)
+            self._forward_and_vjp = jax.jit(self._forward_and_vjp)
         self._losses: dict[Any, Callable[..., Any]] = {}
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
@@ -49,13 +51,13 @@ class JaxModel(CompiledModel):
         data: Mapping[str, Any],
         cotangents: Mapping[str, Any],
     ) -> tuple[Arrays, Arrays]:
-        def chosen(params: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+        def select_outputs(params: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
             outputs = self._outputs(params, data)
             self.check_cotangents(cotangents, outputs)
             return {k: outputs[k] for k in cotangents}, outputs
 
-        made, pull, outputs = jax.vjp(chosen, dict(params), has_aux=True)
-        typed = {k: jnp.asarray(v, made[k].dtype) for k, v in cotangents.items()}
+        selected, pull, outputs = jax.vjp(select_outputs, dict(params), has_aux=True)
+        typed = {k: jnp.asarray(v, selected[k].dtype) for k, v in cotangents.items()}
         return outputs, pull(typed)[0]
 
     def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
@@ -83,7 +85,7 @@ class JaxModel(CompiledModel):
         data: Mapping[str, Any],
         output_gradients: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What the model gives, and on request the gradients.
+        """Compute the outputs, and optionally the gradients.
 
         Args:
             params: an array for each parameter, by key.
@@ -107,8 +109,10 @@ class JaxModel(CompiledModel):
                     return self._forward(params, data)
                 return self._looked_at(self._forward, params, data)
             if self._plain:
-                return self._pulled(params, data, output_gradients)
-            return self._looked_at(self._pulled, params, data, output_gradients)
+                return self._forward_and_vjp(params, data, output_gradients)
+            return self._looked_at(
+                self._forward_and_vjp, params, data, output_gradients
+            )
         except TypeError:  # jit's own words for what is no array name no key
             self._check_arrays(params, data)
             raise
