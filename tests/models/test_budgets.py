@@ -16,7 +16,7 @@ from frugax.budget import Verdict
 from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 from frugax.models.to_jax import JaxModel, MemoryPlan
-from frugax.models.to_jax._pieces import find_pieces
+from frugax.models.to_jax._micro_batch import find_batch_axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def test_what_fits_anyway_is_left_as_it_is():
     assert compiled.plan.micro_batches == 1
     args = numbers(MLP, compiled)
     assert far(compiled.evaluate(*args), MLP.compile().evaluate(*args)) == 0
-    assert "nothing is computed twice" in compiled.plan.explain()
+    assert "recomputes nothing" in compiled.plan.explain()
 
 
 def test_without_a_budget_nothing_is_there_that_could_cost():
@@ -284,7 +284,7 @@ def test_a_memory_plan_is_applied_without_a_search(monkeypatch):
     assert plan.budget == budget
     assert plan.micro_batches > 1 or plan.recompute.segments
     assert MLP.compile(budget).plan == plan
-    monkeypatch.setattr("frugax.models.to_jax._within.Search", None)
+    monkeypatch.setattr("frugax.models.to_jax._budgeted.Search", None)
     read = MemoryPlan.from_json(plan.to_json())
     compiled = models.apply(MLP.model, read, backend=fx.JaxBackend())
     assert compiled.plan == plan
@@ -313,14 +313,14 @@ def mixed_rows():
     [
         (models.Model(models.Linear(8), models.BatchNorm()), "as in a batch norm"),
         (models.Model(models.Linear(8), models.Dropout(0.5)), "draws random numbers"),
-        (mixed_rows(), "rows of a batch have a part in each other's output 'output'"),
+        (mixed_rows(), "rows of a batch affect each other's output 'output'"),
         (
             models.Model.create(output=models.Linear(8)(models.IOKey("input")).mean()),
-            r"the output 'output' \(\) has no row for each row",
+            r"the output 'output' \(\) does not have a row for each",
         ),
         (
             models.Model(models.Linear(8), fx.op("reshape", shape=(4, -1))),
-            "has no row for each row|cannot take other numbers of rows",
+            "does not have a row for each|does not accept other numbers of rows",
         ),
     ],
     ids=["state", "draws", "mixed", "scalar", "fixed"],
@@ -339,7 +339,7 @@ def test_a_mask_of_as_many_rows_as_the_batch_is_not_cut():
     net = Net(model, (batch, time, 16))
     compiled = net.compile()
     inputs = {k: compiled.graph.specs[k] for k in ("input", "mask")}
-    pieces = find_pieces(compiled.graph, inputs)
+    pieces = find_batch_axis(compiled.graph, inputs)
     assert pieces is not None
     assert pieces.keys == ("input",)
     assert pieces.counts == (2, 4, 8)

@@ -305,13 +305,13 @@ WRONG = [
         "a device that is not there",
         lambda _: ml.JaxBackend(device="gpu:3"),
         ValueError,
-        r"no device 'gpu' here; there are: cpu:0",
+        r"no 'gpu' device here; it has: cpu:0",
     ),
     (
         "more devices than there are",
         lambda _: ml.JaxBackend(device_mesh=(64,)),
         ValueError,
-        r"device_mesh \(64,\) needs 64 devices, there are \d+",
+        r"device_mesh \(64,\) needs 64 devices, and \d+ exist",
     ),
     (
         "a length that cannot be split",

@@ -38,8 +38,6 @@ class JaxModel(CompiledModel):
         self._losses: dict[Any, Callable[..., Any]] = {}
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
-    # --- the pure functions -----------------------------------------------------
-
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
         graph = self.check(params, data)
         values = {**params, **data}
@@ -61,23 +59,21 @@ class JaxModel(CompiledModel):
         return outputs, pull(typed)[0]
 
     def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
-        """The program for arrays of these shapes, after checking names and shapes.
+        """Check names and shapes, and infer the program for them.
 
         Raises:
-            ShapeError: an array does not suit the layer that reads it.
-            ValueError: an array is missing, or there is one too many.
+            ShapeError: an array does not fit the layer that reads it.
+            ValueError: an array is missing, or one is superfluous.
         """
         self.check_names(params, data)
-        for what, given in (("params", params), ("data", data)):
-            for key, value in given.items():
-                self.check_array(what, key, value)
+        for group, arrays in (("params", params), ("data", data)):
+            for key, value in arrays.items():
+                self.check_array(group, key, value)
         specs = {k: spec_of(v) for k, v in data.items() if k in self.graph.inputs}
         trained = {k: spec_of(v) for k, v in params.items() if k in self.graph.inputs}
         graph = infer(self.graph, {**specs, **trained}, rules_of(self.backend))
         self.check_weights(graph, {**params, **data}, spec_of)
         return graph
-
-    # --- what users call --------------------------------------------------------
 
     def evaluate(
         self,
@@ -99,21 +95,21 @@ class JaxModel(CompiledModel):
             gradients with respect to the parameters, by key.
 
         Raises:
-            ShapeError: an array does not suit the layer that reads it.
-            ValueError: an array is missing, or there is one too many.
-            TypeError: something is no array of this library.
+            ShapeError: an array does not fit the layer that reads it.
+            ValueError: an array is missing, or one is superfluous.
+            TypeError: a value is not an array of JAX or NumPy.
         """
         try:
             if output_gradients is None:
                 if self._plain:
                     return self._forward(params, data)
-                return self._looked_at(self._forward, params, data)
+                return self._run_in_scope(self._forward, params, data)
             if self._plain:
                 return self._forward_and_vjp(params, data, output_gradients)
-            return self._looked_at(
+            return self._run_in_scope(
                 self._forward_and_vjp, params, data, output_gradients
             )
-        except TypeError:  # jit's own words for what is no array name no key
+        except TypeError:  # jit's own message does not name the key
             self._check_arrays(params, data)
             raise
 
@@ -125,23 +121,23 @@ class JaxModel(CompiledModel):
         inputs: Mapping[str, Any],
         loss: str | Callable[..., Any],
     ) -> tuple[Shaped[Array, ""], Arrays]:
-        """The loss and its gradients with respect to the parameters.
+        """Compute a loss and its gradients with respect to the parameters.
 
         Args:
             params: an array for each parameter, by key.
             inputs: an array for each input, by key; arrays that only the loss reads,
                 such as labels, may be among them.
             loss: the name of a scalar output, or a function of the outputs, or of the
-                outputs and the inputs. Define it once: a new function every time is
-                compiled every time.
+                outputs and the inputs. Define it once: a new function at every call
+                compiles at every call.
 
         Returns:
             The loss, and gradients by key.
 
         Raises:
-            ShapeError: an array does not suit the layer that reads it.
-            ValueError: an array is missing, or the loss is no output.
-            TypeError: something is no array, or the loss no floating number.
+            ShapeError: an array does not fit the layer that reads it.
+            ValueError: an array is missing, or the loss does not name an output.
+            TypeError: a value is not an array, or the loss is not a real number.
         """
         try:
             step = self._losses[loss]
@@ -150,31 +146,31 @@ class JaxModel(CompiledModel):
         try:
             if self._plain:
                 return step(params, inputs)
-            return self._looked_at(step, params, inputs)
+            return self._run_in_scope(step, params, inputs)
         except TypeError:
             self._check_arrays(params, inputs)
             raise
 
     def _check_arrays(self, params: Any, data: Any) -> None:
-        for what, given in (("params", params), ("data", data)):
-            if isinstance(given, Mapping):
-                for key, value in given.items():
-                    self.check_array(what, key, value)
+        for group, arrays in (("params", params), ("data", data)):
+            if isinstance(arrays, Mapping):
+                for key, value in arrays.items():
+                    self.check_array(group, key, value)
                     if type(value).__module__.partition(".")[0] == "torch":
                         raise TypeError(
-                            f"{what}[{key!r}] is a torch tensor and this model runs "
+                            f"{group}[{key!r}] is a torch tensor and this model runs "
                             "in JAX; convert it with backend.array(...)."
                         )
 
     def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
-        """The pure function `(params, inputs) -> loss` that `value_and_grad` derives.
+        """Build the pure function `(params, inputs) -> loss` of `value_and_grad`.
 
         Args:
             loss: as for `value_and_grad`.
 
         Raises:
-            ValueError: the loss names no output.
-            TypeError: it takes neither one nor two arguments.
+            ValueError: the loss does not name an output.
+            TypeError: the loss takes neither one nor two arguments.
         """
         of = self.resolve_loss(loss)
 
@@ -186,24 +182,24 @@ class JaxModel(CompiledModel):
 
     def _make_step(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         step = jax.value_and_grad(self.loss_function(loss))
-        return jax.jit(step) if self.jit else step
+        if self.jit:
+            return jax.jit(step)
+        return step
 
-    def _looked_at(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _run_in_scope(self, function: Callable[..., Any], *args: Any) -> Any:
         with self.backend.scope():
-            made = function(*args)
+            result = function(*args)
             if self.backend.debug:
-                self.check_finite(made, args[0], args[1], _finite)
-            return made
-
-    # --- where training starts --------------------------------------------------
+                self.check_finite(result, args[0], args[1], _is_finite)
+            return result
 
     def randomize_params(
         self, key: PRNGKeyArray | int | None = None
     ) -> dict[str, Shaped[Array, "..."]]:
-        """Random parameters by key, made by one compiled program.
+        """Draw random parameters by key, in one compiled program.
 
-        On a mesh each is born split: along its first dimension that the mesh's last
-        axis divides, or copied if there is none.
+        On a mesh each one is created split: along its first dimension that the mesh's
+        last axis divides, or replicated if there is no such dimension.
 
         Args:
             key: a random key or a seed; the backend's next one if not given.
@@ -217,7 +213,7 @@ class JaxModel(CompiledModel):
             return draw(key, weights, self.backend.dtype, self.backend.mesh)
 
     def initial_state(self) -> dict[str, Shaped[Array, "..."]]:
-        """The state by key as it is before training; empty where there is none."""
+        """Build the state by key before training; empty for a model without state."""
         weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
         with self.backend.scope():
             key = jax.random.key(0)
@@ -225,11 +221,11 @@ class JaxModel(CompiledModel):
 
     @functools.cached_property
     def pure(self) -> Callable[..., Any]:
-        """The model as one pure function `f(params, data) -> outputs`, not jitted."""
+        """The model as a pure function `f(params, data) -> outputs` without jit."""
         return self._outputs
 
 
-def _finite(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     if jnp.issubdtype(jnp.result_type(value), jnp.inexact):
         return bool(jnp.isfinite(value).all())
     return True

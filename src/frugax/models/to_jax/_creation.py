@@ -1,4 +1,4 @@
-"""New JAX arrays: filled, counted, or drawn at random."""
+"""Create JAX arrays: constant, evenly spaced, or random."""
 
 from typing import Any
 
@@ -12,21 +12,21 @@ from ._dtypes import Array, Dtypes
 
 
 class Creation(Dtypes):
-    """The methods of the namespace that need no array, or only a key."""
+    """The methods of the namespace that need only a shape, or a random key."""
 
     def zeros(self, shape: Any, dtype: Any = None, *, like: Any = None) -> jax.Array:
-        """An array of zeros; `like` only matters where devices do."""
-        return jnp.zeros(tuple(shape), self._known(dtype or self.float_dtype))
+        """An array of zeros; `like` matters in torch only."""
+        return jnp.zeros(tuple(shape), self._check_dtype(dtype or self.float_dtype))
 
     def ones(self, shape: Any, dtype: Any = None, *, like: Any = None) -> jax.Array:
-        """An array of ones; `like` only matters where devices do."""
-        return jnp.ones(tuple(shape), self._known(dtype or self.float_dtype))
+        """An array of ones; `like` matters in torch only."""
+        return jnp.ones(tuple(shape), self._check_dtype(dtype or self.float_dtype))
 
     def full(
         self, shape: Any, value: Any, dtype: Any = None, *, like: Any = None
     ) -> jax.Array:
-        """An array of one value; `like` only matters where devices do."""
-        dtype = self._known(dtype or self.dtype_of(value))
+        """An array of one value; `like` matters in torch only."""
+        dtype = self._check_dtype(dtype or self.dtype_of(value))
         return jnp.full(tuple(shape), value, dtype)
 
     def arange(
@@ -42,15 +42,16 @@ class Creation(Dtypes):
         if stop is None:
             start, stop = 0, start
         if dtype is None:
-            floats = any(isinstance(v, float) for v in (start, stop, step))
-            dtype = self.float_dtype if floats else INT_DTYPE
-        return jnp.arange(start, stop, step, self._known(dtype))
+            dtype = INT_DTYPE
+            if any(isinstance(v, float) for v in (start, stop, step)):
+                dtype = self.float_dtype
+        return jnp.arange(start, stop, step, self._check_dtype(dtype))
 
     def eye(
         self, rows: Any, columns: Any = None, k: int = 0, dtype: Any = None
     ) -> jax.Array:
         """Ones on the k-th diagonal."""
-        return jnp.eye(rows, columns, k, self._known(dtype or self.float_dtype))
+        return jnp.eye(rows, columns, k, self._check_dtype(dtype or self.float_dtype))
 
     def random_uniform(
         self, key: Array, shape: Any, low: Any, high: Any, dtype: np.dtype
@@ -74,9 +75,9 @@ class Creation(Dtypes):
         return jax.random.randint(key, tuple(shape), low, high, dtype)
 
     def fold_in(self, key: Array, index: Any) -> Array:
-        """A key of its own for each number."""
+        """Derive a key from each number."""
         return jax.random.fold_in(key, index)
 
     def split_key(self, key: Array, count: int = 2) -> tuple[Array, ...]:
-        """New keys for an old one."""
+        """Split a key."""
         return tuple(jax.random.split(key, count))

@@ -1,4 +1,4 @@
-"""Devices by name, meshes of some of them, and how an array is split over a mesh."""
+"""Choose devices by name, build meshes, and split arrays over a mesh."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def choose_device(device: Any, platform: str | None) -> Any:
-    """A device from its name.
+    """Choose a device by its name.
 
     Args:
         device: `"cpu"`, `"gpu:1"`, a `jax.Device`, or None.
-        platform: a platform that the device must be of, or None.
+        platform: the platform of the device, or None for any.
 
     Returns:
-        The device, or None where JAX's own choice will do.
+        The device, or None for JAX's default.
 
     Raises:
-        ValueError: there is no such device; those that are there are listed.
+        ValueError: the device does not exist; the message lists those that do.
     """
     if device is not None and not isinstance(device, str):
         return device
@@ -28,54 +28,60 @@ def choose_device(device: Any, platform: str | None) -> Any:
         if platform is None:
             return None
         first = _devices(platform)[0]
-        return None if first == jax.devices()[0] else first
+        if first == jax.devices()[0]:
+            return None
+        return first
     kind, colon, number = device.partition(":")
     if platform is not None and kind != platform:
         raise ValueError(f"device {device!r} is not of the platform {platform!r}.")
     found = _devices(kind)
     if colon and not (number.isdigit() and int(number) < len(found)):
         raise ValueError(
-            f"there is no device {device!r}; of that kind there are: "
+            f"device {device!r} does not exist; devices of that kind: "
             f"{', '.join(f'{kind}:{i}' for i in range(len(found)))}."
         )
-    return found[int(number) if colon else 0]
+    return found[int(number or 0)]
 
 
 def _devices(platform: str) -> list[Any]:
     try:
         return jax.devices(platform)
     except RuntimeError as e:
-        there = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
         raise ValueError(
-            f"there is no device {platform!r} here; there are: {there}. Install the "
-            "JAX build for it, or choose one of these."
+            f"JAX has no {platform!r} device here; it has: {known}. Install the JAX "
+            "build for it, or choose one of these."
         ) from e
 
 
 def make_mesh(shape: Sequence[int] | None, platform: str | None) -> Mesh | None:
-    """A mesh of the first devices, its axes called `d0`, `d1`, ...
+    """Build a mesh of the first devices, with axes `d0`, `d1`, ...
 
     Args:
-        shape: how many devices along each axis; None: no mesh.
-        platform: whose devices; JAX's default if None.
+        shape: number of devices along each axis; None for no mesh.
+        platform: of the devices; None for JAX's default.
 
     Raises:
-        ValueError: there are not so many devices, or the shape is no shape.
+        ValueError: the mesh needs more devices than exist, or `shape` is not a shape.
     """
     if shape is None:
         return None
-    lengths = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    lengths: tuple[Any, ...] = (shape,)
+    if isinstance(shape, Sequence):
+        lengths = tuple(shape)
     if not lengths or any(type(n) is not int or n < 1 for n in lengths):
         raise ValueError(f"device_mesh must be like (2,) or (2, 2), got {shape!r}.")
-    there = _devices(platform) if platform else jax.devices()
+    devices = jax.devices()
+    if platform:
+        devices = _devices(platform)
     needed = math.prod(lengths)
-    if needed > len(there):
+    if needed > len(devices):
         raise ValueError(
-            f"device_mesh {lengths} needs {needed} devices, there are {len(there)}. On "
-            "a CPU more can be made before JAX starts: set "
+            f"device_mesh {lengths} needs {needed} devices, and {len(devices)} exist. "
+            "A CPU can act as more devices: before JAX starts, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={needed}."
         )
-    grid = np.asarray(there[:needed], dtype=object).reshape(lengths)
+    grid = np.asarray(devices[:needed], dtype=object).reshape(lengths)
     return Mesh(grid, tuple(f"d{i}" for i in range(len(lengths))))
 
 
@@ -85,18 +91,18 @@ def sharding_of(
     device_mesh: Sequence[int] | None,
     tensor_split: Sequence[int | None] | None,
 ) -> NamedSharding:
-    """How an array lies over a mesh.
+    """Build the sharding of an array over a mesh.
 
     Args:
         shape: the array's shape.
         mesh: the backend's mesh.
-        device_mesh: another mesh shape for this array; the backend's if None.
+        device_mesh: another mesh shape for this array; None for the backend's.
         tensor_split: for each axis of the mesh the dimension that it splits, or None
-            for a copy along it. If not given, dimension 0 is split by the first axis,
-            dimension 1 by the second, and so on.
+            to replicate along it. By default the first axis splits dimension 0, the
+            second axis dimension 1, and so on.
 
     Raises:
-        ValueError: there is no mesh, or a dimension cannot be split so.
+        ValueError: there is no mesh, or it cannot split a dimension evenly.
     """
     if device_mesh is not None:
         lengths = tuple(device_mesh)
@@ -110,7 +116,7 @@ def sharding_of(
     axes = mesh.axis_names
     split: Sequence[int | None]
     if tensor_split is None:
-        split = [i if i < len(shape) else None for i in range(len(axes))]
+        split = [*range(min(len(axes), len(shape)))]
     else:
         split = tuple(tensor_split)
         if len(split) > len(axes):
@@ -133,9 +139,9 @@ def sharding_of(
         if shape[dimension] % parts:
             raise ValueError(
                 f"dimension {dimension} of shape {tuple(shape)} cannot be split into "
-                f"{parts} equal parts; say tensor_split=... or change the length."
+                f"{parts} equal parts; give tensor_split=... or change the length."
             )
-    spec = [
-        tuple(by_dimension[i]) if i in by_dimension else None for i in range(len(shape))
-    ]
+    spec: list[tuple[str, ...] | None] = [None] * len(shape)
+    for dimension, names in by_dimension.items():
+        spec[dimension] = tuple(names)
     return NamedSharding(mesh, PartitionSpec(*spec))

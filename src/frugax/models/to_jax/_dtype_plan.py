@@ -1,4 +1,4 @@
-"""The dtype plan: what each weight is kept in, and the certificate of its error."""
+"""The dtype plan: the dtype of each stored weight, and a certificate of its error."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ Arrays = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeptWeight:
-    """One weight and the dtype it is kept in.
+    """One weight and its stored dtype.
 
     Attributes:
         key: its key.
         before: its dtype.
-        after: the dtype it is kept in.
-        bytes_before: of it as it is.
-        bytes_after: of it as it is kept.
-        error: of the outputs, if only this weight is shortened; 0 if it never was.
+        after: its stored dtype.
+        bytes_before: in its own dtype.
+        bytes_after: in its stored dtype.
+        error: of the outputs if only this weight is rounded; 0 if it is not.
     """
 
     key: str
@@ -44,19 +44,19 @@ class KeptWeight:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DtypePlan(JsonPlan):
-    """In which dtype each weight is kept, and what that does to the outputs.
+    """The stored dtype of each weight, and the resulting error of the outputs.
 
     An error is ||outputs - exact|| / ||exact||, of the worst output of the worst batch.
 
     Attributes:
-        budget: what was asked for.
-        weights: one entry for each, by key.
-        bytes_before: of all weights as they are.
-        bytes_after: of all as they are kept.
-        error: on the batches that were held out.
-        chosen_error: on the batches that it was chosen by.
-        batches: how many batches it was chosen by.
-        held_out: how many were held out.
+        budget: of the plan.
+        weights: one entry for each weight, by key.
+        bytes_before: of all weights in their own dtypes.
+        bytes_after: of all weights in their stored dtypes.
+        error: on the held-out batches.
+        chosen_error: on the batches that the dtypes were chosen by.
+        batches: number of batches that the dtypes were chosen by.
+        held_out: number of held-out batches.
         data_sha256: of all batches, in order.
         params_sha256: of the weights.
     """
@@ -87,24 +87,26 @@ class DtypePlan(JsonPlan):
             params: an array for each weight, by key.
 
         Raises:
-            ValueError: a weight is missing, or has another dtype than was planned for.
+            ValueError: a weight is missing, or has another dtype than planned.
         """
         planned = {w.key: w for w in self.weights}
         for key in sorted(set(planned) ^ set(params)):
-            what = "lacks" if key in planned else "has"
+            problem = "must not have"
+            if key in planned:
+                problem = "lacks"
             raise ValueError(
-                f"params {what} {key!r}, and this plan is for: "
+                f"params {problem} {key!r}; this plan is for: "
                 f"{', '.join(sorted(planned)[:12])}."
             )
-        made: dict[str, Any] = {}
+        cast: dict[str, Any] = {}
         for key, value in params.items():
             if value.dtype.name != planned[key].before:
                 raise ValueError(
                     f"{key!r} is {value.dtype.name}, but this plan is for "
                     f"{planned[key].before} weights."
                 )
-            made[key] = value.astype(as_dtype(planned[key].after))
-        return made
+            cast[key] = value.astype(as_dtype(planned[key].after))
+        return cast
 
     def __str__(self) -> str:
         rows = [
@@ -130,13 +132,13 @@ class DtypePlan(JsonPlan):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class CastParams:
-    """Weights that were cast as a `DtypePlan` says.
+    """Weights in the dtypes of a `DtypePlan`.
 
     Attributes:
         params: the cast weights by key, for `compiled.evaluate`.
         plan: the plan.
         compiled: the model that they belong to.
-        exact_params: the weights as they were.
+        exact_params: the weights in their own dtypes.
     """
 
     params: dict[str, Any]
@@ -187,7 +189,7 @@ class CastParams:
 
 
 def limit_bytes(budget: SizeBudget, params: Arrays) -> int | None:
-    """The most bytes the weights may take; None if that is not limited."""
+    """Compute the limit on the bytes of the weights; None without one."""
     return budget.limit_bytes(
         original_bytes=sum(v.nbytes for v in params.values()),
         weights=sum(v.size for v in params.values()),

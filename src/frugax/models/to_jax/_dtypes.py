@@ -1,4 +1,4 @@
-"""Which dtype a JAX array has, and what brings several to one."""
+"""The dtype rules of the JAX namespace: read, cast and promote dtypes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,14 @@ import numpy as np
 from frugax.models.ops import as_dtype, is_floating, result_dtype
 
 Array = Any  # a jax.Array, a tracer, or a Python number
+_NUMBERS = (bool, int, float)
 
 
 class Dtypes:
     """The dtype methods of the namespace.
 
     Attributes:
-        float_dtype: what a float is when nothing else says so.
+        float_dtype: dtype of a Python float, and the default of new arrays.
     """
 
     float_dtype: np.dtype
@@ -24,32 +25,37 @@ class Dtypes:
     as_dtype = staticmethod(as_dtype)
 
     def dtype_of(self, x: Array) -> np.dtype:
-        """The dtype of an array, or what a Python number becomes."""
-        if type(x) in (bool, int, float):
+        """Return the dtype of an array, or the one that a Python number becomes."""
+        if type(x) in _NUMBERS:
             return result_dtype(type(x), float_dtype=self.float_dtype)
         return np.dtype(x.dtype)
 
     def asarray(self, value: Any, dtype: Any = None) -> jax.Array:
-        """An array of numbers, in `dtype` if given."""
-        if dtype is None and type(value) in (bool, int, float):
+        """Convert numbers to an array, in `dtype` if given."""
+        if dtype is None and type(value) in _NUMBERS:
             dtype = self.dtype_of(value)
-        return jnp.asarray(value, None if dtype is None else self._known(dtype))
+        if dtype is not None:
+            dtype = self._check_dtype(dtype)
+        return jnp.asarray(value, dtype)
 
     def cast(self, x: Array, dtype: Any) -> jax.Array:
-        """The same values in another dtype."""
-        wanted = self._known(dtype)
+        """Convert the values to another dtype."""
+        target = self._check_dtype(dtype)
         if not isinstance(x, jax.Array):
-            return jnp.asarray(x, wanted)
-        return x if x.dtype == wanted else x.astype(wanted)
+            return jnp.asarray(x, target)
+        # astype would add an operation to the program even if the dtypes agree.
+        if x.dtype == target:
+            return x
+        return x.astype(target)
 
-    def _known(self, dtype: Any) -> np.dtype:
-        wanted = as_dtype(dtype)
-        if jax.dtypes.canonicalize_dtype(wanted) != wanted:
+    def _check_dtype(self, dtype: Any) -> np.dtype:
+        checked = as_dtype(dtype)
+        if jax.dtypes.canonicalize_dtype(checked) != checked:
             raise ValueError(
-                f"{wanted} needs 64-bit numbers, which JAX has switched off. Use "
+                f"{checked} needs 64-bit numbers, which JAX has switched off. Use "
                 "JaxBackend(dtype=float64), or ask for the 32-bit dtype."
             )
-        return wanted
+        return checked
 
     def promote(
         self, tensors: Sequence[Array], *, to_float: bool = False
@@ -57,36 +63,36 @@ class Dtypes:
         """Bring tensors to one dtype by `result_dtype`; see there.
 
         Args:
-            tensors: arrays, Python numbers (they stay what they are beside an array,
-                as JAX takes them for weak) or None.
+            tensors: arrays, None, or Python numbers, which stay unchanged next to an
+                array because JAX treats their dtype as weak.
             to_float: whether integers become `float_dtype`.
         """
-        given = [
-            t
-            if t is None or isinstance(t, jax.Array) or type(t) in (bool, int, float)
-            else jnp.asarray(t)
-            for t in tensors
-        ]
-        strong = {t.dtype for t in given if isinstance(t, jax.Array)}
-        # By exact type: NumPy's float64 is a Python float too, and not weak.
-        weak = {type(t) for t in given if type(t) in (bool, int, float)}
+        values = list(tensors)
+        for i, t in enumerate(values):
+            if not (t is None or isinstance(t, jax.Array) or type(t) in _NUMBERS):
+                values[i] = jnp.asarray(t)
+        strong = {t.dtype for t in values if isinstance(t, jax.Array)}
+        # By exact type: NumPy's float64 is a subclass of float, but is not weak.
+        weak = {type(t) for t in values if type(t) in _NUMBERS}
         if not strong and not weak:
-            return tuple(given)
+            return tuple(values)
         if len(strong) == 1 and bool not in weak:
-            (wanted,) = strong
-            if is_floating(wanted) or not (to_float or weak):
-                return tuple(given)  # nothing to do, which is how it mostly is
-        wanted = result_dtype(
+            (common,) = strong
+            if is_floating(common) or not (to_float or weak):
+                return tuple(values)  # the usual case: nothing to convert
+        target = result_dtype(
             *strong, *weak, to_float=to_float, float_dtype=self.float_dtype
         )
-        return tuple(self._promoted(t, wanted, alone=not strong) for t in given)
+        return tuple(self._promote_one(t, target, alone=not strong) for t in values)
 
-    def _promoted(self, t: Array, wanted: np.dtype, *, alone: bool) -> Array:
+    def _promote_one(self, t: Array, target: np.dtype, *, alone: bool) -> Array:
         if t is None:
             return None
         if isinstance(t, jax.Array):
-            return t if t.dtype == wanted else t.astype(wanted)
+            return self.cast(t, target)
         if alone:
-            return jnp.asarray(t, wanted)
-        # An int stays an int beside floats: x ** 2 is then one multiplication.
-        return int(t) if isinstance(t, bool) and wanted != np.bool_ else t
+            return jnp.asarray(t, target)
+        # An int stays an int next to floats: x ** 2 is then one multiplication.
+        if isinstance(t, bool) and target != np.bool_:
+            return int(t)
+        return t

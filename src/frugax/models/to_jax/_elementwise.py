@@ -1,7 +1,7 @@
-"""Numbers of JAX arrays, one by one: arithmetic, comparison, logic, activations.
+"""Elementwise operations of JAX arrays: arithmetic, comparison, logic, activations.
 
-Where jnp under its strictest settings would refuse ranks that differ, `_same_rank` says
-what is meant; where they agree it adds nothing to the program.
+Under its strictest settings jnp refuses operands of different ranks. `_same_rank` makes
+the broadcast explicit; for equal ranks it adds nothing to the program.
 """
 
 import math
@@ -19,19 +19,20 @@ from ._dtypes import Array, Dtypes
 
 
 def _same_rank(*values: Array) -> Sequence[Array]:
-    """Leading axes of length 1 for all that have fewer axes than the others."""
+    """Add leading axes of length 1 to operands with fewer axes than the others."""
     ranks = [getattr(v, "ndim", 0) for v in values]
     most = max(ranks)
     if all(r in (0, most) for r in ranks):
         return values
-    return [
-        lax.broadcast_to_rank(v, most) if 0 < r < most else v
-        for v, r in zip(values, ranks, strict=True)
-    ]
+    aligned = list(values)
+    for i, rank in enumerate(ranks):
+        if 0 < rank < most:  # scalars broadcast by themselves
+            aligned[i] = lax.broadcast_to_rank(values[i], most)
+    return aligned
 
 
 def _broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that runs `function` once its operands have one rank."""
+    """Build the method that calls `function` on operands of equal rank."""
 
     def method(self: "Elementwise", left: Array, right: Array) -> Array:
         return function(*_same_rank(left, right))
@@ -53,7 +54,7 @@ class Elementwise(Dtypes):
     logaddexp = _broadcast(jnp.logaddexp)
 
     def power(self, left: Array, right: Array) -> Array:
-        """`left` to the power of `right`; the gradient of 0^0 is 0, of jnp's NaN."""
+        """`left` to the power of `right`; the gradient at 0^0 is 0, with jnp's NaN."""
         left, right = _same_rank(left, right)
         arrays = isinstance(left, jax.Array) and isinstance(right, jax.Array)
         if arrays and is_floating(self.dtype_of(right)):
@@ -65,7 +66,7 @@ class Elementwise(Dtypes):
         return self._by_divisor(jnp.floor_divide, left, right)
 
     def remainder(self, left: Array, right: Array) -> Array:
-        """What floor_divide leaves, with the sign of `right`; integers by 0 give 0."""
+        """Remainder of floor_divide, with the sign of `right`; integers by 0 give 0."""
         return self._by_divisor(jnp.remainder, left, right)
 
     def _by_divisor(self, f: Callable[..., Any], left: Array, right: Array) -> Array:
@@ -79,8 +80,10 @@ class Elementwise(Dtypes):
         return jnp.where(zero, 0, f(left, jnp.where(zero, 1, right)))
 
     def absolute(self, x: Array) -> Array:
-        """|x|, with gradient 0 at 0, where that of jnp.abs is 1."""
-        return x * jnp.sign(x) if is_floating(self.dtype_of(x)) else jnp.abs(x)
+        """|x|, with gradient 0 at 0 as in torch, where jnp.abs has 1."""
+        if is_floating(self.dtype_of(x)):
+            return x * jnp.sign(x)
+        return jnp.abs(x)
 
     negative = staticmethod(jnp.negative)
     sign = staticmethod(jnp.sign)
@@ -127,9 +130,12 @@ class Elementwise(Dtypes):
         if not is_floating(dtype):
             limits = jnp.iinfo(dtype)
             least, most = int(limits.min), int(limits.max)
-        bounds = (least if low is None else low, most if high is None else high)
-        low, high = (np.asarray(b, dtype) for b in bounds)
-        return lax.clamp(low, x, high)
+        if low is None:
+            low = least
+        if high is None:
+            high = most
+        # lax.clamp rather than jnp.clip, whose gradient at a bound is a half.
+        return lax.clamp(np.asarray(low, dtype), x, np.asarray(high, dtype))
 
     def where(self, condition: Array, left: Array, right: Array) -> Array:
         """`left` where the condition holds, `right` elsewhere."""
@@ -170,6 +176,6 @@ class Elementwise(Dtypes):
         """Exact by erf, or approximate by tanh."""
         if approximate:
             return jax.nn.gelu(x, True)
-        # jax.nn.gelu(x, False) is by erfc: better below -4, where nothing is left of
-        # it, and a third slower on a CPU; torch has erf too.
+        # jax.nn.gelu(x, False) uses erfc, which is more accurate below -4, where gelu
+        # vanishes, and a third slower on a CPU. torch uses erf too.
         return x * ((lax.erf(x * math.sqrt(0.5)) + 1) * 0.5)

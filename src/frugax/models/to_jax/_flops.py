@@ -1,4 +1,4 @@
-"""How many floating-point operations an op takes, counted in its traced program."""
+"""Count the floating-point operations of an op in its traced program."""
 
 import functools
 from collections.abc import Mapping
@@ -11,13 +11,14 @@ from frugax.jaxprs import flops
 from frugax.models.graph import OpNode, Spec, hash_key, op_arguments
 from frugax.models.ops import OPS
 
+from ._abstract import fill_in
 from ._namespace import JaxNamespace
 
 
 def flops_of(
     node: OpNode, known: Mapping[str, Any], float_dtype: np.dtype
 ) -> int | None:
-    """Floating-point operations of a node, forwards, whatever library will run it.
+    """Count the floating-point operations of a node's forward pass, for any backend.
 
     Args:
         node: the node.
@@ -30,15 +31,17 @@ def flops_of(
     op = OPS.get(node.op)
     if op is None:
         return None
-    given: list[Any] = []
+    args: list[Any] = []
     for i, key in enumerate(op_arguments(op, node.inputs)):
-        value = None if key is None else known[key]
+        value = None
+        if key is not None:
+            value = known[key]
         if op.is_random and i == 0:
             value = "key"
         elif not isinstance(value, (Spec, bool, int, float, type(None))):
             value = Spec(tuple(value.shape), np.dtype(str(value.dtype).split(".")[-1]))
-        given.append(value)
-    tensors = tuple(given)
+        args.append(value)
+    tensors = tuple(args)
     return _count(
         node.op, tensors, node.attrs, hash_key((tensors, node.attrs)), float_dtype
     )
@@ -47,24 +50,21 @@ def flops_of(
 @functools.lru_cache(maxsize=4096)
 def _count(
     name: str,
-    given: tuple[Any, ...],
+    args: tuple[Any, ...],
     attrs: tuple[tuple[str, Any], ...],
     _exact: Any,
     float_dtype: np.dtype,
 ) -> int:
     xp = JaxNamespace(float_dtype)
-    arrays = [
-        jax.ShapeDtypeStruct(g.shape, g.dtype)
-        if isinstance(g, Spec)
-        else jax.eval_shape(lambda: jax.random.key(0))
-        for g in given
-        if isinstance(g, (Spec, str))
-    ]
+    arrays: list[Any] = []
+    for value in args:
+        if isinstance(value, Spec):
+            arrays.append(jax.ShapeDtypeStruct(value.shape, value.dtype))
+        elif isinstance(value, str):  # stands for a random key
+            arrays.append(jax.eval_shape(lambda: jax.random.key(0)))
 
     def body(*arrays: Any) -> Any:
-        rest = iter(arrays)
-        tensors = [next(rest) if isinstance(g, (Spec, str)) else g for g in given]
-        return OPS[name](xp, *tensors, **dict(attrs))
+        return OPS[name](xp, *fill_in(args, arrays), **dict(attrs))
 
     with jax.enable_x64(float_dtype.itemsize == 8):
         return flops(jax.make_jaxpr(body)(*arrays).jaxpr)

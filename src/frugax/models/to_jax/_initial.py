@@ -1,5 +1,6 @@
-"""Weights before training, drawn by one compiled program."""
+"""Draw the initial weights in one compiled program."""
 
+import math
 from collections.abc import Mapping
 
 import jax
@@ -17,26 +18,26 @@ def draw(
     dtype: np.dtype,
     mesh: Mesh | None,
 ) -> dict[str, Shaped[Array, "..."]]:
-    """Every weight by key.
+    """Draw every weight by key.
 
     Args:
         key: a random key.
-        weights: shape and start of each.
-        dtype: of all of them.
-        mesh: lay them out over this mesh from the start; None: on one device.
+        weights: shape and initializer of each weight.
+        dtype: of all weights.
+        mesh: distribute them over this mesh from the start; None for one device.
     """
-    wanted = tuple(weights.items())
-    if not wanted:
+    items = tuple(weights.items())
+    if not items:
         return {}
     if mesh is None:
-        return _draw(key, wanted, dtype)
-    where = {name: split_weight(w.shape, mesh) for name, w in wanted}
-    made = jax.jit(_numbers, static_argnums=(1, 2), out_shardings=where)
-    return made(key, wanted, dtype)
+        return _draw(key, items, dtype)
+    where = {name: split_weight(w.shape, mesh) for name, w in items}
+    draw_split = jax.jit(_draw_all, static_argnums=(1, 2), out_shardings=where)
+    return draw_split(key, items, dtype)
 
 
 def split_weight(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Along the first dimension that the mesh's last axis divides; else copied."""
+    """Split along the first dimension that the mesh's last axis divides, if any."""
     axis = mesh.axis_names[-1]
     parts = mesh.shape[axis]
     spec: list[str | None] = [None] * len(shape)
@@ -47,16 +48,16 @@ def split_weight(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def _numbers(
-    key: PRNGKeyArray, wanted: tuple[tuple[str, Weight], ...], dtype: np.dtype
+def _draw_all(
+    key: PRNGKeyArray, items: tuple[tuple[str, Weight], ...], dtype: np.dtype
 ) -> dict[str, Shaped[Array, "..."]]:
-    # One long draw of each kind, cut in pieces: a draw for each array would compile
-    # far longer. Drawn in float32 at least, so that all dtypes start alike.
-    drawn = dtype if dtype.itemsize == 8 else jnp.float32
+    # One long draw of each kind, cut in pieces, because a draw for each array would
+    # take far longer to compile. In float32 at least, so that all dtypes start alike.
+    wide = np.promote_types(dtype, np.float32)
     total = {
         kind: sum(
             _size(w)
-            for _, w in wanted
+            for _, w in items
             if isinstance(w.init, Fill) is False
             and isinstance(w.init, Normal) is normal
         )
@@ -64,17 +65,19 @@ def _numbers(
     }
     first, second = jax.random.split(key)
     pools = {
-        "normal": jax.random.normal(first, (total["normal"],), drawn),
-        "uniform": jax.random.uniform(second, (total["uniform"],), drawn),
+        "normal": jax.random.normal(first, (total["normal"],), wide),
+        "uniform": jax.random.uniform(second, (total["uniform"],), wide),
     }
     at = {"normal": 0, "uniform": 0}
-    made: dict[str, Array] = {}
-    for name, weight in wanted:
+    arrays: dict[str, Array] = {}
+    for name, weight in items:
         init = weight.init
         if isinstance(init, Fill):
-            made[name] = jnp.full(weight.shape, init.value, dtype)
+            arrays[name] = jnp.full(weight.shape, init.value, dtype)
             continue
-        kind = "normal" if isinstance(init, Normal) else "uniform"
+        kind = "uniform"
+        if isinstance(init, Normal):
+            kind = "normal"
         size = _size(weight)
         numbers = pools[kind][at[kind] : at[kind] + size].reshape(weight.shape)
         at[kind] += size
@@ -82,15 +85,12 @@ def _numbers(
             numbers = init.std * numbers
         else:
             numbers = init.low + (init.high - init.low) * numbers
-        made[name] = numbers.astype(dtype)
-    return made
+        arrays[name] = numbers.astype(dtype)
+    return arrays
 
 
-_draw = jax.jit(_numbers, static_argnums=(1, 2))
+_draw = jax.jit(_draw_all, static_argnums=(1, 2))
 
 
 def _size(weight: Weight) -> int:
-    size = 1
-    for length in weight.shape:
-        size *= length
-    return size
+    return math.prod(weight.shape)

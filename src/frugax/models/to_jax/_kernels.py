@@ -1,4 +1,4 @@
-"""Neural-network kernels of the JAX namespace, each in the form XLA:CPU runs fastest.
+"""Neural-network kernels of JAX, each in the form that XLA:CPU runs fastest.
 
 `Kernels` is what `JaxNamespace` inherits: linear maps, norms, attention, lookups and
 pieces here; convolutions and pools in `_kernels_conv.py`. Ratios in comments are of
@@ -19,55 +19,59 @@ class Kernels(ConvolutionKernels):
     """Methods that `JaxNamespace` inherits."""
 
     precision: Any
-    # A recurrent step is one product of input and state side by side, if the input is
-    # the narrower: 0.5-0.9 of the time of driving all times first, backwards 0.6-1.0.
+    # A recurrent step multiplies input and state side by side in one product, if the
+    # input is the narrower one: 0.5-0.9 of the time of projecting all inputs first, and
+    # 0.6-1.0 in the backward pass.
     joins_steps = True
 
     def linear(
         self, input: jax.Array, weight: jax.Array, bias: jax.Array | None
     ) -> jax.Array:
         """Times W^T plus bias over the last axis; the weight is (out, in)."""
-        # As one product of two matrices: over more axes XLA:CPU copies and transposes
-        # for the gradient, which costs an encoder 5 % of its step and half its time
-        # to compile (`python -m benchmarks.models --parts step`).
+        # One product of two matrices: over more axes XLA:CPU copies and transposes in
+        # the gradient, which costs an encoder 5 % of its step and half of its
+        # compilation time (`python -m benchmarks.models --parts step`).
         leading = input.shape[:-1]
         x = input.reshape(math.prod(leading), input.shape[-1])
         out = lax.dot_general(x, weight, (((1,), (1,)), ((), ())), self.precision)
         if bias is not None:
             out = out + bias[None]
-        return out if len(leading) == 1 else out.reshape(*leading, weight.shape[0])
+        if len(leading) == 1:
+            return out
+        return out.reshape(*leading, weight.shape[0])
 
     def embedding(self, indices: jax.Array, weight: jax.Array) -> jax.Array:
-        """Rows of `weight`; NaN for an index that is not in it, also a negative one."""
+        """Rows of `weight`; NaN for an index out of range, including negative ones."""
         return weight.at[indices].get(
             mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
         )
 
     def pick(self, scores: jax.Array, labels: jax.Array) -> jax.Array:
-        """The label's score of each row of the last axis; NaN for no valid label."""
+        """The label's score in each row of the last axis; NaN for an invalid label."""
         at = jnp.clip(labels, 0, scores.shape[-1] - 1)
         picked = jnp.take_along_axis(scores, at[..., None], axis=-1)[..., 0]
         return jnp.where(at == labels, picked, jnp.nan)
 
     def widened(self, input: jax.Array) -> jax.Array:
-        """In float32 if it is narrower: what sums and exponentials are taken in."""
-        narrow = input.dtype in (jnp.bfloat16, jnp.float16)
-        return input.astype(jnp.float32) if narrow else input
+        """Convert half precision to float32 for sums and exponentials."""
+        if input.dtype in (jnp.bfloat16, jnp.float16):
+            return input.astype(jnp.float32)
+        return input
 
     def cast_like(self, input: jax.Array, like: jax.Array) -> jax.Array:
-        """In the dtype of `like`."""
+        """Cast to the dtype of `like`."""
         return input.astype(like.dtype)
 
     def parts(self, input: jax.Array, count: int) -> list[jax.Array]:
-        """The last axis in so many equal pieces."""
+        """Split the last axis into equal pieces."""
         return jnp.split(input, count, axis=-1)
 
     def unbiased_factor(self, like: jax.Array, shape: tuple[Any, ...]) -> Any:
-        """Of n elements in that shape, n / (n - 1); of one, 1."""
+        """Bessel's correction n / (n - 1) for n elements of a shape; 1 if n is 1."""
         size = math.prod(shape)
         if isinstance(size, int):
             return size / max(size - 1, 1)
-        size = jnp.array(size).astype(like.dtype)  # a symbolic one
+        size = jnp.array(size).astype(like.dtype)  # a symbolic dimension
         return size / jnp.maximum(size - 1, 1)
 
     def layer_norm(
@@ -79,8 +83,8 @@ class Kernels(ConvolutionKernels):
     ) -> jax.Array:
         """Zero mean and unit variance along the last axis, then scaled and moved."""
         x = self.widened(input)
-        # The mean square of what is left, not E[x^2] - E[x]^2: that loses the variance
-        # of numbers far from 0, and its gradient is no faster.
+        # The mean square of the centred values, not E[x^2] - E[x]^2, which cancels for
+        # numbers far from 0 and whose gradient is not faster.
         x = x - x.mean(axis=-1, keepdims=True)
         scale = lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
         return self._affine(x * scale, weight, bias).astype(input.dtype)
@@ -117,10 +121,10 @@ class Kernels(ConvolutionKernels):
         """Softmax attention on (batch, time, heads, features); see `ops`."""
         batch, reads, heads, features = query.shape
         seen, groups = key.shape[1], key.shape[2]
-        # Heads before time: 0.5-0.9 of the time of `jax.nn.dot_product_attention`,
-        # whose contractions have the heads inside.
+        # Heads before time take 0.5-0.9 of the time of `jax.nn.dot_product_attention`,
+        # which contracts with the heads inside.
         heads_first = lambda x: lax.transpose(x, (0, 2, 1, 3))
-        # Queries of heads that share a key are more queries of one head.
+        # Heads that share a key (grouped-query attention) become queries of one head.
         shared = heads // groups * reads
         q = heads_first(query * scale).reshape(batch, groups, shared, features)
         k, v = heads_first(key), heads_first(value)

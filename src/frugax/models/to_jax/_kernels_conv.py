@@ -1,10 +1,10 @@
 """Convolutions and pools of the JAX namespace, on data with channels last.
 
-A convolution is frugax's own operation, `jaxprs.fast_convolution`: outside of loops
-XLA:CPU makes the same of it as of `lax.conv_general_dilated`; in a `scan` or `cond` it
-is 7 to 50 times faster there, and it has derivatives in both modes. Pools are taken
-one axis at a time, as the largest or the sum of shifted copies: `lax.reduce_window`
-takes 2 to 7 times as long on CPU, and the gradient of its maximum 5 to 12 times.
+A convolution is frugax's own operation, `jaxprs.fast_convolution`. Outside of loops
+XLA:CPU compiles it like `lax.conv_general_dilated`; inside a `scan` or `cond` it is 7
+to 50 times faster, and it has derivatives in both modes. Pools reduce one axis at a
+time, by the maximum or the sum of shifted copies: `lax.reduce_window` takes 2 to 7
+times as long on CPU, and the gradient of its maximum 5 to 12 times.
 """
 
 import functools
@@ -19,12 +19,12 @@ from frugax.jaxprs import fast_convolution
 
 Pads = Sequence[tuple[int, int]]
 _AXES = "DHW"
-# Wider windows than this would make too long a program of shifted copies.
-_WIDEST = 16
+# Wider windows would make the program of shifted copies too long.
+_MAX_WINDOW = 16
 
 
 class ConvolutionKernels:
-    """Methods that `Kernels` inherits; sizes are one number for each axis of space."""
+    """Methods that `Kernels` inherits; sizes have one number for each spatial axis."""
 
     precision: Any
 
@@ -63,7 +63,7 @@ class ConvolutionKernels:
             input: (batch, *space, in).
             weight: the kernel of that convolution.
             stride: of that convolution.
-            crops: how much is cut off (negative: added) at both ends of each axis.
+            crops: entries removed (added if negative) at both ends of each axis.
             dilation: of that convolution.
             groups: of that convolution.
         """
@@ -95,7 +95,7 @@ class ConvolutionKernels:
     ) -> jax.Array:
         flat = data.ndim == 3
         if flat:
-            # One axis as the width of images of height 1: 0.7-0.8 of the time.
+            # A signal as an image of height 1 takes 0.7-0.8 of the time.
             data, kernel = lax.expand_dims(data, (1,)), lax.expand_dims(kernel, (0,))
             padding = ((0, 0), *padding)
             steps = {name: (1, *step) for name, step in steps.items()}
@@ -108,7 +108,9 @@ class ConvolutionKernels:
             precision=self.precision,
             **steps,
         )
-        return lax.squeeze(out, (1,)) if flat else out
+        if flat:
+            return lax.squeeze(out, (1,))
+        return out
 
     def max_pool(
         self,
@@ -119,9 +121,9 @@ class ConvolutionKernels:
     ) -> jax.Array:
         """The largest of each window."""
         lowest = np.array(-np.inf, input.dtype)
-        if max(window) > _WIDEST:
-            return _reduced(input, lowest, lax.max, window, stride, padding)
-        return _folded(input, lowest, _first_largest, window, stride, padding)
+        if max(window) > _MAX_WINDOW:
+            return _reduce_window(input, lowest, lax.max, window, stride, padding)
+        return _fold_window(input, lowest, _first_largest, window, stride, padding)
 
     def sum_pool(
         self,
@@ -132,9 +134,9 @@ class ConvolutionKernels:
     ) -> jax.Array:
         """The sum of each window."""
         zero = np.zeros((), input.dtype)
-        if max(window) > _WIDEST:
-            return _reduced(input, zero, lax.add, window, stride, padding)
-        return _folded(input, zero, lax.add, window, stride, padding)
+        if max(window) > _MAX_WINDOW:
+            return _reduce_window(input, zero, lax.add, window, stride, padding)
+        return _fold_window(input, zero, lax.add, window, stride, padding)
 
 
 def _channels_last(spatial: int) -> tuple[str, str, str]:
@@ -144,9 +146,9 @@ def _channels_last(spatial: int) -> tuple[str, str, str]:
 
 @jax.custom_jvp
 def _first_largest(left: jax.Array, right: jax.Array) -> jax.Array:
-    """The larger; of equal ones the left gets all of the gradient, as in torch.
+    """The maximum; of equal values the left one gets the whole gradient, as in torch.
 
-    `jnp.maximum` gives each a half; a plain `where` takes 1.5x the time forward.
+    `jnp.maximum` gives each a half, and a plain `where` takes 1.5x the forward time.
     """
     return lax.max(left, right)
 
@@ -157,7 +159,7 @@ def _first_largest_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
     return lax.max(left, right), lax.select(left >= right, *tangents)
 
 
-def _folded(
+def _fold_window(
     x: jax.Array,
     empty: np.ndarray,
     fold: Callable[[jax.Array, jax.Array], jax.Array],
@@ -165,10 +167,9 @@ def _folded(
     stride: Sequence[int],
     padding: Pads,
 ) -> jax.Array:
-    """Each window folded, axis by axis.
-
-    The last axis goes first: what is left of equals is the first in reading order.
-    """
+    """Reduce each window, axis by axis."""
+    # The last axis comes first, so that the first of equal values in reading order
+    # wins, as in torch.
     if any(pair != (0, 0) for pair in padding):
         x = lax.pad(x, empty, [(0, 0, 0), *((*p, 0) for p in padding), (0, 0, 0)])
     for axis in range(len(window), 0, -1):
@@ -181,7 +182,7 @@ def _folded(
     return x
 
 
-def _reduced(
+def _reduce_window(
     x: jax.Array,
     empty: np.ndarray,
     fold: Callable[..., Any],

@@ -1,4 +1,4 @@
-"""The memory plan of a compiled model: what was tried, what fits, what it costs."""
+"""The memory plan of a compiled model, with every attempt and its cost."""
 
 import dataclasses
 
@@ -15,13 +15,13 @@ from frugax.remat import RematPlan
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One way to need less memory, and what it came to.
+    """One way to save memory, with its measured effect.
 
     Attributes:
-        name: what was done, such as `"recompute"` or `"4 micro-batches"`.
-        bytes: of the program with it, as XLA accounted for them.
-        extra_flops: done more than without any; None where it was not counted.
-        fits: whether that is within the budget.
+        name: of the way, such as `"recompute"` or `"4 micro-batches"`.
+        bytes: of the program, as XLA counts them.
+        extra_flops: compared with the plain program; None if not counted.
+        fits: whether the program is within the budget.
     """
 
     name: str
@@ -32,23 +32,23 @@ class Lever:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan(JsonPlan):
-    """How the gradients of a compiled model are fitted into a memory budget.
+    """A way to fit the gradients of a compiled model into a memory budget.
 
     Attributes:
-        budget: what it was made for.
+        budget: of the plan.
         predicted: bytes of the program with this plan, of the budget's kind, as XLA
-            accounted for them when the plan was made; <= the limit.
+            counted them while planning; <= the limit.
         unplanned_bytes: bytes of the same program without a plan.
-        extra_flops: done more, counted on the traced program.
-        unplanned_flops: without a plan.
-        purpose: the function it is for: `evaluate` with gradients of some outputs, or
+        extra_flops: compared with the plain program, counted in the traced program.
+        unplanned_flops: of the plain program.
+        purpose: the planned function: `evaluate` with gradients of some outputs, or
             `value_and_grad` of a loss.
-        shapes: of the data it is for, by key.
-        micro_batches: in how many pieces a batch goes through the model; 1: whole.
-        batch_keys: the data that are cut for that, along their first axis.
-        recompute: what the backward pass of one piece keeps and does again.
-        levers: what was tried, in order.
-        no_pieces: why batches could not be cut; empty if they could or need not be.
+        shapes: of the data, by key.
+        micro_batches: number of parts of a batch; 1 for whole batches.
+        batch_keys: the data that are split along their first axis.
+        recompute: the recomputation of one micro-batch.
+        levers: all attempts, in order.
+        no_pieces: why batches cannot be split; empty if they can or need not be.
     """
 
     budget: MemoryBudget
@@ -66,21 +66,18 @@ class MemoryPlan(JsonPlan):
 
     @property
     def extra_share(self) -> float:
-        """`extra_flops` as a share of what the unplanned program does."""
+        """`extra_flops` as a share of the flops of the unplanned program."""
         return self.extra_flops / max(self.unplanned_flops, 1)
 
     def __str__(self) -> str:
-        rows = [
-            [
-                lever.name,
-                amount(lever.bytes, "bytes"),
-                "-"
-                if lever.extra_flops is None
-                else format_share(lever.extra_flops / max(self.unplanned_flops, 1)),
-                "fits" if lever.fits else "too much",
-            ]
-            for lever in self.levers
-        ]
+        rows: list[list[str]] = []
+        for lever in self.levers:
+            flops, verdict = "-", "too much"
+            if lever.extra_flops is not None:
+                flops = format_share(lever.extra_flops / max(self.unplanned_flops, 1))
+            if lever.fits:
+                verdict = "fits"
+            rows.append([lever.name, amount(lever.bytes, "bytes"), flops, verdict])
         lines = [
             f"{self.purpose}, {self.budget}: {format_bytes(self.predicted)} with this "
             f"plan, {format_bytes(self.unplanned_bytes)} without; "
@@ -88,22 +85,24 @@ class MemoryPlan(JsonPlan):
             table(["tried, in order", "XLA's bytes", "more flops", ""], rows),
         ]
         if self.no_pieces:
-            lines.append(f"batches are not cut in pieces: {self.no_pieces}")
+            lines.append(f"batches are not split: {self.no_pieces}")
         return "\n".join(lines)
 
     def explain(self) -> str:
-        """What was tried, how batches go through, and what is kept and done again."""
+        """Explain the attempts, the micro-batches and the recomputation."""
         lines = [str(self), ""]
         lines += [f"data: {', '.join(f'{k} {s}' for k, s in self.shapes)}"]
         if self.micro_batches > 1:
             lines.append(
-                f"each batch goes through in {self.micro_batches} pieces of "
-                f"{', '.join(self.batch_keys)} along the first axis; gradients are "
-                "summed, outputs put together."
+                f"each batch runs in {self.micro_batches} micro-batches, split along "
+                f"the first axis of {', '.join(self.batch_keys)}; gradients are "
+                "summed, outputs are joined."
             )
         if self.recompute.segments:
-            piece = "of one piece " if self.micro_batches > 1 else ""
-            lines += [f"the backward pass {piece}does again:", self.recompute.explain()]
+            part = "the backward pass"
+            if self.micro_batches > 1:
+                part = "the backward pass of one micro-batch"
+            lines += [f"{part} recomputes:", self.recompute.explain()]
         else:
-            lines.append("nothing is computed twice in the backward pass.")
+            lines.append("the backward pass recomputes nothing.")
         return "\n".join(lines)

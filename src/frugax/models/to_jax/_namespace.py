@@ -1,8 +1,8 @@
-"""The array namespace `xp` of JAX: what the bodies of the op table are written over.
+"""The array namespace `xp` of JAX, in which the bodies of the op table are written.
 
-Its methods have NumPy's names and rules. Where jnp under its strictest settings would
-refuse (ranks or dtypes that differ), the namespace says explicitly what is meant; where
-they agree already it adds nothing, so a traced body is as small as written by hand.
+Its methods have NumPy's names and rules. Under its strictest settings jnp refuses
+operands of different ranks or dtypes; the namespace makes the conversion explicit. For
+equal ones it adds nothing, so a traced body is as small as if written by hand.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,10 @@ from ._shapes import Shapes
 
 
 class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels):
-    """The operations of JAX, as bodies of ops see them.
+    """The operations of JAX that bodies of ops use.
 
     Attributes:
-        float_dtype: what a float is when nothing else says so.
+        float_dtype: dtype of a Python float, and the default of new arrays.
         precision: of matrix products and convolutions; None for JAX's default.
     """
 
@@ -38,7 +38,7 @@ class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels)
         self.precision = precision
 
     def scope(self, name: str) -> Any:
-        """A context whose operations a profiler shows under `name`."""
+        """Group operations under `name` in a profiler."""
         return jax.named_scope(name)
 
     def stop_gradient(self, x: Array) -> Array:
@@ -53,11 +53,11 @@ class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels)
         *,
         reverse: bool = False,
     ) -> tuple[Any, Any]:
-        """Run `carry, y = step(carry, x)` along the first axis; give carry and all y.
+        """Run `carry, y = step(carry, x)` along the first axis; return carry and all y.
 
         Args:
             step: one step; `carry`, `x` and `y` are arrays, or tuples of them.
-            carry: what the first step is given.
+            carry: argument of the first step.
             xs: arrays that all have the same first axis.
             reverse: whether to start at the end; the y stay in the order of the xs.
         """

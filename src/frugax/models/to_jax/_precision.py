@@ -1,9 +1,9 @@
-"""Shorter dtypes for weights, within a measured error of the outputs.
+"""Plan shorter dtypes for stored weights, within a measured error of the outputs.
 
-Reads: a compiled model, its weights and batches of data. Gives: a `DtypePlan` that says
-for each weight which dtype it is kept in and what that does to the outputs. A layer
-computes in the widest dtype that it is given, so a bfloat16 weight beside float32 data
-is rounded once, when it is stored, and no sum is shorter for it.
+From a compiled model, its weights and batches of data to a `DtypePlan` with the stored
+dtype of each weight and the resulting error. A layer computes in the widest dtype of
+its inputs, so a bfloat16 weight next to float32 data is rounded once, when it is
+stored, and sums keep their precision.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from ._compiled import JaxModel
 from ._dtype_plan import DtypePlan, KeptWeight, limit_bytes
 from ._output_error import digest, error_of, errors_of, exact_outputs
 
-# Data that nobody has seen may be a little worse than those that were looked at: of a
-# small MLP by 18 % (six batches against two). What is planned stays so far below.
+# The error on unseen data may exceed that on the planning data, by 18 % for a small MLP
+# (six batches against two). Plans aim at this share of the limit.
 _AIM = 0.8
 
 Arrays = Mapping[str, Any]
@@ -40,9 +40,9 @@ def plan_dtypes(
 
     Raises:
         InfeasibleBudgetError: no choice is within the error and the size.
-        TypeError: the budget is no `SizeBudget`.
-        ValueError: there are too few batches, a dtype is not short, or the outputs are
-            not finite.
+        TypeError: `budget` is not a `SizeBudget`.
+        ValueError: there are too few batches, a dtype does not have 16 bits, or the
+            outputs are not finite.
     """
     check_budget(budget, SizeBudget)
     if budget.max_abs is not None:
@@ -53,8 +53,8 @@ def plan_dtypes(
     batches = list(batches)
     if len(batches) < 2:
         raise ValueError(
-            f"a dtype plan needs two batches or more, got {len(batches)}: some to "
-            "choose by, and as many that are held out."
+            f"a dtype plan needs two batches or more, got {len(batches)}: half to "
+            "choose by, and half to hold out."
         )
     short = [as_float(d, what="dtypes") for d in dtypes]
     for dtype in short:
@@ -63,24 +63,24 @@ def plan_dtypes(
                 f"dtypes: {dtype.name} is not short; use float16 and bfloat16."
             )
     half = len(batches) // 2
-    bench = _Bench(compiled, params, batches[:half], batches[half:])
+    bench = _ErrorBench(compiled, params, batches[:half], batches[half:])
     steps = bench.steps(short)
     return bench.plan(budget, steps)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
-    """One weight in its best short dtype, and the error of it and all before it."""
+class _RoundedWeight:
+    """One weight in its best short dtype; `together`: with all weights before it."""
 
     key: str
     dtype: np.dtype
-    saved: int
-    alone: float
-    together: float = 0.0
+    saved_bytes: int
+    error_alone: float
+    error_together: float = 0.0
 
 
-class _Bench:
-    """Measures what shorter weights do to the outputs."""
+class _ErrorBench:
+    """Measures the error of the outputs with shorter weights."""
 
     def __init__(
         self,
@@ -94,74 +94,74 @@ class _Bench:
         with compiled.backend.scope():
             self.exact = exact_outputs(compiled, self.params, chosen_by)
 
-    def steps(self, short: Sequence[np.dtype]) -> list[_Step]:
-        """The weights in the order in which they are shortened.
+    def steps(self, short: Sequence[np.dtype]) -> list[_RoundedWeight]:
+        """Order the weights by their squared error for each saved byte.
 
-        Errors of independent roundings add up as squares, so that order is by squared
-        error for each byte saved. Weights are rounded and widened again here, so that
-        one program serves for all, where each choice of dtypes would be a compilation.
+        The errors of independent roundings add up as squares. Weights are rounded and
+        widened again, so that one program serves all choices of dtypes; otherwise each
+        choice would be compiled.
         """
         with self.compiled.backend.scope():
-            alone = [s for k in self.params if (s := self._alone(k, short))]
-            alone.sort(key=lambda s: (s.alone**2 / s.saved, s.key))
+            alone = [s for k in self.params if (s := self._round_alone(k, short))]
+            alone.sort(key=lambda s: (s.error_alone**2 / s.saved_bytes, s.key))
             rounded = dict(self.params)
-            steps: list[_Step] = []
+            steps: list[_RoundedWeight] = []
             for step in alone:
-                rounded[step.key] = self._rounded(step.key, step.dtype)
+                rounded[step.key] = self._round(step.key, step.dtype)
                 error = self._error(rounded)
-                steps.append(dataclasses.replace(step, together=error))
+                steps.append(dataclasses.replace(step, error_together=error))
         return steps
 
-    def _alone(self, key: str, short: Sequence[np.dtype]) -> _Step | None:
+    def _round_alone(
+        self, key: str, short: Sequence[np.dtype]
+    ) -> _RoundedWeight | None:
         value = self.params[key]
         saves = jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize > 2
         if not saves or not value.size:
             return None
-        found: list[tuple[float, np.dtype]] = []
+        options: list[tuple[float, np.dtype]] = []
         for dtype in short:
-            rounded = self._rounded(key, dtype)
-            if bool(jnp.isfinite(rounded).all()):  # float16 ends at 65504
-                found.append((self._error({**self.params, key: rounded}), dtype))
-        if not found:
+            rounded = self._round(key, dtype)
+            if bool(jnp.isfinite(rounded).all()):  # float16 overflows above 65504
+                options.append((self._error({**self.params, key: rounded}), dtype))
+        if not options:
             return None
-        error, dtype = min(found, key=lambda f: f[0])
+        error, dtype = min(options, key=lambda f: f[0])
         saved = value.size * (value.dtype.itemsize - dtype.itemsize)
-        return _Step(key, dtype, saved, error)
+        return _RoundedWeight(key, dtype, saved, error)
 
-    def _rounded(self, key: str, dtype: np.dtype) -> Any:
+    def _round(self, key: str, dtype: np.dtype) -> Any:
         value = self.params[key]
         return jnp.asarray(value).astype(dtype).astype(value.dtype)
 
     def _error(self, params: Arrays) -> float:
-        made = (self.compiled.evaluate(params, b) for b in self.chosen_by)
-        pairs = zip(made, self.exact, strict=True)
+        results = (self.compiled.evaluate(params, b) for b in self.chosen_by)
+        pairs = zip(results, self.exact, strict=True)
         return max(error_of(m, e) for m, e in pairs)
 
-    # --- choosing -----------------------------------------------------------------
-
-    def plan(self, budget: SizeBudget, steps: list[_Step]) -> DtypePlan:
-        """The most steps within the error, or the fewest within the size.
+    def plan(self, budget: SizeBudget, steps: list[_RoundedWeight]) -> DtypePlan:
+        """Round as many weights as the error allows, or as few as the size needs.
 
         Raises:
-            InfeasibleBudgetError: there is no number of steps within both.
+            InfeasibleBudgetError: no number of weights satisfies both.
         """
         before = sum(v.nbytes for v in self.params.values())
         limit = limit_bytes(budget, self.params)
         least = self._steps_for(limit, before, steps)
         if budget.rel_error is None:
-            return self._made(budget, steps[:least], *self._errors(steps[:least]))
+            return self._build_plan(budget, steps[:least], *self._errors(steps[:least]))
         bound = budget.rel_error
         most = 0
-        while most < len(steps) and steps[most].together <= bound * _AIM:
+        while most < len(steps) and steps[most].error_together <= bound * _AIM:
             most += 1
-        # One step back until the held-out data agree, computed in the real dtypes.
+        # Undo one weight at a time until the held-out data agree, in the real dtypes.
         for number in range(most, least - 1, -1):
             errors = self._errors(steps[:number])
             if max(errors) <= bound * _AIM:
-                return self._made(budget, steps[:number], *errors)
+                return self._build_plan(budget, steps[:number], *errors)
         errors = self._errors(steps[:least])
-        # Rounded up: at what is asked for here, planning must succeed.
-        needed = max(max(errors), *(s.together for s in steps[:least])) / _AIM
+        # Rounded up, because planning must succeed at this limit.
+        needed = max(max(errors), *(s.error_together for s in steps[:least])) / _AIM
         raise InfeasibleBudgetError(
             f"keeping the weights in {limit:,} bytes",
             needed=float(np.nextafter(needed * (1 + 1e-9), np.inf)),
@@ -170,12 +170,14 @@ class _Bench:
             hint="allow more bytes.",
         )
 
-    def _steps_for(self, limit: int | None, before: int, steps: list[_Step]) -> int:
+    def _steps_for(
+        self, limit: int | None, before: int, steps: list[_RoundedWeight]
+    ) -> int:
         if limit is None or before <= limit:
             return 0
         left = before
         for number, step in enumerate(steps, start=1):
-            left -= step.saved
+            left -= step.saved_bytes
             if left <= limit:
                 return number
         raise InfeasibleBudgetError(
@@ -186,8 +188,8 @@ class _Bench:
             hint="use frugax.compress, which codes weights shorter, for files.",
         )
 
-    def _errors(self, steps: Sequence[_Step]) -> tuple[float, float]:
-        """On the batches to choose by, and on those held out."""
+    def _errors(self, steps: Sequence[_RoundedWeight]) -> tuple[float, float]:
+        """Measure on the batches to choose by, and on those held out."""
         if not steps:
             return 0.0, 0.0
         short = self._short(steps)
@@ -196,33 +198,36 @@ class _Bench:
             unseen = errors_of(self.compiled, self.params, short, self.held_out)
         return max(chosen), max(unseen)
 
-    def _short(self, steps: Sequence[_Step]) -> dict[str, Any]:
+    def _short(self, steps: Sequence[_RoundedWeight]) -> dict[str, Any]:
         dtypes = {s.key: s.dtype for s in steps}
-        return {
-            k: jnp.asarray(v).astype(dtypes[k]) if k in dtypes else v
-            for k, v in self.params.items()
-        }
+        short = {k: jnp.asarray(self.params[k]).astype(d) for k, d in dtypes.items()}
+        return {**self.params, **short}
 
-    def _made(
-        self, budget: SizeBudget, steps: Sequence[_Step], chosen: float, unseen: float
+    def _build_plan(
+        self,
+        budget: SizeBudget,
+        steps: Sequence[_RoundedWeight],
+        chosen: float,
+        unseen: float,
     ) -> DtypePlan:
         by_key = {s.key: s for s in steps}
 
-        def kept(key: str, value: Any) -> KeptWeight:
-            step = by_key.get(key)
-            return KeptWeight(
+        weights: list[KeptWeight] = []
+        for key, value in sorted(self.params.items()):
+            # A weight that is not in the plan keeps its dtype.
+            step = by_key.get(key, _RoundedWeight(key, value.dtype, 0, 0.0))
+            weight = KeptWeight(
                 key=key,
                 before=value.dtype.name,
-                after=step.dtype.name if step else value.dtype.name,
+                after=step.dtype.name,
                 bytes_before=value.nbytes,
-                bytes_after=value.nbytes - (step.saved if step else 0),
-                error=step.alone if step else 0.0,
+                bytes_after=value.nbytes - step.saved_bytes,
+                error=step.error_alone,
             )
-
-        weights = tuple(kept(k, v) for k, v in sorted(self.params.items()))
+            weights.append(weight)
         return DtypePlan(
             budget=budget,
-            weights=weights,
+            weights=tuple(weights),
             bytes_before=sum(w.bytes_before for w in weights),
             bytes_after=sum(w.bytes_after for w in weights),
             error=unseen,

@@ -1,4 +1,4 @@
-"""Products of JAX arrays as matrices, at the namespace's precision."""
+"""Matrix products and linear algebra of JAX arrays."""
 
 from typing import Any
 

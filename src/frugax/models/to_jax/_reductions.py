@@ -1,4 +1,4 @@
-"""Many numbers of a JAX array to one, or each by what all are together."""
+"""Reductions of JAX arrays along axes, and running or normalized forms of them."""
 
 from collections.abc import Sequence
 
@@ -33,9 +33,11 @@ class Reductions(Dtypes):
         return jnp.cumprod(x, axis, dtype=self._sum_dtype(x))
 
     def _sum_dtype(self, x: Array) -> np.dtype | None:
-        # Floats are left alone, so that jnp adds halves up in float32 by itself.
+        # None for floats, because jnp accumulates half precision in float32 by itself.
         dtype = self.dtype_of(x)
-        return None if is_floating(dtype) else sum_dtype(dtype)
+        if is_floating(dtype):
+            return None
+        return sum_dtype(dtype)
 
     def mean(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """Arithmetic mean."""
@@ -48,23 +50,23 @@ class Reductions(Dtypes):
         return jnp.var(x, axis, keepdims=keepdims, ddof=ddof)
 
     def max(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """The largest; NaN if there is one."""
+        """The maximum; NaN if any entry is NaN."""
         return jnp.max(x, axis, keepdims=keepdims)
 
     def min(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        """The smallest; NaN if there is one."""
+        """The minimum; NaN if any entry is NaN."""
         return jnp.min(x, axis, keepdims=keepdims)
 
     def argmax(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> jax.Array:
-        """Where the first of the largest is, as int32."""
+        """Index of the first maximum, as int32."""
         return self.cast(jnp.argmax(x, axis, keepdims=keepdims), INT_DTYPE)
 
     def argmin(
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> jax.Array:
-        """Where the first of the smallest is, as int32."""
+        """Index of the first minimum, as int32."""
         return self.cast(jnp.argmin(x, axis, keepdims=keepdims), INT_DTYPE)
 
     def any(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:

@@ -1,4 +1,4 @@
-"""The entries of JAX arrays in other shapes, in other orders, and picked out."""
+"""Reshape, reorder and index JAX arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +27,11 @@ class Shapes(Dtypes):
         return jnp.broadcast_to(x, tuple(shape))
 
     def concat(self, tensors: Sequence[Array], axis: int = 0) -> Array:
-        """Joined along an axis that is there."""
+        """Join along an existing axis."""
         return jnp.concatenate(tuple(tensors), axis)
 
     def stack(self, tensors: Sequence[Array], axis: int = 0) -> Array:
-        """Joined along a new axis."""
+        """Join along a new axis."""
         return jnp.stack(tuple(tensors), axis)
 
     def getitem(self, x: Array, key: tuple[Any, ...]) -> Array:
@@ -51,8 +51,9 @@ class Shapes(Dtypes):
         self, x: Array, widths: Any, mode: str = "constant", value: Any = 0
     ) -> Array:
         """`x` with (before, after) more entries along each axis."""
-        more = {"constant_values": value} if mode == "constant" else {}
-        return jnp.pad(x, tuple(widths), mode=mode, **more)
+        if mode == "constant":
+            return jnp.pad(x, tuple(widths), mode=mode, constant_values=value)
+        return jnp.pad(x, tuple(widths), mode=mode)
 
     # Indexing.
 
@@ -73,7 +74,7 @@ class Shapes(Dtypes):
         return x.at[(slice(None),) * (axis % x.ndim) + (indices,)].add(updates)
 
     def sort(self, x: Array, axis: int = -1, *, descending: bool = False) -> Array:
-        """In order; NaN is the largest."""
+        """Sort; NaN counts as the largest."""
         return jnp.sort(x, axis, descending=descending)
 
     def argsort(self, x: Array, axis: int = -1, *, descending: bool = False) -> Array:

@@ -1,4 +1,4 @@
-"""What gradients are wanted of a model, and the ways through it that give them."""
+"""Requests for gradients of a model, and the programs that compute them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,26 +11,26 @@ from frugax import remat
 from ._abstract import spec_of
 from ._compiled import JaxModel
 from ._memory import Candidate
-from ._pieces import (
-    Pieces,
-    find_pieces,
-    gradients_in_pieces,
-    outputs_in_pieces,
-    piece_of,
-    why_whole,
+from ._micro_batch import (
+    BatchAxis,
+    explain_indivisible,
+    find_batch_axis,
+    micro_batch_gradients,
+    micro_batch_outputs,
+    micro_batch_shapes,
 )
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 def shapes_of(model: JaxModel, keys: Iterable[str]) -> Shapes:
-    """Shape and dtype of what goes in under these keys."""
+    """Look up the shape and dtype of these inputs and weights."""
     specs = {key: model.graph.specs[key] for key in sorted(keys)}
     return {k: jax.ShapeDtypeStruct(s.shape, s.dtype) for k, s in specs.items()}
 
 
-class Wanted:
-    """What both kinds of gradients have in common."""
+class GradientRequest:
+    """Base of the two kinds of requests: for gradients of outputs, and of a loss."""
 
     def __init__(self, model: JaxModel, purpose: str, data: Shapes) -> None:
         self.model, self.purpose, self.data = model, purpose, data
@@ -40,7 +40,7 @@ class Wanted:
             for k, v in data.items()
             if k in model.graph.inputs and k in model.data_keys
         }
-        self.pieces: Pieces | None = find_pieces(model.graph, own)
+        self.batch_axis: BatchAxis | None = find_batch_axis(model.graph, own)
 
     @property
     def shapes(self) -> tuple[tuple[str, str], ...]:
@@ -48,53 +48,63 @@ class Wanted:
 
     @property
     def batch_keys(self) -> tuple[str, ...]:
-        return self.pieces.keys if self.pieces else ()
+        if self.batch_axis is None:
+            return ()
+        return self.batch_axis.keys
 
     def counts(self) -> tuple[tuple[int, ...], str]:
-        if self.pieces is None:
-            return (), "no input has an axis for the batch"
-        if not self.pieces.counts:
+        axis = self.batch_axis
+        if axis is None:
+            return (), "no input has a batch axis"
+        if not axis.counts:
             return (), "a batch has one row"
         own = {k: v for k, v in self.data.items() if k in self.model.data_keys}
-        reason = why_whole(
-            self.model.pure, self.params, own, self.pieces, self.model.graph
+        reason = explain_indivisible(
+            self.model.pure, self.params, own, axis, self.model.graph
         )
-        return (() if reason else self.pieces.counts), reason
+        if reason:
+            return (), reason
+        return axis.counts, ""
 
     def smaller(self) -> Iterable[tuple[int, Candidate]]:
-        rows = self.pieces.rows if self.pieces else 0
-        while self.pieces and rows % 2 == 0:
+        rows = whole = self.rows
+        while rows and rows % 2 == 0:
             rows //= 2
-            number = self.pieces.rows // rows
             try:
-                yield rows, self.shrunk(number)
-            except (TypeError, ValueError):  # the model is made for one batch size
+                yield rows, self.shrink(whole // rows)
+            except (TypeError, ValueError):  # the model accepts one batch size only
                 return
 
-    def shrunk(self, number: int) -> Candidate:
-        """The whole way through for batches of a share of the rows."""
+    @property
+    def rows(self) -> int:
+        """Rows of a batch; 0 if the model has no batch axis."""
+        if self.batch_axis is None:
+            return 0
+        return self.batch_axis.rows
+
+    def shrink(self, number: int) -> Candidate:
+        """The program for whole batches of 1/number of the rows."""
         raise NotImplementedError
 
     def objective(self, params: Any, data: Any, cotangents: Any) -> Any:
-        """A number whose gradients are those of the outputs, pulled back."""
+        """A scalar whose gradients are the vector-Jacobian product of the outputs."""
         outputs = self.model.pure(params, data)
-        parts = [
-            jnp.sum(outputs[k].astype(jnp.float32) * c.astype(jnp.float32))
-            if c.dtype.itemsize < 4
-            else jnp.sum(outputs[k] * c)
-            for k, c in cotangents.items()
-        ]
-        return sum(parts[1:], start=parts[0]), outputs
+        total: Any = 0.0
+        for name, cotangent in cotangents.items():
+            # Half precision is too coarse to accumulate in.
+            wide = jnp.promote_types(cotangent.dtype, jnp.float32)
+            total += jnp.sum(outputs[name].astype(wide) * cotangent.astype(wide))
+        return total, outputs
 
 
-class Pull(Wanted):
-    """Gradients of outputs, from gradients with respect to them."""
+class OutputGradients(GradientRequest):
+    """A request for the vector-Jacobian product of some outputs."""
 
     def __init__(self, model: JaxModel, names: frozenset[str]) -> None:
-        said = ", ".join(sorted(names))
+        listed = ", ".join(sorted(names))
         super().__init__(
             model,
-            f"evaluate with output_gradients of {said}",
+            f"evaluate with output_gradients of {listed}",
             shapes_of(model, model.data_keys),
         )
         self.names = names
@@ -102,23 +112,23 @@ class Pull(Wanted):
     def at(self, pieces: int) -> Candidate:
         keys = self.batch_keys
         cotangents = self._cotangents(self.data)
-        piece = piece_of(self.data, keys, pieces)
+        piece = micro_batch_shapes(self.data, keys, pieces)
         return Candidate(
             objective=self.objective,
             has_aux=True,
             example_args=(self.params, piece, self._cotangents(piece)),
-            build=lambda grad: pulled(grad, keys, pieces),
+            build=lambda grad: build_vjp(grad, keys, pieces),
             args=(self.params, self.data, cotangents),
         )
 
-    def shrunk(self, number: int) -> Candidate:
-        data = piece_of(self.data, self.batch_keys, number)
+    def shrink(self, number: int) -> Candidate:
+        data = micro_batch_shapes(self.data, self.batch_keys, number)
         args = (self.params, data, self._cotangents(data))
         return Candidate(
             objective=self.objective,
             has_aux=True,
             example_args=args,
-            build=lambda grad: pulled(grad, (), 1),
+            build=lambda grad: build_vjp(grad, (), 1),
             args=args,
         )
 
@@ -127,44 +137,47 @@ class Pull(Wanted):
         return {k: outputs[k] for k in sorted(self.names)}
 
 
-class Loss(Wanted):
-    """A loss and its gradients.
+class LossGradients(GradientRequest):
+    """A request for a loss and its gradients.
 
-    In pieces: first the outputs, a piece at a time; then the loss of them all and its
-    gradients with respect to them; then these are pulled back, a piece at a time. So
-    the loss may mix rows as it likes; one more forward pass is what it costs.
+    In micro-batches: first the outputs, one micro-batch at a time; then the loss of all
+    of them and its gradients with respect to the outputs; then the backward pass, one
+    micro-batch at a time. So the loss may mix rows freely, for the price of one more
+    forward pass.
     """
 
     def __init__(
         self, model: JaxModel, loss: str | Callable[..., Any], data: Shapes
     ) -> None:
-        name = loss if isinstance(loss, str) else getattr(loss, "__name__", "a loss")
+        name = str(getattr(loss, "__name__", "a loss"))
+        if isinstance(loss, str):
+            name = loss
         super().__init__(model, f"value_and_grad of {name}", data)
         self.loss = loss
-        self.of = model.resolve_loss(loss)
+        self.compute_loss = model.resolve_loss(loss)
 
     def at(self, pieces: int) -> Candidate:
         if pieces == 1:
             return self._whole(self.data)
         model, keys = self.model, self.batch_keys
         own = {k: v for k, v in self.data.items() if k in model.data_keys}
-        piece = piece_of(own, keys, pieces)
+        piece = micro_batch_shapes(own, keys, pieces)
         outputs = jax.eval_shape(model.pure, self.params, piece)
         floats = [
             k for k, v in outputs.items() if jnp.issubdtype(v.dtype, jnp.floating)
         ]
 
         def build(grad: Callable[..., Any]) -> Callable[..., Any]:
-            forward = outputs_in_pieces(model.pure, keys, pieces)
-            pull = pulled(grad, keys, pieces)
+            forward = micro_batch_outputs(model.pure, keys, pieces)
+            pull = build_vjp(grad, keys, pieces)
 
             def step(params: Any, inputs: Mapping[str, Any]) -> Any:
                 read = {k: v for k, v in inputs.items() if k in model.data_keys}
-                made = forward(params, read)
-                rest = {k: v for k, v in made.items() if k not in floats}
+                outputs = forward(params, read)
+                rest = {k: v for k, v in outputs.items() if k not in floats}
                 value, cotangents = jax.value_and_grad(
-                    lambda some: self.of({**rest, **some}, inputs)
-                )({k: made[k] for k in floats})
+                    lambda some: self.compute_loss({**rest, **some}, inputs)
+                )({k: outputs[k] for k in floats})
                 return value, pull(params, read, cotangents)[1]
 
             return remat.fast_convolutions(step)
@@ -177,16 +190,16 @@ class Loss(Wanted):
             args=(self.params, self.data),
         )
 
-    def shrunk(self, number: int) -> Candidate:
-        rows = self.pieces.rows if self.pieces else 0
-        # What only the loss reads shrinks with the batch, where it has as many rows.
+    def shrink(self, number: int) -> Candidate:
+        # Arrays that only the loss reads, such as labels, shrink with the batch if they
+        # have as many rows.
         keys = tuple(
             k
             for k, v in self.data.items()
             if k in self.batch_keys
-            or (k not in self.model.data_keys and v.shape[:1] == (rows,))
+            or (k not in self.model.data_keys and v.shape[:1] == (self.rows,))
         )
-        return self._whole(piece_of(self.data, keys, number))
+        return self._whole(micro_batch_shapes(self.data, keys, number))
 
     def _whole(self, data: Shapes) -> Candidate:
         args = (self.params, data)
@@ -199,10 +212,16 @@ class Loss(Wanted):
         )
 
 
-def pulled(
+def build_vjp(
     grad: Callable[..., Any], keys: tuple[str, ...], pieces: int
 ) -> Callable[..., Any]:
-    """From `grad` of `Wanted.objective` to outputs and gradients, perhaps in pieces."""
+    """Build the function to outputs and gradients, in micro-batches if asked for.
+
+    Args:
+        grad: value-and-gradient function of `GradientRequest.objective`.
+        keys: the data with a batch axis.
+        pieces: number of micro-batches.
+    """
 
     def pull(params: Any, data: Any, cotangents: Any) -> tuple[Any, Any]:
         (_, outputs), grads = grad(params, data, cotangents)
@@ -210,4 +229,4 @@ def pulled(
 
     if pieces == 1:
         return pull
-    return remat.fast_convolutions(gradients_in_pieces(pull, keys, pieces))
+    return remat.fast_convolutions(micro_batch_gradients(pull, keys, pieces))

@@ -1,0 +1,202 @@
+"""A compiled JAX model whose gradients stay within a memory budget."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frugax.budget import MemoryBudget, Receipt, Spend
+from frugax.measure import program
+from frugax.models._compiled_model import CompiledModel
+
+from ._abstract import spec_of
+from ._compiled import Arrays, JaxModel
+from ._gradient_request import LossGradients, OutputGradients, shapes_of
+from ._memory import Candidate, Search
+from ._memory_plan import MemoryPlan
+
+
+class BudgetedJaxModel(JaxModel):
+    """A `JaxModel` with planned gradients; `compile(..., budget=)` returns it.
+
+    Gradients of all outputs are planned at once, those of some outputs and of a loss at
+    their first use. Outputs without gradients are not planned, because they keep
+    nothing for a backward pass. The budget holds for the stated shapes. Other shapes
+    are an error, since planning for them could start a search in the middle of
+    training.
+
+    Attributes:
+        budget: limit on the memory of the gradients.
+        plan: the plan for gradients of all outputs.
+    """
+
+    def __init__(
+        self,
+        program: CompiledModel,
+        *,
+        budget: MemoryBudget,
+        plan: MemoryPlan | None = None,
+    ) -> None:
+        super().__init__(program, jit=True)
+        self.budget = budget
+        self._functions: dict[Any, _PlannedFunction] = {}
+        self._unplanned_vjp = self._forward_and_vjp
+        self._forward_and_vjp = self._run_vjp
+        specs = self.graph.specs
+        self._floats = frozenset(
+            name
+            for name, key in self.graph.outputs.items()
+            if jnp.issubdtype(specs[key].dtype, jnp.floating)
+        )
+        # No gradient flows into the updated state.
+        names = self._floats - self.data_keys
+        if not names:
+            raise ValueError(
+                "no output of this model has a gradient, so budget= has nothing to "
+                "plan: leave it out."
+            )
+        with self.backend.scope():
+            if plan is not None:
+                self._functions[names] = self._follow(
+                    plan, OutputGradients(self, names)
+                )
+            self.plan = self._plan_outputs(names).plan
+
+    def _run_vjp(
+        self, params: Any, data: Any, cotangents: Any
+    ) -> tuple[Arrays, Arrays]:
+        names = frozenset(cotangents)
+        if not names or not names <= self._floats:
+            return self._unplanned_vjp(params, data, cotangents)  # or an error
+        planned = self._functions.get(names) or self._plan_outputs(names)
+        return planned.function(params, data, cotangents)
+
+    def _plan_outputs(self, names: frozenset[str]) -> "_PlannedFunction":
+        if names not in self._functions:
+            self._functions[names] = self._search(OutputGradients(self, names))
+        return self._functions[names]
+
+    def _make_step(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
+        def step(params: Any, inputs: Mapping[str, Any]) -> Any:
+            planned = self._functions.get(loss) or self._plan_loss(loss, inputs)
+            return planned.function(params, inputs)
+
+        return step
+
+    def _plan_loss(
+        self, loss: str | Callable[..., Any], inputs: Mapping[str, Any]
+    ) -> "_PlannedFunction":
+        if loss not in self._functions:
+            shapes = {k: _struct(v) for k, v in inputs.items()}
+            read = {k: v for k, v in shapes.items() if k in self.data_keys}
+            self.check_planned(shapes_of(self, self.param_keys), read)
+            self._functions[loss] = self._search(LossGradients(self, loss, shapes))
+        return self._functions[loss]
+
+    def plan_for(
+        self, loss: str | Callable[..., Any], inputs: Mapping[str, Any]
+    ) -> MemoryPlan:
+        """Return the plan of `value_and_grad` for a loss; make it if necessary.
+
+        Args:
+            loss: as for `value_and_grad`.
+            inputs: an array, or a `jax.ShapeDtypeStruct`, for each input, by key.
+
+        Raises:
+            InfeasibleBudgetError: no candidate fits.
+            ValueError: an input does not have its stated shape.
+        """
+        with self.backend.scope():
+            return self._plan_loss(loss, inputs).plan
+
+    def report(self) -> Receipt:
+        """Compile and measure the planned functions, and compare with their plans."""
+        with self.backend.scope():
+            return Receipt(
+                tuple(planned.spend() for planned in self._functions.values())
+            )
+
+    def _search(self, request: OutputGradients | LossGradients) -> "_PlannedFunction":
+        plan = Search(request, self.budget).find()
+        return _PlannedFunction(plan, request.at(plan.micro_batches), self)
+
+    def _follow(self, plan: MemoryPlan, request: OutputGradients) -> "_PlannedFunction":
+        """Build the function of an existing plan.
+
+        Raises:
+            ValueError: the plan is for other gradients, shapes or batches.
+        """
+        batch_keys: tuple[str, ...] = ()
+        if plan.micro_batches > 1:
+            batch_keys = request.batch_keys
+        for name, planned, own in (
+            ("gradients", plan.purpose, request.purpose),
+            ("shapes", plan.shapes, request.shapes),
+            ("batch_keys", plan.batch_keys, batch_keys),
+        ):
+            if planned != own:
+                raise ValueError(
+                    f"the plan does not fit the model: its {name} are "
+                    f"{planned!r:.200}, the model's are {own!r:.200}. Make a new "
+                    "one with models.plan."
+                )
+        return _PlannedFunction(plan, request.at(plan.micro_batches), self)
+
+    def check_planned(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Check that arrays have the shapes that the budget was planned for.
+
+        Raises:
+            ValueError: an array has another shape.
+        """
+        self.check(params, data)  # names the layer if the shape does not fit the model
+        for key, value in {**params, **data}.items():
+            actual, planned = spec_of(value), self.graph.specs[key]
+            if actual != planned:
+                raise ValueError(
+                    f"{key!r} is {actual}, but the memory budget was planned for "
+                    f"{planned}: pad the batch or drop its rest, cast it, or "
+                    "compile again for these shapes."
+                )
+
+
+class _PlannedFunction:
+    """One planned function, with the measurement of its memory."""
+
+    def __init__(
+        self, plan: MemoryPlan, candidate: Candidate, model: BudgetedJaxModel
+    ) -> None:
+        self.plan, self.args = plan, candidate.args
+        planned = candidate.build_planned(plan.recompute)
+
+        def check_and_run(params: Any, data: Any, *rest: Any) -> Any:
+            # The checks run only while JAX traces.
+            read = {k: v for k, v in data.items() if k in model.data_keys}
+            model.check_planned(params, read)
+            if rest:
+                outputs = jax.eval_shape(model.pure, params, data)
+                model.check_cotangents(rest[0], outputs)
+                rest = (
+                    {k: jnp.asarray(v, outputs[k].dtype) for k, v in rest[0].items()},
+                )
+            return planned(params, data, *rest)
+
+        self.function = jax.jit(check_and_run)
+
+    def spend(self) -> Spend:
+        """Compare the prediction with the bytes that XLA assigns to this function."""
+        budget = self.plan.budget
+        compiled = self.function.lower(*self.args).compile()
+        return Spend(
+            name=f"{budget.kind} memory of {self.plan.purpose}",
+            unit="bytes",
+            limit=budget.limit_bytes,
+            predicted=self.plan.predicted,
+            measured=program(compiled).bytes_of(budget.kind),
+            source="memory_analysis() of the compiled program",
+        )
+
+
+def _struct(value: Any) -> jax.ShapeDtypeStruct:
+    spec = spec_of(value)
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype)
