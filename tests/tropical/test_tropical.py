@@ -14,8 +14,8 @@ import forked
 from frugax import tropical
 
 INF = np.inf
-PICK = {"max": np.max, "min": np.min}
-ZERO = {"max": -INF, "min": INF}
+PICK = {"max_plus": np.max, "min_plus": np.min}
+ZERO = {"max_plus": -INF, "min_plus": INF}
 
 
 def torch_from(a):
@@ -24,25 +24,25 @@ def torch_from(a):
 
 LIBRARIES = {"numpy": np.asarray, "jax": jnp.asarray, "torch": torch_from}
 every_library = pytest.mark.parametrize("make", LIBRARIES.values(), ids=LIBRARIES)
-both_kinds = pytest.mark.parametrize("kind", ["max", "min"])
+both_semirings = pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
 
 
-def random(kind, *shape, seed=0):
+def random(semiring, *shape, seed=0):
     rng = np.random.default_rng(seed)
     a = rng.normal(size=shape).astype(np.float32)
-    return np.where(rng.random(shape) < 0.2, np.float32(ZERO[kind]), a)
+    return np.where(rng.random(shape) < 0.2, np.float32(ZERO[semiring]), a)
 
 
 @every_library
-@both_kinds
+@both_semirings
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 16, 3), (33, 70, 19), (7, 0, 2)])
-def test_matmul_is_the_definition_bit_for_bit(make, kind, shape):
+def test_matmul_is_the_definition_bit_for_bit(make, semiring, shape):
     n, k, m = shape
-    a, b = random(kind, n, k), random(kind, k, m, seed=1)
+    a, b = random(semiring, n, k), random(semiring, k, m, seed=1)
     terms = a[:, :, None] + b[None]
-    pick = PICK[kind]
-    want = pick(terms, axis=1, initial=ZERO[kind])
-    got = tropical.matmul(make(a), make(b), kind=kind)
+    pick = PICK[semiring]
+    want = pick(terms, axis=1, initial=ZERO[semiring])
+    got = tropical.matmul(make(a), make(b), semiring=semiring)
     assert type(got) is type(make(a))
     np.testing.assert_array_equal(np.asarray(got), want)
     assert np.asarray(got).dtype == np.float32
@@ -82,18 +82,18 @@ def test_the_semiring_laws_hold(stack, exponent):
 
 
 @every_library
-@both_kinds
-def test_closure_is_the_sum_of_all_powers(make, kind):
-    sign = 1 if kind == "min" else -1
+@both_semirings
+def test_closure_is_the_sum_of_all_powers(make, semiring):
+    sign = 1 if semiring == "min_plus" else -1
     rng = np.random.default_rng(0)
     d = sign * rng.integers(1, 9, (12, 12)).astype(np.float32)
-    d = np.where(rng.random((12, 12)) < 0.9, np.float32(ZERO[kind]), d)
-    better = np.minimum if kind == "min" else np.maximum
-    want = term = tropical.identity(12, d, kind=kind)
+    d = np.where(rng.random((12, 12)) < 0.9, np.float32(ZERO[semiring]), d)
+    better = np.minimum if semiring == "min_plus" else np.maximum
+    want = term = tropical.identity(12, d, semiring=semiring)
     for _ in range(12):
-        term = tropical.matmul(term, d, kind=kind)
+        term = tropical.matmul(term, d, semiring=semiring)
         want = better(want, term)
-    got = tropical.closure(make(d), kind=kind)
+    got = tropical.closure(make(d), semiring=semiring)
     np.testing.assert_array_equal(np.asarray(got), want)
     assert np.isinf(want).any()
     assert np.isfinite(want).sum() > 12
@@ -108,20 +108,20 @@ def test_a_cycle_that_gains_is_named(make):
 
 
 @every_library
-@both_kinds
-def test_polynomials_are_their_definition(make, kind):
+@both_semirings
+def test_polynomials_are_their_definition(make, semiring):
     rng = np.random.default_rng(0)
     exponents = rng.integers(0, 4, (20, 5)).astype(np.float32)
-    coefficients = random(kind, 20)
-    points = random(kind, 50, 5, seed=1)
-    want = np.full(50, ZERO[kind], np.float32)
-    better = max if kind == "max" else min
+    coefficients = random(semiring, 20)
+    points = random(semiring, 50, 5, seed=1)
+    want = np.full(50, ZERO[semiring], np.float32)
+    better = max if semiring == "max_plus" else min
     for i, x in enumerate(points):
         for c, e in zip(coefficients, exponents, strict=True):
             # The zero to the power 0 is the one: such variables are left out.
             want[i] = better(want[i], c + (x[e > 0] * e[e > 0]).sum())
     got = tropical.polynomial(
-        make(coefficients), make(exponents), make(points), kind=kind
+        make(coefficients), make(exponents), make(points), semiring=semiring
     )
     # Five products and sums of numbers below 20 in float32, in any order.
     np.testing.assert_allclose(np.asarray(got), want, atol=20 * 6 * 2**-23)
@@ -132,8 +132,8 @@ def test_polynomials_are_their_definition(make, kind):
 def test_whole_numbers_have_polynomials_too(make, whole):
     kinds = [np.int32 if name in whole else np.float32 for name in "cex"]
     c, e, x = (
-        make(np.array(values, kind))
-        for values, kind in zip(
+        make(np.array(values, dtype))
+        for values, dtype in zip(
             ([0, 1], [[2, 0], [0, 1]], [[3, 4]]), kinds, strict=True
         )
     )
@@ -146,7 +146,7 @@ def test_whole_numbers_have_polynomials_too(make, whole):
 @every_library
 def test_an_infinite_point_has_no_negative_power(make):
     one = make(np.zeros(1, np.float32))
-    with pytest.raises(ValueError, match="no negative power"):
+    with pytest.raises(ValueError, match="negative power of an infinite point"):
         tropical.polynomial(
             one,
             make(np.array([[-1.0]], np.float32)),
@@ -155,32 +155,32 @@ def test_an_infinite_point_has_no_negative_power(make):
 
 
 @every_library
-@both_kinds
+@both_semirings
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (4, 4), (7, 3)])
-def test_convolution_is_its_definition(make, kind, sizes):
-    a, b = random(kind, sizes[0]), random(kind, sizes[1], seed=3)
-    want = np.full(sum(sizes) - 1, ZERO[kind], np.float32)
-    better = np.maximum if kind == "max" else np.minimum
+def test_convolution_is_its_definition(make, semiring, sizes):
+    a, b = random(semiring, sizes[0]), random(semiring, sizes[1], seed=3)
+    want = np.full(sum(sizes) - 1, ZERO[semiring], np.float32)
+    better = np.maximum if semiring == "max_plus" else np.minimum
     for i, x in enumerate(a):
         for j, y in enumerate(b):
             want[i + j] = better(want[i + j], x + y)
-    got = tropical.convolve(make(a), make(b), kind=kind)
+    got = tropical.convolve(make(a), make(b), semiring=semiring)
     np.testing.assert_array_equal(np.asarray(got), want)
 
 
 @every_library
 def test_convolution_of_whole_numbers(make):
     a = np.array([3, 1, 2], np.int32)
-    got = tropical.convolve(make(a), make(a), kind="min")
+    got = tropical.convolve(make(a), make(a), semiring="min_plus")
     np.testing.assert_array_equal(np.asarray(got), [6, 4, 2, 3, 4])
 
 
 @every_library
-@both_kinds
-def test_the_other_infinity_is_refused(make, kind):
-    bad = make(np.array([[-ZERO[kind]]], np.float32))
-    with pytest.raises(ValueError, match="no number of the"):
-        tropical.matmul(bad, bad, kind=kind)
+@both_semirings
+def test_the_other_infinity_is_refused(make, semiring):
+    bad = make(np.array([[-ZERO[semiring]]], np.float32))
+    with pytest.raises(ValueError, match="is not an element of the"):
+        tropical.matmul(bad, bad, semiring=semiring)
 
 
 @every_library
@@ -188,7 +188,7 @@ def test_the_other_infinity_is_refused(make, kind):
 @pytest.mark.parametrize("exponent", [2, 4])
 def test_a_power_beyond_the_dtype_says_so(make, exponent):
     a = make(np.full((1, 1), 3e38, np.float32))
-    with pytest.raises(ValueError, match=rf"exponent {exponent}: .* than .*float32"):
+    with pytest.raises(ValueError, match=rf"exponent {exponent}: .* overflows float32"):
         tropical.power(a, exponent)
 
 
@@ -197,13 +197,13 @@ def test_no_power_shares_its_memory_with_the_input():
     same = tropical.power(a, 1)
     assert same.tobytes() == a.tobytes()
     assert not np.shares_memory(same, a)
-    with pytest.raises(ValueError, match="inf is no number"):
+    with pytest.raises(ValueError, match="inf is not an element"):
         tropical.power(-a, 1)
 
 
 def test_a_mask_is_not_lost_silently():
     masked = np.ma.masked_array([[1.0, 99.0]], mask=[[False, True]])
-    with pytest.raises(TypeError, match=r"matmul has no place for a mask.*\.filled\("):
+    with pytest.raises(TypeError, match=r"matmul does not support masked.*\.filled\("):
         tropical.matmul(masked, np.zeros((2, 1)))
 
 
@@ -212,13 +212,13 @@ def test_wrong_arguments_are_named():
         tropical.power(np.zeros((2, 2)), -1)
     with pytest.raises(ValueError, match="n must be >= 0, got -1"):
         tropical.identity(-1, np.zeros(1))
-    with pytest.raises(ValueError, match="no infinity"):
+    with pytest.raises(ValueError, match="do not have an infinity"):
         tropical.identity(2, np.zeros(1, int))
-    with pytest.raises(ValueError, match="no whole numbers"):
+    with pytest.raises(ValueError, match="integers needs k >= 1"):
         tropical.matmul(np.zeros((2, 0), int), np.zeros((0, 2), int))
     with pytest.raises(ValueError, match="at least one monomial, got"):
         tropical.polynomial(np.zeros(0), np.zeros((0, 2)), np.zeros((4, 2)))
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match="non-empty"):
         tropical.convolve(np.zeros(0), np.zeros(2))
     with pytest.raises(TypeError, match="one library"):
         tropical.matmul(jnp.zeros((2, 2)), np.zeros((2, 2)))
@@ -230,7 +230,10 @@ def test_wrong_arguments_are_named():
         ("power(np.zeros((2, 3)), 2)", "power needs a square matrix, got (2, 3)"),
         ("closure(np.zeros(2))", "closure needs a square matrix, got (2,)"),
         ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(n, k) and (k, m), got (2, 3)"),
-        ("matmul(np.eye(2), np.eye(2), kind='sum')", 'kind must be "max" or'),
+        (
+            "matmul(np.eye(2), np.eye(2), semiring='sum')",
+            'semiring must be "max_plus" or',
+        ),
         ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
         ("convolve(np.zeros((2, 2)), np.zeros(2))", "two one-dimensional seq"),
     ],
@@ -264,33 +267,33 @@ def test_lists_are_refused_with_what_to_write(call):
 
 
 def test_jax_operations_run_under_jit_and_vmap():
-    a = jnp.asarray(random("max", 4, 5, 5))
+    a = jnp.asarray(random("max_plus", 4, 5, 5))
     got = jax.jit(jax.vmap(lambda x: tropical.matmul(x, x)))(a)
     want = [tropical.matmul(x, x) for x in np.asarray(a)]
     np.testing.assert_array_equal(got, want)
-    d = jnp.asarray(-random("max", 5, 5) + 9)
+    d = jnp.asarray(-random("max_plus", 5, 5) + 9)
     np.testing.assert_array_equal(jax.jit(tropical.closure)(d), tropical.closure(d))
 
 
-@both_kinds
-def test_torch_gradients_are_of_the_first_best_term(kind):
+@both_semirings
+def test_torch_gradients_are_of_the_first_best_term(semiring):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     # Few values: most sums have an equal, and some rows hold nothing but the zero.
     a, b = (
-        np.where(rng.random((6, 6)) < 0.5, ZERO[kind], rng.integers(0, 2, (6, 6)))
+        np.where(rng.random((6, 6)) < 0.5, ZERO[semiring], rng.integers(0, 2, (6, 6)))
         for _ in range(2)
     )
-    a[3] = ZERO[kind]
+    a[3] = ZERO[semiring]
     terms = a[:, :, None] + b[None]
-    out = PICK[kind](terms, axis=1)
+    out = PICK[semiring](terms, axis=1)
     first = (terms == out[:, None]).argmax(axis=1)
     want = np.zeros((2, 6, 6))
-    for i, j in np.argwhere(out != ZERO[kind]):
+    for i, j in np.argwhere(out != ZERO[semiring]):
         want[0, i, first[i, j]] += 1
         want[1, first[i, j], j] += 1
     left, right = (torch.from_numpy(x).requires_grad_() for x in (a, b))
-    got = tropical.matmul(left, right, kind=kind)
+    got = tropical.matmul(left, right, semiring=semiring)
     np.testing.assert_array_equal(got.detach(), out)
     got.sum().backward()
     np.testing.assert_array_equal(left.grad, want[0])
@@ -320,7 +323,7 @@ def test_memory_is_that_of_the_result():
     a = np.random.default_rng(0).normal(size=(n, n))
     tracemalloc.start()
     tropical.matmul(a, a)
-    tropical.closure(a * a, kind="min")
+    tropical.closure(a * a, semiring="min_plus")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # The broadcast would need n times the matrix; this needs a few of them.
@@ -347,7 +350,7 @@ assert not [m for m in ("jax", "torch") if sys.modules.get(m)]
 def test_a_closure_of_no_numbers_is_refused(make):
     d = np.zeros((3, 3), np.float32)
     d[0, 2] = np.nan
-    with pytest.raises(ValueError, match="there is a NaN"):
+    with pytest.raises(ValueError, match="contain NaN"):
         tropical.closure(make(d))
 
 
@@ -410,4 +413,4 @@ def test_powers_are_whole_where_no_type_checker_runs(exponent):
     code = f"from frugax.tropical import *; power(np.eye(2), {exponent})"
     code = f"import numpy as np; {code}"
     said = forked.python(code).stderr.splitlines()[-1]
-    assert said == f"TypeError: exponent must be a whole number, got {exponent}."
+    assert said == f"TypeError: exponent must be an integer, got {exponent}."

@@ -42,9 +42,9 @@ from .surrogate import (
     ParentSetPosterior as ParentSetPosterior,
     Surrogate as Surrogate,
     SurrogateTraining as SurrogateTraining,
-    default_surrogate as default_surrogate,
-    likely_graph as likely_graph,
+    load_default_surrogate as load_default_surrogate,
     load_surrogate as load_surrogate,
     save_surrogate as save_surrogate,
+    select_graph as select_graph,
     train_surrogate as train_surrogate,
 )

@@ -1,4 +1,4 @@
-"""Tropical operations on JAX arrays; imported only when one is met."""
+"""Tropical operations on JAX arrays; imported when one is first passed in."""
 
 import functools
 
@@ -7,71 +7,80 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ._jax_closure import closure
-from ._jax_product import matmul, pick, zero
+from ._jax_product import matmul, optimum, zero
 
 __all__ = [
     "closure",
+    "contains",
+    "contains_nan",
     "convolve",
-    "has_zero",
-    "holds_infinity",
-    "holds_nan",
+    "has_infinity",
     "identity",
     "matmul",
     "polynomial",
 ]
 
-# Points evaluated at once: their monomials should stay in a core's cache.
+# Points evaluated at once: the values of 512 monomials then take 512 KiB, which fits
+# into a core's cache.
 _POINTS = 256
 
 
-def has_zero(a: jax.Array) -> bool:
+def has_infinity(a: jax.Array) -> bool:
     """Whether the dtype has infinities."""
     return jnp.issubdtype(a.dtype, jnp.floating)
 
 
-def holds_infinity(a: jax.Array, which: float) -> bool:
-    """Whether this infinity is in the array; unknown, so no, under a transformation."""
-    if isinstance(a, Tracer) or not has_zero(a):
+def contains(a: jax.Array, which: float) -> bool:
+    """Whether the array contains this infinity; False for traced values."""
+    if isinstance(a, Tracer) or not has_infinity(a):
         return False
-    return bool(_any_is(a, which))
+    return bool(_any_equal(a, which))
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _any_is(a: jax.Array, which: float) -> jax.Array:
-    return (a == which).any()  # in one call: eager steps cost as much as small products
+def _any_equal(a: jax.Array, which: float) -> jax.Array:
+    return (
+        a == which
+    ).any()  # one call: two eager ones cost as much as a small product
 
 
-def holds_nan(a: jax.Array) -> bool:
-    """Whether what is no number is in the array; unknown, so no, when traced."""
+def contains_nan(a: jax.Array) -> bool:
+    """Whether the array contains NaN; False for traced values."""
     return not isinstance(a, Tracer) and bool((a != a).any())
 
 
-def identity(n: int, like: jax.Array, kind: str) -> jax.Array:
-    """0 on the diagonal, the zero elsewhere."""
+def _reduce(terms: jax.Array, semiring: str) -> jax.Array:
+    return {"max_plus": jnp.max, "min_plus": jnp.min}[semiring](terms, axis=0)
+
+
+def identity(n: int, like: jax.Array, semiring: str) -> jax.Array:
+    """Return 0 on the diagonal and the zero elsewhere."""
     on = jnp.eye(n, dtype=bool)
-    return jnp.where(on, jnp.zeros((), like.dtype), zero(kind, like))
+    return jnp.where(on, jnp.zeros((), like.dtype), zero(semiring, like))
 
 
 def polynomial(
-    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
+    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, semiring: str
 ) -> jax.Array:
-    """The best monomial at each point.
+    """Evaluate the optimal monomial at each point.
 
     Raises:
-        ValueError: an infinite point with a negative power.
+        ValueError: a negative power meets an infinite point.
     """
-    out, wrong = _polynomial(coefficients, exponents, points, kind)
-    if not isinstance(wrong, Tracer) and bool(wrong):
-        raise ValueError("an infinite point has no negative power.")
+    out, is_undefined = _polynomial(coefficients, exponents, points, semiring)
+    if not isinstance(is_undefined, Tracer) and bool(is_undefined):
+        raise ValueError(
+            "polynomial: a negative power of an infinite point is undefined."
+        )
     return out
 
 
-@functools.partial(jax.jit, static_argnames="kind")
+@functools.partial(jax.jit, static_argnames="semiring")
 def _polynomial(
-    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
+    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, semiring: str
 ) -> tuple[jax.Array, jax.Array]:
     count, variables = points.shape
-    # HIGHEST: accelerators would otherwise round the factors to fewer bits.
+    # Accelerators round the factors to fewer bits at the default precision.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     dtype = jnp.result_type(coefficients, exponents, points)
     coefficients, exponents, points = (
@@ -80,41 +89,41 @@ def _polynomial(
     used = (exponents != 0).astype(dtype)
 
     def evaluate(points: jax.Array) -> jax.Array:
-        # Monomials first: maxima over the first axis fill whole vector registers.
+        # Monomials first: reductions over the first axis use whole vector registers.
         terms = product(exponents, points.T) + coefficients[:, None]
-        return terms.max(axis=0) if kind == "max" else terms.min(axis=0)
+        return _reduce(terms, semiring)
 
     def evaluate_with_zeros(points: jax.Array) -> jax.Array:
-        # 0 * inf is not a number; the zero to the power 0 is one, else zero.
-        gone = points == zero(kind, points)
-        finite = jnp.where(gone, jnp.zeros_like(points), points)
+        # 0 * inf is NaN, but the zero to the power 0 is the one, else the zero.
+        is_zero = points == zero(semiring, points)
+        finite = jnp.where(is_zero, jnp.zeros_like(points), points)
         terms = product(exponents, finite.T) + coefficients[:, None]
-        swallowed = product(used, gone.astype(dtype).T) > 0
-        terms = jnp.where(swallowed, zero(kind, terms), terms)
-        return terms.max(axis=0) if kind == "max" else terms.min(axis=0)
+        has_zero_factor = product(used, is_zero.astype(dtype).T) > 0
+        terms = jnp.where(has_zero_factor, zero(semiring, terms), terms)
+        return _reduce(terms, semiring)
 
     at_once = min(_POINTS, count)
     blocks = -(-count // at_once) if count else 0
     padded = jnp.pad(points, ((0, blocks * at_once - count), (0, 0)))
     padded = padded.reshape(blocks, at_once, variables)
-    if not has_zero(points):  # nor has any of whole numbers an infinite point
+    if not has_infinity(points):  # integers are finite
         return jax.lax.map(evaluate, padded).reshape(-1)[:count], jnp.zeros((), bool)
-    gone = (points == zero(kind, points)).any(axis=0)
+    is_zero = (points == zero(semiring, points)).any(axis=0)
     out = jax.lax.cond(
-        gone.any(),
+        is_zero.any(),
         functools.partial(jax.lax.map, evaluate_with_zeros),
         functools.partial(jax.lax.map, evaluate),
         padded,
     )
-    wrong = (gone & (exponents < 0).any(axis=0)).any()
-    return out.reshape(-1)[:count], wrong
+    is_undefined = (is_zero & (exponents < 0).any(axis=0)).any()
+    return out.reshape(-1)[:count], is_undefined
 
 
-@functools.partial(jax.jit, static_argnames="kind")
-def convolve(short: jax.Array, long: jax.Array, kind: str) -> jax.Array:
-    """One pass over the long sequence for each number of the short one."""
+@functools.partial(jax.jit, static_argnames="semiring")
+def convolve(short: jax.Array, long: jax.Array, semiring: str) -> jax.Array:
+    """Make one pass over the long sequence for each element of the short one."""
     n, m = short.shape[0], long.shape[0]
-    # Places out of range are masked: whole numbers have no infinity to pad with.
+    # Positions out of range are masked: integers do not have an infinity to pad with.
     places = jnp.arange(n + m - 1)
 
     def term(i: "int | jax.Array") -> tuple[jax.Array, jax.Array]:
@@ -123,7 +132,9 @@ def convolve(short: jax.Array, long: jax.Array, kind: str) -> jax.Array:
 
     def body(i: jax.Array, out: jax.Array) -> jax.Array:
         value, inside = term(i)
-        first = places == i + m - 1  # the place that no earlier term has reached
-        return jnp.where(first, value, jnp.where(inside, pick(kind)(out, value), out))
+        first = places == i + m - 1  # the position that no earlier term has reached
+        return jnp.where(
+            first, value, jnp.where(inside, optimum(semiring)(out, value), out)
+        )
 
     return jax.lax.fori_loop(1, n, body, term(0)[0])

@@ -1,9 +1,9 @@
-"""Floyd-Warshall on JAX arrays, a block of vertices at a time, with its subgradient.
+"""Blocked Floyd-Warshall on JAX arrays, with its subgradient.
 
-What a vertex does to all pairs is a sum of its column and its row as they were at its
-turn. So only the rows and columns of `_BLOCK` vertices are brought up to date one
-vertex at a time; what they do to the whole matrix is then one matrix product. The
-numbers are added in the order of the plain algorithm: the bits are the same.
+A vertex updates all pairs with the sum of its column and its row, as they were at its
+turn. So only the rows and columns of a block of vertices are updated one vertex at a
+time; the update of the whole matrix by the block is then one matrix product. All sums
+are those of the plain algorithm, so the result has the same bits.
 
 References:
     Venkataraman, Sahni & Mukhopadhyaya 2003, "A blocked all-pairs shortest-paths
@@ -16,50 +16,58 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ._jax_product import faster, matmul, pick, zero
+from ._jax_product import is_better, matmul, optimum, select, zero
 
-# Vertices of one block: the matrix is read and written once for each.
+# Vertices in one block: the whole matrix is read and written once per block. A product
+# of 32 terms is two passes of `_jax_product`.
 _BLOCK = 32
 
 
-def closure(d: jax.Array, kind: str) -> jax.Array:
-    """All best walks; cycles that gain are looked for afterwards.
+def closure(d: jax.Array, semiring: str) -> jax.Array:
+    """Compute optimal walks, then check for improving cycles.
 
     Raises:
         ValueError: there is such a cycle.
     """
-    out, cycles = _closure(d, kind)
+    out, cycles = _closure(d, semiring)
     if not isinstance(cycles, Tracer) and bool(cycles.any()):
-        vertex = int((cycles != 0).argmax())  # later ones may be walks around it
+        vertex = int(
+            (cycles != 0).argmax()
+        )  # later vertices may lie on walks around it
         raise ValueError(
             f"vertex {vertex} lies on a cycle of weight {cycles[vertex].item()}, which "
-            "gets better with every round: there is no best walk."
+            "improves in every round: the optimal walk does not exist."
         )
     return out
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 @functools.partial(jax.jit, static_argnums=1)
-def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
-    """The closure, and what the best cycle through each vertex weighs; 0 if sound."""
+def _closure(d: jax.Array, semiring: str) -> tuple[jax.Array, jax.Array]:
+    """Return the closure, and the optimal cycle weight of each vertex; 0 if valid."""
     n = d.shape[0]
     blocks, rest = divmod(n, _BLOCK)
 
     def body(
         i: jax.Array, state: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        return _through(state, i * _BLOCK, _BLOCK, kind)
+        return _update_block(state, i * _BLOCK, _BLOCK, semiring)
 
-    state = _standing_still(d, kind), jnp.zeros(n, d.dtype)
+    state = _with_empty_walks(d, semiring), jnp.zeros(n, d.dtype)
     if blocks:
         state = jax.lax.fori_loop(0, blocks, body, state)
-    return _through(state, blocks * _BLOCK, rest, kind) if rest else state
+    if rest:
+        state = _update_block(state, blocks * _BLOCK, rest, semiring)
+    return state
 
 
-def _through(
-    state: tuple[jax.Array, jax.Array], start: "int | jax.Array", width: int, kind: str
+def _update_block(
+    state: tuple[jax.Array, jax.Array],
+    start: "int | jax.Array",
+    width: int,
+    semiring: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Let walks pass through the vertices from `start` on, `width` of them."""
+    """Allow walks through `width` more vertices, beginning at `start`."""
     out, cycles = state
     block = lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, start, width, axis)
 
@@ -68,41 +76,42 @@ def _through(
     ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
         columns, rows = both
         into, from_it = columns[k], rows[k]
-        columns = faster(kind, columns, block(from_it)[:, None] + into[None])
-        rows = faster(kind, rows, block(into)[:, None] + from_it[None])
+        columns = select(semiring, columns, block(from_it)[:, None] + into[None])
+        rows = select(semiring, rows, block(into)[:, None] + from_it[None])
         return (columns, rows), (into, from_it, into[start + k])
 
-    # Two arrays of long rows: stacked in one, XLA takes five times as long.
+    # Two arrays with long rows: stacked into one, XLA takes five times as long.
     both = block(out, axis=1).T, block(out, axis=0)
     _, (into, from_it, turns) = jax.lax.scan(vertex, both, jnp.arange(width))
-    out = faster(kind, out, matmul(into.T, from_it, kind))
+    out = select(semiring, out, matmul(into.T, from_it, semiring))
     return out, jax.lax.dynamic_update_slice_in_dim(cycles, turns, start, 0)
 
 
 @_closure.defjvp
 def _closure_jvp(
-    kind: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+    semiring: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[tuple[jax.Array, ...], tuple[object, ...]]:
-    """The tangent of a best walk is the sum of those of its steps.
+    """Sum the tangents of the steps of each optimal walk.
 
-    Walks are followed from their ends, twice as far in each round.
+    Walks are followed from their ends by pointer doubling: each round doubles the
+    number of steps, so log2(n) gathers replace a loop over n steps.
     """
     (d,), (change,) = primals, tangents
-    out, cycles = _closure(d, kind)
+    out, cycles = _closure(d, semiring)
     n = d.shape[0]
-    before = _vertex_before(d, kind)
+    before = _predecessors(d, semiring)
     total = jnp.take_along_axis(change, before, axis=0)
     total = jnp.where(jnp.eye(n, dtype=bool), 0, total)
     for _ in range((n - 1).bit_length()):
         total = total + jnp.take_along_axis(total, before, axis=1)
         before = jnp.take_along_axis(before, before, axis=1)
-    total = jnp.where(out == zero(kind, out), 0, total)
-    # Cycles are looked at and never answered: they have no tangent of use.
+    total = jnp.where(out == zero(semiring, out), 0, total)
+    # The cycle weights only serve the check above: their tangent is not used.
     return (out, cycles), (total, jnp.zeros_like(cycles))
 
 
-def _vertex_before(d: jax.Array, kind: str) -> jax.Array:
-    """The vertex before the last on the best walk from `i` to `j`; `i` where none."""
+def _predecessors(d: jax.Array, semiring: str) -> jax.Array:
+    """Return the vertex before j on the optimal walk from i to j; i for no walk."""
     n = d.shape[0]
 
     def body(
@@ -110,14 +119,14 @@ def _vertex_before(d: jax.Array, kind: str) -> jax.Array:
     ) -> tuple[jax.Array, jax.Array]:
         out, before = state
         through = out[:, k, None] + out[None, k]
-        gain = through > out if kind == "max" else through < out
-        return jnp.where(gain, through, out), jnp.where(gain, before[k], before)
+        better = is_better(semiring, through, out)
+        return jnp.where(better, through, out), jnp.where(better, before[k], before)
 
     start = jnp.broadcast_to(jnp.arange(n)[:, None], (n, n))
-    return jax.lax.fori_loop(0, n, body, (_standing_still(d, kind), start))[1]
+    return jax.lax.fori_loop(0, n, body, (_with_empty_walks(d, semiring), start))[1]
 
 
-def _standing_still(d: jax.Array, kind: str) -> jax.Array:
-    """The single steps, or none: staying where one is costs 0."""
+def _with_empty_walks(d: jax.Array, semiring: str) -> jax.Array:
+    """Add the empty walks, which cost 0, to the single steps."""
     on = jnp.eye(d.shape[0], dtype=bool)
-    return jnp.where(on, pick(kind)(d, jnp.zeros_like(d)), d)
+    return jnp.where(on, optimum(semiring)(d, jnp.zeros_like(d)), d)

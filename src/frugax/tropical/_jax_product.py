@@ -1,8 +1,8 @@
-"""The matrix product on JAX arrays, with its subgradient.
+"""The tropical matrix product on JAX arrays, with its subgradient.
 
-The right matrix is cut into panels of `_PANEL` columns. A pass adds `_WIDTH` of its
-rows to as many columns of the left matrix and keeps the best: the rows stay in the
-first-level cache, the sums in registers, and no array is larger than the result.
+The right matrix is split into panels of `_PANEL` columns. Each pass adds `_WIDTH` rows
+of it to as many columns of the left matrix and reduces the sums: the rows stay in the L1
+cache, the sums in registers, and no array is larger than the result.
 """
 
 import functools
@@ -12,37 +12,38 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-# Terms of one pass: each pass reads and writes the result once. What fewer cost:
-# `python -m benchmarks.tropical --parts width`.
+# Terms of one pass: each pass reads and writes the result once, so fewer terms are
+# several times slower (`python -m benchmarks.tropical --parts width`).
 _WIDTH = 16
-# Columns of one panel: 16 rows of them are 8 KiB in float32.
+# Columns of one panel: 16 rows of it take 8 KiB in float32, a quarter of an L1 cache.
 _PANEL = 128
 
 
-def pick(kind: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The better of two numbers, NaN if one of them is."""
-    return jnp.maximum if kind == "max" else jnp.minimum
+def optimum(semiring: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return the function for the maximum or minimum; it propagates NaN."""
+    return {"max_plus": jnp.maximum, "min_plus": jnp.minimum}[semiring]
 
 
-def zero(kind: str, like: jax.Array) -> jax.Array:
-    """The semiring's zero: what no walk at all weighs."""
-    return jnp.asarray(-math.inf if kind == "max" else math.inf, like.dtype)
+def zero(semiring: str, like: jax.Array) -> jax.Array:
+    """Return the zero of the semiring: the weight of a missing edge."""
+    value = {"max_plus": -math.inf, "min_plus": math.inf}[semiring]
+    return jnp.asarray(value, like.dtype)
 
 
-@functools.partial(jax.jit, static_argnames="kind")
-def matmul(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
-    """`out[i, j]` is the best `a[i, k] + b[k, j]`."""
+@functools.partial(jax.jit, static_argnames="semiring")
+def matmul(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
+    """Compute the product; of two narrow operands the wider one supplies the rows."""
     dtype = jnp.result_type(a, b)
     a, b = a.astype(dtype), b.astype(dtype)
     if a.shape[1] == 0:
-        return jnp.full((a.shape[0], b.shape[1]), zero(kind, a))
-    if b.shape[1] < min(_WIDTH, a.shape[0]):  # few columns fill no vector register
-        return _product(b.T, a.T, kind).T
-    return _product(a, b, kind)
+        return jnp.full((a.shape[0], b.shape[1]), zero(semiring, a))
+    if b.shape[1] < min(_WIDTH, a.shape[0]):  # too few for a vector register
+        return _product(b.T, a.T, semiring).T
+    return _product(a, b, semiring)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _product(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
+def _product(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
     rows, columns = a.shape[0], b.shape[1]
     panels = max(1, -(-columns // _PANEL))
     across = -(-columns // panels)
@@ -50,7 +51,7 @@ def _product(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
         across = -(-across // _WIDTH) * _WIDTH  # whole vector registers
     passes = -(-a.shape[1] // _WIDTH)
     more = passes * _WIDTH - a.shape[1]
-    # The last term again: what is seen twice changes no maximum.
+    # Padding repeats the last term: duplicates do not change a maximum.
     left = jnp.pad(a, ((0, 0), (0, more)), mode="edge")
     left = left.reshape(rows, passes, _WIDTH).transpose(1, 0, 2)
     right = jnp.pad(b, ((0, more), (0, 0)), mode="edge")
@@ -59,69 +60,80 @@ def _product(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
 
     def panel(right: jax.Array) -> jax.Array:
         first = left[0, :, :1] + right[0, :1]
-        each = lambda best, k: (_best_of_a_pass(best, k[0], k[1], kind), None)
-        return jax.lax.scan(each, first, (left, right))[0]
+        step = lambda best, k: (_reduce_pass(best, k[0], k[1], semiring), None)
+        return jax.lax.scan(step, first, (left, right))[0]
 
     out = jax.lax.map(panel, right).transpose(1, 0, 2)
     out = out.reshape(rows, panels * across)[:, :columns]
     if not jnp.issubdtype(a.dtype, jnp.floating):
         return out
-    # `faster` may lose a NaN. The wrong infinity, which `jit` cannot refuse, is made
-    # one too: it has no product with the zero.
-    return jnp.where(_odd(a, kind, 1)[:, None] | _odd(b, kind, 0)[None], math.nan, out)
+    # `select` may lose a NaN, so it is restored here. The opposite infinity, which
+    # cannot be rejected under `jit`, becomes NaN too: its product with the zero is
+    # undefined.
+    return jnp.where(
+        _has_invalid(a, semiring, 1)[:, None] | _has_invalid(b, semiring, 0)[None],
+        math.nan,
+        out,
+    )
 
 
 @_product.defjvp
 def _product_jvp(
-    kind: str,
+    semiring: str,
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    """The tangent of the first best term; 0 where there is no term but the zero."""
+    """Return the tangent of the first optimal term; 0 if all terms are the zero."""
     (a, b), (da, db) = primals, tangents
-    out = _product(a, b, kind)
-    best = _first_best(a, b, out)
+    out = _product(a, b, semiring)
+    best = _first_argopt(a, b, out)
     change = jnp.take_along_axis(da, best, axis=1) + jnp.take_along_axis(
         db, best, axis=0
     )
-    counts = jnp.where(out == zero(kind, out), 0, jnp.where(out == out, 1, math.nan))
+    counts = jnp.where(
+        out == zero(semiring, out), 0, jnp.where(out == out, 1, math.nan)
+    )
     return out, change * counts.astype(out.dtype)
 
 
-def _best_of_a_pass(
-    best: jax.Array, left: jax.Array, right: jax.Array, kind: str
+def _reduce_pass(
+    best: jax.Array, left: jax.Array, right: jax.Array, semiring: str
 ) -> jax.Array:
     terms = [left[:, k, None] + right[None, k] for k in range(_WIDTH)]
     while len(terms) > 1:
         pairs = zip(terms[::2], terms[1::2], strict=True)
-        terms = [faster(kind, x, y) for x, y in pairs]
-    return faster(kind, best, terms[0])
+        terms = [select(semiring, x, y) for x, y in pairs]
+    return select(semiring, best, terms[0])
 
 
-def faster(kind: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """The better of two numbers, neither of them NaN.
+def select(semiring: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return the optimum of two numbers that are not NaN.
 
-    As a comparison and a choice this is one instruction of the processor; XLA makes
-    three of `jnp.maximum`, which has to keep NaN.
+    A comparison and a select compile to one instruction; XLA emits three for
+    `jnp.maximum`, which must propagate NaN.
     """
-    return jnp.where(x > y if kind == "max" else x < y, x, y)
+    return jnp.where(is_better(semiring, x, y), x, y)
 
 
-def _odd(a: jax.Array, kind: str, axis: int) -> jax.Array:
-    """Which rows or columns hold NaN or the infinity that is no number here."""
-    sound = a < math.inf if kind == "max" else a > -math.inf
-    return ~sound.all(axis=axis)
+def is_better(semiring: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Whether x is strictly better than y; False for NaN."""
+    return {"max_plus": jnp.greater, "min_plus": jnp.less}[semiring](x, y)
 
 
-def _first_best(a: jax.Array, b: jax.Array, out: jax.Array) -> jax.Array:
-    """The smallest `k` with `a[i, k] + b[k, j] == out[i, j]`."""
+def _has_invalid(a: jax.Array, semiring: str, axis: int) -> jax.Array:
+    """Whether a row or column contains NaN or the infinity that is not an element."""
+    return ~is_better(semiring, -zero(semiring, a), a).all(axis=axis)
+
+
+def _first_argopt(a: jax.Array, b: jax.Array, out: jax.Array) -> jax.Array:
+    """Return the smallest `k` with `a[i, k] + b[k, j] == out[i, j]`."""
     inner = a.shape[1]
 
-    def each(found: jax.Array, k: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+    def step(found: jax.Array, k: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         column, row, at = k
         hit = column[:, None] + row[None] == out
         return jnp.minimum(found, jnp.where(hit, at, inner - 1)), None
 
     start = jnp.full(out.shape, inner - 1)
     at = jnp.arange(inner)
-    return jax.lax.scan(each, start, (a.T, b, at), unroll=min(_WIDTH, inner))[0]
+    return jax.lax.scan(step, start, (a.T, b, at), unroll=min(_WIDTH, inner))[0]

@@ -1,8 +1,9 @@
-"""The operations, for arrays of any library: checks here, the work in its engine.
+"""Public operations: validate the arrays and dispatch to the engine of their library.
 
-In the max-plus semiring "sum" is the larger of two numbers and "product" is `+`; the
-zero is -inf and the one is 0. Min-plus is its mirror: the smaller of two, zero +inf.
-The zero swallows everything, so the opposite infinity is no number here and refused.
+In the max-plus semiring the sum of two numbers is their maximum and the product is `+`;
+the zero is -inf and the one is 0. Min-plus mirrors it: the minimum, with zero +inf. The
+zero times anything is the zero, so the opposite infinity is not an element: its product
+with the zero would be undefined, and it is rejected.
 
 References:
     Butkovic 2010, "Max-linear Systems: Theory and Algorithms", Springer;
@@ -20,102 +21,109 @@ from jaxtyping import Num
 
 from frugax.trees import is_array
 
-Kind: TypeAlias = Literal["max", "min"]
+Semiring: TypeAlias = Literal["max_plus", "min_plus"]
 
 
 def matmul(
-    a: Num[Any, "n k"], b: Num[Any, "k m"], *, kind: Kind = "max"
+    a: Num[Any, "n k"], b: Num[Any, "k m"], *, semiring: Semiring = "max_plus"
 ) -> Num[Any, "n m"]:
-    """The tropical matrix product: `out[i, j]` is the best `a[i, k] + b[k, j]`.
+    """Compute the tropical matrix product: the optimum over k of `a[i, k] + b[k, j]`.
 
-    Exact: every library gives the same numbers, since `+` of two numbers rounds alike
-    everywhere and the order of maxima does not matter. Memory is that of the result
-    and a few blocks, not `n * k * m`.
+    All libraries give the same bits, because the sum of two floats rounds identically
+    everywhere and maxima do not depend on the order. Memory is that of the result and
+    a few blocks, not `n * k * m`.
 
     Args:
-        a: left matrix, floats or whole numbers.
+        a: left matrix of floats or integers.
         b: right matrix, of the same library.
-        kind: whether the best is the largest or the smallest.
+        semiring: `"max_plus"` or `"min_plus"`.
 
     Raises:
-        TypeError: arrays of two libraries, or what is no array.
-        ValueError: shapes that do not fit, an unknown kind, an infinity that is no
-            number of this semiring (under `jit` its row or column is NaN instead),
-            or no terms to choose from among whole numbers, which have no -inf.
+        TypeError: an argument is not an array, or they are of two libraries.
+        ValueError: the shapes do not fit, the semiring is unknown, an infinity is not
+            an element of it (under `jit` its row or column is NaN instead), or an
+            inner dimension is 0 for integers, which do not have an infinity.
 
     >>> matmul(np.array([[0.0, -np.inf], [1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[3.],
            [6.]])
     """
     _check_arrays("matmul", a, b)
-    engine = _engine(kind, a, b)
+    engine = _engine(semiring, a, b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(
             f"matmul needs (n, k) and (k, m), got {tuple(a.shape)} and "
             f"{tuple(b.shape)}."
         )
-    if a.shape[1] == 0 and not engine.has_zero(a):
-        raise ValueError("the product of no whole numbers has no value: use floats.")
-    return engine.matmul(a, b, kind)
+    if a.shape[1] == 0 and not engine.has_infinity(a):
+        raise ValueError(
+            "matmul of integers needs k >= 1, got k = 0: an empty sum is infinite. Use "
+            "floats."
+        )
+    return engine.matmul(a, b, semiring)
 
 
-def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "n n"]:
-    """The matrix that changes nothing: 0 on the diagonal, the zero elsewhere.
+def identity(
+    n: int, like: Num[Any, "..."], *, semiring: Semiring = "max_plus"
+) -> Num[Any, "n n"]:
+    """Return the identity matrix: 0 on the diagonal, the semiring's zero elsewhere.
 
     Args:
-        n: how many rows and columns.
-        like: a float array whose library and dtype to use.
-        kind: whether the best is the largest or the smallest.
+        n: number of rows and columns.
+        like: a float array of the wanted library and dtype.
+        semiring: `"max_plus"` or `"min_plus"`.
 
     Raises:
-        TypeError: `like` is no array, or `n` no whole number.
-        ValueError: whole numbers, which have no infinity, or a negative `n`.
+        TypeError: `like` is not an array, or `n` is not an integer.
+        ValueError: `like` is of integers, which do not have an infinity, or `n` is
+            negative.
 
     >>> identity(2, np.zeros(1))
     array([[  0., -inf],
            [-inf,   0.]])
     """
     _check_arrays("identity", like)
-    n = _count("n", n)
-    engine = _engine(kind, like)
-    if not engine.has_zero(like):
-        raise ValueError("whole numbers have no infinity: use floats.")
-    return engine.identity(n, like, kind)
+    n = _to_count("n", n)
+    engine = _engine(semiring, like)
+    if not engine.has_infinity(like):
+        raise ValueError("identity needs floats: integers do not have an infinity.")
+    return engine.identity(n, like, semiring)
 
 
-def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, "n n"]:
-    """The tropical power: `out[i, j]` is the best walk of `exponent` steps.
+def power(
+    a: Num[Any, "n n"], exponent: int, *, semiring: Semiring = "max_plus"
+) -> Num[Any, "n n"]:
+    """Compute the tropical power: the optimal walk of `exponent` steps from i to j.
 
-    By repeated squaring: about `2 log2(exponent)` products. Sums round in another
+    Repeated squaring takes about `2 log2(exponent)` products. Its sums round in another
     order than step by step, so large floats may differ in the last digits.
 
     Args:
-        a: the weights of single steps, square.
-        exponent: how many steps; >= 0.
-        kind: whether the best is the largest or the smallest.
+        a: square matrix of edge weights.
+        exponent: number of steps; >= 0.
+        semiring: `"max_plus"` or `"min_plus"`.
 
     Raises:
-        TypeError: `a` is no array of floats or whole numbers, or the exponent is no
-            whole number.
-        ValueError: a negative exponent, a matrix that is not square, the power 0 of
-            whole numbers, or a walk whose weight the dtype cannot hold.
+        TypeError: `a` is not an array of numbers, or the exponent is not an integer.
+        ValueError: the exponent is negative, or 0 for integers, the matrix is not
+            square, or the weight of a walk overflows the dtype.
 
     >>> power(np.array([[0.0, 1.0], [2.0, 0.0]]), 2)
     array([[3., 1.],
            [2., 3.]])
     """
     _check_square("power", a)
-    steps = _count("exponent", exponent)
+    steps = _to_count("exponent", exponent)
     if steps == 0:
-        return identity(a.shape[0], a, kind=kind)
-    engine = _engine(kind, a)
+        return identity(a.shape[0], a, semiring=semiring)
+    engine = _engine(semiring, a)
 
     def times(left: Any, right: Any) -> Any:
-        out = matmul(left, right, kind=kind)
-        if engine.holds_infinity(out, _opposite(kind)):  # there is none in `a`
+        out = matmul(left, right, semiring=semiring)
+        if engine.contains(out, _absent_infinity(semiring)):  # `a` does not contain it
             raise ValueError(
-                f"power of exponent {exponent}: a walk weighs more than {a.dtype} can "
-                "hold: scale the weights, or use a wider dtype."
+                f"power of exponent {exponent}: a walk overflows {a.dtype}: "
+                "scale the weights, or use a wider dtype."
             )
         return out
 
@@ -126,27 +134,29 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
         steps >>= 1
         if not steps:
             assert result is not None  # the highest bit of an exponent is 1
-            return result * 1 if result is a else result  # never the input itself
+            if result is a:
+                return a * 1  # a copy: the caller may write to the result
+            return result
         square = times(square, square)
 
 
-def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
-    """The best walk of any length between every pair: `I + d + d^2 + ...`.
+def closure(d: Num[Any, "n n"], *, semiring: Semiring = "min_plus") -> Num[Any, "n n"]:
+    """Compute the Kleene star `I + d + d^2 + ...`: optimal walks of any length.
 
-    With `kind="min"` these are shortest paths; standing still costs 0.
+    With `semiring="min_plus"` these are shortest paths; the empty walk costs 0.
 
     Args:
-        d: the weights of single steps; +inf (-inf for `"max"`) where there is none.
-        kind: whether the best is the largest or the smallest.
+        d: square matrix of edge weights; +inf (-inf for `"max_plus"`) for no edge.
+        semiring: `"max_plus"` or `"min_plus"`.
 
     Returns:
-        The closure; only `d` itself and one more matrix are held.
+        The closure; memory is that of `d` and one more matrix.
 
     Raises:
-        TypeError: `d` is no array.
-        ValueError: a cycle that gets better with every round, so that no best walk
-            exists, or NaN (neither is checked under `jit`), or a matrix that is not
-            square.
+        TypeError: `d` is not an array.
+        ValueError: the matrix is not square, contains NaN, or has a cycle that improves
+            in every round, so that the optimum does not exist (NaN and cycles are not
+            checked under `jit`).
 
     References:
         Floyd 1962, Communications of the ACM 5(6), 345.
@@ -157,10 +167,10 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
            [inf,  2.,  0.]])
     """
     _check_square("closure", d)
-    engine = _engine(kind, d)
-    if engine.holds_nan(d):
-        raise ValueError("closure needs numbers: there is a NaN among the weights.")
-    return engine.closure(d, kind)
+    engine = _engine(semiring, d)
+    if engine.contains_nan(d):
+        raise ValueError("closure: the weights contain NaN. Replace or remove it.")
+    return engine.closure(d, semiring)
 
 
 def polynomial(
@@ -168,31 +178,30 @@ def polynomial(
     exponents: Num[Any, "monomials variables"],
     points: Num[Any, "points variables"],
     *,
-    kind: Kind = "max",
+    semiring: Semiring = "max_plus",
 ) -> Num[Any, " points"]:
-    """Evaluate a tropical polynomial: the best of `c + exponents @ x`.
+    """Evaluate a tropical polynomial: the optimum of `coefficients + exponents @ x`.
 
     Args:
-        coefficients: one for each monomial; the semiring's zero for none.
-        exponents: the powers of each variable; negative ones are allowed where no
-            point is infinite.
+        coefficients: one per monomial; the semiring's zero removes a monomial.
+        exponents: the power of each variable in each monomial; a negative power needs
+            finite points.
         points: where to evaluate.
-        kind: whether the best is the largest or the smallest.
+        semiring: `"max_plus"` or `"min_plus"`.
 
     Returns:
-        The values, `(points,)`. Their sums of products may round differently from
-        library to library.
+        The values. Their sums of products may round differently by library.
 
     Raises:
-        TypeError: arrays of two libraries, or what is no array.
-        ValueError: shapes that do not fit, or an infinite point with a negative power.
+        TypeError: an argument is not an array, or they are of two libraries.
+        ValueError: the shapes do not fit, or a negative power meets an infinite point.
 
     >>> polynomial(np.array([0.0, 1.0]), np.array([[2.0], [0.0]]), np.array([[3.0]]))
     array([6.])
     """
     _check_arrays("polynomial", coefficients, exponents, points)
     _one_library(coefficients, exponents, points)
-    engine = _engine(kind, coefficients, points)
+    engine = _engine(semiring, coefficients, points)
     monomials, variables = exponents.shape if exponents.ndim == 2 else (0, 0)
     if (
         tuple(coefficients.shape) != (monomials,)
@@ -206,49 +215,52 @@ def polynomial(
             f"{tuple(coefficients.shape)}, {tuple(exponents.shape)} "
             f"and {tuple(points.shape)}."
         )
-    return engine.polynomial(coefficients, exponents, points, kind)
+    return engine.polynomial(coefficients, exponents, points, semiring)
 
 
 def convolve(
-    a: Num[Any, " n"], b: Num[Any, " m"], *, kind: Kind = "max"
+    a: Num[Any, " n"], b: Num[Any, " m"], *, semiring: Semiring = "max_plus"
 ) -> Num[Any, " n_plus_m_minus_1"]:
-    """The tropical convolution: `out[s]` is the best `a[i] + b[s - i]`.
+    """Compute the tropical convolution: the optimum over i of `a[i] + b[s - i]`.
 
-    It combines two menus: with `a[i]` the least error of one tensor in `i` bytes and
-    `b[j]` of another, the min-plus convolution is the least error of both in `s`.
+    Min-plus convolution (infimal convolution) combines allocations: if `a[i]` is the
+    least error of one tensor in `i` bytes, and `b[j]` that of another in `j`, `out[s]`
+    is the least error of both in `s` bytes.
 
     Args:
-        a: one sequence, at least one number.
-        b: the other.
-        kind: whether the best is the largest or the smallest.
+        a: a sequence of at least one number.
+        b: another one, of the same library.
+        semiring: `"max_plus"` or `"min_plus"`.
 
     Raises:
-        TypeError: arrays of two libraries, or what is no array.
-        ValueError: a sequence that is empty or not one-dimensional.
+        TypeError: an argument is not an array, or they are of two libraries.
+        ValueError: a sequence is empty or not one-dimensional.
 
-    >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), kind="min")
+    >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), semiring="min")
     array([14.,  9.,  4.,  1.])
     """
     _check_arrays("convolve", a, b)
-    engine = _engine(kind, a, b)
+    engine = _engine(semiring, a, b)
     if a.ndim != 1 or b.ndim != 1 or not a.shape[0] or not b.shape[0]:
         raise ValueError(
-            "convolve needs two one-dimensional sequences, not empty, got shapes "
+            "convolve needs two non-empty one-dimensional sequences, got shapes "
             f"{tuple(a.shape)} and {tuple(b.shape)}."
         )
-    short, long = (a, b) if a.shape[0] <= b.shape[0] else (b, a)
-    return engine.convolve(short, long, kind)
+    short, long = sorted((a, b), key=len)
+    return engine.convolve(short, long, semiring)
 
 
-def _engine(kind: str, *arrays: Any) -> ModuleType:
-    """The engine of the arrays' library, once they are seen to be of this semiring.
+def _engine(semiring: str, *arrays: Any) -> ModuleType:
+    """Return the engine of the arrays' library, after validating their values.
 
     Raises:
-        TypeError: arrays of two libraries.
-        ValueError: an unknown kind, or an infinity that is no number here.
+        TypeError: the arrays are of two libraries.
+        ValueError: the semiring is unknown, or an infinity is not an element of it.
     """
-    if kind not in ("max", "min"):
-        raise ValueError(f'kind must be "max" or "min", got {kind!r}.')
+    if semiring not in ("max_plus", "min_plus"):
+        raise ValueError(
+            f'semiring must be "max_plus" or "min_plus", got {semiring!r}.'
+        )
     match _one_library(*arrays):
         case "jax":
             from . import _jax as engine
@@ -256,47 +268,52 @@ def _engine(kind: str, *arrays: Any) -> ModuleType:
             from . import _torch as engine
         case _:
             from . import _numpy as engine
-    wrong = _opposite(kind)
+    absent = _absent_infinity(semiring)
     for array in arrays:
-        if engine.holds_infinity(array, wrong):
+        if engine.contains(array, absent):
             raise ValueError(
-                f"{wrong} is no number of the {kind}-plus semiring: with its zero it "
-                "has no product."
+                f"{absent} is not an element of the {semiring.replace('_', '-')} "
+                "semiring: its product with the zero is undefined. Replace it by a "
+                "finite number."
             )
     return engine
 
 
-def _opposite(kind: str) -> float:
-    """The infinity that is no number of the semiring."""
-    return math.inf if kind == "max" else -math.inf
+def _absent_infinity(semiring: str) -> float:
+    """The infinity that is not an element of the semiring: minus its zero."""
+    return {"max_plus": math.inf, "min_plus": -math.inf}[semiring]
 
 
-def _count(name: str, value: Any) -> int:
-    """A whole number >= 0; callers are checked at run time, whatever they promise.
+def _to_count(name: str, value: Any) -> int:
+    """Return an integer >= 0.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: `value` is not an integer.
         ValueError: it is negative.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
     if value < 0:
         raise ValueError(f"{name} must be >= 0, got {value}.")
     return int(value)
 
 
 def _one_library(*arrays: Any) -> str:
-    """The library of all arrays.
+    """Return the library of all arrays.
 
     Raises:
-        TypeError: they are of two.
+        TypeError: they are of two libraries.
     """
     libraries = {_library(array) for array in arrays}
     if len(libraries) > 1:
-        make = "jnp.asarray" if "jax" in libraries else "torch.from_numpy"
+        hint = "convert all to one of them"
+        if libraries == {"jax", "numpy"}:
+            hint = "write jnp.asarray(...) around NumPy's"
+        elif libraries == {"numpy", "torch"}:
+            hint = "write torch.from_numpy(...) around NumPy's"
         raise TypeError(
-            f"arrays of one library are needed, got {', '.join(sorted(libraries))}"
-            + (f": write {make}(...) around NumPy's." if "numpy" in libraries else ".")
+            "arrays of one library are needed, got "
+            f"{', '.join(sorted(libraries))}: {hint}."
         )
     return libraries.pop()
 
@@ -311,11 +328,10 @@ def _library(array: Any) -> str:
 
 
 def _check_arrays(what: str, *arrays: Any) -> None:
-    """Refuse lists and numbers: they do not say which library answers.
+    """Raise on lists and scalars, which do not determine the library of the result.
 
     Raises:
-        TypeError: one of them is no array, has a mask, or is not of floats or whole
-            numbers.
+        TypeError: an argument is not an array of floats or integers, or is masked.
     """
     for array in arrays:
         if not is_array(array):
@@ -325,14 +341,14 @@ def _check_arrays(what: str, *arrays: Any) -> None:
             )
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(
-                f"{what} has no place for a mask: put the semiring's zero where it is, "
-                "array.filled(-np.inf) for max-plus."
+                f"{what} does not support masked arrays: fill them with the semiring's "
+                "zero, array.filled(-np.inf) for max-plus."
             )
         name = str(array.dtype).removeprefix("torch.")
-        # All others lack a `+` of numbers, or an order.
+        # Complex numbers lack an order; bools and strings lack a numeric sum.
         if not name.startswith(("float", "bfloat", "int", "uint")):
             raise TypeError(
-                f"{what} needs floats or whole numbers, got {name}: convert it first."
+                f"{what} needs floats or integers, got {name}: convert it first."
             )
 
 

@@ -1,8 +1,9 @@
-"""Tropical operations on torch tensors; imported only when one is met.
+"""Tropical operations on torch tensors; imported when one is first passed in.
 
-torch shares the gradient of a maximum among equal terms, and gives one to the best of
-none. So products and closures note which term was the first best, and subtract a zero
-that falls as that term rises: no bit of theirs changes, and autograd follows the zero.
+torch's maximum splits the gradient among equal terms, and gives one even to a row that
+is all zero. So products and closures record the first optimal term, and subtract a
+number that is 0 but has the negative of that term's derivative: this changes no bit of
+the result, and gives autograd the subgradient of JAX.
 """
 
 import functools
@@ -13,106 +14,115 @@ import torch
 from torch.autograd import forward_ad
 
 
-def has_zero(a: torch.Tensor) -> bool:
+def has_infinity(a: torch.Tensor) -> bool:
     """Whether the dtype has infinities."""
     return a.dtype.is_floating_point
 
 
-def holds_infinity(a: torch.Tensor, which: float) -> bool:
-    """Whether this infinity is in the tensor."""
-    return has_zero(a) and bool((a == which).any())
+def contains(a: torch.Tensor, which: float) -> bool:
+    """Whether the tensor contains this infinity."""
+    return has_infinity(a) and bool((a == which).any())
 
 
-def holds_nan(a: torch.Tensor) -> bool:
-    """Whether what is no number is in the tensor."""
+def contains_nan(a: torch.Tensor) -> bool:
+    """Whether the tensor contains NaN."""
     return bool((a != a).any())
 
 
-def identity(n: int, like: torch.Tensor, kind: str) -> torch.Tensor:
-    """0 on the diagonal, the zero elsewhere."""
-    return like.new_full((n, n), _zero(kind)).fill_diagonal_(0)
+def identity(n: int, like: torch.Tensor, semiring: str) -> torch.Tensor:
+    """Return 0 on the diagonal and the zero elsewhere."""
+    return like.new_full((n, n), _zero(semiring)).fill_diagonal_(0)
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
-    """`out[i, j]` is the best `a[i, k] + b[k, j]`, one k at a time."""
+def matmul(a: torch.Tensor, b: torch.Tensor, semiring: str) -> torch.Tensor:
+    """Compute the product, one k at a time."""
     if a.shape[1] == 0:
-        return a.new_full((a.shape[0], b.shape[1]), _zero(kind))
+        return a.new_full((a.shape[0], b.shape[1]), _zero(semiring))
     left, right = a.detach(), b.detach()
     out = left[:, :1] + right[0]
-    first = torch.zeros_like(out, dtype=torch.long) if _followed(a, b) else None
+    first = None
+    if _needs_derivative(a, b):
+        first = torch.zeros_like(out, dtype=torch.long)
     for k in range(1, a.shape[1]):
         term = left[:, k, None] + right[k]
         if first is not None:
-            first.masked_fill_(_gains(kind, term, out), k)
-        out = _better(kind)(out, term)
+            first.masked_fill_(_is_better(semiring, term, out), k)
+        out = _optimum(semiring)(out, term)
     if first is None:
         return out
-    change = _moving_zero(a).gather(1, first) + _moving_zero(b).gather(0, first)
-    # Nothing for the best of no term; not a number for what is none.
+    change = _gradient_carrier(a).gather(1, first) + _gradient_carrier(b).gather(
+        0, first
+    )
+    # Zero gradient where no term contributes; NaN where the output is NaN.
     counts = torch.ones_like(out).masked_fill(out != out, math.nan)
-    return out - change * counts.masked_fill(out == _zero(kind), 0)
+    return out - change * counts.masked_fill(out == _zero(semiring), 0)
 
 
-def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
-    """Floyd-Warshall; stops at the first cycle that gains.
+def closure(d: torch.Tensor, semiring: str) -> torch.Tensor:
+    """Run the Floyd-Warshall algorithm; stop at the first improving cycle.
 
     Raises:
         ValueError: there is such a cycle.
     """
-    n, better, steps = len(d), _better(kind), d.detach()
+    n, better, steps = len(d), _optimum(semiring), d.detach()
     on = torch.eye(n, dtype=torch.bool, device=d.device)
     out = torch.where(on, better(steps, torch.zeros_like(steps)), steps)
-    before = None  # the vertex before the last on the best walk from `i` to `j`
-    if _followed(d):
+    before = None  # the vertex before j on the optimal walk from i to j
+    if _needs_derivative(d):
         before = torch.arange(n, device=d.device)[:, None].repeat(1, n)
     for k in range(n):
         if out[k, k] != 0:
             raise ValueError(
-                f"vertex {k} lies on a cycle of weight {out[k, k].item()}, which gets "
-                "better with every round: there is no best walk."
+                f"vertex {k} lies on a cycle of weight {out[k, k].item()}, which "
+                "improves in every round: the optimal walk does not exist."
             )
         through = out[:, k, None] + out[k]
         if before is not None:
-            before = torch.where(_gains(kind, through, out), before[k], before)
+            before = torch.where(_is_better(semiring, through, out), before[k], before)
         out = better(out, through)
     if before is None:
         return out
-    # Walks are followed from their ends, twice as far in each round.
-    change = _moving_zero(d).gather(0, before).masked_fill(on, 0)
+    # Pointer doubling: each round follows the walks twice as far from their ends.
+    change = _gradient_carrier(d).gather(0, before).masked_fill(on, 0)
     for _ in range((n - 1).bit_length()):
         change = change + change.gather(1, before)
         before = before.gather(1, before)
-    return out - change.masked_fill(out == _zero(kind), 0)
+    return out - change.masked_fill(out == _zero(semiring), 0)
 
 
 def polynomial(
-    coefficients: torch.Tensor, exponents: torch.Tensor, points: torch.Tensor, kind: str
+    coefficients: torch.Tensor,
+    exponents: torch.Tensor,
+    points: torch.Tensor,
+    semiring: str,
 ) -> torch.Tensor:
-    """The best monomial at each point.
+    """Evaluate the optimal monomial at each point.
 
     Raises:
-        ValueError: an infinite point with a negative power.
+        ValueError: a negative power meets an infinite point.
     """
     all_three = coefficients, exponents, points
     dtype = functools.reduce(torch.promote_types, (a.dtype for a in all_three))
     coefficients, exponents, points = (a.to(dtype) for a in all_three)
-    best = torch.amax if kind == "max" else torch.amin
-    if not has_zero(points):  # nor has any of whole numbers an infinite point
-        return best(points @ exponents.T + coefficients, dim=1)
-    zero = _zero(kind)
-    gone = points == zero
-    if (gone.any(dim=0) & (exponents < 0).any(dim=0)).any():
-        raise ValueError("an infinite point has no negative power.")
-    finite = points.masked_fill(gone, 0)
+    optimum = {"max_plus": torch.amax, "min_plus": torch.amin}[semiring]
+    if not has_infinity(points):  # integers are finite
+        return optimum(points @ exponents.T + coefficients, dim=1)
+    zero = _zero(semiring)
+    is_zero = points == zero
+    if (is_zero.any(dim=0) & (exponents < 0).any(dim=0)).any():
+        raise ValueError(
+            "polynomial: a negative power of an infinite point is undefined."
+        )
+    finite = points.masked_fill(is_zero, 0)
     terms = finite @ exponents.T + coefficients
-    swallowed = gone.to(points.dtype) @ (exponents != 0).to(points.dtype).T
-    terms = terms.masked_fill(swallowed > 0, zero)
-    return best(terms, dim=1)
+    has_zero_factor = is_zero.to(points.dtype) @ (exponents != 0).to(points.dtype).T
+    terms = terms.masked_fill(has_zero_factor > 0, zero)
+    return optimum(terms, dim=1)
 
 
-def convolve(short: torch.Tensor, long: torch.Tensor, kind: str) -> torch.Tensor:
-    """One pass over the long sequence for each number of the short one."""
-    better, m = _better(kind), len(long)
+def convolve(short: torch.Tensor, long: torch.Tensor, semiring: str) -> torch.Tensor:
+    """Make one pass over the long sequence for each element of the short one."""
+    better, m = _optimum(semiring), len(long)
     out = short[0] + long
     for i in range(1, len(short)):
         shifted = short[i] + long
@@ -121,26 +131,26 @@ def convolve(short: torch.Tensor, long: torch.Tensor, kind: str) -> torch.Tensor
     return out
 
 
-def _zero(kind: str) -> float:
-    return -math.inf if kind == "max" else math.inf
+def _zero(semiring: str) -> float:
+    return {"max_plus": -math.inf, "min_plus": math.inf}[semiring]
 
 
-def _better(kind: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    return torch.maximum if kind == "max" else torch.minimum
+def _optimum(semiring: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return {"max_plus": torch.maximum, "min_plus": torch.minimum}[semiring]
 
 
-def _followed(*tensors: torch.Tensor) -> bool:
-    """Whether anything will ask for a derivative."""
+def _needs_derivative(*tensors: torch.Tensor) -> bool:
+    """Whether autograd, in reverse or forward mode, follows one of the tensors."""
     backward = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     return backward or any(
         forward_ad.unpack_dual(t).tangent is not None for t in tensors
     )
 
 
-def _gains(kind: str, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    return new > old if kind == "max" else new < old
+def _is_better(semiring: str, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    return {"max_plus": torch.gt, "min_plus": torch.lt}[semiring](new, old)
 
 
-def _moving_zero(a: torch.Tensor) -> torch.Tensor:
-    """Zeros whose derivative is that of `-a`; subtracting them keeps even -0."""
+def _gradient_carrier(a: torch.Tensor) -> torch.Tensor:
+    """Return zeros with the derivative of `-a`; subtracting them keeps even -0."""
     return (a.detach() - a).masked_fill(~a.detach().isfinite(), 0)

@@ -29,26 +29,28 @@ def test_only_what_can_be_a_parent_is_asked_for():
             ValueError, match=f"'{wrong}' cannot be .* of 'y', only a, b"
         ):
             p.prob({"a", wrong})
-    assert p.given(forbidden="b").prob({"b"}) == 0
+    assert p.condition(forbidden="b").prob({"b"}) == 0
 
 
 def test_distance_is_total_variation():
-    assert _posterior().distance(_posterior()) == 0
+    assert _posterior().total_variation(_posterior()) == 0
     other = ParentSetPosterior(
         target="y", parent_sets=(frozenset("c"),), probs=np.ones(1)
     )
-    assert _posterior().distance(other) == pytest.approx(1)
-    assert _posterior().distance(_posterior((0.4, 0.4, 0.2))) == pytest.approx(0.1)
+    assert _posterior().total_variation(other) == pytest.approx(1)
+    assert _posterior().total_variation(_posterior((0.4, 0.4, 0.2))) == pytest.approx(
+        0.1
+    )
 
 
 def test_given_conditions():
-    p = _posterior().given(required=frozenset("a"))
+    p = _posterior().condition(required=frozenset("a"))
     assert p.prob({"a"}) == pytest.approx(0.6)
-    assert _posterior().given(forbidden=frozenset("b")).prob({"a"}) == pytest.approx(
-        0.375
-    )
+    assert _posterior().condition(forbidden=frozenset("b")).prob(
+        {"a"}
+    ) == pytest.approx(0.375)
     with pytest.raises(ValueError, match="'c'"):
-        _posterior().given(required=frozenset("c"))
+        _posterior().condition(required=frozenset("c"))
 
 
 @pytest.mark.parametrize(

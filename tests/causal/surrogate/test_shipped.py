@@ -1,10 +1,12 @@
-"""The surrogate that ships: that it loads, and what it says of data it must know."""
+"""The surrogate that ships: it loads, and recovers known graphs."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from frugax import SizeBudget, causal, compress
-from frugax.causal.surrogate import _shipped, _surrogate
+from frugax.causal.surrogate import _surrogate
 from frugax.causal.surrogate.network import initial_weights
 from frugax.errors import CorruptFileError, OutputError
 
@@ -23,8 +25,8 @@ def _chain(rows=60, extra=()):
 
 
 def test_it_is_small_and_finds_a_chain():
-    assert _shipped._SHIPPED.stat().st_size < 2e6
-    edges = causal.default_surrogate().edges(_chain())
+    assert Path(_surrogate.__file__).with_name("default.fxz").stat().st_size < 2e6
+    edges = causal.load_default_surrogate().edge_probabilities(_chain())
     assert edges[0, 1] > 0.9
     assert edges[1, 2] > 0.9
     rest = edges.copy()
@@ -33,59 +35,59 @@ def test_it_is_small_and_finds_a_chain():
 
 
 def test_no_set_of_parents_is_left_out():
-    surrogate = causal.default_surrogate()
+    surrogate = causal.load_default_surrogate()
     data = _chain(extra=("u", "v"))
     p = surrogate.posterior(data, "z")
     assert len(p.parent_sets) == 2**4
     assert p.best == {"y"}
-    edges = surrogate.edges(data)
+    edges = surrogate.edge_probabilities(data)
     for name, marginal in p.marginals.items():
         assert marginal == pytest.approx(
             edges[data.index(name), data.index("z")], abs=1e-4
         )
     known = surrogate.posterior(data, "z", required=["x"], forbidden=["u"])
     assert known.prob({"u"}) == 0
-    with pytest.raises(ValueError, match=r"'Q' cannot .* 'z', only x, y, u, v: mend"):
+    with pytest.raises(ValueError, match=r"'Q' cannot .* 'z', only x, y, u, v: corr"):
         known.prob({"Q"})
     assert all("x" in s and "u" not in s for s in known.parent_sets)
 
 
 def test_order_units_and_length_of_a_table_do_not_matter():
-    surrogate = causal.default_surrogate()
+    surrogate = causal.load_default_surrogate()
     data = _chain(extra=("u",))
-    edges = surrogate.edges(data)
+    edges = surrogate.edge_probabilities(data)
     turned = data.select(("u", "z", "x", "y"))
     place = [turned.index(name) for name in data.variables]
     np.testing.assert_allclose(
-        surrogate.edges(turned)[np.ix_(place, place)], edges, atol=1e-3
+        surrogate.edge_probabilities(turned)[np.ix_(place, place)], edges, atol=1e-3
     )
     other = causal.Samples(data.variables, data.values * 1e4 + 3e5, data.intervened)
-    np.testing.assert_allclose(surrogate.edges(other), edges, atol=2e-2)
+    np.testing.assert_allclose(surrogate.edge_probabilities(other), edges, atol=2e-2)
 
 
 def test_missing_values_are_left_out():
     data = _chain()
     holes = data.values.copy()
     holes[::7, 1] = np.nan
-    edges = causal.default_surrogate().edges(
+    edges = causal.load_default_surrogate().edge_probabilities(
         causal.Samples(data.variables, holes, data.intervened)
     )
     assert np.isfinite(edges).all()
     assert edges[0, 1] > 0.8
     holes[:, 2] = np.nan
     with pytest.raises(ValueError, match="'z' has fewer than two values"):
-        causal.default_surrogate().edges(
+        causal.load_default_surrogate().edge_probabilities(
             causal.Samples(data.variables, holes, data.intervened)
         )
 
 
 def test_many_variables_are_judged_among_their_neighbours():
     data = _chain(rows=150, extra=[f"u{i}" for i in range(13)])
-    edges = causal.default_surrogate().edges(data)
+    edges = causal.load_default_surrogate().edge_probabilities(data)
     assert edges.shape == (16, 16)
     assert edges[0, 1] > 0.8
     assert edges[1, 2] > 0.8
-    p = causal.default_surrogate().posterior(data, "z", required=["u12"])
+    p = causal.load_default_surrogate().posterior(data, "z", required=["u12"])
     assert len(next(iter(p.parent_sets))) >= 1
     assert p.marginals["u12"] == pytest.approx(1)
     assert p.marginals["y"] > 0.8
@@ -94,15 +96,17 @@ def test_many_variables_are_judged_among_their_neighbours():
 def test_an_edge_and_its_reverse_are_not_both_likely(monkeypatch):
     x = np.random.default_rng(0).normal(size=(50, 1))
     same = causal.Samples.observed(("x", "y", "z"), np.repeat(x, 3, 1))
-    edges = causal.default_surrogate().edges(same)
+    edges = causal.load_default_surrogate().edge_probabilities(same)
     np.testing.assert_allclose(edges + edges.T, 1 - np.eye(3), atol=1e-6)
-    # Of many variables each is judged among others: x -> y <- z shows to y alone.
-    monkeypatch.setattr(_surrogate, "MOST", 2)
+    # With many variables each has its own neighbours: only y sees x -> y <- z.
+    monkeypatch.setattr(_surrogate, "MAX_VARIABLES", 2)
     monkeypatch.setattr(
-        _surrogate, "neighbours", lambda *_: [[0, 1], [0, 1, 2], [1, 2]]
+        _surrogate, "nearest_variables", lambda *_: [[0, 1], [0, 1, 2], [1, 2]]
     )
     scm = causal.SCM.linear({"x": {}, "y": {"x": 1.0, "z": 1.0}, "z": {}})
-    edges = causal.default_surrogate().edges(causal.sample(scm, 200, seed=0))
+    edges = causal.load_default_surrogate().edge_probabilities(
+        causal.sample(scm, 200, seed=0)
+    )
     assert edges[0, 1] + edges[1, 0] == pytest.approx(1, abs=1e-6)
 
 
@@ -112,9 +116,11 @@ def test_files(tmp_path):
     again = causal.load_surrogate(tmp_path / "s.fxz")
     assert again.temperature == 2
     data = _chain()
-    np.testing.assert_allclose(again.edges(data), surrogate.edges(data), atol=0.01)
+    np.testing.assert_allclose(
+        again.edge_probabilities(data), surrogate.edge_probabilities(data), atol=0.01
+    )
     compress.save(tmp_path / "t.fxz", {"w": np.ones(3)}, SizeBudget(max_abs=0))
-    with pytest.raises(CorruptFileError, match="no surrogate"):
+    with pytest.raises(CorruptFileError, match="not a surrogate"):
         causal.load_surrogate(tmp_path / "t.fxz")
     with pytest.raises(OutputError, match="it is not a readable surrogate"):
         causal.save_surrogate(tmp_path / "t.fxz", surrogate)
@@ -131,25 +137,25 @@ def test_files(tmp_path):
 def test_a_graph_names_what_is_likely():
     edges = np.zeros((3, 3), np.float32)
     edges[0, 1], edges[1, 0], edges[1, 2], edges[0, 2] = 0.6, 0.35, 0.4, 0.05
-    graph = causal.likely_graph(edges)
+    graph = causal.select_graph(edges)
     # Without a better candidate 0.4 is worth naming; the other direction never is.
     assert graph[0, 1]
     assert graph[1, 2]
     assert graph.sum() == 2
     edges[0, 1], edges[1, 0] = 0.5, 0.5
-    assert causal.likely_graph(edges).tolist()[0][1] is True
-    assert not causal.likely_graph(np.zeros((2, 2), np.float32)).any()
+    assert causal.select_graph(edges).tolist()[0][1] is True
+    assert not causal.select_graph(np.zeros((2, 2), np.float32)).any()
 
 
 def test_one_variable_has_no_edges_and_a_constant_one_is_named():
-    surrogate = causal.default_surrogate()
+    surrogate = causal.load_default_surrogate()
     one = _chain().select(("x",))
-    assert surrogate.edges(one).tolist() == [[0]]
+    assert surrogate.edge_probabilities(one).tolist() == [[0]]
     assert surrogate.posterior(one, "x").best == frozenset()
     values = _chain().values.copy()
     values[:, 1] = 3.0
     with pytest.warns(UserWarning, match="^y: constant in every row"):
-        surrogate.edges(causal.Samples.observed(("x", "y", "z"), values))
+        surrogate.edge_probabilities(causal.Samples.observed(("x", "y", "z"), values))
 
 
 @pytest.mark.parametrize(
@@ -161,12 +167,12 @@ def test_one_variable_has_no_edges_and_a_constant_one_is_named():
 )
 def test_what_are_no_probabilities_of_edges_is_refused(edges, says):
     with pytest.raises(ValueError, match=says):
-        causal.likely_graph(np.array(edges, np.float32))
+        causal.select_graph(np.array(edges, np.float32))
 
 
 def test_no_variable_is_its_own_parent():
     with pytest.raises(ValueError, match="'y' is required as a parent of itself"):
-        causal.default_surrogate().posterior(_chain(), "y", required=["y"])
+        causal.load_default_surrogate().posterior(_chain(), "y", required=["y"])
 
 
 def test_what_is_certain_is_no_more_than_certain():
@@ -174,6 +180,6 @@ def test_what_is_certain_is_no_more_than_certain():
         4, d=4, rows=300, observed=150, seed=0, noise_scales=(0.05, 0.1)
     )
     told = (made.intervened.astype(np.float32), np.ones_like(made.values))
-    edges = causal.default_surrogate().ask(made.values, *told).edges
+    edges = causal.load_default_surrogate().predict(made.values, *told).edges
     assert edges.max() == 1  # rounding takes the sum over sets beyond it
-    assert all(causal.likely_graph(each).any() for each in edges)
+    assert all(causal.select_graph(each).any() for each in edges)

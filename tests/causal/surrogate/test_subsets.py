@@ -7,11 +7,11 @@ import pytest
 
 from frugax.causal.surrogate.evidence import (
     NEVER,
-    members,
+    log_scores,
     order_posterior,
-    others,
-    scores,
-    squared,
+    other_variables,
+    set_members,
+    to_parent_child,
 )
 
 
@@ -31,11 +31,11 @@ def test_scores_are_those_of_bayesian_regression(k):
     width, rows, ridge = 4, 30, 0.7
     columns, gram = _gram(np.random.default_rng(0), width, rows, k)
     ones = np.ones((width, 1), np.float32)
-    found = scores(np.ascontiguousarray(gram), rows * ones, ones, ridge)[..., 0]
+    found = log_scores(np.ascontiguousarray(gram), rows * ones, ones, ridge)[..., 0]
     for child in range(width):
         y = columns[:, 0, child].astype(float)
-        for code, row in enumerate(members(width)):
-            parents = others(width)[child][row > 0]
+        for code, row in enumerate(set_members(width)):
+            parents = other_variables(width)[child][row > 0]
             x = columns[:, :, parents].reshape(rows, -1).astype(float)
             a = x.T @ x + ridge * np.eye(x.shape[1])
             left = y @ y - y @ x @ np.linalg.solve(a, x.T @ y)
@@ -56,8 +56,8 @@ def test_the_posterior_is_the_sum_over_all_orders():
         for order in permutations(range(width)):
             ways = np.zeros((width, 8))
             for place, child in enumerate(order):
-                before = np.isin(others(width)[child], order[:place])
-                allowed = (members(width) * ~before).sum(1) == 0
+                before = np.isin(other_variables(width)[child], order[:place])
+                allowed = (set_members(width) * ~before).sum(1) == 0
                 ways[child] = p[child] * allowed
             reach = ways.sum(1)
             expected += ways * (reach.prod() / reach)[:, None]
@@ -69,18 +69,22 @@ def test_absent_variables_change_nothing():
     rng = np.random.default_rng(2)
     _, gram = _gram(rng, 3, 40)
     ones = np.ones((3, 1), np.float32)
-    small = order_posterior(scores(np.ascontiguousarray(gram), 40 * ones, ones, 1.0))
+    small = order_posterior(
+        log_scores(np.ascontiguousarray(gram), 40 * ones, ones, 1.0)
+    )
     wide = np.zeros((5, 1, 5, 1, 5, 1), np.float32)
     wide[:3, :, :3, :, :3] = gram
     mask = np.array([1, 1, 1, 0, 0], np.float32)[:, None]
-    padded = order_posterior(scores(wide, 40 * mask, mask, 1.0))
+    padded = order_posterior(log_scores(wide, 40 * mask, mask, 1.0))
     np.testing.assert_allclose(padded[:3, :4], small, atol=1e-4)
     assert (padded[:3, 4:] < NEVER / 2).all()
 
 
-def test_squared_puts_each_pair_in_its_place():
+def test_to_parent_child_puts_each_pair_in_its_place():
     values = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
-    square = squared(values)[0]
+    square = to_parent_child(values)[0]
     for child in range(4):
         assert square[child, child] == 0
-        np.testing.assert_array_equal(square[others(4)[child], child], values[0, child])
+        np.testing.assert_array_equal(
+            square[other_variables(4)[child], child], values[0, child]
+        )

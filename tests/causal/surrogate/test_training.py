@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 from frugax import TimeBudget, causal
-from frugax.causal.surrogate._loss import set_index
-from frugax.causal.surrogate._tasks import FAMILIES, draw_generated, draw_tasks
-from frugax.causal.surrogate._training import training_batch
-from frugax.causal.surrogate.evidence import members, others
+from frugax.causal.surrogate import (
+    FAMILIES,
+    draw_generated,
+    draw_tasks,
+    set_index,
+    training_batch,
+)
+from frugax.causal.surrogate.evidence import other_variables, set_members
 from frugax.causal.surrogate.network import (
     apply_network,
     initial_weights,
-    opened,
-    packed,
-    unpacked,
+    pack_weights,
+    unpack_lazily,
+    unpack_weights,
 )
 from frugax.train.distributed import Layout
 
@@ -35,10 +39,12 @@ def test_numpy_and_jax_give_the_same_answer():
     told, mask = batch["evidence"], batch["mask"]
     weights = _weights(blocks=2)
     here = apply_network(weights, told, mask)
-    row = packed(weights)
-    for name, weight in unpacked(row, weights).items():
+    row = pack_weights(weights)
+    for name, weight in unpack_weights(row, weights).items():
         np.testing.assert_array_equal(weight, weights[name], err_msg=name)
-    asked = lambda row: apply_network(opened(row, weights, jnp), told, mask, xp=jnp)
+    asked = lambda row: apply_network(
+        unpack_lazily(row, weights, jnp), told, mask, xp=jnp
+    )
     there = jax.jit(asked)(row)
     np.testing.assert_allclose(here.edges, np.asarray(there.edges), atol=1e-5)
     np.testing.assert_allclose(np.exp(here.log_sets).sum(-1), 1, rtol=1e-5)
@@ -75,7 +81,7 @@ def test_generated_tasks_have_their_truth():
     code = set_index(tasks.graphs)
     for b in range(8):
         for child in range(4):
-            parents = others(4)[child][members(4)[code[b, child]] > 0]
+            parents = other_variables(4)[child][set_members(4)[code[b, child]] > 0]
             np.testing.assert_array_equal(
                 np.flatnonzero(tasks.graphs[b, :, child]), parents
             )
@@ -83,9 +89,9 @@ def test_generated_tasks_have_their_truth():
 
 def test_an_answer_depends_on_who_was_set():
     tasks = draw_tasks(1, 4, width=4, variables=4, families=("linear",))
-    surrogate = causal.default_surrogate()
-    told = surrogate.ask(tasks.values, tasks.intervened, tasks.present).edges
-    blind = surrogate.ask(tasks.values, 0 * tasks.intervened, tasks.present).edges
+    surrogate = causal.load_default_surrogate()
+    told = surrogate.predict(tasks.values, tasks.intervened, tasks.present).edges
+    blind = surrogate.predict(tasks.values, 0 * tasks.intervened, tasks.present).edges
     right = lambda p: np.abs(p - tasks.graphs).mean()
     assert right(told) < 0.8 * right(blind)
 
@@ -100,7 +106,7 @@ def test_training_compiles_once_and_improves():
     tasks = draw_tasks(9, 40, width=4)
 
     def loss(surrogate):
-        edges = surrogate.ask(tasks.values, tasks.intervened, tasks.present).edges
+        edges = surrogate.predict(tasks.values, tasks.intervened, tasks.present).edges
         p = np.clip(edges, 1e-6, 1 - 1e-6)
         return -np.where(tasks.graphs > 0, np.log(p), np.log1p(-p)).mean()
 

@@ -1,20 +1,28 @@
-from ._posterior import (
-    ParentSetPosterior as ParentSetPosterior,
-)
-from ._shipped import (
-    default_surrogate as default_surrogate,
+from ._files import (
+    load_default_surrogate as load_default_surrogate,
     load_surrogate as load_surrogate,
     save_surrogate as save_surrogate,
 )
+from ._posterior import (
+    ParentSetPosterior as ParentSetPosterior,
+)
 from ._surrogate import (
-    MOST as MOST,
+    MAX_VARIABLES as MAX_VARIABLES,
     Surrogate as Surrogate,
     check_samples as check_samples,
-    likely_graph as likely_graph,
-    neighbours as neighbours,
+    nearest_variables as nearest_variables,
+    select_graph as select_graph,
     table_arrays as table_arrays,
+)
+from ._tasks import (
+    FAMILIES as FAMILIES,
+    Tasks as Tasks,
+    draw_generated as draw_generated,
+    draw_tasks as draw_tasks,
 )
 from ._training import (
     SurrogateTraining as SurrogateTraining,
+    set_index as set_index,
     train_surrogate as train_surrogate,
+    training_batch as training_batch,
 )

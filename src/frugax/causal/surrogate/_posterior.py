@@ -1,4 +1,4 @@
-"""What is believed of a variable's direct causes, as a distribution over sets."""
+"""The posterior of a variable's parent set."""
 
 import dataclasses
 import math
@@ -7,23 +7,23 @@ from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
+from jaxtyping import Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ParentSetPosterior:
-    """A distribution over sets of parents.
+    """A distribution over the parent sets of one variable.
 
     Attributes:
-        target: the variable whose parents these are.
-        parent_sets: the sets, each once.
+        target: the variable.
+        parent_sets: the possible sets, each once.
         probs: their probabilities; they sum to 1.
-        variables: the others that there are, in a set or not; those in any set by
-            default.
+        variables: all other variables; by default those in any set.
     """
 
     target: str
     parent_sets: tuple[frozenset[str], ...]
-    probs: np.ndarray
+    probs: Float[np.ndarray, " sets"]
     variables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class ParentSetPosterior:
 
     @cached_property
     def marginals(self) -> Mapping[str, float]:
-        """Probability that each variable named in any set is a parent."""
+        """For each variable in any set, the probability that it is a parent."""
         names = sorted(frozenset().union(*self.parent_sets))
         return MappingProxyType(
             {name: float(sum(p for s, p in self._pairs if name in s)) for name in names}
@@ -57,70 +57,71 @@ class ParentSetPosterior:
 
     @cached_property
     def entropy(self) -> float:
-        """Uncertainty in nats: 0 where one set is certain."""
+        """Entropy in nats; 0 if one set is certain."""
         p = self.probs[self.probs > 0]
         return float(-(p * np.log(p)).sum())
 
     @property
     def best(self) -> frozenset[str]:
-        """The most probable set."""
+        """The most probable set (the MAP estimate)."""
         return self.parent_sets[int(self.probs.argmax())]
 
     def prob(self, parents: Iterable[str]) -> float:
-        """Probability of exactly these parents; 0 for a set that is not listed.
+        """Return the probability of exactly these parents; 0 for an unlisted set.
 
         Args:
             parents: their names.
 
         Raises:
-            ValueError: one is no variable, or the target itself.
+            ValueError: a name is not a variable, or is the target itself.
         """
         parents = frozenset(parents)
-        there = self.variables or tuple(self.marginals)
-        if odd := sorted(parents.difference(there)):
+        known = self.variables or tuple(self.marginals)
+        if unknown := sorted(parents.difference(known)):
             raise ValueError(
-                f"{odd[0]!r} cannot be a parent of {self.target!r}, only "
-                f"{', '.join(there) or 'nothing'}: mend the name."
+                f"{unknown[0]!r} cannot be a parent of {self.target!r}, only "
+                f"{', '.join(known) or 'nothing'}: correct the name."
             )
         return dict(self._pairs).get(parents, 0.0)
 
-    def distance(self, other: "ParentSetPosterior") -> float:
-        """Total variation: half the sum of differences, from 0 (equal) to 1.
+    def total_variation(self, other: "ParentSetPosterior") -> float:
+        """Return the total variation distance, from 0 (equal) to 1.
 
         Args:
-            other: a distribution over parents of the same target.
+            other: a distribution over parent sets of the same target.
         """
-        mine, its = dict(self._pairs), dict(other._pairs)
+        mine, theirs = dict(self._pairs), dict(other._pairs)
         return 0.5 * sum(
-            abs(mine.get(s, 0.0) - its.get(s, 0.0)) for s in mine.keys() | its.keys()
+            abs(mine.get(s, 0.0) - theirs.get(s, 0.0))
+            for s in mine.keys() | theirs.keys()
         )
 
-    def given(
+    def condition(
         self,
         required: Iterable[str] = (),
         forbidden: Iterable[str] = (),
     ) -> "ParentSetPosterior":
-        """This distribution where some parents are known, and some excluded.
+        """Condition on known parents and known non-parents.
 
         Args:
             required: names that must be parents.
             forbidden: names that must not be.
 
         Raises:
-            ValueError: no set with any probability is left.
+            ValueError: the remaining sets have probability 0.
         """
         required, forbidden = frozenset(required), frozenset(forbidden)
-        left = [(s, p) for s, p in self._pairs if required <= s and not forbidden & s]
-        total = sum(p for _, p in left)
+        kept = [(s, p) for s, p in self._pairs if required <= s and not forbidden & s]
+        total = sum(p for _, p in kept)
         if not total > 0:
             raise ValueError(
                 f"no set of parents of {self.target!r} has all of "
-                f"{sorted(required)} and none of {sorted(forbidden)}: take a name out "
-                "of one of the two."
+                f"{sorted(required)} and none of {sorted(forbidden)}: remove a name "
+                "from one of them."
             )
         return ParentSetPosterior(
             target=self.target,
-            parent_sets=tuple(s for s, _ in left),
-            probs=np.array([p / total for _, p in left]),
+            parent_sets=tuple(s for s, _ in kept),
+            probs=np.array([p / total for _, p in kept]),
             variables=self.variables or tuple(self.marginals),
         )

@@ -8,32 +8,40 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Float, Int
 
 from frugax import train
 from frugax.budget import Receipt, TimeBudget
 
-from ._loss import surprise, truth
 from ._surrogate import Surrogate
 from ._tasks import CALIBRATION, TRAINING, Tasks, draw_generated, draw_tasks
-from .evidence import evidence, moments
-from .network import apply_network, initial_weights, opened, packed, unpacked
+from .evidence import compute_evidence, moments, other_variables
+from .network import (
+    Weights,
+    apply_network,
+    initial_weights,
+    pack_weights,
+    unpack_lazily,
+    unpack_weights,
+)
 
-# Rows without and with an intervention; most as in small studies, some larger.
+# Observational and interventional rows: mostly as in small studies, some larger.
 _ROWS = ((64, 64), (64, 64), (64, 64), (30, 30), (100, 20), (200, 100))
 _TEMPERATURES = np.geomspace(0.7, 2.5, 27)
+_MIN_PROBABILITY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurrogateTraining:
-    """A trained surrogate and how it came about.
+    """A trained surrogate and a summary of its training.
 
     Attributes:
-        surrogate: with its temperature fitted.
-        steps: that were taken.
-        graphs: data sets that were seen.
-        cpu_seconds: of this process, drawing data and compiling included.
-        losses: mean surprise over each tenth of the steps.
-        receipt: of `frugax.train.fit`: seconds and compiles.
+        surrogate: with fitted temperature.
+        steps: number of steps taken.
+        graphs: number of data sets trained on.
+        cpu_seconds: of this process, including data and compiling.
+        losses: mean loss over each tenth of the steps.
+        receipt: seconds and compiles, from `frugax.train.fit`.
     """
 
     surrogate: Surrogate
@@ -59,24 +67,24 @@ def train_surrogate(
     layout: train.distributed.Layout | None = None,
     progress: Any = None,
 ) -> SurrogateTraining:
-    """Train a surrogate from nothing.
+    """Train a surrogate on random causal models.
 
-    Every step sees new random models of 2 to `variables` variables. One program is
-    compiled, for all of them. Of the families in `_tasks.py`, `rff` is never seen, and
-    `wave` only to fit the temperature.
+    Every step uses new random models of 2 to `variables` variables; one compiled
+    program serves all of them. The mechanism family `rff` is held out, and `wave` is
+    used only to fit the temperature.
 
     Args:
-        seed: of weights and data: the same seed gives the same steps.
-        steps: to take; the learning rate falls to nothing over them.
-        cpu_seconds: stop once this process has used so many more, data and compiling
-            included; None for no limit.
-        budget: seconds, as for `frugax.train.fit`.
-        variables: the most that a training model has, 3 to 12.
+        seed: of weights and data; the same seed gives the same steps.
+        steps: number of steps; the learning rate decays to 0 over them.
+        cpu_seconds: stop after this process has used this much more CPU time,
+            including data and compiling; None for no limit.
+        budget: wall-clock limit, as for `frugax.train.fit`.
+        variables: most variables of a training model, 3 to 12.
         hidden: channels of the network, a multiple of 4.
-        blocks: of attention.
-        batch: data sets a step.
+        blocks: number of attention blocks.
+        batch: data sets in each step.
         learning_rate: the largest.
-        prefetch: batches made ahead in a thread.
+        prefetch: batches prepared ahead in a thread.
         layout: a mesh to divide each batch over; see `frugax.train.distributed`.
         progress: called with the step number and its metrics after each step.
 
@@ -90,38 +98,41 @@ def train_surrogate(
             raise ValueError(f"{what} must be >= {least}, got {number}.")
     start = time.process_time()
     warm = max(1, min(200, steps // 10))
-    rate = functools.partial(_rate, learning_rate, warm, steps)
+    schedule = functools.partial(_learning_rate, learning_rate, warm, steps)
     first = initial_weights(seed, hidden, blocks)
     step = train.make_train_step(
-        lambda row, batch: surprise(opened(row, first, jnp), batch),
-        optax.adamw(rate, weight_decay=1e-4),
+        lambda row, batch: log_loss(unpack_lazily(row, first, jnp), batch),
+        optax.adamw(schedule, weight_decay=1e-4),
         clip=1.0,
         compile_budget=1,
         layout=layout,
     )
-    seen: list[Any] = []
+    step_losses: list[Any] = []
 
-    def follow(index: int, metrics: Any, _state: Any) -> None:
-        seen.append(metrics["loss"])
+    def on_step(index: int, metrics: Any, _state: Any) -> None:
+        step_losses.append(metrics["loss"])
         if progress is not None:
             progress(index, metrics)
 
-    spent = lambda: (
-        cpu_seconds is not None and (time.process_time() - start > cpu_seconds)
-    )
+    def out_of_time() -> bool:
+        used = time.process_time() - start
+        return cpu_seconds is not None and used > cpu_seconds
+
     result = train.fit(
         step,
-        step.init(packed(first)),
+        step.init(pack_weights(first)),
         lambda index: training_batch(seed, index, batch, variables),
         steps=steps,
         budget=budget,
-        on_step=follow,
-        stop=spent,
+        on_step=on_step,
+        stop=out_of_time,
         prefetch=prefetch,
     )
-    surrogate = Surrogate(unpacked(np.asarray(result.state.params), first))
-    losses = np.asarray(seen, np.float32)
-    tenths = np.array_split(losses, 10) if len(losses) >= 10 else [losses]
+    surrogate = Surrogate(unpack_weights(np.asarray(result.state.params), first))
+    losses = np.asarray(step_losses, np.float32)
+    tenths = [losses]
+    if len(losses) >= 10:
+        tenths = np.array_split(losses, 10)
     return SurrogateTraining(
         surrogate=surrogate.with_temperature(fit_temperature(surrogate, seed)),
         steps=result.steps,
@@ -132,20 +143,20 @@ def train_surrogate(
     )
 
 
-def _rate(most: float, warm: int, steps: int, step: Any) -> Any:
-    """The learning rate: up in a line, then down as a cosine. Shorter than optax's."""
+def _learning_rate(most: float, warm: int, steps: int, step: Any) -> Any:
+    """Linear warm-up, then cosine decay; compiles to a shorter program than optax's."""
     down = jnp.clip((step - warm) / max(steps - warm, 1), 0.0, 1.0)
     return most * jnp.minimum(step / warm, 0.5 * (1.0 + jnp.cos(np.pi * down)))
 
 
 def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, Any]:
-    """The batch of one step, the same each time it is asked for.
+    """Generate the batch of step `index`, reproducibly.
 
     Args:
         seed: of the run.
         index: number of the step.
-        batch: data sets.
-        width: the most variables.
+        batch: number of data sets.
+        width: most variables.
     """
     observed, experiments = _ROWS[index // 2 % len(_ROWS)]
     rows: dict[str, Any] = {
@@ -161,35 +172,92 @@ def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, A
 
 
 def as_batch(tasks: Tasks) -> dict[str, Any]:
-    """Evidence and truth of data sets, as `surprise` wants them.
-
-    Args:
-        tasks: the data sets.
-    """
+    """Compute the evidence and the labels of data sets, for `log_loss`."""
     m = moments(tasks.values, tasks.intervened, tasks.present)
-    return {"evidence": evidence(m, tasks.mask), "mask": tasks.mask} | truth(tasks)
+    return {"evidence": compute_evidence(m, tasks.mask), "mask": tasks.mask} | labels(
+        tasks
+    )
 
 
 def fit_temperature(surrogate: Surrogate, seed: int, graphs: int = 300) -> float:
-    """The temperature that makes edges of a family not trained on least surprising.
+    """Fit the temperature to the log loss of edges of a family not trained on.
 
     Args:
-        surrogate: whose weights to use.
+        surrogate: the surrogate whose weights are used.
         seed: of the data.
-        graphs: data sets.
+        graphs: number of data sets.
+
+    References:
+        Guo et al. 2017, ICML, "On calibration of modern neural networks".
     """
     width = 8
     tasks = draw_tasks([seed, 2**31], graphs, width=width, families=CALIBRATION)
     batch = as_batch(tasks)
     losses = []
     for temperature in _TEMPERATURES:
-        answer = apply_network(
+        prediction = apply_network(
             surrogate.weights,
             batch["evidence"],
             tasks.mask,
             temperature=float(temperature),
         )
-        p = np.clip(answer.edges, 1e-6, 1 - 1e-6)
+        p = np.clip(prediction.edges, 1e-6, 1 - 1e-6)
         log_p = np.where(tasks.graphs > 0, np.log(p), np.log1p(-p))
         losses.append(-(log_p * batch["share_of_pairs"]).sum())
     return float(_TEMPERATURES[int(np.argmin(losses))])
+
+
+def set_index(
+    graphs: Float[np.ndarray, "batch width width"],
+) -> Int[np.ndarray, "batch width"]:
+    """Return the bit mask of each child's true parent set, as in `set_members`."""
+    width = graphs.shape[1]
+    parents = graphs[:, other_variables(width), np.arange(width)[:, None]]
+    return (parents * (1 << np.arange(width - 1))).sum(-1).astype(np.int32)
+
+
+def labels(tasks: Tasks) -> dict[str, np.ndarray]:
+    """Return the labels of a batch for `log_loss`.
+
+    Returns:
+        `graphs`; `sets` from `set_index`; and the weights of each variable
+        `[batch, width]` and each pair `[batch, width, width]` in means over those
+        that are present.
+    """
+    mask = tasks.mask
+    pairs = mask[:, :, None] * mask[:, None] * (1 - np.eye(mask.shape[1]))
+    return {
+        "graphs": tasks.graphs,
+        "sets": set_index(tasks.graphs),
+        "share_of_sets": (mask / mask.sum()).astype(np.float32),
+        "share_of_pairs": (pairs / max(pairs.sum(), 1)).astype(np.float32),
+    }
+
+
+def log_loss(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Compute the mean log loss of parent sets, plus twice that of edges.
+
+    Both are strictly proper scoring rules: only the true probabilities minimize them.
+
+    Args:
+        weights: of the network.
+        batch: `evidence`, `mask`, and the `labels`.
+
+    Returns:
+        The sum, and its parts `"sets"` and `"edges"` in nats.
+
+    References:
+        Gneiting & Raftery 2007, JASA 102:359-378 (proper scoring rules).
+    """
+    prediction = apply_network(weights, batch["evidence"], batch["mask"], xp=jnp)
+    # A comparison and a sum compile faster than a gather and its gradient.
+    every = jnp.arange(prediction.log_sets.shape[-1], dtype=jnp.int32)
+    chosen = every[None, None] == batch["sets"][..., None]
+    chosen = jnp.where(chosen, prediction.log_sets, 0.0).sum(-1)
+    # Clipped: one misleading data set must not dominate the batch.
+    sets = -(jnp.maximum(chosen, -30.0) * batch["share_of_sets"]).sum()
+    p = jnp.clip(prediction.edges, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+    graphs = batch["graphs"]
+    log_p = graphs * jnp.log(p) + (1 - graphs) * jnp.log1p(-p)
+    edges = -(log_p * batch["share_of_pairs"]).sum()
+    return sets + 2 * edges, {"sets": sets, "edges": edges}

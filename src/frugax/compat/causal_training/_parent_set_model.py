@@ -8,17 +8,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.causal.surrogate import MOST
-from frugax.causal.surrogate.evidence import NEVER, PAIR_FEATURES, evidence, moments
+from frugax.causal.surrogate import MAX_VARIABLES
+from frugax.causal.surrogate.evidence import (
+    NEVER,
+    PAIR_FEATURES,
+    compute_evidence,
+    moments,
+)
 from frugax.causal.surrogate.network import (
     HEADS,
     Weights,
     attend,
     initial_weights,
-    normal,
-    opened,
-    packed,
+    layer_norm,
+    pack_weights,
     set_scores,
+    unpack_lazily,
 )
 
 from ._training_batch import TrainingBatchJAX
@@ -121,9 +126,9 @@ def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any)
 
     def look(x: Any, w: Weights, axis: int) -> Any:
         """Values look along their row (0) or their column (1), then each at itself."""
-        y = normal(x, w["norms"][axis, 0], jnp)
+        y = layer_norm(x, w["norms"][axis, 0], jnp)
         x = x + attend(y, w["qkv"][axis], hide[axis], jnp) @ w["out"][axis]
-        y = normal(x, w["norms"][axis, 1], jnp) @ w["inner"][axis]
+        y = layer_norm(x, w["norms"][axis, 1], jnp) @ w["inner"][axis]
         x = x + jax.nn.relu(y) @ w["outer"][axis]
         return jnp.swapaxes(x, 1, 2)
 
@@ -132,7 +137,7 @@ def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any)
 
     blocks = {name: weights[name] for name in ("qkv", "out", "inner", "outer", "norms")}
     x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, blocks)
-    x = normal(x, weights["norm"], jnp)
+    x = layer_norm(x, weights["norm"], jnp)
     there = seen[:, :, None, None] > 0
     x = jnp.where(there, x, 0.0).sum(1) / jnp.maximum(seen.sum(1), 1.0)[:, None, None]
     child = target[:, None] @ x @ weights["child"]
@@ -194,24 +199,28 @@ def tell(
     raw = config.model == "raw"
     count = config.model_rows if raw else 0
     told = Told(
-        pairs=np.zeros((batch, MOST, MOST, PAIR_FEATURES), np.float32),
-        mask=np.zeros((batch, MOST), np.float32),
-        target=np.zeros((batch, MOST), np.float32),
+        pairs=np.zeros(
+            (batch, MAX_VARIABLES, MAX_VARIABLES, PAIR_FEATURES), np.float32
+        ),
+        mask=np.zeros((batch, MAX_VARIABLES), np.float32),
+        target=np.zeros((batch, MAX_VARIABLES), np.float32),
         posteriors=np.zeros((batch, k, 2), np.float32),
-        inside=np.zeros((batch, k, MOST), np.float32),
+        inside=np.zeros((batch, k, MAX_VARIABLES), np.float32),
         listed=np.zeros((batch, k), np.float32),
-        rows=np.zeros((batch, count, MOST, 4), np.float32),
+        rows=np.zeros((batch, count, MAX_VARIABLES, 4), np.float32),
     )
     for width in sorted({len(order) for order in variable_orders}):
-        if not 2 <= width <= MOST:
+        if not 2 <= width <= MAX_VARIABLES:
             raise ValueError(
-                f"an example has {width} variables; 2 to {MOST} can be weighed against "
-                "each other: `select` those that matter."
+                f"an example has {width} variables; it may have 2 to "
+                f"{MAX_VARIABLES}: `select` those that matter."
             )
         mine = [i for i, order in enumerate(variable_orders) if len(order) == width]
         value, was_set, _, present = np.moveaxis(data[mine, :, :width], 3, 0)
         mask = np.ones((len(mine), width), np.float32)
-        found = None if raw else evidence(moments(value, was_set, present), mask)
+        found = (
+            None if raw else compute_evidence(moments(value, was_set, present), mask)
+        )
         if found is not None:
             told.pairs[mine, :width, :width] = found.pairs
         told.mask[mine, :width] = 1
@@ -297,7 +306,7 @@ class ParentSetModel:
             weights = initial_raw_weights(seed, *sizes)
             return {name: jnp.asarray(x) for name, x in weights.items()}
         # All in one row: else the optimiser's part is the longest to compile.
-        return {"row": jnp.asarray(packed(initial_weights(seed, *sizes)))}
+        return {"row": jnp.asarray(pack_weights(initial_weights(seed, *sizes)))}
 
     def apply(self, params: Weights, batch: TrainingBatchJAX) -> Mapping[str, Any]:
         """Scores of the batch's parent sets.
@@ -337,7 +346,7 @@ def scores_of(params: Weights, told: Told, config: SurrogateTrainingConfig) -> A
         logits = raw_scores(params, told.rows, told.mask, told.target, told.inside)
     else:
         like = initial_weights(0, config.model_hidden_dim, config.model_n_layers)
-        weights = opened(params["row"], like, jnp)
+        weights = unpack_lazily(params["row"], like, jnp)
         of_sets = (told.target, told.inside, told.posteriors)
         logits = set_scores(weights, told.pairs, told.mask, *of_sets, jnp)
     return jnp.where(told.listed > 0, logits, NEVER)

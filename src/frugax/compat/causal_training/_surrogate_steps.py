@@ -18,7 +18,7 @@ import optax
 
 from frugax import train
 from frugax.causal.scm import collect_observational_data, generate_scm_for_difficulty
-from frugax.causal.surrogate import MOST
+from frugax.causal.surrogate import MAX_VARIABLES
 from frugax.causal.surrogate.network import Weights
 
 from ._losses import kl_divergence_loss
@@ -74,7 +74,7 @@ class SurrogateStep:
         self._optimizer = optimizer
         self._loss = lambda params, arrays: _total(params, arrays, loss_fn, config)
         self._room = 1 + sum(
-            comb(MOST - 1, s) for s in range(config.max_parent_size + 1)
+            comb(MAX_VARIABLES - 1, s) for s in range(config.max_parent_size + 1)
         )
         self._step = None
         if compiled:

@@ -12,10 +12,10 @@ from frugax.causal.checks import check_kind, check_whole
 from frugax.causal.data import Samples
 from frugax.causal.scm import SCM
 from frugax.causal.surrogate import (
-    MOST,
+    MAX_VARIABLES,
     ParentSetPosterior,
     check_samples,
-    neighbours,
+    nearest_variables,
     table_arrays,
 )
 
@@ -163,7 +163,7 @@ def create_training_batch(
             rows = np.sort(rng.permutation(rows)[: max(4, len(rows) * 3 // 4)])
         parents = [p for p in scm.parents(target) if p in names]
         part = samples.rows(rows)
-        if len(names) > MOST:
+        if len(names) > MAX_VARIABLES:
             part = part.select(_around(part, target, parents))
         examples.append(
             _example(part, target, frozenset(parents), max_parent_size, difficulty)
@@ -172,16 +172,16 @@ def create_training_batch(
 
 
 def _around(samples: Samples, target: str, parents: Sequence[str]) -> list[str]:
-    if len(parents) >= MOST:
+    if len(parents) >= MAX_VARIABLES:
         raise ValueError(
-            f"{target!r} has {len(parents)} parents; at most {MOST - 1} can be weighed."
+            f"{target!r} has {len(parents)} parents; the most is {MAX_VARIABLES - 1}."
         )
     column = samples.index(target)
-    near = neighbours(*table_arrays(samples))[column]
+    near = nearest_variables(*table_arrays(samples))[column]
     kept = [target, *parents]
     for c in near:
         name = samples.variables[c]
-        if name not in kept and len(kept) < MOST:
+        if name not in kept and len(kept) < MAX_VARIABLES:
             kept.append(name)
     return [name for name in samples.variables if name in kept]
 

@@ -1,20 +1,20 @@
 """Evidence about parent sets that needs no trained weights, in NumPy.
 
-`moments` reduces a table to sufficient statistics of fixed size; `evidence` turns them
-into exact order-averaged posteriors of parent sets and features of variable pairs.
+`moments` reduces a table to sufficient statistics of fixed size; `compute_evidence`
+turns them into exact order-averaged posteriors of parent sets and features of pairs.
 """
 
 from ._moments import BASIS, moments
-from ._pair_features import PAIR_FEATURES, Evidence, evidence
+from ._pair_features import PAIR_FEATURES, Evidence, compute_evidence
 from ._parent_sets import (
     NEVER,
+    log_scores,
     log_sum_exp,
-    members,
     order_posterior,
-    others,
-    parents,
-    scores,
-    squared,
+    other_variables,
+    set_members,
+    set_membership,
+    to_parent_child,
 )
 
 __all__ = [
@@ -22,13 +22,13 @@ __all__ = [
     "NEVER",
     "PAIR_FEATURES",
     "Evidence",
-    "evidence",
+    "compute_evidence",
+    "log_scores",
     "log_sum_exp",
-    "members",
     "moments",
     "order_posterior",
-    "others",
-    "parents",
-    "scores",
-    "squared",
+    "other_variables",
+    "set_members",
+    "set_membership",
+    "to_parent_child",
 ]

@@ -1,31 +1,33 @@
-"""What the surrogate knows of a data set: moments, of fixed size for any rows.
+"""Sufficient statistics of a data set, of a fixed size for any number of rows.
 
-Each variable enters as a few functions of itself (`BASIS`). Their products, summed over
-rows, are all that the scores and the pair features need. So a data set of any length
-becomes arrays of one shape, and nothing is compiled for a number of rows.
+Each variable enters as a few basis functions of itself. The scores and pair features
+need only their products, summed over rows. So a data set of any length becomes arrays
+of one shape, and no program is compiled for a number of rows.
 """
 
-from typing import Any
-
 import numpy as np
+from jaxtyping import Float
 
-# x, an odd and an even function that are bounded: outliers and values set far outside
-# the observed range must not outweigh everything else.
+Rows = Float[np.ndarray, "*batch n d"]
+
+# x, and a bounded odd and a bounded even function: outliers, and values set far outside
+# the observed range, must not dominate the sums.
 BASIS = 3
-_REACH = 5.0
-# A spread below this share of the largest value is float32's rounding.
+# Standardized values are clipped to this many standard deviations.
+_CLIP = 5.0
+# A standard deviation below this share of the largest value is float32 rounding.
 _ROUNDING = 1e-9
 
 
-def basis(z: Any, present: Any) -> Any:
-    """Functions of each standardised variable, and a constant.
+def basis_functions(z: Rows, present: Rows) -> Float[np.ndarray, "*batch n f"]:
+    """Evaluate a constant and three functions of each standardized variable.
 
     Args:
-        z: standardised values [..., n, d].
-        present: 1 where there is a value, else 0 [..., n, d].
+        z: standardized values.
+        present: 1 for present values, else 0.
 
     Returns:
-        [..., n, 1 + 3 d]: the constant, then x of all variables, then the others.
+        f = 1 + 3 d columns: the constant, then x of all variables, then the others.
     """
     one = np.ones_like(z[..., :1])
     odd = np.sin(1.5 * z) * present
@@ -33,31 +35,32 @@ def basis(z: Any, present: Any) -> Any:
     return np.concatenate([one, z, odd, even], axis=-1)
 
 
-def moments(values: Any, intervened: Any, present: Any) -> Any:
-    """Sums over rows of products of basis functions.
+def moments(
+    values: Rows, intervened: Rows, present: Rows
+) -> Float[np.ndarray, "*batch d_plus_2 f f"]:
+    """Sum products of basis functions over rows.
 
     Args:
-        values: [..., n, d] float32; what is not present may be anything finite.
-        intervened: 1 where the value was set by an experiment, else 0 [..., n, d].
-        present: 1 where row, variable and value are there, else 0 [..., n, d].
+        values: float32; absent values may be any finite number.
+        intervened: 1 for values that an experiment set, else 0.
+        present: 1 if row, variable and value are present, else 0.
 
     Returns:
-        [..., d + 2, f, f] with f = 1 + 3 d: for each variable over the rows in which
-        it is present and was not set; then over rows without any intervention; then
-        over all rows.
+        One matrix for each variable, over the rows in which it is present and was not
+        set; then one over rows without intervention; then one over all rows.
     """
     natural = present * (1 - intervened)
     count = natural.sum(-2)
-    # A variable that was set in every row has no natural spread: take what there is.
+    # A variable that was set in every row is scaled by the values that were set.
     use = np.where((count > 1)[..., None, :], natural, present)
     count = np.maximum(use.sum(-2), 1)[..., None, :]
     mean = (values * use).sum(-2)[..., None, :] / count
     centred = (values - mean) * present
     scale = np.sqrt((centred**2 * use).sum(-2)[..., None, :] / count)
-    # No absolute bound: it would depend on the unit.
+    # A relative bound: an absolute one would depend on the unit.
     least = _ROUNDING * np.abs(values * present).max(-2)[..., None, :]
-    z = np.clip(centred / np.where(scale > least, scale, 1), -_REACH, _REACH)
-    columns = basis(z, present)
+    z = np.clip(centred / np.where(scale > least, scale, 1), -_CLIP, _CLIP)
+    columns = basis_functions(z, present)
     row = present.max(-1)
     untouched = row * (1 - (intervened * present).max(-1))
     weights = np.concatenate([natural, untouched[..., None], row[..., None]], axis=-1)

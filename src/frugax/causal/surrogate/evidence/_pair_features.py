@@ -1,4 +1,4 @@
-"""What is told to the network of each ordered pair of variables."""
+"""Evidence for the network: posteriors of parent sets and features of pairs."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,28 @@ import numpy as np
 from jaxtyping import Float
 
 from ._moments import BASIS
-from ._parent_sets import NEVER, log_sum_exp, members, order_posterior, scores, squared
+from ._parent_sets import (
+    NEVER,
+    log_scores,
+    log_sum_exp,
+    order_posterior,
+    set_members,
+    to_parent_child,
+)
 
-_RIDGES = (0.5, 2.0)  # of the linear score and of the one with curves
-_FLOOR = np.float32(-40)  # log-probabilities below are all the same: not believed
+_RIDGES = (0.5, 2.0)  # of the linear and the nonlinear score
+_FLOOR = np.float32(-40)  # smaller log-probabilities are equally negligible
 PAIR_FEATURES = 20
 
 
 class Evidence(NamedTuple):
-    """What is computed from moments before any weight is used.
+    """The input of the network; it needs no weights.
 
     Attributes:
-        pairs: features of each pair, parent first [batch, width, width, features].
+        pairs: features of each pair, parent first.
         linear: log-posterior of each child's parent sets under linear mechanisms,
-            over all orders, at least -40; about -1e9 for sets with a variable that
-            is not there [batch, width, sets].
-        curved: the same with curves.
+            over all orders, at least -40; about -1e9 for sets with an absent variable.
+        curved: the same under nonlinear mechanisms.
     """
 
     pairs: Float[np.ndarray, "b w w p"]
@@ -29,14 +35,14 @@ class Evidence(NamedTuple):
     curved: Float[np.ndarray, "b w s"]
 
 
-def evidence(
+def compute_evidence(
     moments: Float[np.ndarray, "b w2 f f"], mask: Float[np.ndarray, "b w"]
 ) -> Evidence:
-    """Posterior of parent sets under two simple models, and features of pairs.
+    """Compute posteriors of parent sets under two simple models, and pair features.
 
     Args:
         moments: from `moments`, w2 = w + 2 and f = 1 + 3 w.
-        mask: 1 for variables that are there.
+        mask: 1 for present variables.
     """
     width = mask.shape[1]
     n = moments[:, :, 0, 0]
@@ -48,7 +54,7 @@ def evidence(
     features = []
     posteriors = []
     for kinds, ridge in zip((1, BASIS), _RIDGES, strict=True):
-        score = scores(gram[:, :kinds, :, :kinds], count, there, ridge)
+        score = log_scores(gram[:, :kinds, :, :kinds], count, there, ridge)
         local = score - log_sum_exp(score, 1)[:, None]
         alone = score[:, 1 << np.arange(width - 1)] - score[:, :1]
         alone = np.clip(np.transpose(alone, (2, 0, 1)), -50, None)
@@ -58,7 +64,7 @@ def evidence(
         features += [
             _logit(_edges(posterior)),
             _logit(_edges(np.moveaxis(local, 2, 0))),
-            _squash(squared(alone)),
+            _squash(to_parent_child(alone)),
         ]
     features += _correlations(centred[:, width], centred[:, width + 1])
     features += _effects(moments, width)
@@ -68,9 +74,9 @@ def evidence(
 
 
 def _edges(log_sets: np.ndarray) -> np.ndarray:
-    """Probability of each edge from those of parent sets [batch, width, sets]."""
+    """Marginal probability of each edge from those of parent sets."""
     width = log_sets.shape[1]
-    return squared(np.exp(log_sets) @ members(width))
+    return to_parent_child(np.exp(log_sets) @ set_members(width))
 
 
 def _logit(p):
@@ -83,7 +89,7 @@ def _squash(x):
 
 
 def _correlations(observed, pooled):
-    """Between x of one variable and a basis function of the other."""
+    """Correlations between x of one variable and a basis function of the other."""
     found = []
     for g in (observed, pooled):
         size = np.sqrt(np.einsum("bkiki->bki", g) + 1e-6)
@@ -95,22 +101,23 @@ def _correlations(observed, pooled):
 
 
 def _effects(moments, width):
-    """What happened to the other variables where one was set."""
+    """Effects on the other variables in the rows in which one was set."""
     n = moments[:, :, 0, 0]
-    everything = moments[:, width + 1 :, :, :]
-    done = everything - moments[:, :width]  # rows in which i was set [b, i, f, f]
+    in_all = moments[:, width + 1 :, :, :]
+    done = in_all - moments[:, :width]  # rows in which i was set: [b, i, f, f]
     times = done[:, :, 0, 0]
     some = np.maximum(times, 1.0)[:, :, None]
     total = done[:, :, 0, 1 : width + 1]
     mean = total / some
     squares = np.einsum("bijj->bij", done[:, :, 1 : width + 1, 1 : width + 1])
-    # Against the moments where nothing was set.
-    calm = np.maximum(n[:, width], 1.0)[:, None]
-    usual_mean = moments[:, width, 0, 1 : width + 1] / calm
+    # Compared with the rows without intervention.
+    baseline_n = np.maximum(n[:, width], 1.0)[:, None]
+    usual_mean = moments[:, width, 0, 1 : width + 1] / baseline_n
     usual = np.einsum("bjj->bj", moments[:, width, 1 : width + 1, 1 : width + 1])
-    usual = usual / calm - usual_mean**2
+    usual = usual / baseline_n - usual_mean**2
     spread = squares / some - mean**2
-    # Regression of j on the basis of i in these rows, with a ridge.
+    # Ridge regression of j on the basis functions of i in these rows, by elimination:
+    # `gains` are residual sums of squares with 0, 1... basis functions.
     index = np.arange(width)
     own = np.stack([index * 0] + [1 + k * width + index for k in range(BASIS)], 1)
     block = done[:, index[:, None, None], own[:, :, None], own[:, None, :]]
@@ -126,9 +133,9 @@ def _effects(moments, width):
         cross = cross[:, :, 1:] - scaled[..., None] * cross[:, :, :1]
         block = block[:, :, 1:, 1:] - scaled[..., None] * block[:, :, :1, 1:]
         gains.append(np.maximum(left, 1e-3))
-    lasting = times[:, :, None]
-    linear = 0.5 * lasting * np.log(gains[0] / gains[1])
-    curved = 0.5 * lasting * np.log(gains[1] / gains[-1])
+    weight = times[:, :, None]
+    linear = 0.5 * weight * np.log(gains[0] / gains[1])
+    curved = 0.5 * weight * np.log(gains[1] / gains[-1])
     shape = mean.shape
     shift = (mean - usual_mean[:, None]) * np.sqrt(some)
     counts = [

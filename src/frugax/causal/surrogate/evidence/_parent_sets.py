@@ -1,88 +1,89 @@
-"""Bayesian scores of every parent set, and their posterior over all orders.
+"""Bayesian scores of every parent set, and their posterior averaged over all orders.
 
-Arrays have the batch *last*: loops over subsets then work on whole rows of memory.
-A parent set of child i is a number whose bit t says whether the t-th of the other
-variables, in ascending order, is a parent.
+Arrays have the batch *last*, so that loops over subsets work on contiguous memory. A
+parent set of child i is a bit mask: bit t is set if the t-th of the other variables, in
+ascending order, is a parent.
+
+References:
+    Friedman & Koller 2003, Machine Learning 50:95-125 (averaging over orders); Koivisto
+    & Sood 2004, JMLR 5:549-573 (the exact sums over subsets).
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
-_EDGE_LOG_ODDS = np.float32(-1.2)  # of an edge before any data: about one in four
-_SMALL = np.float32(1e-3)
-NEVER = -1e9  # log-probability of what cannot be; -inf would give NaN in differences
+Scores = Float[np.ndarray, "width sets batch"]
+
+_EDGE_LOG_ODDS = np.float32(-1.2)  # prior of an edge: about one in four
+_SMALL = np.float32(1e-3)  # keeps the residual variance of perfect fits above 0
+NEVER = -1e9  # log-probability of impossible sets; -inf - -inf would be NaN
 
 
 @lru_cache
-def others(width: int) -> np.ndarray:
-    """The other variables of each [width, width - 1], ascending."""
+def other_variables(width: int) -> Int[np.ndarray, "{width} {width}-1"]:
+    """List the other variables of each variable, in ascending order."""
     return np.array([[j for j in range(width) if j != i] for i in range(width)])
 
 
 @lru_cache
-def members(width: int) -> np.ndarray:
-    """Whether the t-th other variable is in a set [2 ** (width - 1), width - 1]."""
+def set_members(width: int) -> Float[np.ndarray, "sets {width}-1"]:
+    """Return 1 where the t-th other variable is in a set."""
     sets = np.arange(2 ** (width - 1))[:, None]
     return (sets >> np.arange(width - 1) & 1).astype(np.float32)
 
 
 @lru_cache
-def parents(width: int) -> np.ndarray:
-    """Whether each variable is in a child's set [width, width, 2 ** (width - 1)].
-
-    Child, variable, set; the rows of the child itself are 0.
-    """
+def set_membership(width: int) -> Float[np.ndarray, "{width} {width} sets"]:
+    """Return 1 where a variable is in a set of a child: child, variable, set."""
     found = np.zeros((width, width, 2 ** (width - 1)), np.float32)
-    for child, other in enumerate(others(width)):
-        found[child, other] = members(width).T
+    for child, other in enumerate(other_variables(width)):
+        found[child, other] = set_members(width).T
     return found
 
 
 @lru_cache
 def _table(width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where variable j is among the others of i [j, i], and 0 where it is i."""
+    """Position of variable j among the others of i, `[j, i]`, and whether j != i."""
     j, i = np.indices((width, width))
     place = np.clip(j - (j > i), 0, max(width - 2, 0))
     return place, (j != i).astype(np.float32)
 
 
-def squared(values: Any) -> Any:
-    """From child and other variable to parent and child, zero on the diagonal.
-
-    Args:
-        values: [batch, width, width - 1], of NumPy or of JAX.
-    """
+def to_parent_child(
+    values: Float[np.ndarray, "batch width others"],
+) -> Float[np.ndarray, "batch width width"]:
+    """Rearrange `[child, other variable]` to `[parent, child]`, 0 on the diagonal."""
     width = values.shape[1]
     place, off = _table(width)
     return values[:, np.arange(width)[None], place] * off[None]
 
 
-def scores(
-    gram: np.ndarray, n: np.ndarray, mask: np.ndarray, ridge: float
-) -> np.ndarray:
-    """Log marginal likelihood of each child given each set of parents, and a prior.
+def log_scores(
+    gram: Float[np.ndarray, "width k width k width batch"],
+    n: Float[np.ndarray, "width batch"],
+    mask: Float[np.ndarray, "width batch"],
+    ridge: float,
+) -> Scores:
+    """Compute the log marginal likelihood of each parent set, plus a log prior.
 
-    Linear regression on the columns of the parents, weights normal with variance
-    1 / `ridge` of the noise, and the noise's scale integrated out. Parents are
-    eliminated one after the other, each step doubling the sets: with and without it.
+    The model is a Bayesian linear regression on the columns of the parents, with a
+    normal prior on the weights and the scale of the noise integrated out. Gaussian
+    elimination removes one parent after the other; each step doubles the number of
+    sets, those with and those without that parent, so all share their work.
 
     Args:
-        gram: centred moments [width, k, width, k, width, batch]: child, then kind of
-            column and variable, twice.
-        n: rows for each child [width, batch].
-        mask: 1 for variables that are there, else 0 [width, batch].
-        ridge: precision of a weight, relative to the noise's.
-
-    Returns:
-        [width, 2 ** (width - 1), batch]
+        gram: centred moments: child, then basis function and variable, twice.
+        n: rows of each child.
+        mask: 1 for present variables, else 0.
+        ridge: precision of a weight, relative to that of the noise.
     """
     width, k, *_, batch = gram.shape
     size = (width - 1) * k
     diagonal = np.arange(size)
     fit = np.empty((width, 2 ** (width - 1), batch), np.float32)
-    for child, other in enumerate(others(width)):
+    for child, other in enumerate(other_variables(width)):
         columns = np.append((other[:, None] + np.arange(k) * width).ravel(), child)
         flat = gram[child].reshape(k * width, k * width, batch)
         m = flat[columns[:, None], columns][None]
@@ -102,79 +103,75 @@ def scores(
         residual = np.log(np.maximum(m[:, 0, 0], _SMALL))
         fit[child] = -0.5 * (log_det + np.maximum(n[child] - 1, 0) * residual)
     fit -= fit[:, :1].copy()
-    # A set with an absent variable in it cannot be; an absent child has no parents.
-    absent = (1 - mask)[others(width)]
-    outside = np.einsum("st,wtb->wsb", members(width), absent)
-    number = members(width).sum(-1)[None, :, None]
+    # Sets with an absent variable are impossible, as are parents of an absent child.
+    absent = (1 - mask)[other_variables(width)]
+    outside = np.einsum("st,wtb->wsb", set_members(width), absent)
+    number = set_members(width).sum(-1)[None, :, None]
     outside += number * (1 - mask)[:, None]
     return np.where(outside > 0, np.float32(NEVER), fit + _EDGE_LOG_ODDS * number)
 
 
-def log_sum_exp(x: np.ndarray, axis: int) -> np.ndarray:
-    """Logarithm of the sum of exponentials along an axis."""
+def log_sum_exp(x: Float[np.ndarray, "..."], axis: int) -> Float[np.ndarray, "..."]:
+    """Compute the logarithm of the sum of exponentials along an axis."""
     top = x.max(axis)
     return top + np.log(np.exp(x - np.expand_dims(top, axis)).sum(axis))
 
 
-def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _log_add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     high, low = np.maximum(a, b), np.minimum(a, b)
     return high + np.log1p(np.exp(low - high))
 
 
-def _over_subsets(x: np.ndarray, *, up: bool) -> np.ndarray:
-    """For each set the log-sum over its subsets (`up`: over its supersets)."""
+def _zeta_transform(x: np.ndarray, *, up: bool) -> np.ndarray:
+    """Log-sum over the subsets of each set (`up`: over its supersets)."""
     width, sets, batch = x.shape
     low = 1
     while low < sets:
         x = x.reshape(width, sets // (2 * low), 2, low, batch)
         off, on = x[:, :, 0], x[:, :, 1]
-        both = _add(off, on)
-        pair = (both, on) if up else (off, both)
+        both = _log_add(off, on)
+        pair = (off, both)
+        if up:
+            pair = (both, on)
         x = np.stack(pair, axis=2).reshape(width, sets, batch)
         low *= 2
     return x
 
 
 @lru_cache
-def _levels(width: int) -> tuple[tuple[np.ndarray, ...], ...]:
-    """By size of set: the sets, each without one member, that member, and the rest."""
+def _levels(width: int, *, up: bool) -> tuple[tuple[np.ndarray, ...], ...]:
+    """By size of set (`up`: downwards from the largest): the steps between sets.
+
+    For each size: the sets; each with one variable removed (`up`: added); that
+    variable; and the smaller of the two sets, in the bits of the variable's others.
+    """
     found = []
-    for size in range(1, width + 1):
+    sizes = range(1, width + 1)
+    if up:
+        sizes = range(width - 1, -1, -1)
+    for size in sizes:
         sets = [u for u in range(2**width) if u.bit_count() == size]
-        inside = [[i for i in range(width) if u >> i & 1] for u in sets]
-        less = [[u & ~(1 << i) for i in of] for u, of in zip(sets, inside, strict=True)]
-        # `u` without i, counted in the bits of the others of i.
-        squeezed = [
-            [
-                (v & ((1 << i) - 1)) | (v >> (i + 1) << i)
-                for v, i in zip(a, b, strict=True)
-            ]
-            for a, b in zip(less, inside, strict=True)
+        flips = [[i for i in range(width) if (u >> i & 1) != up] for u in sets]
+        flipped = [
+            [u ^ (1 << i) for i in of] for u, of in zip(sets, flips, strict=True)
         ]
-        found.append(tuple(np.array(a) for a in (sets, less, inside, squeezed)))
+        without = [
+            [_drop_bit(u & ~(1 << i), i) for i in of]
+            for u, of in zip(sets, flips, strict=True)
+        ]
+        found.append(tuple(np.array(a) for a in (sets, flipped, flips, without)))
     return tuple(found)
 
 
-@lru_cache
-def _backwards(width: int) -> tuple[tuple[np.ndarray, ...], ...]:
-    """By size of set, downwards: each set with one more, that one, and the set."""
-    found = []
-    for size in range(width - 1, -1, -1):
-        sets = [u for u in range(2**width) if u.bit_count() == size]
-        out = [[i for i in range(width) if not u >> i & 1] for u in sets]
-        more = [[u | (1 << i) for i in of] for u, of in zip(sets, out, strict=True)]
-        squeezed = [
-            [(u & ((1 << i) - 1)) | (u >> (i + 1) << i) for i in of]
-            for u, of in zip(sets, out, strict=True)
-        ]
-        found.append(tuple(np.array(a) for a in (sets, more, out, squeezed)))
-    return tuple(found)
+def _drop_bit(u: int, i: int) -> int:
+    """Remove bit `i`, shifting the higher bits down."""
+    return (u & ((1 << i) - 1)) | (u >> (i + 1) << i)
 
 
 @lru_cache
-def _places(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where each set lies among those ordered by size, and U, U + i of each child."""
-    by_size = np.concatenate([level[0] for level in _levels(width)])
+def _positions(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Position of each set in order of size; for each child its sets U and U + i."""
+    by_size = np.concatenate([level[0] for level in _levels(width, up=False)])
     place = np.zeros(2**width, int)
     place[by_size] = np.arange(1, 2**width)
     squeezed = np.arange(2 ** (width - 1))
@@ -182,38 +179,33 @@ def _places(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
         [(squeezed >> i << (i + 1)) | (squeezed & ((1 << i) - 1)) for i in range(width)]
     )
     with_child = without | (1 << np.arange(width))[:, None]
-    return place, by_size, without, with_child
+    return place, without, with_child
 
 
-def order_posterior(score: np.ndarray) -> np.ndarray:
-    """Posterior of each child's parent set, averaged over all orders of the variables.
+def order_posterior(score: Scores) -> Scores:
+    """Compute log-posteriors of parent sets, averaged over all orders of variables.
 
-    Exact: no graph is left out, and none with a cycle is in it. A graph counts once
-    for each order that it agrees with.
-
-    Args:
-        score: from `scores` [width, 2 ** (width - 1), batch].
-
-    Returns:
-        Log-probabilities of the same shape.
+    The sum is exact over all acyclic graphs; a graph counts once for each order that it
+    is compatible with. `score` is from `log_scores`.
     """
     width = score.shape[0]
-    place, _, without, with_child = _places(width)
-    reach = _over_subsets(score, up=False)
-    before = [np.zeros_like(score[0, :1])]  # by size of set
+    place, without, with_child = _positions(width)
+    reach = _zeta_transform(score, up=False)
+    # Forward and backward sums over the lattice of subsets, level by level.
+    before = [np.zeros_like(score[0, :1])]
     start = 0
-    for _, less, inside, squeezed in _levels(width):
-        ways = before[-1][place[less] - start] + reach[inside, squeezed]
+    for _, less, inside, without_it in _levels(width, up=False):
+        ways = before[-1][place[less] - start] + reach[inside, without_it]
         start += before[-1].shape[0]
         before.append(log_sum_exp(ways, 1))
     after = [np.zeros_like(score[0, :1])]
-    end = 2**width - 1  # where the sets of the level above begin
-    for sets, more, out, squeezed in _backwards(width):
-        ways = after[-1][place[more] - end] + reach[out, squeezed]
+    end = 2**width - 1  # where the level above begins
+    for sets, more, out, without_it in _levels(width, up=True):
+        ways = after[-1][place[more] - end] + reach[out, without_it]
         end -= len(sets)
         after.append(log_sum_exp(ways, 1))
     first = np.concatenate(before, axis=0)[place]
     last = np.concatenate(after[::-1], axis=0)[place]
     around = first[without] + last[with_child]
-    ways = score + _over_subsets(around, up=True)
+    ways = score + _zeta_transform(around, up=True)
     return ways - log_sum_exp(ways, 1)[:, None]

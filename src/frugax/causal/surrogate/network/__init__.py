@@ -1,19 +1,19 @@
 """The network of the surrogate: axial attention over pairs, in NumPy and in JAX."""
 
-from ._flat_weights import Weights, opened, packed, unpacked
-from ._layers import HEADS, attend, normal
-from ._network import Answer, apply_network, initial_weights, set_scores
+from ._flat_weights import Weights, pack_weights, unpack_lazily, unpack_weights
+from ._layers import HEADS, attend, layer_norm
+from ._network import Prediction, apply_network, initial_weights, set_scores
 
 __all__ = [
     "HEADS",
-    "Answer",
+    "Prediction",
     "Weights",
     "apply_network",
     "attend",
     "initial_weights",
-    "normal",
-    "opened",
-    "packed",
+    "layer_norm",
+    "pack_weights",
     "set_scores",
-    "unpacked",
+    "unpack_lazily",
+    "unpack_weights",
 ]

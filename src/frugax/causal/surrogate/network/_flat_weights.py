@@ -1,7 +1,7 @@
-"""The network's weights in one row, as they are trained.
+"""The network's weights as one vector, for training.
 
-Compiling a step costs about as much for each array of weights as for a layer: the
-optimiser updates each, and a loop over blocks fetches each and puts its gradient back.
+The optimiser's update, and the loop over blocks, then compile to one kernel each
+instead of one for each array.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-# Arrays of NumPy or of JAX, by name; those of all blocks are stacked.
+# NumPy or JAX arrays by name; those of all blocks are stacked.
 Weights = dict[str, Any]
 
 BLOCK = (
@@ -20,36 +20,26 @@ BLOCK = (
 _REST = ("embed", "embed_bias", "norm", "edge", "trust", "trust_bias")
 
 
-def of_look(hidden: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes of what half a block's row holds: weights to look with, out, gain."""
+def look_shapes(hidden: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the weights of one attention layer: qkv, output, gain."""
     return (hidden, 3 * hidden), (hidden, hidden), (hidden,)
 
 
-def of_mix(hidden: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the rest of a block's row: gain, weights in, bias, weights out."""
+def mix_shapes(hidden: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the weights of a block's MLP: gain, input, bias, output."""
     wide = 2 * hidden
     return (hidden,), (wide, wide), (wide,), (wide, hidden)
 
 
-def cut(row: Any, shapes: Sequence[tuple[int, ...]], xp: Any) -> list[Any]:
-    """Arrays of these shapes from the last axis of a row.
-
-    Args:
-        row: [..., n].
-        shapes: of the arrays, n numbers in all.
-        xp: `numpy` or `jax.numpy`.
-    """
+def split_row(row: Any, shapes: Sequence[tuple[int, ...]], xp: Any) -> list[Any]:
+    """Split the last axis of a row [..., n] into arrays of these shapes."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     parts = xp.split(row, ends[:-1].tolist(), axis=-1)
     return [p.reshape(*p.shape[:-1], *s) for p, s in zip(parts, shapes, strict=True)]
 
 
-def packed(weights: Weights) -> Float[np.ndarray, " n"]:
-    """All weights in one row, block after block.
-
-    Args:
-        weights: of the network, by name.
-    """
+def pack_weights(weights: Weights) -> Float[np.ndarray, " n"]:
+    """Concatenate all weights to one vector, block after block."""
     in_blocks = []
     for index in range(len(weights["row"])):
         w = {name: weights[name][index] for name in BLOCK}
@@ -60,30 +50,25 @@ def packed(weights: Weights) -> Float[np.ndarray, " n"]:
     return np.concatenate([np.ravel(w) for w in (*in_blocks, *rest)])
 
 
-def opened(row: Any, like: Weights, xp: Any) -> Weights:
-    """Weights to compute with, those of the blocks still in rows, as `"blocks"`.
+def unpack_lazily(row: Any, like: Weights, xp: Any) -> Weights:
+    """Unpack a vector, leaving the weights of each block in a row of `"blocks"`.
 
     Args:
-        row: from `packed`, or of the optimiser.
-        like: weights of the same names and shapes.
+        row: from `pack_weights`.
+        like: weights with the same names and shapes.
         xp: `numpy` or `jax.numpy`.
     """
     each = sum(math.prod(like[name].shape[1:]) for name in BLOCK)
     shapes = [(len(like["row"]), each), *(like[name].shape for name in _REST)]
-    blocks, *rest = cut(row, shapes, xp)
+    blocks, *rest = split_row(row, shapes, xp)
     return {"blocks": blocks, **dict(zip(_REST, rest, strict=True))}
 
 
-def unpacked(row: Float[np.ndarray, " n"], like: Weights) -> Weights:
-    """Weights by name.
-
-    Args:
-        row: from `packed`.
-        like: weights of the same names and shapes.
-    """
-    weights = opened(row, like, np)
+def unpack_weights(row: Float[np.ndarray, " n"], like: Weights) -> Weights:
+    """Unpack a vector to weights by name, with the shapes of those in `like`."""
+    weights = unpack_lazily(row, like, np)
     hidden = like["norm"].size
-    shapes = [*of_look(hidden), *of_look(hidden), *of_mix(hidden)]
-    parts = cut(weights.pop("blocks"), shapes, np)
+    shapes = [*look_shapes(hidden), *look_shapes(hidden), *mix_shapes(hidden)]
+    parts = split_row(weights.pop("blocks"), shapes, np)
     norms = np.stack([parts.pop(i) for i in (6, 5, 2)][::-1], axis=1)
     return {**dict(zip(BLOCK, (*parts, norms), strict=True)), **weights}

@@ -1,9 +1,13 @@
 """The network: axial attention over pairs of variables.
 
-A pair is a token. In each block tokens look along their row (one parent, all children),
-along their column (one child, all parents) and at their transpose. No weight depends on
-the number of variables. The same lines run in NumPy, for an answer without compiling,
-and in JAX, for training.
+A pair is a token. In each block, tokens attend along their row (one parent, all
+children), along their column (one child, all parents) and to their transpose. No weight
+depends on the number of variables. The same code runs in NumPy, for inference without
+compiling, and in JAX, for training.
+
+References:
+    Ho et al. 2019, arXiv:1912.12180 (axial attention); Lorch et al. 2022, NeurIPS
+    (amortized causal discovery).
 """
 
 import functools
@@ -14,27 +18,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..evidence import NEVER, PAIR_FEATURES, Evidence, parents
-from ._flat_weights import BLOCK, Weights, cut, of_look, of_mix
+from ..evidence import NEVER, PAIR_FEATURES, Evidence, set_membership
+from ._flat_weights import BLOCK, Weights, look_shapes, mix_shapes, split_row
 from ._layers import (
     HEADS,
-    along_last,
     attend,
-    beside_transpose,
+    broadcast_last,
     dense,
+    dense_with_transpose,
     gelu,
-    normal,
+    layer_norm,
+    row_max,
     softplus,
-    top,
 )
 
 
-class Answer(NamedTuple):
-    """What the network says of a batch.
+class Prediction(NamedTuple):
+    """The output of the network for a batch.
 
     Attributes:
-        log_sets: log-probability of each child's parent sets [batch, width, sets].
-        edges: probability of each edge, parent first [batch, width, width].
+        log_sets: log-probability of each child's parent sets.
+        edges: probability of each edge, parent first.
     """
 
     log_sets: Float[Any, "b w s"]
@@ -42,14 +46,15 @@ class Answer(NamedTuple):
 
 
 def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
-    """Weights before training: float32, of NumPy.
+    """Initialize the weights as float32 NumPy arrays.
 
-    The answer is then the mean of both posteriors' logarithms, whatever the pairs say.
+    The initial prediction is the mean of the logarithms of both posteriors,
+    independent of the pair features.
 
     Args:
-        seed: of the draw.
+        seed: of the random numbers.
         hidden: channels of a token, a multiple of 4.
-        blocks: how often tokens look at each other, >= 0.
+        blocks: number of blocks, >= 0.
 
     Raises:
         ValueError: a size is out of its range.
@@ -86,33 +91,35 @@ def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
 
 def apply_network(
     weights: Weights,
-    told: Evidence,
+    evidence: Evidence,
     mask: Any,
     *,
     temperature: float = 1.0,
     xp: Any = np,
-) -> Answer:
-    """Probabilities of parent sets and edges.
+) -> Prediction:
+    """Compute probabilities of parent sets and edges.
 
     Args:
         weights: from `initial_weights`, or trained.
-        told: from `evidence`.
-        mask: 1 for variables that are there [batch, width].
-        temperature: log-probabilities are divided by it.
+        evidence: from `compute_evidence`.
+        mask: 1 for present variables [batch, width].
+        temperature: divisor of log-probabilities.
         xp: `numpy` or `jax.numpy`.
     """
     width = mask.shape[1]
-    edge, trust = _heads(weights, _tokens(weights, told.pairs, mask, xp), mask, xp)
-    sets = xp.asarray(parents(width))
-    # For each child a product with its sets: [child, batch, parent], then [.., set].
+    edge, trust = _heads(weights, _tokens(weights, evidence.pairs, mask, xp), mask, xp)
+    sets = xp.asarray(set_membership(width))
+    # One product for each child: [child, batch, parent] @ [child, parent, set].
     logits = xp.swapaxes(xp.transpose(edge, (2, 0, 1)) @ sets, 0, 1)
-    logits = logits + trust[:, :, :1] * told.linear + trust[:, :, 1:] * told.curved
-    logits = xp.where(told.linear < NEVER / 2, NEVER, logits / temperature)
-    apart = logits - top(logits, xp)
+    logits = (
+        logits + trust[:, :, :1] * evidence.linear + trust[:, :, 1:] * evidence.curved
+    )
+    logits = xp.where(evidence.linear < NEVER / 2, NEVER, logits / temperature)
+    apart = logits - row_max(logits, xp)
     odds = xp.exp(apart)
     total = odds.sum(-1)[..., None]
     into = xp.swapaxes(odds / total, 0, 1) @ xp.swapaxes(sets, 1, 2)
-    return Answer(apart - xp.log(total), xp.transpose(into, (1, 2, 0)))
+    return Prediction(apart - xp.log(total), xp.transpose(into, (1, 2, 0)))
 
 
 def set_scores(
@@ -124,12 +131,12 @@ def set_scores(
     posteriors: Any,
     xp: Any = np,
 ) -> Any:
-    """Scores of listed parent sets of one target in each data set [batch, k].
+    """Score listed parent sets of one target in each data set [batch, k].
 
     Args:
         weights: of the network.
         pairs: features of pairs [batch, width, width, features].
-        mask: 1 for variables that are there [batch, width].
+        mask: 1 for present variables [batch, width].
         target: 1 for the target, else 0 [batch, width].
         inside: 1 for the variables in each set [batch, k, width].
         posteriors: `linear` and `curved` of each set [batch, k, 2].
@@ -142,66 +149,68 @@ def set_scores(
 
 
 def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
-    """What the network makes of each pair [batch, width, width, hidden]."""
-    x = beside_transpose(pairs, weights["embed"], xp)
-    x = gelu(x + along_last(weights["embed_bias"], x), xp)
+    """Compute the final token of each pair [batch, width, width, hidden]."""
+    x = dense_with_transpose(pairs, weights["embed"], xp)
+    x = gelu(x + broadcast_last(weights["embed_bias"], x), xp)
     hide = (mask - 1)[:, None, None, :] * 1e9
 
     def look(x: Any, qkv: Any, out: Any, gain: Any) -> Any:
-        """Along rows; then rows become columns."""
-        y = dense(attend(normal(x, gain, xp), qkv, hide, xp), out, xp)
+        """Attend along rows; then rows become columns."""
+        y = dense(attend(layer_norm(x, gain, xp), qkv, hide, xp), out, xp)
         return xp.swapaxes(x + y, 1, 2)
 
     def mix(x: Any, gain: Any, into: Any, bias: Any, out: Any) -> Any:
-        y = beside_transpose(normal(x, gain, xp), into, xp)
-        return x + dense(gelu(y + along_last(bias, y), xp), out, xp)
+        y = dense_with_transpose(layer_norm(x, gain, xp), into, xp)
+        return x + dense(gelu(y + broadcast_last(bias, y), xp), out, xp)
 
     if "blocks" in weights:
-        x = _in_loops(look, mix, x, weights["blocks"])
+        x = _scan_blocks(look, mix, x, weights["blocks"])
     else:
         for index in range(len(weights["row"])):
             w = {name: weights[name][index] for name in BLOCK}
             x = look(x, w["row"], w["row_out"], w["norms"][0])
             x = look(x, w["column"], w["column_out"], w["norms"][1])
             x = mix(x, w["norms"][2], w["mix"], w["mix_bias"], w["mix_out"])
-    return normal(x, weights["norm"], xp)
+    return layer_norm(x, weights["norm"], xp)
 
 
-def _in_loops(
+def _scan_blocks(
     look: Callable[..., Any], mix: Callable[..., Any], x: Any, blocks: Any
 ) -> Any:
-    """The blocks in JAX, from a row of weights for each.
+    """Apply the blocks in JAX, each from a row of weights.
 
-    One program for rows and columns of all blocks. What they keep for their gradient
-    would cost more to store and fetch, and to compile, than to compute again.
+    Scans compile one program for the rows and columns of all blocks. Recomputing the
+    activations for the gradient costs less than storing and compiling them.
     """
-    import jax  # asking needs none
+    import jax  # inference needs no JAX
     import jax.numpy as jnp
 
     again = functools.partial(jax.checkpoint, prevent_cse=False)
     hidden = x.shape[-1]
-    size = sum(map(math.prod, of_look(hidden)))
+    size = sum(map(math.prod, look_shapes(hidden)))
 
     @again
-    def one_look(x: Any, row: Any) -> tuple[Any, None]:
-        return look(x, *cut(row, of_look(hidden), jnp)), None
+    def checkpointed_look(x: Any, row: Any) -> tuple[Any, None]:
+        return look(x, *split_row(row, look_shapes(hidden), jnp)), None
 
     @again
-    def one_mix(x: Any, row: Any) -> Any:
-        return mix(x, *cut(row, of_mix(hidden), jnp))
+    def checkpointed_mix(x: Any, row: Any) -> Any:
+        return mix(x, *split_row(row, mix_shapes(hidden), jnp))
 
     def block(x: Any, row: Any) -> tuple[Any, None]:
         looks, rest = jnp.split(row, [2 * size])
-        x, _ = jax.lax.scan(one_look, x, looks.reshape(2, size))
-        return one_mix(x, rest), None
+        x, _ = jax.lax.scan(checkpointed_look, x, looks.reshape(2, size))
+        return checkpointed_mix(x, rest), None
 
-    return jax.lax.scan(block, x, blocks)[0] if len(blocks) else x
+    if not len(blocks):
+        return x
+    return jax.lax.scan(block, x, blocks)[0]
 
 
 def _heads(weights: Weights, x: Any, mask: Any, xp: Any) -> tuple[Any, Any]:
-    """What each edge adds [batch, width, width], trust in each posterior [.., 2]."""
+    """Compute edge logits [batch, width, width] and posterior weights [.., 2]."""
     share = mask / xp.maximum(mask.sum(1)[:, None], 1.0)
     pooled = (x * share[:, :, None, None]).sum(1)
     trust = pooled @ weights["trust"]
-    trust = softplus(trust + along_last(weights["trust_bias"], trust), xp)
+    trust = softplus(trust + broadcast_last(weights["trust_bias"], trust), xp)
     return (x @ weights["edge"])[..., 0], trust

@@ -1,4 +1,4 @@
-"""The surrogate that comes with the package, and surrogates in files."""
+"""Save and load surrogates; load the one that ships with the package."""
 
 import os
 from functools import cache
@@ -15,33 +15,32 @@ from ..checks import check_kind
 from ._surrogate import Surrogate
 from .network import initial_weights
 
-_SHIPPED = Path(__file__).with_name("default.fxz")
-# Weights this near answer like the ones that were trained; see the test.
+_DEFAULT = Path(__file__).with_name("default.fxz")
+# Lossy weights this close give the same probabilities to 0.01; see the test.
 _REL_ERROR = 0.0005
 
 
 @cache
-def default_surrogate() -> Surrogate:
-    """The surrogate that comes with the package, ready to be asked.
+def load_default_surrogate() -> Surrogate:
+    """Load the surrogate that ships with the package.
 
-    `benchmarks/causal_train.py` made it; docs/causal_surrogate.md has the command and
-    what it was measured to do.
+    docs/causal_surrogate.md has the command that trained it, and its measured accuracy.
     """
-    return load_surrogate(_SHIPPED)
+    return load_surrogate(_DEFAULT)
 
 
 def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
-    """Keep a surrogate in a file of frugax.compress.
+    """Save a surrogate to a file of frugax.compress.
 
-    Weights are kept to 0.05 % of their size, all of them together.
+    The weights are compressed to a relative error of 0.05 %, over all of them.
 
     Args:
-        path: where; what is there must be a surrogate.
-        surrogate: what to keep.
+        path: the file; an existing file must hold a surrogate.
+        surrogate: the surrogate.
 
     Raises:
-        OutputError: it cannot be written, or something else is there.
-        TypeError: this is no surrogate.
+        OutputError: the file cannot be written, or holds something else.
+        TypeError: `surrogate` is not a Surrogate.
     """
     check_kind("surrogate", surrogate, Surrogate, "it comes after the path")
     check_ownership(path, load_surrogate, "surrogate")
@@ -53,14 +52,14 @@ def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
 
 
 def load_surrogate(path: str | os.PathLike[str]) -> Surrogate:
-    """A surrogate from a file that `save_surrogate` wrote.
+    """Load a surrogate from a file that `save_surrogate` wrote.
 
     Args:
         path: the file.
 
     Raises:
         CorruptFileError: the file is damaged, or holds something else.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     try:
         with compress.open(path) as file:
@@ -72,22 +71,22 @@ def load_surrogate(path: str | os.PathLike[str]) -> Surrogate:
         ) from error
     expected = initial_weights(0, 4, 0).keys() | {"temperature"}
     if arrays.keys() != expected:
-        odd = sorted(arrays.keys() ^ expected)
+        wrong = sorted(arrays.keys() ^ expected)
         raise CorruptFileError(
-            f"{os.fspath(path)} is no surrogate: {', '.join(odd):.200} is missing or "
-            "too much."
+            f"{os.fspath(path)} is not a surrogate: {', '.join(wrong):.200} is missing "
+            "or unexpected."
         )
     try:
         hidden, blocks = np.shape(arrays["embed"])[-1], np.shape(arrays["row"])[0]
         like = initial_weights(0, hidden, blocks)
     except (IndexError, ValueError) as e:
-        raise CorruptFileError(f"{os.fspath(path)} is no surrogate: {e}") from e
+        raise CorruptFileError(f"{os.fspath(path)} is not a surrogate: {e}") from e
     like["temperature"] = np.ones(1)
     for key, expected_of in like.items():
         array = np.asarray(arrays[key])
         if array.shape != expected_of.shape or not np.isfinite(array).all():
             raise CorruptFileError(
-                f"{os.fspath(path)} is no surrogate: {key} is not of shape "
+                f"{os.fspath(path)} is not a surrogate: {key} is not of shape "
                 f"{expected_of.shape}, or not finite."
             )
     temperature = float(arrays.pop("temperature")[0])
