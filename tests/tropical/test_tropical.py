@@ -188,7 +188,7 @@ def test_the_other_infinity_is_refused(make, semiring):
 @pytest.mark.parametrize("exponent", [2, 4])
 def test_a_power_beyond_the_dtype_says_so(make, exponent):
     a = make(np.full((1, 1), 3e38, np.float32))
-    with pytest.raises(ValueError, match=rf"exponent {exponent}: .* overflows float32"):
+    with pytest.raises(ValueError, match=rf"exponent {exponent}: .* overflows .*float32"):
         tropical.power(a, exponent)
 
 

@@ -1,8 +1,8 @@
 """The tropical matrix product on JAX arrays, with its subgradient.
 
 The right matrix is split into panels of `_PANEL` columns. Each pass adds `_WIDTH` rows
-of it to as many columns of the left matrix and reduces the sums: the rows stay in the L1
-cache, the sums in registers, and no array is larger than the result.
+of a panel to as many columns of the left matrix and reduces the sums: the rows stay in
+the L1 cache, the sums in registers, and no array is larger than the result.
 """
 
 import functools

@@ -5,7 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from frugax.causal.policy import POLICIES, Outlook, value_of
+from frugax.causal.policy import (
+    POLICIES,
+    Outlook,
+    expected_improvement,
+    value_of,
+)
 from frugax.causal.posterior import Points
 
 #         a = 0, a = 1, b = 0, b = 1
@@ -104,9 +109,8 @@ def test_what_is_under_way_counts_as_reached():
     again = outlook_of(SPLIT, reached=reached)
     assert chosen("improvement", outlook_of(SPLIT)) == 3
     assert value_of(again, 3).total > 0  # what it would tell is not known yet
-    from frugax.causal.policy._policies import _expected_improvement
 
-    assert _expected_improvement(again)[3] == 0
+    assert expected_improvement(again)[3] == 0
 
 
 def test_the_recommendation_is_not_the_luckiest_guess():

@@ -1,10 +1,10 @@
-"""Ways to choose the next experiment, and what its answer is worth.
+"""Acquisition policies, which choose the next experiment, and the value of its answer.
 
-Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_campaign.md.
+Start at `POLICIES`; each takes an `Outlook`. Guide: docs/causal_policy.md.
 """
 
 from ._outlook import PRUDENCE, SURE, Outlook, permitted
-from ._policies import OWN, POLICIES, Policy
+from ._policies import OWN, POLICIES, Policy, expected_improvement
 from ._value import Value, value_of
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Outlook",
     "Policy",
     "Value",
+    "expected_improvement",
     "permitted",
     "value_of",
 ]

@@ -1,4 +1,4 @@
-"""What a policy sees before it chooses: every experiment's effect in every world."""
+"""The input of acquisition policies: effects of experiments in posterior samples."""
 
 import dataclasses
 
@@ -7,34 +7,35 @@ from jaxtyping import Bool, Float, Int
 
 from frugax.causal.posterior import Points
 
-# Share of worlds in which a recommendation must keep the constraints.
+# Share of posterior samples in which a recommendation must keep the constraints.
 SURE = 0.9
-# What fewer worlds than these allow is not tried a second time.
-_EVEN = 0.5
-# A recommendation counts as so many deviations worse than its mean.
+# A tried point is not repeated if fewer samples than this share allow it.
+_MIN_ALLOWED_SHARE = 0.5
+# Recommendations are ranked by their mean plus this many standard deviations: the
+# point with the best mean is otherwise often the luckiest one (the winner's curse).
 PRUDENCE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outlook:
-    """The experiments that could be done, and what each world says of them.
+    """The candidate experiments, and their effects in each posterior sample (world).
 
     Attributes:
-        points: the interventions.
-        loss: the target's mean, so signed that less is better; `[worlds, points]`.
-        allowed: where a world keeps all constraints; `[worlds, points]`.
+        points: the candidate interventions.
+        loss: mean of the target, negated if it is maximized, so that less is better.
+        allowed: whether all constraints hold in a world.
         price: of one experiment, in budget units.
-        affordable: which experiments the budget still allows.
-        causes: which worlds agree on the causes of the target; `[worlds]`.
-        reached: the least loss of the experiments under way; infinite without any.
-        shift: what experiments nearby add to the mean that worlds agree on.
-        doubt: standard deviation of what is left of that.
-        misfit: standard deviation of what forecasts missed beside the worlds' spread.
-        breach: by how much constraints are broken on average, in standard deviations
-            of what they are about.
-        noise: standard error of one experiment's outcome, in the target's unit.
+        affordable: whether the budget still pays for an experiment.
+        causes: equal for worlds that agree on the causes of the target.
+        reached: the least loss of pending experiments; infinite without any.
+        shift: correction of the mean from the residuals of nearby experiments.
+        doubt: standard deviation of that correction.
+        misfit: standard deviation of forecast errors beyond the spread of the worlds.
+        breach: mean violation of the constraints, in standard deviations of the
+            constrained variables.
+        noise: standard error of the outcome of one experiment, in the target's unit.
         done: the experiments that were answered.
-        left: experiments of the usual price that the budget still pays for.
+        left: number of experiments of the usual price that the budget still pays for.
     """
 
     points: Points
@@ -54,13 +55,13 @@ class Outlook:
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:
-        """Mean loss over the worlds, infinite where constraints are likely broken."""
+        """Mean loss over the worlds; infinite where a constraint likely breaks."""
         kept = permitted(self.allowed, self.breach)
         return np.where(kept, self.loss.mean(0), np.inf)
 
     @property
     def refuted(self) -> Bool[np.ndarray, " points"]:
-        """What was tried already and most worlds do not allow."""
+        """Whether a point was tried, and most worlds do not allow it."""
         tried = np.zeros(len(self.points), bool)
         group = self.points.group
         for where, values in zip(self.done.targets, self.done.values, strict=True):
@@ -68,27 +69,29 @@ class Outlook:
                 g = self.points.targets.index(where)
                 same = self.points.values[g][:, None] == values
                 tried[group == g] = same.all(2).any(1)
-        return tried & (self.allowed.mean(0) < _EVEN)
+        return tried & (self.allowed.mean(0) < _MIN_ALLOWED_SHARE)
 
     @property
     def best(self) -> int:
-        """The point to recommend today: good on average, and not by luck."""
-        unsure = PRUDENCE * self.loss.std(0) + self.doubt
-        return int(np.argmin(self.mean + self.shift + unsure))
+        """The point to recommend now: the least upper confidence bound of the loss."""
+        margin = PRUDENCE * self.loss.std(0) + self.doubt
+        return int(np.argmin(self.mean + self.shift + margin))
 
 
 def permitted(
     allowed: Bool[np.ndarray, "worlds points"], breach: Float[np.ndarray, " points"]
 ) -> Bool[np.ndarray, " points"]:
-    """What may be recommended: what keeps the constraints in nearly all worlds.
+    """Select the points that may be recommended: they likely keep the constraints.
 
-    Where nothing does that is what keeps them in most, and what breaks them least where
-    no world keeps them at all.
+    If no point keeps them in a share of `SURE` of the worlds, the points with the
+    largest share are selected; if that is 0, those with the least violation.
 
     Args:
-        allowed: where a world keeps all constraints.
-        breach: by how much they are broken on average.
+        allowed: whether all constraints hold in a world.
+        breach: mean violation of the constraints.
     """
-    sure = allowed.mean(0)
-    most = float(sure.max(initial=0.0))
-    return sure >= min(SURE, most) if most else breach <= breach.min()
+    share = allowed.mean(0)
+    largest = float(share.max(initial=0.0))
+    if not largest:
+        return breach <= breach.min()
+    return share >= min(SURE, largest)

@@ -1,7 +1,12 @@
-"""Ways to choose the next experiment from what is known.
+"""Acquisition policies: functions that choose the next experiment.
 
-Each takes an outlook and a source of randomness and gives the position of an experiment
-that is affordable. All weigh what they hope for by its price.
+Each takes an outlook and a random generator and returns the position of an affordable
+point. All divide their acquisition function by the price of the experiment.
+
+References:
+    Jones et al. 1998, J. Global Optimization 13:455-492 (expected improvement);
+    Thompson 1933, Biometrika 25:285-294; Srinivas et al. 2010, ICML (upper confidence
+    bounds); Frazier et al. 2009, INFORMS J. Computing 21:599-613 (knowledge gradient).
 """
 
 from collections.abc import Callable
@@ -12,93 +17,93 @@ import numpy as np
 from jaxtyping import Float
 
 from ._outlook import Outlook
-from ._value import totals
+from ._value import total_values
 
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
-# Experiments whose worth is computed in full; it takes a millisecond each.
-_LOOKED_AT = 24
+# Candidates of the knowledge gradient, which takes a millisecond for each.
+_CANDIDATES = 24
 
 
 def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
-    """The most expected improvement on today's recommendation, per cost.
+    """Maximize the expected improvement on the current recommendation, per cost.
 
     Args:
-        outlook: what is known.
+        outlook: the candidates.
         rng: breaks ties.
     """
-    return _most(_expected_improvement(outlook) / outlook.price, outlook, rng)
+    return _select_max(expected_improvement(outlook) / outlook.price, outlook, rng)
 
 
 def thompson(outlook: Outlook, rng: np.random.Generator) -> int:
-    """What would be best per cost in one world, picked at random.
+    """Maximize the improvement per cost in one posterior sample (Thompson sampling).
 
     Args:
-        outlook: what is known.
-        rng: picks the world.
+        outlook: the candidates.
+        rng: chooses the sample.
     """
     world = int(rng.integers(len(outlook.loss)))
     loss = np.where(outlook.allowed[world], outlook.loss[world], np.inf)
     worst = float(np.max(outlook.loss[world]))
-    today = loss[outlook.best] if np.isfinite(loss[outlook.best]) else worst
+    today = min(float(loss[outlook.best]), worst)  # infinite if not allowed
     gain = np.maximum(today - loss, 0.0) / outlook.price
     if not (gain[outlook.affordable] > 0).any():
-        # This world agrees with the recommendation: look there again if that fits.
+        # The sample agrees with the recommendation: repeat it if that is affordable.
         gain = np.maximum(worst - loss, 0.0)
-    return _most(gain, outlook, rng)
+    return _select_max(gain, outlook, rng)
 
 
 def gain(outlook: Outlook, rng: np.random.Generator) -> int:
-    """The experiment whose answer is worth most per cost.
+    """Maximize the value of information per cost (the knowledge gradient).
 
     Args:
-        outlook: what is known.
+        outlook: the candidates.
         rng: breaks ties.
     """
-    hoped = _expected_improvement(outlook) / outlook.price
+    ei = expected_improvement(outlook) / outlook.price
     fits = np.flatnonzero(outlook.affordable)
     unsure = outlook.loss.std(0) / outlook.price
     looked = np.unique(
         np.concatenate(
             [
-                fits[np.argsort(-hoped[fits], kind="stable")[: _LOOKED_AT // 2]],
-                fits[np.argsort(-unsure[fits], kind="stable")[: _LOOKED_AT // 4]],
-                fits[rng.integers(0, len(fits), _LOOKED_AT // 4)],
+                fits[np.argsort(-ei[fits], kind="stable")[: _CANDIDATES // 2]],
+                fits[np.argsort(-unsure[fits], kind="stable")[: _CANDIDATES // 4]],
+                fits[rng.integers(0, len(fits), _CANDIDATES // 4)],
             ]
         )
     )
     worth = np.full(len(outlook.price), -np.inf)
-    worth[looked] = totals(outlook, looked) / outlook.price[looked]
+    worth[looked] = total_values(outlook, looked) / outlook.price[looked]
     if worth[looked].max() <= 0:
         return improvement(outlook, rng)
-    return _most(worth, outlook, rng)
+    return _select_max(worth, outlook, rng)
 
 
 def ucb(outlook: Outlook, rng: np.random.Generator) -> int:
-    """The best that may be hoped for: two deviations better than the mean.
+    """Minimize the lower confidence bound of the loss: mean minus two deviations.
 
     Args:
-        outlook: what is known.
+        outlook: the candidates.
         rng: breaks ties.
     """
-    hoped = outlook.mean - 2.0 * outlook.loss.std(0)
+    bound = outlook.mean - 2.0 * outlook.loss.std(0)
     today = float(outlook.mean[outlook.best])
-    return _most(np.maximum(today - hoped, 0.0) / outlook.price, outlook, rng)
+    return _select_max(np.maximum(today - bound, 0.0) / outlook.price, outlook, rng)
 
 
 def random(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Any affordable experiment; first which variables, then the values.
+    """Choose at random: first the variables, then an affordable point.
 
     Args:
-        outlook: what is known.
-        rng: picks it.
+        outlook: the candidates.
+        rng: makes both choices.
     """
     group = outlook.points.group
     which = rng.choice(np.unique(group[outlook.affordable]))
     return int(rng.choice(np.flatnonzero(outlook.affordable & (group == which))))
 
 
-OWN = "own"  # what settings say of a function that is not among these
+OWN = "own"  # the name of user-defined policies in settings
 
 POLICIES: dict[str, Policy] = {
     "improvement": improvement,
@@ -110,18 +115,20 @@ POLICIES: dict[str, Policy] = {
 
 
 def _normal(z: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """The normal distribution function; NumPy has none."""
+    """The standard normal distribution function."""
     each = [0.5 * erfc(-x * sqrt(0.5)) for x in z.ravel().tolist()]
     return np.array(each).reshape(z.shape)
 
 
-def _expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
-    # What experiments under way will give counts as reached, world by world.
+def expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
+    """Compute the expected improvement on the current recommendation, before cost."""
+    # Pending experiments count as done, with the outcome that each world predicts:
+    # the next experiment then differs from them.
     today = np.minimum(float(outlook.mean[outlook.best]), outlook.reached)
     ahead = today[:, None] - outlook.loss
     better = np.maximum(ahead, 0.0)
     if outlook.misfit.any():
-        # Worlds that agree may all be wrong, where they were before.
+        # Worlds may agree and all be wrong, as past forecasts were: add that error.
         size = np.maximum(outlook.misfit, 1e-9 * float(outlook.misfit.max()))
         z = np.clip(ahead / size, -30.0, 30.0)
         better = np.maximum(
@@ -130,14 +137,15 @@ def _expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     return np.where(outlook.allowed, better, 0.0).mean(0)
 
 
-def _most(
+def _select_max(
     score: Float[np.ndarray, " points"], outlook: Outlook, rng: np.random.Generator
 ) -> int:
     fits = outlook.affordable & ~outlook.refuted
-    fits = fits if fits.any() else outlook.affordable
+    if not fits.any():
+        fits = outlook.affordable
     score = np.where(fits & ~np.isnan(score), score, -np.inf)
     if not score.max() > 0:
-        # Nothing promises anything: what is least known.
+        # No candidate promises an improvement: take the most uncertain per cost.
         least = outlook.loss.std(0) / outlook.price
         tie = 1e-12 * (float(least.max()) or 1.0) * rng.random(len(least))
         score = np.where(fits, least + tie, -1)

@@ -1,8 +1,8 @@
-"""What the answer of an experiment is worth before it is known.
+"""The value of information of an experiment, computed before it is run.
 
-An answer makes worlds that predicted it likelier and others less likely; then another
-intervention may be the best. What is worth is how much better that one is, on average
-over the answers that are to be expected.
+An outcome reweights the posterior samples (worlds) by how well they predicted it; then
+another intervention may be the best. The value of the experiment is the improvement of
+the recommendation, averaged over the outcomes that the worlds predict.
 
 References:
     Frazier, Powell & Dayanik 2009, INFORMS J. Computing 21:599-613 (the knowledge
@@ -12,19 +12,19 @@ References:
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ._outlook import Outlook
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """The worth of one experiment, in the target's unit.
+    """The value of information of one experiment, in the target's unit.
 
     Attributes:
-        learn: what knowing the target's causes better would be worth.
-        exploit: what knowing more of how strong effects are would add.
-        cost: what the experiment costs, in budget units.
+        learn: the value of knowing the causes of the target better.
+        exploit: the additional value of knowing the strength of effects better.
+        cost: the price of the experiment, in budget units.
     """
 
     learn: float
@@ -33,26 +33,26 @@ class Value:
 
     @property
     def total(self) -> float:
-        """Expected betterment of the recommendation, in the target's unit."""
+        """Expected improvement of the recommendation, in the target's unit."""
         return self.learn + self.exploit
 
     @property
     def per_cost(self) -> float:
-        """The same for one unit of the budget."""
+        """The total value divided by the price."""
         return self.total / self.cost
 
 
 def value_of(outlook: Outlook, point: int) -> Value:
-    """What the answer of an experiment is worth.
+    """Compute the value of information of one experiment.
 
     Args:
-        outlook: what is known.
+        outlook: the candidates.
         point: the experiment.
     """
-    loss, now = _sure_loss(outlook), float(outlook.mean[outlook.best])
-    weights = _after(outlook, point)
+    loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
+    weights = _reweight(outlook, point)
     total = now - float((weights @ loss).min(1).mean())
-    # The same answers, but each only tells which causes are likely.
+    # The same outcomes, but used only to reweight classes of worlds with equal causes.
     classes = (outlook.causes[:, None] == np.unique(outlook.causes)).astype(float)
     shares = weights @ classes / classes.sum(0)
     learn = now - float((shares @ classes.T @ loss).min(1).mean())
@@ -61,25 +61,28 @@ def value_of(outlook: Outlook, point: int) -> Value:
     return Value(learn=learn, exploit=total - learn, cost=float(outlook.price[point]))
 
 
-def totals(outlook: Outlook, points: np.ndarray) -> Float[np.ndarray, " points"]:
-    """What the answers of several experiments are worth.
+def total_values(
+    outlook: Outlook, points: Int[np.ndarray, " points"]
+) -> Float[np.ndarray, " points"]:
+    """Compute the total values of several experiments.
 
     Args:
-        outlook: what is known.
+        outlook: the candidates.
         points: the experiments.
     """
-    loss, now = _sure_loss(outlook), float(outlook.mean[outlook.best])
-    each = [now - (_after(outlook, int(c)) @ loss).min(1).mean() for c in points]
+    loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
+    each = [now - (_reweight(outlook, int(c)) @ loss).min(1).mean() for c in points]
     return np.maximum(np.array(each), 0.0)
 
 
-def _sure_loss(outlook: Outlook) -> Float[np.ndarray, "worlds points"]:
+def _permitted_loss(outlook: Outlook) -> Float[np.ndarray, "worlds points"]:
     return outlook.loss[:, np.isfinite(outlook.mean)]
 
 
-def _after(outlook: Outlook, point: int) -> Float[np.ndarray, "answers worlds"]:
-    """How likely each world is after the answer that each of them expects."""
+def _reweight(outlook: Outlook, point: int) -> Float[np.ndarray, "answers worlds"]:
+    """Posterior weights of the worlds after the outcome that each of them predicts."""
     answer = outlook.loss[:, point]
+    # The floor keeps likelihoods finite where the outcome is noiseless.
     noise = max(outlook.noise, 1e-6 * float(np.ptp(answer))) or 1.0
     logs = -0.5 * ((answer[:, None] - answer) / noise) ** 2
     weights = np.exp(logs - logs.max(1, keepdims=True))
