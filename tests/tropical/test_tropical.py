@@ -188,7 +188,7 @@ def test_the_other_infinity_is_refused(make, semiring):
 @pytest.mark.parametrize("exponent", [2, 4])
 def test_a_power_beyond_the_dtype_says_so(make, exponent):
     a = make(np.full((1, 1), 3e38, np.float32))
-    with pytest.raises(ValueError, match=rf"exponent {exponent}: .* overflows .*float32"):
+    with pytest.raises(ValueError, match=rf"exponent {exponent}: .*float32"):
         tropical.power(a, exponent)
 
 
@@ -235,7 +235,7 @@ def test_wrong_arguments_are_named():
             'semiring must be "max_plus" or',
         ),
         ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
-        ("convolve(np.zeros((2, 2)), np.zeros(2))", "two one-dimensional seq"),
+        ("convolve(np.zeros((2, 2)), np.zeros(2))", "one-dimensional seq"),
     ],
 )
 def test_wrong_shapes_are_named_where_no_type_checker_runs(call, said):
@@ -377,7 +377,7 @@ for dtype in (bool, np.complex64):
                 call()
             except TypeError as e:
                 name = np.dtype(dtype).name
-                assert f"needs floats or whole numbers, got {name}: convert" in str(e)
+                assert f"needs floats or integers, got {name}: convert" in str(e)
             else:
                 raise AssertionError((make, dtype))
 for call in (
@@ -392,8 +392,8 @@ for call in (
     done = forked.python(code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "closure needs floats or whole numbers, got object: convert it first.",
-        "n must be a whole number, got 1.5.",
+        "closure needs floats or integers, got object: convert it first.",
+        "n must be an integer, got 1.5.",
     ]
 
 

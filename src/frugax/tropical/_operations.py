@@ -236,7 +236,7 @@ def convolve(
         TypeError: an argument is not an array, or they are of two libraries.
         ValueError: a sequence is empty or not one-dimensional.
 
-    >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), semiring="min")
+    >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), semiring="min_plus")
     array([14.,  9.,  4.,  1.])
     """
     _check_arrays("convolve", a, b)

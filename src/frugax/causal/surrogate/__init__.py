@@ -1,6 +1,6 @@
 """Amortized causal discovery: a trained network estimates edges in milliseconds.
 
-Start at `default_surrogate`; `train_surrogate` trains another one. Guide:
+Start at `load_default_surrogate`; `train_surrogate` trains another one. Guide:
 docs/causal_surrogate.md.
 """
 
