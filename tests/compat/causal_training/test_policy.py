@@ -26,7 +26,7 @@ from frugax.compat.causal_training import (
 from frugax.errors import BudgetExceededError, CorruptFileError, OutputError
 
 
-def _moments(count, seed=0, num_posterior_samples=8):
+def _moments(count, seed=0, worlds=8):
     """Boards of four sets; one world is the truth, and the others are near it."""
     rng = np.random.default_rng(seed)
     shape = (count, MAX_SETS, PLACES)
@@ -106,7 +106,7 @@ def test_numpy_and_jax_agree_and_only_what_can_be_paid_is_likely():
 
 
 def test_answers_move_worlds_towards_the_truth_and_cost_their_price():
-    moments = _moments(64, num_posterior_samples=32)
+    moments = _moments(64, worlds=32)
     at = np.full(64, PLACES + 3)
     after = apply_answer(moments.board, moments.truth, at, np.random.default_rng(0))
     off = lambda b: np.abs(b.at(b.loss.mean(1), at) - b.at(moments.truth, at)).mean()
