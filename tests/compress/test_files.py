@@ -84,7 +84,7 @@ def test_what_was_summed_whole_is_not_summed_again(saved):
             file["a[0]"]
         with pytest.raises(CorruptFileError, match="file's bytes are damaged"):
             file.check()
-        file._whole = True  # as if the sum had been right: the values tell
+        file._verified = True  # as if the sum had been right: the values tell
         with pytest.raises(CorruptFileError, match=r"a\[0\]"):
             file["a[0]"]
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 from frugax.budget import SizeBudget, check_budget
 from frugax.fileio import atomic_write
@@ -79,6 +79,24 @@ def plan(
     return make_plan(draft, budget)
 
 
+@overload
+def apply(
+    tree: PyTree,
+    plan: CompressPlan,
+    *,
+    path: None = None,
+    metadata: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> CompressedBytes: ...
+@overload
+def apply(
+    tree: PyTree,
+    plan: CompressPlan,
+    *,
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> CompressReport: ...
 def apply(
     tree: PyTree,
     plan: CompressPlan,

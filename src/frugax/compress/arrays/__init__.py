@@ -1,28 +1,21 @@
 """Weights in memory: named arrays of any library, mapped files, measured errors."""
 
-from ._error import Distortion, relative_error, round_up
-from ._leaves import (
-    DTYPE_NAMES,
-    QUANTISABLE,
-    check_not_input,
-    dtype_from_name,
-    named_arrays,
-    unwrap_modules,
+from ._error import (
+    Distortion as Distortion,
+    relative_error as relative_error,
+    round_up as round_up,
 )
-from ._mapped import MappedFile, map_file, release, release_range
-
-__all__ = [
-    "DTYPE_NAMES",
-    "QUANTISABLE",
-    "Distortion",
-    "MappedFile",
-    "check_not_input",
-    "dtype_from_name",
-    "map_file",
-    "named_arrays",
-    "relative_error",
-    "release",
-    "release_range",
-    "round_up",
-    "unwrap_modules",
-]
+from ._leaves import (
+    DTYPE_NAMES as DTYPE_NAMES,
+    QUANTISABLE as QUANTISABLE,
+    check_not_input as check_not_input,
+    dtype_from_name as dtype_from_name,
+    named_arrays as named_arrays,
+    unwrap_modules as unwrap_modules,
+)
+from ._mapped import (
+    MappedFile as MappedFile,
+    map_file as map_file,
+    release as release,
+    release_range as release_range,
+)

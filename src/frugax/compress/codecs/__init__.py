@@ -4,58 +4,27 @@
 other names cut whole arrays into chunks for them.
 """
 
-from . import (
-    _lossless as lossless,
-    _planes as planes,
-    _rans as rans,
-    _uniform as uniform,
-    trellis,
-)
 from ._blocks import (
-    BLOCK,
-    CodedBlocks,
-    count_lossless_bytes,
-    encode_lossless,
-    encode_trellis,
-    encode_uniform,
-    numbers_per_chunk,
-    row_length,
-    split_for_trellis,
+    BLOCK as BLOCK,
+    CodedBlocks as CodedBlocks,
+    count_lossless_bytes as count_lossless_bytes,
+    encode_lossless as encode_lossless,
+    encode_trellis as encode_trellis,
+    encode_uniform as encode_uniform,
+    numbers_per_chunk as numbers_per_chunk,
+    row_length as row_length,
+    split_for_trellis as split_for_trellis,
 )
-from ._uniform import (
-    MAX_STEP,
-    MIN_STEP,
-    Step,
-    compute_type,
-    scale_levels,
-    step_below,
-    to_levels,
-    to_values,
+from ._zstd import (
+    decompress_frame as decompress_frame,
 )
-from ._zstd import decompress_frame
-
-__all__ = [
-    "BLOCK",
-    "MAX_STEP",
-    "MIN_STEP",
-    "CodedBlocks",
-    "Step",
-    "compute_type",
-    "count_lossless_bytes",
-    "decompress_frame",
-    "encode_lossless",
-    "encode_trellis",
-    "encode_uniform",
-    "lossless",
-    "numbers_per_chunk",
-    "planes",
-    "rans",
-    "row_length",
-    "scale_levels",
-    "split_for_trellis",
-    "step_below",
-    "to_levels",
-    "to_values",
-    "trellis",
-    "uniform",
-]
+from .uniform import (
+    MAX_STEP as MAX_STEP,
+    MIN_STEP as MIN_STEP,
+    Step as Step,
+    compute_type as compute_type,
+    scale_levels as scale_levels,
+    step_below as step_below,
+    to_levels as to_levels,
+    to_values as to_values,
+)

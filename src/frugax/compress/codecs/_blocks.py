@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from ..arrays import release
-from . import _lossless, _uniform, trellis
-from ._uniform import Step, to_values
+from . import lossless, trellis, uniform
+from .uniform import Step, to_values
 
 BLOCK = 1 << 22  # numbers in one chunk: at most 32 MiB decoded
 # Trellis lanes that are coded side by side, at most: some 100 MB of working memory.
@@ -67,7 +67,7 @@ def _lossless_blocks(array: np.ndarray) -> Iterator[bytes]:
     flat = array.reshape(-1)
     for i in range(0, len(flat), BLOCK):
         part = flat[i : i + BLOCK]
-        yield _lossless.encode(part)
+        yield lossless.encode(part)
         release(part)
 
 
@@ -113,8 +113,8 @@ def encode_uniform(array: np.ndarray, step: Step) -> CodedBlocks:
     flat = array.reshape(-1)
     numbers = numbers_per_chunk("quantised", array.shape)
     for first in range(0, len(flat), numbers):
-        levels = _uniform.to_levels(flat[first : first + numbers], step)
+        levels = uniform.to_levels(flat[first : first + numbers], step)
         if levels is None:
             yield None
         else:
-            yield _uniform.encode(levels), to_values(levels, step, array.dtype)
+            yield uniform.encode(levels), to_values(levels, step, array.dtype)

@@ -1,29 +1,23 @@
 """The `.fxz` file: written in one pass, read tensor by tensor, never trusted."""
 
-from ._file import CompressedFile, decompress, open_file
-from ._metadata import (
-    Digest,
-    EncodedTensor,
-    Header,
-    Layer,
-    Record,
-    compute_digest,
+from ._file import (
+    CompressedFile as CompressedFile,
+    decompress as decompress,
+    open_file as open_file,
 )
-from ._prefix import Prefix, list_prefixes
-from ._writer import LayeredWriter, write
-
-__all__ = [
-    "CompressedFile",
-    "Digest",
-    "EncodedTensor",
-    "Header",
-    "Layer",
-    "LayeredWriter",
-    "Prefix",
-    "Record",
-    "compute_digest",
-    "decompress",
-    "list_prefixes",
-    "open_file",
-    "write",
-]
+from ._metadata import (
+    Digest as Digest,
+    EncodedTensor as EncodedTensor,
+    Header as Header,
+    Layer as Layer,
+    Record as Record,
+    compute_digest as compute_digest,
+)
+from ._prefix import (
+    Prefix as Prefix,
+    list_prefixes as list_prefixes,
+)
+from ._writer import (
+    LayeredWriter as LayeredWriter,
+    write as write,
+)

@@ -5,45 +5,27 @@
 """
 
 from ._decode import (
-    ParsedBlock,
-    decode,
-    decode_blocks,
-    decode_levels,
-    group_blocks,
-    parse,
+    ParsedBlock as ParsedBlock,
+    decode as decode,
+    decode_blocks as decode_blocks,
+    decode_levels as decode_levels,
+    group_blocks as group_blocks,
+    parse as parse,
 )
-from ._encode import count_coded_bits, encode, estimate_side_bytes
+from ._encode import (
+    count_coded_bits as count_coded_bits,
+    encode as encode,
+    estimate_side_bytes as estimate_side_bytes,
+)
 from ._quantise import (
-    MAX_FAR_LEVEL,
-    LaneLayout,
-    PathProblem,
-    TrellisInput,
-    TrellisLevels,
-    classify_runs,
-    quantise,
-    residues,
-    sum_run_squares,
-    viterbi,
+    MAX_FAR_LEVEL as MAX_FAR_LEVEL,
+    LaneLayout as LaneLayout,
+    PathProblem as PathProblem,
+    TrellisInput as TrellisInput,
+    TrellisLevels as TrellisLevels,
+    classify_runs as classify_runs,
+    quantise as quantise,
+    residues as residues,
+    sum_run_squares as sum_run_squares,
+    viterbi as viterbi,
 )
-
-__all__ = [
-    "MAX_FAR_LEVEL",
-    "LaneLayout",
-    "ParsedBlock",
-    "PathProblem",
-    "TrellisInput",
-    "TrellisLevels",
-    "classify_runs",
-    "count_coded_bits",
-    "decode",
-    "decode_blocks",
-    "decode_levels",
-    "encode",
-    "estimate_side_bytes",
-    "group_blocks",
-    "parse",
-    "quantise",
-    "residues",
-    "sum_run_squares",
-    "viterbi",
-]

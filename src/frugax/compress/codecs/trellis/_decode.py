@@ -19,8 +19,8 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 
-from .._uniform import MAX_LEVEL, Step, compute_type, scale_levels
 from .._zstd import decompress_frame
+from ..uniform import MAX_LEVEL, Step, compute_type, scale_levels
 from ._encode import HEADER
 from ._quantise import MAX_FAR_LEVEL, MAX_ROW_LANE, LaneLayout
 from ._tables import LOWEST_STATE, MAX_CLASSES, SCALE_BITS, Tables, parse_tables

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._uniform import MAX_LEVEL, Step, compute_type, to_values
+from ..uniform import MAX_LEVEL, Step, compute_type, to_values
 from ._tables import Tables, classify_rms, fit_tables
 
 # Steps of the recursion whose branch costs are computed at once.

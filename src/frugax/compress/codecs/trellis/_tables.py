@@ -21,7 +21,7 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 
-from .._uniform import MAX_LEVEL
+from ..uniform import MAX_LEVEL
 
 SCALE_BITS = 12
 # rANS states stay in [2^16, 2^32), so renormalising moves exactly one 16-bit word.

@@ -18,7 +18,7 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 
-from . import _rans
+from . import rans
 
 _MANTISSA_BITS = 11
 # Levels beyond these would not be exact in the type that multiplies them.
@@ -92,8 +92,8 @@ def scale_levels(levels: np.ndarray, step: Step, dtype: "np.dtype[Any]") -> np.n
 
 
 # The entropy coder of this codec is plain rANS.
-encode = _rans.encode
-estimate_bytes = _rans.estimate_bytes
+encode = rans.encode
+estimate_bytes = rans.estimate_bytes
 
 
 def decode(
@@ -113,7 +113,7 @@ def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.nd
     Raises:
         CorruptFileError: this is not such a block.
     """
-    levels = _rans.decode(block, size)
+    levels = rans.decode(block, size)
     limit = MAX_LEVEL[np.dtype(compute_type(dtype)).itemsize]
     if np.abs(levels).max() > limit:
         raise CorruptFileError(f"a level is beyond {limit}.")

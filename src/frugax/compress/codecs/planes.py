@@ -19,8 +19,8 @@ import numpy as np
 
 from frugax.errors import CorruptFileError
 
-from . import _lossless, _rans
-from ._uniform import MAX_LEVEL, MIN_STEP, Step, compute_type, to_values
+from . import lossless, rans
+from .uniform import MAX_LEVEL, MIN_STEP, Step, compute_type, to_values
 
 # Bit planes of one tensor; levels have 52 bits at most.
 MAX_PLANES = 52
@@ -47,7 +47,7 @@ def estimate_bytes(levels: np.ndarray, planes: int) -> float:
     """Estimate the length of `encode_layers(levels, planes)` without coding."""
     magnitude, negative = np.abs(levels), levels < 0
     first = magnitude >> (planes - 1)
-    total = _rans.estimate_bytes(np.where(negative, -first, first))
+    total = rans.estimate_bytes(np.where(negative, -first, first))
     digits = np.frexp(magnitude.astype(np.float64))[1]  # exact: below 2^52
     by_sign = [np.bincount(digits[negative == sign], minlength=64) for sign in (0, 1)]
     # Levels of `length` digits become non-zero in the layer that reveals that digit.
@@ -56,7 +56,7 @@ def estimate_bytes(levels: np.ndarray, planes: int) -> float:
         plus, minus = (int(counts[length]) for counts in by_sign)
         coded = zeros + plus + minus
         if coded:
-            total += _rans.estimate_bytes(np.repeat([-1, 0, 1], [minus, zeros, plus]))
+            total += rans.estimate_bytes(np.repeat([-1, 0, 1], [minus, zeros, plus]))
         total += _LAYER_HEAD.size + (levels.size - coded) / 8
     return total
 
@@ -65,11 +65,11 @@ def encode_layers(levels: np.ndarray, planes: int) -> list[bytes]:
     """Code flat int64 levels, at least one, as one block a layer."""
     magnitude, negative = np.abs(levels), levels < 0
     prefix = magnitude >> (planes - 1)
-    blocks = [_rans.encode(np.where(negative, -prefix, prefix))]
+    blocks = [rans.encode(np.where(negative, -prefix, prefix))]
     for shift in range(planes - 2, -1, -1):
         zero, prefix = prefix == 0, magnitude >> shift
         fresh = np.where(negative, -prefix, prefix)[zero]
-        coded = _rans.encode(fresh) if fresh.size else b""
+        coded = rans.encode(fresh) if fresh.size else b""
         # Digits after the first are close to uniform: raw bits cost them nothing.
         digits = np.packbits((prefix[~zero] & 1).astype(np.uint8)).tobytes()
         blocks.append(_LAYER_HEAD.pack(len(coded)) + coded + digits)
@@ -136,13 +136,13 @@ def encode_residual(original: np.ndarray, decoded: np.ndarray) -> bytes:
     gap = _order_preserving_bits(original) - _order_preserving_bits(decoded)
     one = gap.dtype.type(1)
     sign = gap.dtype.type(0) - (gap >> gap.dtype.type(bits - 1))
-    return _lossless.encode((gap << one) ^ sign)
+    return lossless.encode((gap << one) ^ sign)
 
 
 def _add_residual(decoded: np.ndarray, block: memoryview) -> np.ndarray:
     """Invert `encode_residual`."""
     keys = _order_preserving_bits(decoded)
-    zigzag = _lossless.decode(block, keys.dtype, keys.size)
+    zigzag = lossless.decode(block, keys.dtype, keys.size)
     one = keys.dtype.type(1)
     keys = keys + ((zigzag >> one) ^ (keys.dtype.type(0) - (zigzag & one)))
     top = keys.dtype.type(1 << (8 * decoded.dtype.itemsize - 1))
@@ -170,7 +170,7 @@ def _decode_levels(
 def _decode_first_layer(
     block: memoryview, shift: int, dtype: "np.dtype[Any]", size: int
 ) -> np.ndarray:
-    levels = _rans.decode(block, size)
+    levels = rans.decode(block, size)
     if np.abs(levels).max() > _max_level(dtype) >> shift:
         raise CorruptFileError("a level is too large.")
     return levels
@@ -189,7 +189,7 @@ def _refine(levels: np.ndarray, block: memoryview) -> np.ndarray:
         raise CorruptFileError("a layer contradicts its own head.")
     refined = np.empty_like(levels)
     if zeros:
-        fresh = _rans.decode(block[_LAYER_HEAD.size : _LAYER_HEAD.size + coded], zeros)
+        fresh = rans.decode(block[_LAYER_HEAD.size : _LAYER_HEAD.size + coded], zeros)
         if np.abs(fresh).max() > 1:
             raise CorruptFileError("a digit is neither 0 nor 1.")
         refined[zero] = fresh
