@@ -1,4 +1,4 @@
-"""Layers: one op with its weights (a `Primitive`), or made of layers (a `Composite`).
+"""Layers: one op with its weights (`Primitive`), or made of layers (`Composite`).
 
 Start at `Linear`, `Sequential` and `TransformerBlock`. Data is channels last: (batch,
 features), (batch, time, features), (batch, height, width, channels). Weights have
@@ -7,6 +7,7 @@ torch's names, and of dense layers torch's layout, (out, in).
 
 from ._activations import (
     Celu,
+    Dropout,
     Elu,
     Gelu,
     Glu,
@@ -29,10 +30,8 @@ from ._activations import (
     Swish,
     Tanh,
 )
-from ._attention import MultiHeadAttention
 from ._containers import Residual, Sequential
 from ._convolutions import Conv1D, Conv2D, ConvTranspose1D, ConvTranspose2D
-from ._dropout import Dropout
 from ._embeddings import (
     Embedding,
     LearnedPositions,
@@ -76,6 +75,7 @@ from ._pooling import (
 )
 from ._recurrent import GRU, LSTM, RNN, Bidirectional, GRUCell, LSTMCell, RNNCell
 from ._transformer import (
+    MultiHeadAttention,
     TransformerBlock,
     TransformerDecoder,
     TransformerEncoder,

@@ -1,14 +1,13 @@
-"""Activation functions as layers; the formulas' sources are in `ops/_activations.py`.
+"""Activation functions and dropout; `ops/_activations.py` cites the formulas.
 
-All are elementwise but Softmax, LogSoftmax and Glu; shapes stay, but for Glu's.
+All but Softmax, LogSoftmax and Glu are elementwise; all but Glu keep the shape.
 """
 
 import dataclasses
 
 from frugax.models.graph import Fill, Primitive, Shape, Weight, require_static
 
-from ._settings import check_positive
-from ._weightless import Weightless
+from ._settings import Weightless, check_fraction, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +40,8 @@ class PRelu(Primitive):
     He et al. 2015, arXiv:1502.01852.
 
     Attributes:
-        slope: where the weight starts.
-        shared: one weight for all features.
+        slope: the initial weight.
+        shared: whether all features share one weight.
     """
 
     slope: float = 0.25
@@ -52,7 +51,9 @@ class PRelu(Primitive):
     weight_names = frozenset({"weight"})
 
     def weights(self, input: Shape) -> dict[str, Weight]:
-        features = 1 if self.shared else require_static(input[-1])
+        features = 1
+        if not self.shared:
+            features = require_static(input[-1])
         return {"weight": Weight((features,), Fill(self.slope))}
 
 
@@ -103,7 +104,7 @@ class Swish(Weightless):
 
 @dataclasses.dataclass(frozen=True)
 class Gelu(Weightless):
-    """`x` times the normal's distribution function, exact or by tanh."""
+    """`x` times the normal distribution function of x, exact or by tanh."""
 
     approximate: bool = False
 
@@ -193,8 +194,41 @@ class LogSoftmax(Weightless):
 
 @dataclasses.dataclass(frozen=True)
 class Glu(Weightless):
-    """First half of the axis times the sigmoid of the second; half as long."""
+    """First half of the axis times the sigmoid of the second; half the length."""
 
     axis: int = -1
 
     op = "glu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout(Weightless):
+    """Set numbers to 0 with probability `rate`, and divide the others by 1 - rate.
+
+    The random key goes in with the data as `key`, and every dropout layer derives its
+    own. A model that is compiled with `inference=True` has no dropout and needs no key.
+    Srivastava et al. 2014, J. Machine Learning Research 15:1929-1958.
+
+    Attributes:
+        rate: the probability, in [0, 1].
+
+    Example:
+        >>> import jax
+        >>> from frugax.models import Dropout, JaxBackend, compile
+        >>> backend = JaxBackend()
+        >>> model = compile(Dropout(0.5), backend, shapes={"input": (2, 3)})
+        >>> data = {"input": backend.ones(2, 3), "key": jax.random.key(0)}
+        >>> sorted({float(x) for x in model.evaluate({}, data)["output"].ravel()})
+        [0.0, 2.0]
+    """
+
+    rate: float = 0.5
+
+    op = "dropout"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fraction(self, "rate")
+
+    def inference_layer(self) -> None:
+        return None

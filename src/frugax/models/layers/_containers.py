@@ -1,4 +1,4 @@
-"""Layers made of any other layers."""
+"""Containers of other layers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from frugax.models.graph import Composite, Connection, Layer
 
 @dataclasses.dataclass(frozen=True)
 class Sequential(Composite):
-    """Layers one behind the other; of several results the first goes on.
+    """Layers in sequence; of several outputs the first is passed on.
 
-    Unlike a `Model` it is equal to another one of equal layers, so that many of them in
-    a row can become one loop.
+    Unlike `Model` it compares equal to another one with equal layers, so that a row of
+    them can become one loop.
 
     Attributes:
         layers: the layers, first to last.
@@ -45,12 +45,12 @@ class Sequential(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class Residual(Composite):
-    """A layer around a short cut: x + layer(x), which must have equal shapes.
+    """A residual connection: x + layer(x), which must have equal shapes.
 
     He et al. 2016, arXiv:1512.03385.
 
     Attributes:
-        layer: what is added.
+        layer: the layer.
     """
 
     layer: Layer
@@ -59,5 +59,7 @@ class Residual(Composite):
         return input + _first(self.layer(input))
 
 
-def _first(made: Connection | tuple[Connection, ...]) -> Connection:
-    return made[0] if isinstance(made, tuple) else made
+def _first(output: Connection | tuple[Connection, ...]) -> Connection:
+    if isinstance(output, tuple):
+        return output[0]
+    return output

@@ -1,26 +1,26 @@
 """Convolutions over channels-last data: (batch, time, channels) and images.
 
-Kernels are (*window, in / groups, out), those of transposed ones (*window,
-out / groups, in). Settings of space are one number, or one for each axis.
+Kernels are (*window, in / groups, out), those of transposed convolutions (*window,
+out / groups, in). Sizes are one number for all axes of space, or one for each.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, require_static
 
 from ._settings import (
+    Padding,
+    Sizes,
     check_choice,
     check_divides,
     check_integer,
     check_padding,
     check_sizes,
 )
-
-Sizes = int | Sequence[int]
-Padding = str | int | Sequence[int | Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +73,10 @@ class _Convolution(Primitive):
 
     def std(self, before: int) -> float:
         points = math.prod(self.window()) / self.groups
-        after = 0 if self.init == "he" else self.channels * points
-        return math.sqrt(2 / max(before * points + after, 1))
+        fan = before * points
+        if self.init == "glorot":
+            fan += self.channels * points
+        return math.sqrt(2 / max(fan, 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +84,15 @@ class Conv1D(_Convolution):
     """Convolution in time: (batch, time, in) to (batch, shorter time, channels).
 
     Attributes:
-        channels: channels afterwards.
-        kernel: times that each output sees.
-        stride: step from one output to the next.
+        channels: output channels.
+        kernel: length of the window.
+        stride: step from one window to the next.
         padding: zeros around: `"same"` (time / stride outputs), `"valid"` (none), how
             many, or ((before, after),).
-        dilation: step between the times that an output sees.
-        groups: blocks of channels that do not see each other.
-        bias: whether a learnt number is added to each channel.
-        init: spread of the kernel at the start, as in `Linear`.
+        dilation: step between the points of a window.
+        groups: groups of channels that are convolved separately.
+        bias: whether there is a bias for each channel.
+        init: standard deviation of the initial kernel, as in `Linear`.
     """
 
     op = "conv1d"
@@ -102,16 +104,16 @@ class Conv2D(_Convolution):
     """Convolution of images: (batch, height, width, in) to (..., channels).
 
     Attributes:
-        channels: channels afterwards.
-        kernel: side of the window that each output sees, or (height, width).
-        stride: step from one output to the next.
+        channels: output channels.
+        kernel: side of the window, or (height, width).
+        stride: step from one window to the next.
         padding: zeros around: `"same"` (size / stride outputs), `"valid"` (none), how
             many, or (before, after) for each axis.
-        dilation: step between the points that an output sees.
-        groups: blocks of channels that do not see each other; as many as there are
-            channels: a depthwise convolution.
-        bias: whether a learnt number is added to each channel.
-        init: spread of the kernel at the start, as in `Linear`.
+        dilation: step between the points of a window.
+        groups: groups of channels that are convolved separately; with one for each
+            channel this is a depthwise convolution.
+        bias: whether there is a bias for each channel.
+        init: standard deviation of the initial kernel, as in `Linear`.
 
     Example:
         >>> from frugax.models import Conv2D, JaxBackend, compile
@@ -142,30 +144,27 @@ class _Transposed(_Convolution):
         return (*self.window(), self.channels // self.groups, before)
 
     def std(self, before: int) -> float:
-        # Each output sees only every stride-th point of the kernel.
-        steps = (
-            self.stride**self.axes
-            if isinstance(self.stride, int)
-            else math.prod(self.stride)
-        )
-        return super().std(before) * math.sqrt(steps)
+        # An output sums over every stride-th point of the kernel only, so its fan-in is
+        # smaller by the product of the strides.
+        stride = np.broadcast_to(self.stride, self.axes)
+        return super().std(before) * math.sqrt(math.prod(stride.tolist()))
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvTranspose1D(_Transposed):
-    """The gradient of `Conv1D` as a layer: time becomes `stride` times longer.
+    """Transposed convolution in time: time becomes `stride` times longer.
 
     Attributes:
-        channels: channels afterwards.
-        kernel: times that each input reaches.
-        stride: outputs for each input.
+        channels: output channels.
+        kernel: length of the window.
+        stride: step from one input's window to the next.
         padding: `"same"` gives time * stride outputs, `"valid"` (time - 1) * stride +
             kernel; a number or pair is cut off from that.
-        dilation: step between the times that an input reaches.
-        groups: blocks of channels that do not see each other.
-        bias: whether a learnt number is added to each channel.
-        init: spread of the kernel at the start, as in `Linear`.
-        output_padding: put to the end again.
+        dilation: step between the points of a window.
+        groups: groups of channels that are convolved separately.
+        bias: whether there is a bias for each channel.
+        init: standard deviation of the initial kernel, as in `Linear`.
+        output_padding: points that are added to the end again.
     """
 
     op = "conv1d_transpose"
@@ -174,9 +173,9 @@ class ConvTranspose1D(_Transposed):
 
 @dataclasses.dataclass(frozen=True)
 class ConvTranspose2D(_Transposed):
-    """The gradient of `Conv2D` as a layer: images become `stride` times larger.
+    """Transposed convolution of images, which become `stride` times larger.
 
-    Its settings are those of `ConvTranspose1D`, for each axis.
+    The settings are those of `ConvTranspose1D`, for each axis.
     Zeiler et al. 2010, CVPR (deconvolutional networks).
     """
 

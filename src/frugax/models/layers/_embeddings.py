@@ -1,4 +1,4 @@
-"""Vectors for tokens, and where in a sequence they are."""
+"""Embeddings of tokens, and encodings of their positions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,22 +6,20 @@ from typing import ClassVar
 
 from frugax.models.graph import Normal, Primitive, Shape, Weight, require_static
 
-from ._settings import check_integer, check_positive
-from ._weightless import Weightless
+from ._settings import Weightless, check_integer, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
 class Embedding(Primitive):
     """A learnt vector for each token: int32 (...) to (..., dimension).
 
-    A token that is not in [0, vocabulary) gives NaN: nothing can be raised when
-    compiled.
+    A token outside [0, vocabulary) gives NaN, since a compiled program cannot raise.
 
     Attributes:
-        vocabulary: how many tokens there are.
+        vocabulary: the number of tokens.
         dimension: length of a vector.
-        std: spread of the vectors at the start; 0.02 as in GPT (Radford et al. 2018,
-            sec. 4.1) and BERT.
+        std: standard deviation of the initial vectors; 0.02 as in GPT (Radford et al.
+            2018, sec. 4.1) and BERT.
     """
 
     vocabulary: int
@@ -44,14 +42,14 @@ class Embedding(Primitive):
 
 @dataclasses.dataclass(frozen=True)
 class LearnedPositions(Primitive):
-    """A learnt vector for each position, added: (..., time, features) as it was.
+    """Add a learnt vector to each position of (..., time, features).
 
     Gehring et al. 2017, arXiv:1705.03122, sec. 3.1.
 
     Attributes:
-        length: the longest sequence.
-        offset: position of the first time.
-        std: spread of the vectors at the start, as in `Embedding`.
+        length: the length of the longest sequence.
+        offset: the position of the first.
+        std: standard deviation of the initial vectors, as in `Embedding`.
     """
 
     length: int
@@ -79,13 +77,13 @@ class LearnedPositions(Primitive):
 
 @dataclasses.dataclass(frozen=True)
 class SinusoidalPositions(Weightless):
-    """Sines and cosines of the position, added: (..., time, features) as it was.
+    """Add sines and cosines of the position to (..., time, features).
 
-    Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5; the features are even in number.
+    Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5; the number of features is even.
 
     Attributes:
-        base: how much slower the slowest wave is than the fastest.
-        offset: position of the first time.
+        base: the ratio of the highest to the lowest frequency.
+        offset: the position of the first.
     """
 
     base: float = 10000.0
@@ -101,15 +99,15 @@ class SinusoidalPositions(Weightless):
 
 @dataclasses.dataclass(frozen=True)
 class RotaryPositions(Weightless):
-    """Pairs of features turned by an angle that grows with the position.
+    """Rotate pairs of features by an angle that grows with the position.
 
-    (batch, time, heads, features), before the products of attention; its positions,
+    For queries and keys of attention, (batch, time, heads, features). The positions,
     int32 (time,) or (batch, time), may be wired. Su et al. 2021, arXiv:2104.09864.
 
     Attributes:
-        base: how much slower the slowest turn is than the fastest.
-        offset: position of the first time, where positions are not wired.
-        interleaved: pairs are neighbours, as in the paper; else feature i and
+        base: the ratio of the highest to the lowest frequency.
+        offset: the position of the first, where positions are not wired.
+        interleaved: whether pairs are neighbours, as in the paper, or feature i and
             i + features / 2, as in Llama.
     """
 

@@ -1,4 +1,4 @@
-"""Layers of dense products."""
+"""Linear layers and multilayer perceptrons."""
 
 import dataclasses
 import math
@@ -26,12 +26,12 @@ class Linear(Primitive):
     """x W^T + b over the last axis; W is (dimension, inputs).
 
     Attributes:
-        dimension: length of the last axis afterwards; >= 1.
+        dimension: length of the last axis of the output; >= 1.
         bias: whether there is a b.
-        input_size: length of the last axis before; None: whatever comes.
-        init: spread of W at the start. `"he"`: std sqrt(2 / inputs), for a Relu or Gelu
-            behind it (He et al. 2015, ICCV, eq. 10). `"glorot"`: std sqrt(2 / (inputs
-            + dimension)) (Glorot & Bengio 2010, AISTATS, eq. 12).
+        input_size: required length of the last axis of the input; None: any.
+        init: standard deviation of the initial W. `"he"`: sqrt(2 / inputs), for layers
+            before a Relu or Gelu (He et al. 2015, ICCV, eq. 10). `"glorot"`:
+            sqrt(2 / (inputs + dimension)) (Glorot & Bengio 2010, AISTATS, eq. 12).
     """
 
     dimension: int
@@ -52,8 +52,10 @@ class Linear(Primitive):
         fan_in = require_static(input[-1])
         if self.input_size not in (None, fan_in):
             raise ValueError(f"the last axis must have length {self.input_size}")
-        total = fan_in if self.init == "he" else fan_in + self.dimension
-        std = math.sqrt(2 / max(total, 1))
+        fan = fan_in
+        if self.init == "glorot":
+            fan += self.dimension
+        std = math.sqrt(2 / max(fan, 1))
         found = {"weight": Weight((self.dimension, fan_in), Normal(std))}
         if self.bias:
             found["bias"] = Weight((self.dimension,), Fill(0))
@@ -62,12 +64,12 @@ class Linear(Primitive):
 
 @dataclasses.dataclass(frozen=True)
 class MLP(Composite):
-    """Linear layers with an activation between.
+    """Linear layers with activations between.
 
     Attributes:
-        input_size: length of the input's last axis; None: whatever comes.
-        hidden_sizes: length after each hidden layer.
-        output_size: length at the end.
+        input_size: required length of the last axis of the input; None: any.
+        hidden_sizes: length of the last axis after each hidden layer.
+        output_size: length of the last axis of the output.
         activation: the op between them.
     """
 
@@ -80,7 +82,7 @@ class MLP(Composite):
         super().__post_init__()
         check_integer(self, "input_size", "output_size")
         for size in self.hidden_sizes:
-            Linear(size)  # which checks it
+            Linear(size)  # checks the size
 
     def input_keys(self) -> dict[str, IOKey]:
         if self.input_size is None:
@@ -97,14 +99,15 @@ class MLP(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class FeedForward(Composite):
-    """Two Linear layers, `up` and `down`, with an activation between, on each time.
+    """Two Linear layers, `up` and `down`, with an activation between.
 
     Attributes:
-        dimension: features that come out.
-        hidden: features between; 4 * dimension if not given.
-        activation: an op's name.
-        gated: multiply what `up` gives, activated by `gate`: with `"silu"` SwiGLU,
-            with `"gelu"` GEGLU (Shazeer 2020, arXiv:2002.05202).
+        dimension: output features.
+        hidden: features between the layers; 4 * dimension by default.
+        activation: the name of an op.
+        gated: whether the output of `up` is multiplied by that of a layer `gate` with
+            the activation: with `"silu"` SwiGLU, with `"gelu"` GEGLU (Shazeer 2020,
+            arXiv:2002.05202).
         bias: whether the layers have a bias.
     """
 
@@ -119,7 +122,7 @@ class FeedForward(Composite):
         check_integer(self, "dimension", "hidden")
 
     def build(self, input: Connection) -> Connection:
-        hidden = 4 * self.dimension if self.hidden is None else self.hidden
+        hidden = self.hidden or 4 * self.dimension
         wide = Linear(hidden, bias=self.bias, init="he", name="up")(input)
         if self.gated:
             gate = Linear(hidden, bias=self.bias, init="he", name="gate")(input)

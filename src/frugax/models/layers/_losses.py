@@ -1,4 +1,4 @@
-"""Losses as layers, with the ports `input` and `target`; sources: `ops/_losses.py`.
+"""Losses, with the ports `input` and `target`; `ops/_losses.py` cites the formulas.
 
 `reduction` is `"mean"` or `"sum"`, which give one number, or `"none"`.
 """
@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 
 from frugax.models.graph import Composite, Connection, op
 
-from ._settings import check_choice, check_fraction, check_positive
-from ._weightless import Weightless
+from ._settings import Weightless, check_choice, check_fraction, check_positive
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -65,8 +64,8 @@ class CrossEntropy(_Loss):
     probabilities, (..., classes).
 
     Attributes:
-        label_smoothing: share of each target that is spread over all classes.
-        ignore_index: a target that does not count.
+        label_smoothing: the share of each target that is spread over all classes.
+        ignore_index: a target whose examples are ignored.
 
     Example:
         >>> from frugax.models import CrossEntropy, IOKey, Linear, Model
@@ -92,7 +91,7 @@ class NegativeLogLikelihood(_Loss):
     """-input[target]; the input is log probabilities, (..., classes).
 
     Attributes:
-        ignore_index: a target that does not count.
+        ignore_index: a target whose examples are ignored.
     """
 
     ignore_index: int | None = None
@@ -103,7 +102,7 @@ class NegativeLogLikelihood(_Loss):
 
 @dataclasses.dataclass(frozen=True)
 class BinaryCrossEntropy(_Loss):
-    """-log of the probability that sigmoid(input) gives the target, 0 to 1."""
+    """-log of the probability of the target, 0 to 1, under sigmoid(input)."""
 
     op = "binary_cross_entropy"
 
@@ -140,10 +139,10 @@ class CosineDistance(_Loss):
 
 @dataclasses.dataclass(frozen=True)
 class L1(Composite):
-    """Scale times the sum of |x|: a penalty to add to a loss.
+    """L1 penalty on an array: scale times the sum of |x|, to add to a loss.
 
     Attributes:
-        scale: how much it counts; >= 0.
+        scale: the factor; >= 0.
     """
 
     scale: float
@@ -154,10 +153,10 @@ class L1(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class L2(Composite):
-    """Scale times the sum of x^2: a penalty to add to a loss.
+    """L2 penalty on an array: scale times the sum of x^2, to add to a loss.
 
     Attributes:
-        scale: how much it counts; >= 0.
+        scale: the factor; >= 0.
 
     Example:
         >>> from frugax.models import IOKey, L2, Linear, Model, MSE, weight_of

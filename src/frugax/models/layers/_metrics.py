@@ -1,15 +1,14 @@
-"""Metrics as layers, with the ports `input` and `target`; one float32 number each."""
+"""Metrics, with the ports `input` and `target`; each gives one float32 number."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ._settings import check_integer
-from ._weightless import Weightless
+from ._settings import Weightless, check_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfClasses(Weightless):
+class _ClassMetric(Weightless):
     ignore_index: int | None = None
 
     ports = ("input", "target")
@@ -17,25 +16,25 @@ class _OfClasses(Weightless):
 
 
 @dataclasses.dataclass(frozen=True)
-class Accuracy(_OfClasses):
+class Accuracy(_ClassMetric):
     """Share of examples whose highest score is that of the right class.
 
     The input is (..., classes), the target classes, int32 (...).
 
     Attributes:
-        ignore_index: a target that does not count.
+        ignore_index: a target whose examples are ignored.
     """
 
     op = "accuracy"
 
 
 @dataclasses.dataclass(frozen=True)
-class TopKAccuracy(_OfClasses):
+class TopKAccuracy(_ClassMetric):
     """Share of examples whose right class is among the k highest scores.
 
     Attributes:
-        ignore_index: a target that does not count.
-        k: how many scores.
+        ignore_index: a target whose examples are ignored.
+        k: the number of scores.
     """
 
     k: int = 5
@@ -48,51 +47,51 @@ class TopKAccuracy(_OfClasses):
 
 
 @dataclasses.dataclass(frozen=True)
-class Perplexity(_OfClasses):
-    """exp of the cross-entropy: among how many classes it hesitates, as it were.
+class Perplexity(_ClassMetric):
+    """exp of the cross-entropy.
 
     Attributes:
-        ignore_index: a target that does not count.
+        ignore_index: a target whose examples are ignored.
     """
 
     op = "perplexity"
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfYesAndNo(Weightless):
+class _BinaryMetric(Weightless):
     threshold: float = 0.0
 
     ports = ("input", "target")
 
 
 @dataclasses.dataclass(frozen=True)
-class Precision(_OfYesAndNo):
-    """Share of true ones (target 1) among what scores above the threshold.
+class Precision(_BinaryMetric):
+    """Share of target 1 among the scores above the threshold.
 
     Attributes:
-        threshold: 0 is that of logits.
+        threshold: the smallest positive score; 0 suits logits.
     """
 
     op = "precision"
 
 
 @dataclasses.dataclass(frozen=True)
-class Recall(_OfYesAndNo):
-    """Share of true ones (target 1) that score above the threshold.
+class Recall(_BinaryMetric):
+    """Share of target 1 that scores above the threshold.
 
     Attributes:
-        threshold: 0 is that of logits.
+        threshold: the smallest positive score; 0 suits logits.
     """
 
     op = "recall"
 
 
 @dataclasses.dataclass(frozen=True)
-class F1(_OfYesAndNo):
+class F1(_BinaryMetric):
     """Harmonic mean of `Precision` and `Recall`.
 
     Attributes:
-        threshold: 0 is that of logits.
+        threshold: the smallest positive score; 0 suits logits.
     """
 
     op = "f1"

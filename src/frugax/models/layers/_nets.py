@@ -1,4 +1,4 @@
-"""Whole networks of the usual makes; for tokens see `TransformerLM`."""
+"""Common whole networks; for tokens see `TransformerLM`."""
 
 import dataclasses
 import math
@@ -17,11 +17,11 @@ from ._settings import check_choice, check_integer
 
 @dataclasses.dataclass(frozen=True)
 class ResidualBlock(Composite):
-    """x + down(gelu(up(norm(x)))): (..., width) stays that.
+    """x + down(gelu(up(norm(x)))), with as many features as the input.
 
     Attributes:
-        width: features that the short cut carries.
-        hidden: features between `up` and `down`; as many as `width` if not given.
+        width: features of the residual connection.
+        hidden: features between `up` and `down`; `width` by default.
     """
 
     width: int
@@ -32,22 +32,22 @@ class ResidualBlock(Composite):
         check_integer(self, "width", "hidden")
 
     def build(self, input: Connection) -> Connection:
-        hidden = self.width if self.hidden is None else self.hidden
+        hidden = self.hidden or self.width
         x = Linear(hidden, init="he", name="up")(LayerNorm(name="norm")(input))
         return input + Linear(self.width, name="down")(Gelu()(x))
 
 
 @dataclasses.dataclass(frozen=True)
 class ResidualMLP(Composite):
-    """Blocks of norm, Linear, Gelu, Linear, each around a short cut.
+    """Blocks of norm, Linear, Gelu and Linear, each with a residual connection.
 
     (..., features) to (..., classes). Its blocks are `block_0`, `block_1`, ...
 
     Attributes:
-        width: features that the short cuts carry.
-        depth: how many blocks.
-        classes: features that come out.
-        hidden: features inside a block; as many as `width` if not given.
+        width: features of the residual connections.
+        depth: the number of blocks.
+        classes: output features.
+        hidden: features inside a block; `width` by default.
 
     Example:
         >>> from frugax.models import JaxBackend, ResidualMLP, compile
@@ -76,14 +76,14 @@ class ResidualMLP(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class ConvNet(Composite):
-    """Convolutions with a Relu, halving the image from the second on; then its mean.
+    """Convolutions with Relu, of stride 2 from the second on, and a mean over space.
 
     (batch, height, width, in) to (batch, classes).
 
     Attributes:
         channels: channels of each convolution.
-        classes: features that come out.
-        kernel: side of the square that each sees.
+        classes: output features.
+        kernel: side of the windows.
     """
 
     channels: Sequence[int]
@@ -98,7 +98,8 @@ class ConvNet(Composite):
     def build(self, input: Connection) -> Connection:
         x = input
         for i, channels in enumerate(self.channels):
-            x = Relu()(Conv2D(channels, self.kernel, stride=1 if i == 0 else 2)(x))
+            stride = min(i + 1, 2)
+            x = Relu()(Conv2D(channels, self.kernel, stride=stride)(x))
         return Linear(self.classes)(GlobalAvgPool()(x))
 
 
@@ -107,11 +108,11 @@ Norm = Literal["none", "batch", "group", "instance"]
 
 @dataclasses.dataclass(frozen=True)
 class ConvBlock(Composite):
-    """Two convolutions that keep the image's size, each with a norm and a Relu.
+    """Two convolutions that keep the size of the image, each with a norm and a Relu.
 
     Attributes:
-        channels: channels afterwards.
-        kernel: side of the square that each sees.
+        channels: output channels.
+        kernel: side of the windows.
         norm: `"batch"`, `"group"` (of 8 groups, or as many as divide both 8 and the
             channels), `"instance"` or `"none"`.
     """
@@ -133,7 +134,7 @@ class ConvBlock(Composite):
         }
         x = input
         for _ in range(2):
-            # A norm takes a bias away again.
+            # A norm subtracts the mean, and a bias with it.
             x = Conv2D(self.channels, self.kernel, bias=self.norm == "none")(x)
             if self.norm != "none":
                 x = norms[self.norm](x)
@@ -143,11 +144,11 @@ class ConvBlock(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class UNetDown(Composite):
-    """A `ConvBlock`, kept as `skip`, and its image at half the size as `output`.
+    """A `ConvBlock`, with its result as `skip` and at half the size as `output`.
 
     Attributes:
-        channels: channels afterwards.
-        kernel: side of the square that each convolution sees.
+        channels: output channels.
+        kernel: side of the windows.
         norm: as in `ConvBlock`.
     """
 
@@ -163,11 +164,11 @@ class UNetDown(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class UNetUp(Composite):
-    """The image at twice the size, beside a `skip` of that size, through a `ConvBlock`.
+    """Double the size, concatenate with `skip`, and apply a `ConvBlock`.
 
     Attributes:
-        channels: channels afterwards.
-        kernel: side of the square that each convolution sees.
+        channels: output channels.
+        kernel: side of the windows.
         norm: as in `ConvBlock`.
     """
 
@@ -183,15 +184,15 @@ class UNetUp(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class UNet(Composite):
-    """Images to images of equal size: down in halves and up again, with short cuts.
+    """U-Net: from images to images of equal size, with skip connections.
 
     (batch, height, width, in) to (..., classes); 2^(levels - 1) must divide height and
     width. Ronneberger, Fischer & Brox 2015, arXiv:1505.04597, here with padding.
 
     Attributes:
         channels: channels of each level, the full size first.
-        classes: channels that come out.
-        kernel: side of the square that each convolution sees.
+        classes: output channels.
+        kernel: side of the windows.
         norm: as in `ConvBlock`.
     """
 
@@ -204,7 +205,7 @@ class UNet(Composite):
         super().__post_init__()
         check_integer(self, "classes")
         _check_channels(self, self.channels)
-        ConvBlock(self.channels[0], self.kernel, self.norm)  # which checks the rest
+        ConvBlock(self.channels[0], self.kernel, self.norm)  # checks the rest
 
     def build(self, input: Connection) -> Connection:
         x, skips = input, []

@@ -1,25 +1,21 @@
-"""Layers that bring features to a common scale; channels are the last axis.
+"""Normalisation layers; channels are the last axis.
 
-A weight starts at 1 and a bias at 0, so a fresh layer only normalises.
+A weight starts at 1 and a bias at 0, so an untrained layer only normalises.
 """
 
 import dataclasses
-from typing import Any
 
-from frugax.models.graph import Fill, Primitive, Shape, Weight, require_static
+from frugax.models.graph import Fill, Shape, Weight, require_static
 
-from ._settings import check_fraction, check_integer, check_positive
+from ._settings import FieldOp, check_fraction, check_integer, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
-class _Norm(Primitive):
-    def attrs(self) -> dict[str, Any]:
-        own = {"name", "affine", "bias"}
-        fields = dataclasses.fields(self)
-        return {f.name: getattr(self, f.name) for f in fields if f.name not in own}
+class _Norm(FieldOp):
+    own_fields = frozenset({"affine", "bias"})
 
 
-def _affine(input: Shape, *, weight: bool, bias: bool) -> dict[str, Weight]:
+def _affine_weights(input: Shape, *, weight: bool, bias: bool) -> dict[str, Weight]:
     if not input:
         raise ValueError("it needs at least one axis")
     features = require_static(input[-1])
@@ -54,7 +50,7 @@ class LayerNorm(_Norm):
         check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
-        return _affine(input, weight=self.affine, bias=self.bias)
+        return _affine_weights(input, weight=self.affine, bias=self.bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +75,7 @@ class RMSNorm(_Norm):
         check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
-        return _affine(input, weight=self.affine, bias=False)
+        return _affine_weights(input, weight=self.affine, bias=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +85,7 @@ class GroupNorm(_Norm):
     (batch, *space, channels); Wu & He 2018, arXiv:1803.08494.
 
     Attributes:
-        groups: how many; must divide the channels.
+        groups: the number of groups; must divide the channels.
         epsilon: added to the variance.
         affine: whether each channel has a weight and a bias.
     """
@@ -110,7 +106,7 @@ class GroupNorm(_Norm):
             raise ValueError(
                 f"groups={self.groups} must divide its {input[-1]} channels"
             )
-        return _affine(input, weight=self.affine, bias=True)
+        return _affine_weights(input, weight=self.affine, bias=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +132,7 @@ class InstanceNorm(_Norm):
     def weights(self, input: Shape) -> dict[str, Weight]:
         if len(input) < 3:
             raise ValueError("it needs (batch, *space, channels), at least 3 axes")
-        return _affine(input, weight=self.affine, bias=True)
+        return _affine_weights(input, weight=self.affine, bias=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,14 +141,14 @@ class BatchNorm(_Norm):
 
     (batch, *space, channels); Ioffe & Szegedy 2015, arXiv:1502.03167. Its running
     statistics are state: they go in with the data as `running_mean` and `running_var`,
-    come out renewed under the same keys, and are what counts once the model is
-    compiled with `inference=True`.
+    come out updated under the same keys, and replace the statistics of the batch in a
+    model that is compiled with `inference=True`.
 
     Attributes:
-        momentum: share by which the statistics move to those of a batch; in [0, 1].
+        momentum: the share of a batch in the running statistics; in [0, 1].
         epsilon: added to the variance.
         affine: whether each channel has a weight and a bias.
-        inference: use the running statistics, and leave them.
+        inference: use the running statistics, and do not update them.
 
     Example:
         >>> from frugax.models import BatchNorm, JaxBackend, compile
@@ -184,10 +180,12 @@ class BatchNorm(_Norm):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return self.output_ports[:1] if self.inference else self.output_ports
+        if self.inference:
+            return self.output_ports[:1]
+        return self.output_ports
 
     def weights(self, input: Shape) -> dict[str, Weight]:
-        affine = _affine(input, weight=self.affine, bias=True)
+        affine = _affine_weights(input, weight=self.affine, bias=True)
         channels = (require_static(input[-1]),)
         return {
             "running_mean": Weight(channels, Fill(0), kind="state"),

@@ -1,14 +1,11 @@
-"""Pools over channels-last data, and the changes of size around them."""
+"""Pooling, upsampling and flattening of channels-last data."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
-from ._settings import check_padding, check_sizes
-from ._weightless import Weightless
+import numpy as np
 
-Sizes = int | Sequence[int]
-Padding = str | int | Sequence[int | Sequence[int]]
+from ._settings import Padding, Sizes, Weightless, check_padding, check_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +24,12 @@ class _Pool(Weightless):
 
 @dataclasses.dataclass(frozen=True)
 class MaxPool1D(_Pool):
-    """The largest of each window of (batch, time, channels).
+    """The maximum of each window of (batch, time, channels).
 
     Attributes:
-        window: times in a window.
-        stride: step from one window to the next; the window if not given.
-        padding: as in `Conv1D`; never the largest.
+        window: length of a window.
+        stride: step from one window to the next; the window by default.
+        padding: as in `Conv1D`; it is never the maximum.
     """
 
     op = "max_pool1d"
@@ -41,12 +38,12 @@ class MaxPool1D(_Pool):
 
 @dataclasses.dataclass(frozen=True)
 class MaxPool2D(_Pool):
-    """The largest of each window of (batch, height, width, channels).
+    """The maximum of each window of (batch, height, width, channels).
 
     Attributes:
         window: side of a window, or (height, width).
-        stride: step from one window to the next; the window if not given.
-        padding: as in `Conv2D`; never the largest.
+        stride: step from one window to the next; the window by default.
+        padding: as in `Conv2D`; it is never the maximum.
     """
 
     op = "max_pool2d"
@@ -58,8 +55,8 @@ class AvgPool1D(_Pool):
     """The mean of each window of (batch, time, channels).
 
     Attributes:
-        window: times in a window.
-        stride: step from one window to the next; the window if not given.
+        window: length of a window.
+        stride: step from one window to the next; the window by default.
         padding: as in `Conv1D`.
         count_padding: whether padding counts as zeros, or not at all.
     """
@@ -76,7 +73,7 @@ class AvgPool2D(_Pool):
 
     Attributes:
         window: side of a window, or (height, width).
-        stride: step from one window to the next; the window if not given.
+        stride: step from one window to the next; the window by default.
         padding: as in `Conv2D`.
         count_padding: whether padding counts as zeros, or not at all.
     """
@@ -92,7 +89,7 @@ class GlobalAvgPool(Weightless):
     """The mean over space: (batch, *space, channels) to (batch, channels).
 
     Attributes:
-        keepdims: leave axes of length 1.
+        keepdims: whether to keep the axes with length 1.
     """
 
     keepdims: bool = False
@@ -102,10 +99,10 @@ class GlobalAvgPool(Weightless):
 
 @dataclasses.dataclass(frozen=True)
 class GlobalMaxPool(Weightless):
-    """The largest over space: (batch, *space, channels) to (batch, channels).
+    """The maximum over space: (batch, *space, channels) to (batch, channels).
 
     Attributes:
-        keepdims: leave axes of length 1.
+        keepdims: whether to keep the axes with length 1.
     """
 
     keepdims: bool = False
@@ -115,10 +112,10 @@ class GlobalMaxPool(Weightless):
 
 @dataclasses.dataclass(frozen=True)
 class Upsample(Weightless):
-    """Each point of space repeated: (batch, size, c) to (batch, scale * size, c).
+    """Repeat each point of space: (batch, size, c) to (batch, scale * size, c).
 
     Attributes:
-        scale: how often, for all axes or for each.
+        scale: the number of repeats, for all axes or for each.
     """
 
     scale: Sizes = 2
@@ -127,17 +124,17 @@ class Upsample(Weightless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        axes = len(self.scale) if isinstance(self.scale, tuple) else 1
-        check_sizes(self, "scale", axes=axes)
+        # The number of axes of space is not known before the layer is wired.
+        check_sizes(self, "scale", axes=np.size(self.scale))
 
 
 @dataclasses.dataclass(frozen=True)
 class Flatten(Weightless):
-    """Several axes as one; the batch stays: (batch, 4, 4, 8) to (batch, 128).
+    """Merge axes, by default all but the batch: (batch, 4, 4, 8) to (batch, 128).
 
     Attributes:
-        start: first of the axes.
-        stop: the one behind the last; None: to the end.
+        start: the first of the axes.
+        stop: the axis after the last; None: to the end.
     """
 
     start: int = 1

@@ -1,17 +1,16 @@
 """Recurrent layers over (batch, time, features), and single steps of them.
 
-Gates are in torch's order; torch's two biases, of which only the sum counts, are one
-(but for the GRU, whose second one is inside its reset gate).
+Gates are in torch's order. torch has two biases, of which only the sum matters; here
+they are one, except for the GRU, whose second bias is multiplied by the reset gate.
 """
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from frugax.models.graph import (
     Composite,
     Connection,
-    Primitive,
     Shape,
     Uniform,
     Weight,
@@ -19,14 +18,15 @@ from frugax.models.graph import (
     require_static,
 )
 
-from ._settings import check_choice, check_integer
+from ._settings import FieldOp, check_choice, check_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class _Recurrent(Primitive):
+class _Recurrent(FieldOp):
     hidden: int
     bias: bool = True
 
+    own_fields = frozenset({"hidden", "bias"})
     weight_names = frozenset({"weight", "hidden_weight", "bias"})
     gates: ClassVar[int] = 1
     axes: ClassVar[int] = 3
@@ -35,14 +35,11 @@ class _Recurrent(Primitive):
         super().__post_init__()
         check_integer(self, "hidden")
 
-    def attrs(self) -> dict[str, Any]:
-        own = {"name", "hidden", "bias"}
-        fields = dataclasses.fields(self)
-        return {f.name: getattr(self, f.name) for f in fields if f.name not in own}
-
     def weights(self, input: Shape, *states: Shape) -> dict[str, Weight]:
         if len(input) != self.axes:
-            axes = "(batch, features)" if self.axes == 2 else "(batch, time, features)"
+            axes = "(batch, time, features)"
+            if self.axes == 2:
+                axes = "(batch, features)"
             raise ValueError(f"it needs {axes}")
         for state in states:
             if len(state) != 2 or state[1] != self.hidden:
@@ -56,21 +53,24 @@ class _Recurrent(Primitive):
         return {k: Weight(s, Uniform(-bound, bound)) for k, s in shapes.items()}
 
     def biases(self) -> tuple[str, ...]:
-        return ("bias",) if self.bias else ()
+        """The names of the biases."""
+        if not self.bias:
+            return ()
+        return tuple(sorted(self.weight_names - {"weight", "hidden_weight"}))
 
 
 @dataclasses.dataclass(frozen=True)
 class RNN(_Recurrent):
-    """h = act(W x + U h + b) at each time: all h (batch, time, hidden), and the last.
+    """h = act(W x + U h + b) at each time; outputs all h, and the last.
 
     Elman 1990, Cognitive Science 14:179-211. Weights start uniform within
-    1 / sqrt(hidden), as torch's. The first h is `state`, (batch, hidden), or zeros.
+    1 / sqrt(hidden), as in torch. The first h is `state`, (batch, hidden), or zeros.
 
     Attributes:
         hidden: features of h.
         bias: whether there is a b.
         activation: `"tanh"` or `"relu"`.
-        reverse: from the last time to the first.
+        reverse: whether it runs from the last time to the first.
     """
 
     activation: Literal["tanh", "relu"] = "tanh"
@@ -88,7 +88,7 @@ class RNN(_Recurrent):
 
 @dataclasses.dataclass(frozen=True)
 class LSTM(_Recurrent):
-    """Long short-term memory: all h (batch, time, hidden), the last h and the last c.
+    """Long short-term memory; outputs all h, the last h and the last c.
 
     Hochreiter & Schmidhuber 1997, Neural Computation 9:1735-1780; forget gate of Gers
     et al. 2000. Starts as `RNN`. `state` and `cell_state` may be wired.
@@ -96,7 +96,7 @@ class LSTM(_Recurrent):
     Attributes:
         hidden: features of h and c.
         bias: whether the gates have a bias.
-        reverse: from the last time to the first.
+        reverse: whether it runs from the last time to the first.
 
     Example:
         >>> from frugax.models import IOKey, Linear, LSTM, Model
@@ -116,15 +116,16 @@ class LSTM(_Recurrent):
 
 @dataclasses.dataclass(frozen=True)
 class GRU(_Recurrent):
-    """Gated recurrent unit: all h (batch, time, hidden), and the last.
+    """Gated recurrent unit; outputs all h, (batch, time, hidden), and the last.
 
-    Cho et al. 2014, arXiv:1406.1078; the reset gate acts behind the state's product, as
-    in torch. Starts as `RNN`. The first h is `state`, (batch, hidden), or zeros.
+    Cho et al. 2014, arXiv:1406.1078; the reset gate acts after the product with the
+    state, as in torch. Starts as `RNN`. The first h is `state`, (batch, hidden), or
+    zeros.
 
     Attributes:
         hidden: features of h.
         bias: whether the gates have biases.
-        reverse: from the last time to the first.
+        reverse: whether it runs from the last time to the first.
     """
 
     reverse: bool = False
@@ -135,9 +136,6 @@ class GRU(_Recurrent):
     open_ports = frozenset({"state"})
     weight_names = frozenset({"weight", "hidden_weight", "bias", "hidden_bias"})
     output_ports = ("output", "last_state")
-
-    def biases(self) -> tuple[str, ...]:
-        return ("bias", "hidden_bias") if self.bias else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,13 +188,10 @@ class GRUCell(_Recurrent):
     ports = ("input", "state")
     weight_names = frozenset({"weight", "hidden_weight", "bias", "hidden_bias"})
 
-    def biases(self) -> tuple[str, ...]:
-        return ("bias", "hidden_bias") if self.bias else ()
-
 
 @dataclasses.dataclass(frozen=True)
 class Bidirectional(Composite):
-    """A recurrent layer in both directions, side by side: (..., 2 * hidden).
+    """A recurrent layer in both directions, concatenated: (..., 2 * hidden).
 
     Schuster & Paliwal 1997, IEEE Trans. Signal Processing 45:2673-2681. Its layers are
     `forward` and `backward`.

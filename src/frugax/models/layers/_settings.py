@@ -1,136 +1,146 @@
-"""What the settings of layers may be; each check says what it got and what is allowed.
+"""The fields of layers: pass them to the op as attributes, and check them.
 
-Called from `__post_init__`, so a wrong setting is found where it is written.
+Checks are called from `__post_init__`, so that a wrong setting is reported where it is
+written. Each names the field, the value and what is allowed.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from frugax.models.graph import Layer
+from frugax.models.graph import Layer, Primitive
+
+Sizes = int | Sequence[int]
+Padding = str | int | Sequence[int | Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldOp(Primitive):
+    """An op whose attributes are the fields of the layer.
+
+    Attributes:
+        own_fields: the fields that are not attributes of the op.
+    """
+
+    own_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def attrs(self) -> dict[str, Any]:
+        hidden = {"name", *self.own_fields}
+        fields = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in fields if f.name not in hidden}
+
+
+@dataclasses.dataclass(frozen=True)
+class Weightless(FieldOp):
+    """An op without weights, whose attributes are the fields of the layer."""
+
+    weight_names = frozenset()
 
 
 def check_integer(layer: Layer, *names: str, least: int = 1) -> None:
-    """That settings are whole numbers, or None.
-
-    Args:
-        layer: whose they are.
-        names: which.
-        least: the smallest that means something.
+    """Check that fields are integers of at least `least`, or None.
 
     Raises:
-        ValueError: one is too small.
-        TypeError: one is no whole number.
+        ValueError: a field is too small.
+        TypeError: a field is not an integer.
     """
     for name in names:
         value = getattr(layer, name)
+        # JSON has no NumPy integers, and a saved layer must be equal when it is read.
         if isinstance(value, np.integer):
             object.__setattr__(layer, name, value := int(value))
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(
-                f"{_of(layer, name)} must be a whole number, got {value!r:.60}."
+                f"{_label(layer, name)} must be a whole number, got {value!r:.60}."
             )
         if value < least:
-            raise ValueError(f"{_of(layer, name)} must be >= {least}, got {value}.")
+            raise ValueError(f"{_label(layer, name)} must be >= {least}, got {value}.")
 
 
 def check_sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
-    """That settings are one whole number, or one for each axis of space; or None.
-
-    Args:
-        layer: whose they are.
-        names: which.
-        axes: how many axes of space there are.
-        least: the smallest that means something.
+    """Check that fields are one integer, or one for each axis of space, or None.
 
     Raises:
-        ValueError: there are as many as neither of these, or one is too small.
+        ValueError: the count is wrong, or an integer is too small.
     """
     for name in names:
         value = getattr(layer, name)
-        many = value if isinstance(value, tuple) else (value,) * axes
-        fine = all(isinstance(n, int) and not isinstance(n, bool) for n in many)
+        numbers = (value,) * axes
+        if isinstance(value, tuple):
+            numbers = value
+        valid = all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
         if value is not None and (
-            len(many) != axes or not fine or any(n < least for n in many)
+            len(numbers) != axes or not valid or any(n < least for n in numbers)
         ):
-            count = "" if axes == 1 else f" or {axes} of them"
+            count = ""
+            if axes > 1:
+                count = f" or {axes} of them"
             raise ValueError(
-                f"{_of(layer, name)} must be a whole number >= {least}{count}, "
+                f"{_label(layer, name)} must be a whole number >= {least}{count}, "
                 f"got {value!r:.60}."
             )
 
 
 def check_padding(layer: Layer, axes: int) -> None:
-    """That the setting `padding` is one that the ops know; lists in it become tuples.
-
-    Args:
-        layer: whose it is.
-        axes: how many axes of space there are.
+    """Check the field `padding`, and turn lists in it into tuples.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the ops do not know such a padding.
     """
     value: Any = getattr(layer, "padding")  # noqa: B009 - not every layer has it
     if isinstance(value, Sequence) and not isinstance(value, str):
-        pairs = [p if isinstance(p, int) else tuple(p) for p in value]
+        pairs, numbers = [], []
+        for p in value:
+            if not isinstance(p, int):
+                p = tuple(p)
+            pairs.append(p)
+            numbers += np.atleast_1d(np.array(p, object)).tolist()
+        # Tuples, so that equal layers compare equal and hash.
         object.__setattr__(layer, "padding", value := tuple(pairs))
-        numbers = [n for p in value for n in (p if isinstance(p, tuple) else (p,))]
-        known = len(value) == axes and all(isinstance(n, int) for n in numbers)
-        fine = known and min(numbers) >= 0
+        is_known = len(value) == axes and all(isinstance(n, int) for n in numbers)
+        valid = is_known and min(numbers) >= 0
     elif isinstance(value, int):
-        fine = value >= 0
+        valid = value >= 0
     else:
-        fine = value in ("same", "valid")
-    if not fine:
+        valid = value in ("same", "valid")
+    if not valid:
         raise ValueError(
-            f'{_of(layer, "padding")} must be "same", "valid", a whole number >= 0, or '
-            f"a number or a pair (before, after) for each of {axes} axes, got "
+            f'{_label(layer, "padding")} must be "same", "valid", a whole number >= 0, '
+            f"or a number or a pair (before, after) for each of {axes} axes, got "
             f"{value!r:.60}."
         )
 
 
 def check_fraction(layer: Layer, *names: str) -> None:
-    """That settings are in [0, 1].
-
-    Args:
-        layer: whose they are.
-        names: which.
+    """Check that fields are in [0, 1].
 
     Raises:
-        ValueError: one is not.
+        ValueError: a field is not.
     """
     for name in names:
         value = getattr(layer, name)
         if not 0 <= value <= 1:
-            raise ValueError(f"{_of(layer, name)} must be in [0, 1], got {value!r}.")
+            raise ValueError(f"{_label(layer, name)} must be in [0, 1], got {value!r}.")
 
 
 def check_positive(layer: Layer, *names: str) -> None:
-    """That settings are > 0.
-
-    Args:
-        layer: whose they are.
-        names: which.
+    """Check that fields are > 0.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a field is not.
     """
     for name in names:
         value = getattr(layer, name)
         if not value > 0:
-            raise ValueError(f"{_of(layer, name)} must be > 0, got {value!r}.")
+            raise ValueError(f"{_label(layer, name)} must be > 0, got {value!r}.")
 
 
 def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:
-    """That a setting is one of a few words.
-
-    Args:
-        layer: whose it is.
-        name: which.
-        allowed: the words.
+    """Check that a field is one of a few words.
 
     Raises:
         ValueError: it is not.
@@ -138,16 +148,13 @@ def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:
     value = getattr(layer, name)
     if value not in allowed:
         words = ", ".join(map(repr, allowed))
-        raise ValueError(f"{_of(layer, name)} must be one of {words}, got {value!r}.")
+        raise ValueError(
+            f"{_label(layer, name)} must be one of {words}, got {value!r}."
+        )
 
 
 def check_divides(layer: Layer, name: str, of: str) -> None:
-    """That one setting divides another.
-
-    Args:
-        layer: whose they are.
-        name: the divisor.
-        of: what it must divide.
+    """Check that one field divides another; the error lists divisors that are close.
 
     Raises:
         ValueError: it does not.
@@ -158,10 +165,10 @@ def check_divides(layer: Layer, name: str, of: str) -> None:
         near.sort(key=lambda n: abs(n - part))
         close = ", ".join(map(str, sorted(near[:4])))
         raise ValueError(
-            f"{_of(layer, name)}={part} does not divide {of}={total}; of the numbers "
-            f"that do, {close} are the closest."
+            f"{_label(layer, name)}={part} does not divide {of}={total}; of the "
+            f"numbers that do, {close} are the closest."
         )
 
 
-def _of(layer: Layer, name: str) -> str:
+def _label(layer: Layer, name: str) -> str:
     return f"{type(layer).__name__}.{name}"

@@ -1,4 +1,4 @@
-"""Transformer blocks, rows of them, and a language model.
+"""Attention, transformer blocks, stacks of blocks, and a language model.
 
 All data is (batch, time, features). Equal blocks in a row compile as one loop.
 """
@@ -6,40 +6,132 @@ All data is (batch, time, features). Equal blocks in a row compile as one loop.
 import dataclasses
 from typing import Literal
 
-from frugax.models.graph import Composite, Connection, IOKey, Layer, weight_of
+from frugax.models.graph import Composite, Connection, IOKey, Layer, op, weight_of
 
-from ._attention import MultiHeadAttention
-from ._dropout import Dropout
-from ._embeddings import Embedding, LearnedPositions, SinusoidalPositions
+from ._activations import Dropout
+from ._embeddings import (
+    Embedding,
+    LearnedPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
 from ._linear import FeedForward, Linear
 from ._norms import LayerNorm, RMSNorm
-from ._settings import check_choice, check_fraction, check_integer, check_positive
+from ._settings import (
+    check_choice,
+    check_divides,
+    check_fraction,
+    check_integer,
+    check_positive,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiHeadAttention(Composite):
+    """Scaled dot-product attention with several heads.
+
+    `input` is (batch, time, features), the output (batch, time, dimension). Keys and
+    values are computed from `input`, or from `keys` and `values` if these are wired:
+    (batch, other time, features); `values` is `keys` by default. `mask` broadcasts to
+    (batch, heads, time, other time): boolean, True where a query may look, or numbers
+    that are added. Its layers are `query`, `key`, `value` and `output`.
+    Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2.
+
+    Attributes:
+        dimension: features of all heads together.
+        heads: the number of heads; divides `dimension`.
+        kv_heads: the number of heads of keys and values, each shared by neighbouring
+            heads of queries; divides `heads`; `heads` by default (Ainslie et al. 2023,
+            arXiv:2305.13245).
+        causal: whether a position sees only itself and those before.
+        bias: whether the linear maps have a bias.
+        rotary: whether `RotaryPositions` rotates queries and keys.
+        rotary_base: the base of `RotaryPositions`.
+
+    Example:
+        >>> from frugax.models import JaxBackend, MultiHeadAttention, compile
+        >>> attention = MultiHeadAttention(64, heads=8, kv_heads=2, causal=True)
+        >>> shapes = {"input": ("batch", 16, 64)}
+        >>> compiled = compile(attention, JaxBackend(), shapes=shapes)
+        >>> compiled.shapes["key.weight"]
+        (16, 64)
+    """
+
+    dimension: int
+    heads: int
+    kv_heads: int | None = None
+    causal: bool = False
+    bias: bool = True
+    rotary: bool = False
+    rotary_base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "dimension", "heads", "kv_heads")
+        check_divides(self, "heads", of="dimension")
+        check_divides(self, "kv_heads", of="heads")
+        check_positive(self, "rotary_base")
+        if self.rotary and self.dimension // self.heads % 2:
+            raise ValueError(
+                f"{self.title}: rotary positions need an even number of features in a "
+                f"head, got {self.dimension} / {self.heads}."
+            )
+
+    def build(
+        self,
+        input: Connection,
+        keys: Connection | None = None,
+        values: Connection | None = None,
+        mask: Connection | None = None,
+    ) -> Connection:
+        # A connection has no truth value, so `keys or input` would raise.
+        if keys is None:
+            keys = input
+        if values is None:
+            values = keys
+        size, kv_heads = self.dimension // self.heads, self.kv_heads or self.heads
+        heads = {
+            name: op("unflatten", sizes=(count, size))(
+                Linear(count * size, bias=self.bias, name=name)(x)
+            )
+            for name, x, count in (
+                ("query", input, self.heads),
+                ("key", keys, kv_heads),
+                ("value", values, kv_heads),
+            )
+        }
+        if self.rotary:
+            rotate = RotaryPositions(base=self.rotary_base)
+            heads["query"], heads["key"] = rotate(heads["query"]), rotate(heads["key"])
+        attended = op("attention", causal=self.causal)(**heads, mask=mask)
+        joined = op("flatten", start=-2)(attended)
+        return Linear(self.dimension, bias=self.bias, name="output")(joined)
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerBlock(Composite):
-    """Attention, then a feed-forward, each around a short cut.
+    """Attention and a feed-forward network, each with a residual connection.
 
-    (batch, time, dimension) stays that. With `memory` wired, (batch, other time,
-    features), a second attention between them reads it: a decoder's block. Masks are
-    as in `MultiHeadAttention`.
+    The shape (batch, time, dimension) is kept. With `memory` wired, (batch, other time,
+    features), a second attention between the two reads it, as in the block of a
+    decoder. Masks are as in `MultiHeadAttention`.
     Vaswani et al. 2017, arXiv:1706.03762; norms in front: Xiong et al. 2020,
     arXiv:2002.04745.
 
     Attributes:
         dimension: features.
-        heads: of the attention; divides `dimension`.
-        hidden: features inside the feed-forward; 4 * dimension if not given.
-        kv_heads: heads of keys and values; as many as `heads` if not given.
-        activation: of the feed-forward, an op's name.
-        gated: whether the feed-forward is gated.
-        causal: whether a time sees only itself and those before.
+        heads: the number of heads; divides `dimension`.
+        hidden: features inside the feed-forward network; 4 * dimension by default.
+        kv_heads: the number of heads of keys and values; `heads` by default.
+        activation: the op between the layers of the feed-forward network.
+        gated: whether the feed-forward network is gated.
+        causal: whether a position sees only itself and those before.
         norm: `"layer"` or `"rms"`.
-        norm_first: norms in front of each part (pre-norm), else behind each sum.
-        dropout: rate behind each part, in training.
+        norm_first: whether norms are before each part (pre-norm) or after each sum.
+        dropout: the rate after each part, in training.
         bias: whether Linear layers and norms have a bias.
-        rotary: whether queries and keys are turned by their position.
-        epsilon: of the norms.
+        rotary: whether queries and keys are rotated by their position.
+        epsilon: the epsilon of the norms.
     """
 
     dimension: int
@@ -62,10 +154,10 @@ class TransformerBlock(Composite):
         check_positive(self, "epsilon")
         check_choice(self, "norm", ("layer", "rms"))
         check_fraction(self, "dropout")
-        self.attention("attention")  # which checks the heads
+        self.attention("attention")  # checks the heads
 
     def attention(self, name: str, *, memory: bool = False) -> MultiHeadAttention:
-        """One of its attentions; that over memory sees all of it, unturned."""
+        """An attention layer; the one over memory sees all of it, without rotation."""
         return MultiHeadAttention(
             self.dimension,
             self.heads,
@@ -77,7 +169,7 @@ class TransformerBlock(Composite):
         )
 
     def make_norm(self, name: str) -> Layer:
-        """One of its norms."""
+        """A norm layer."""
         if self.norm == "rms":
             return RMSNorm(self.epsilon, name=name)
         return LayerNorm(self.epsilon, bias=self.bias, name=name)
@@ -89,20 +181,25 @@ class TransformerBlock(Composite):
         mask: Connection | None = None,
         memory_mask: Connection | None = None,
     ) -> Connection:
-        def around(
+        def add_residual(
             x: Connection, part: Layer, **wires: Connection | None
         ) -> Connection:
             norm = self.make_norm(f"{part.name}_norm")
-            made = part(norm(x) if self.norm_first else x, **wires)
+            normed = x
+            if self.norm_first:
+                normed = norm(x)
+            residual = part(normed, **wires)
             if self.dropout:
-                made = Dropout(self.dropout)(made)
-            return x + made if self.norm_first else norm(x + made)
+                residual = Dropout(self.dropout)(residual)
+            if self.norm_first:
+                return x + residual
+            return norm(x + residual)
 
-        x = around(input, self.attention("attention"), mask=mask)
+        x = add_residual(input, self.attention("attention"), mask=mask)
         if memory is not None:
-            look = self.attention("memory_attention", memory=True)
-            x = around(x, look, keys=memory, mask=memory_mask)
-        feed = FeedForward(
+            attend = self.attention("memory_attention", memory=True)
+            x = add_residual(x, attend, keys=memory, mask=memory_mask)
+        feed_forward = FeedForward(
             self.dimension,
             self.hidden,
             self.activation,
@@ -110,16 +207,16 @@ class TransformerBlock(Composite):
             bias=self.bias,
             name="mlp",
         )
-        return around(x, feed)
+        return add_residual(x, feed_forward)
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerEncoder(Composite):
-    """Equal blocks in a row, and a norm at the end if they have theirs in front.
+    """A stack of equal blocks, with a final norm if the blocks are pre-norm.
 
     Attributes:
-        block: what each of them is.
-        depth: how many.
+        block: the block.
+        depth: the number of blocks.
 
     Example:
         >>> from frugax.models import JaxBackend, TransformerEncoder, compile
@@ -139,16 +236,16 @@ class TransformerEncoder(Composite):
         check_integer(self, "depth", least=0)
 
     def build(self, input: Connection, mask: Connection | None = None) -> Connection:
-        return _in_a_row(self.block, self.depth, input, mask=mask)
+        return _stack_blocks(self.block, self.depth, input, mask=mask)
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerDecoder(Composite):
-    """Causal blocks in a row that also read `memory`, what an encoder gave.
+    """A stack of causal blocks that also read `memory`, the output of an encoder.
 
     Attributes:
-        block: what each of them is; made causal.
-        depth: how many.
+        block: the block; it is made causal.
+        depth: the number of blocks.
     """
 
     block: TransformerBlock
@@ -167,7 +264,7 @@ class TransformerDecoder(Composite):
     ) -> Connection:
         block = dataclasses.replace(self.block, causal=True)
         wires = {"memory": memory, "mask": mask, "memory_mask": memory_mask}
-        return _in_a_row(block, self.depth, input, **wires)
+        return _stack_blocks(block, self.depth, input, **wires)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,15 +272,15 @@ class TransformerLM(Composite):
     """A language model: int32 tokens (batch, time) to logits (..., vocabulary).
 
     Attributes:
-        vocabulary: how many tokens there are.
-        block: what each block is; made causal.
-        depth: how many blocks.
-        length: the longest sequence; needed for learned positions.
-        positions: `"learned"` or `"sinusoidal"`, added at the start, or `"rotary"`, in
-            each attention.
-        tied: whether the last layer's weight is the tokens' vectors (Press & Wolf 2017,
-            arXiv:1608.05859).
-        dropout: rate behind the tokens' vectors, in training.
+        vocabulary: the number of tokens.
+        block: the block; it is made causal.
+        depth: the number of blocks.
+        length: the length of the longest sequence; needed for learned positions.
+        positions: `"learned"` or `"sinusoidal"`, added to the embeddings, or
+            `"rotary"`, in each attention.
+        tied: whether the last layer shares the weight of the embedding (Press & Wolf
+            2017, arXiv:1608.05859).
+        dropout: the rate after the embedding, in training.
     """
 
     vocabulary: int
@@ -222,14 +319,18 @@ class TransformerLM(Composite):
             x = Dropout(self.dropout)(x)
         rotary = self.positions == "rotary"
         block = dataclasses.replace(self.block, causal=True, rotary=rotary)
-        x = _in_a_row(block, self.depth, x)
+        x = _stack_blocks(block, self.depth, x)
         head = Linear(self.vocabulary, bias=False, name="head")
-        return head(x, weight=weight_of(vectors)) if self.tied else head(x)
+        if not self.tied:
+            return head(x)
+        return head(x, weight=weight_of(vectors))
 
 
-def _in_a_row(
+def _stack_blocks(
     block: TransformerBlock, depth: int, x: Connection, **wires: Connection | None
 ) -> Connection:
     for i in range(depth):
         x = dataclasses.replace(block, name=f"block_{i}")(x, **wires)
-    return block.make_norm("norm")(x) if block.norm_first else x
+    if not block.norm_first:
+        return x  # each block ends with a norm already
+    return block.make_norm("norm")(x)

@@ -1,13 +1,12 @@
 """The op table: every operation once, for JAX and torch alike.
 
-Start at `OPS`; `op` adds one, `find` looks one up. `result_dtype` is the one rule for
-dtypes that meet.
+Start at `OPS`; `op` adds an op, `find` looks one up. `result_dtype` is the rule for the
+dtype of a result. Shapes in annotations are those of arrays of either library.
 """
 
 from . import (
     _activations,
     _attention,
-    _convolutions,
     _elementwise,
     _embeddings,
     _indexing,
@@ -15,11 +14,11 @@ from . import (
     _losses,
     _metrics,
     _norms,
-    _pooling,
     _random,
     _recurrent,
     _reductions,
     _shapes,
+    _windows,
 )
 from ._promote import (
     FLOAT_DTYPE,
@@ -39,7 +38,6 @@ __all__ = [
     "Op",
     "_activations",
     "_attention",
-    "_convolutions",
     "_elementwise",
     "_embeddings",
     "_indexing",
@@ -47,11 +45,11 @@ __all__ = [
     "_losses",
     "_metrics",
     "_norms",
-    "_pooling",
     "_random",
     "_recurrent",
     "_reductions",
     "_shapes",
+    "_windows",
     "as_dtype",
     "custom_op",
     "find",

@@ -1,73 +1,79 @@
 """Activation functions.
 
-At a kink the gradient is that of the flat side: relu'(0) = 0, relu6'(6) = 0, and so on.
+At a kink the gradient is that of the flat side: relu'(0) = 0, relu6'(6) = 0. Both
+libraries are made to agree there, so that gradients can be compared exactly.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import Shaped
+
 from ._table import op
 
+Array = Shaped[Any, "*shape"]
 Axis = int | Sequence[int] | None
 
 
 @op(promote="float")
-def relu(xp: Any, input: Any) -> Any:
+def relu(xp: Any, input: Array) -> Array:
     """max(input, 0), with gradient 0 at 0."""
     return xp.relu(input)
 
 
 @op(promote="float")
-def relu6(xp: Any, input: Any) -> Any:
+def relu6(xp: Any, input: Array) -> Array:
     """Within [0, 6], with gradient 0 at both. Howard et al. 2017, arXiv:1704.04861."""
     return xp.clip(input, 0.0, 6.0)
 
 
 @op(promote="float")
-def leaky_relu(xp: Any, input: Any, *, slope: float = 0.01) -> Any:
+def leaky_relu(xp: Any, input: Array, *, slope: float = 0.01) -> Array:
     """`input` above 0, slope * input elsewhere. Maas et al. 2013, ICML workshop."""
     return xp.where(xp.greater(input, 0), input, input * slope)
 
 
 @op(promote="float")
-def prelu(xp: Any, input: Any, slope: Any) -> Any:
-    """With a learnt slope below 0, for each feature. He 2015, arXiv:1502.01852."""
+def prelu(xp: Any, input: Array, slope: Shaped[Any, "#features"]) -> Array:
+    """`input` above 0, slope * input below. He et al. 2015, arXiv:1502.01852."""
     return xp.where(xp.greater(input, 0), input, xp.multiply(input, slope))
 
 
 @op(promote="float")
-def elu(xp: Any, input: Any, *, alpha: float = 1.0) -> Any:
+def elu(xp: Any, input: Array, *, alpha: float = 1.0) -> Array:
     """`alpha` (exp(input) - 1) below 0. Clevert et al. 2015, arXiv:1511.07289."""
     return xp.elu(input, alpha)
 
 
 @op(promote="float")
-def celu(xp: Any, input: Any, *, alpha: float = 1.0) -> Any:
+def celu(xp: Any, input: Array, *, alpha: float = 1.0) -> Array:
     """`alpha` (exp(input / alpha) - 1) below 0. Barron 2017, arXiv:1704.07483."""
     return xp.celu(input, alpha)
 
 
 @op(promote="float")
-def selu(xp: Any, input: Any) -> Any:
+def selu(xp: Any, input: Array) -> Array:
     """The elu that keeps mean 0 and variance 1. Klambauer 2017, arXiv:1706.02515."""
     return xp.selu(input)
 
 
 @op(promote="float")
-def silu(xp: Any, input: Any) -> Any:
+def silu(xp: Any, input: Array) -> Array:
     """`input` * sigmoid(input). Hendrycks & Gimpel 2016, arXiv:1606.08415, sec. 2."""
     return xp.silu(input)
 
 
 @op(promote="float")
-def swish(xp: Any, input: Any, *, beta: float = 1.0) -> Any:
+def swish(xp: Any, input: Array, *, beta: float = 1.0) -> Array:
     """`input` * sigmoid(beta input). Ramachandran et al. 2017, arXiv:1710.05941."""
-    return xp.silu(input) if beta == 1 else input * xp.sigmoid(input * beta)
+    if beta == 1:
+        return xp.silu(input)
+    return input * xp.sigmoid(input * beta)
 
 
 @op(promote="float")
-def gelu(xp: Any, input: Any, *, approximate: bool = False) -> Any:
-    """`input` times the normal's distribution function there, exact or by tanh.
+def gelu(xp: Any, input: Array, *, approximate: bool = False) -> Array:
+    """`input` times the normal distribution function of input, exact or by tanh.
 
     Hendrycks & Gimpel 2016, arXiv:1606.08415.
     """
@@ -75,67 +81,67 @@ def gelu(xp: Any, input: Any, *, approximate: bool = False) -> Any:
 
 
 @op(promote="float")
-def sigmoid(xp: Any, input: Any) -> Any:
+def sigmoid(xp: Any, input: Array) -> Array:
     """1 / (1 + exp(-input))."""
     return xp.sigmoid(input)
 
 
 @op(promote="float")
-def log_sigmoid(xp: Any, input: Any) -> Any:
+def log_sigmoid(xp: Any, input: Array) -> Array:
     """log(sigmoid(input)), without overflow."""
     return xp.log_sigmoid(input)
 
 
 @op(promote="float")
-def hard_sigmoid(xp: Any, input: Any) -> Any:
+def hard_sigmoid(xp: Any, input: Array) -> Array:
     """relu6(input + 3) / 6. Howard et al. 2019, arXiv:1905.02244."""
     return xp.clip(input + 3.0, 0.0, 6.0) * (1 / 6)
 
 
 @op(promote="float")
-def hard_swish(xp: Any, input: Any) -> Any:
+def hard_swish(xp: Any, input: Array) -> Array:
     """`input` * hard_sigmoid(input). Howard et al. 2019, arXiv:1905.02244."""
     return input * (xp.clip(input + 3.0, 0.0, 6.0) * (1 / 6))
 
 
 @op(promote="float")
-def hard_tanh(xp: Any, input: Any) -> Any:
+def hard_tanh(xp: Any, input: Array) -> Array:
     """Within [-1, 1], with gradient 0 at both ends and beyond. Collobert 2004."""
     return xp.clip(input, -1.0, 1.0)
 
 
 @op(promote="float")
-def softplus(xp: Any, input: Any) -> Any:
+def softplus(xp: Any, input: Array) -> Array:
     """log(1 + exp(input)), without overflow. Dugas et al. 2000, NeurIPS."""
     return xp.softplus(input)
 
 
 @op(promote="float")
-def softsign(xp: Any, input: Any) -> Any:
+def softsign(xp: Any, input: Array) -> Array:
     """`input` / (1 + |input|). Turian et al. 2009, ACL."""
     return input / (xp.absolute(input) + 1.0)
 
 
 @op(promote="float")
-def mish(xp: Any, input: Any) -> Any:
+def mish(xp: Any, input: Array) -> Array:
     """`input` * tanh(softplus(input)). Misra 2019, arXiv:1908.08681."""
     return xp.mish(input)
 
 
 @op(promote="float")
-def softmax(xp: Any, input: Any, *, axis: Axis = -1) -> Any:
+def softmax(xp: Any, input: Array, *, axis: Axis = -1) -> Array:
     """exp(input) divided by its sum along the axes."""
     return xp.softmax(input, axis)
 
 
 @op(promote="float")
-def log_softmax(xp: Any, input: Any, *, axis: Axis = -1) -> Any:
+def log_softmax(xp: Any, input: Array, *, axis: Axis = -1) -> Array:
     """log(softmax(input)), without overflow."""
     return xp.log_softmax(input, axis)
 
 
 @op(promote="float")
-def glu(xp: Any, input: Any, *, axis: int = -1) -> Any:
+def glu(xp: Any, input: Array, *, axis: int = -1) -> Shaped[Any, "*half"]:
     """First half times sigmoid of the second. Dauphin et al. 2016, arXiv:1612.08083.
 
     Raises:

@@ -1,6 +1,8 @@
-"""Attention: each query takes a mean of values, weighted by how well keys match."""
+"""Scaled dot-product attention."""
 
 from typing import Any
+
+from jaxtyping import Shaped
 
 from ._table import op
 
@@ -8,28 +10,29 @@ from ._table import op
 @op(promote="none")
 def attention(
     xp: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any = None,
+    query: Shaped[Any, "batch queries *heads features"],
+    key: Shaped[Any, "batch keys *kv_heads features"],
+    value: Shaped[Any, "batch keys *kv_heads out"],
+    mask: Shaped[Any, "..."] | None = None,
     *,
     causal: bool = False,
     scale: float | None = None,
-) -> Any:
+) -> Shaped[Any, "batch queries *heads out"]:
     """Softmax of scaled products of queries and keys, times values.
 
-    Shapes are (batch, time, heads, features), or without heads (batch, time, features);
-    that is what a linear layer's output is reshaped to with nothing moved. Keys and
-    values may have fewer heads, a divisor of the queries': neighbours share one then.
+    Shapes are (batch, time, heads, features), or (batch, time, features) without heads:
+    the output of a linear layer is reshaped to that without a transpose. Keys and
+    values may have fewer heads, a divisor of those of queries; neighbouring heads of
+    queries then share one.
 
-    The mask may be boolean, True where a query may look, or numbers added to the
+    The mask is boolean, True where a query may look, or numbers that are added to the
     products; it is broadcast to (batch, heads, queries, keys). A query that may look
-    nowhere gets zeros. `causal`: the last query sees all keys, each one before it one
-    key less. `scale` is 1 / sqrt(features) if not given.
+    nowhere gets zeros. With `causal` the last query sees all keys, and each query
+    before it one key less. `scale` is 1 / sqrt(features) by default.
     Vaswani et al. 2017, arXiv:1706.03762; Ainslie et al. 2023, arXiv:2305.13245.
 
     Raises:
-        ValueError: shapes that do not go together.
+        ValueError: the shapes do not fit each other.
     """
     rank = len(query.shape)
     if rank not in (3, 4) or len(key.shape) != rank or len(value.shape) != rank:
@@ -52,9 +55,12 @@ def attention(
             "attention: the mask must broadcast to (batch, heads, queries, keys), not "
             f"be {tuple(mask.shape)}."
         )
-    scale = features**-0.5 if scale is None else scale
+    if scale is None:
+        scale = features**-0.5
     out = xp.attention(query, key, value, mask, causal=causal, scale=scale)
-    return xp.reshape(out, (*out.shape[:2], out.shape[3])) if rank == 3 else out
+    if rank == 3:
+        return xp.reshape(out, (*out.shape[:2], out.shape[3]))
+    return out
 
 
 def _shapes(*arrays: Any) -> str:

@@ -1,25 +1,33 @@
-"""Rows of a table, and positions put into a sequence."""
+"""Embeddings of tokens, and encodings of their positions."""
 
 import math
 from typing import Any
+
+from jaxtyping import Int, Shaped
 
 from ._table import op
 
 
 @op()
-def embedding(xp: Any, indices: Any, weight: Any) -> Any:
-    """Rows of the weight, (rows, features), by indices (...): (..., features).
+def embedding(
+    xp: Any, indices: Int[Any, "*shape"], weight: Shaped[Any, "rows features"]
+) -> Shaped[Any, "*shape features"]:
+    """Rows of the weight at the indices.
 
-    An index that is not in [0, rows) gives NaN: nothing can be raised when compiled.
+    An index outside [0, rows) gives NaN, since a compiled program cannot raise.
     """
     return xp.embedding(indices, weight)
 
 
 @op(promote="float")
-def learned_positions(xp: Any, input: Any, weight: Any, *, offset: int = 0) -> Any:
-    """Rows of the weight, (longest, features), added along time.
-
-    The input is (..., time, features); `offset` is the first one's position.
+def learned_positions(
+    xp: Any,
+    input: Shaped[Any, "*batch time features"],
+    weight: Shaped[Any, "longest features"],
+    *,
+    offset: int = 0,
+) -> Shaped[Any, "*batch time features"]:
+    """Add a learnt vector to each position; `offset` is the position of the first.
 
     Raises:
         ValueError: the sequence is longer than the weight.
@@ -35,12 +43,16 @@ def learned_positions(xp: Any, input: Any, weight: Any, *, offset: int = 0) -> A
 
 @op(promote="float")
 def sinusoidal_positions(
-    xp: Any, input: Any, *, base: float = 10000.0, offset: int = 0
-) -> Any:
-    """Sines and cosines of the position, added along time.
+    xp: Any,
+    input: Shaped[Any, "*batch time features"],
+    *,
+    base: float = 10000.0,
+    offset: int = 0,
+) -> Shaped[Any, "*batch time features"]:
+    """Add sines and cosines of the position to an even number of features.
 
-    The input is (..., time, features), the features even in number: sines go into the
-    first half of them, cosines into the other. `offset` is the first one's position.
+    Sines are added to the first half of the features, cosines to the second. `offset`
+    is the position of the first.
     Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
     """
     features = _even("sinusoidal_positions", input.shape[-1])
@@ -56,18 +68,18 @@ def sinusoidal_positions(
 @op(promote="none")
 def rotary_positions(
     xp: Any,
-    input: Any,
-    positions: Any = None,
+    input: Shaped[Any, "batch time heads features"],
+    positions: Int[Any, "... time"] | None = None,
     *,
     base: float = 10000.0,
     offset: int = 0,
     interleaved: bool = False,
-) -> Any:
-    """Pairs of features turned by an angle that grows with the position.
+) -> Shaped[Any, "batch time heads features"]:
+    """Rotate pairs of features by an angle that grows with the position.
 
-    The input is (batch, time, heads, features), the features even in number. A pair is
-    feature i and i + features / 2, as in GPT-NeoX and Llama; `interleaved`: 2 i and
-    2 i + 1, as in the paper. Positions are `offset`, `offset + 1`, ..., or given as
+    The number of features is even. A pair is feature i and i + features / 2, as in
+    GPT-NeoX and Llama; with `interleaved` 2 i and 2 i + 1, as in the paper. Positions
+    are `offset`, `offset + 1`, ..., or given as
     (time,) or (batch, time). Su et al. 2021, arXiv:2104.09864.
     """
     features = _even("rotary_positions", input.shape[-1])
@@ -82,10 +94,10 @@ def rotary_positions(
         left, right = input[..., 0::2], input[..., 1::2]
     else:
         left, right = input[..., : features // 2], input[..., features // 2 :]
-    turned = left * cosines - right * sines, right * cosines + left * sines
+    rotated = left * cosines - right * sines, right * cosines + left * sines
     if not interleaved:
-        return xp.concat(list(turned), axis=-1)
-    return xp.reshape(xp.stack(list(turned), axis=-1), input.shape)
+        return xp.concat(list(rotated), axis=-1)
+    return xp.reshape(xp.stack(list(rotated), axis=-1), input.shape)
 
 
 def _even(op: str, features: int) -> int:
@@ -95,9 +107,9 @@ def _even(op: str, features: int) -> int:
 
 
 def _angles(xp: Any, input: Any, positions: Any, base: float) -> Any:
-    """Positions (...) times falling frequencies: (..., features / 2), wide."""
+    """Positions times decreasing frequencies, (..., features / 2), widened."""
     half = input.shape[-1] // 2
-    # bfloat16 has no room for positions beyond 256.
+    # bfloat16 cannot tell positions beyond 256 apart.
     wide = xp.widened(input)
     frequencies = xp.exp(
         xp.cast_like(xp.arange(half, like=input), wide) * (-math.log(base) / half)

@@ -1,8 +1,7 @@
-"""Entries picked out, put in order, or added at an index.
+"""Index, sort and scatter.
 
-Indices count from 0; negative ones from the end. Nothing can be raised from a compiled
-program, so an index that is not there reads NaN (of integers the least) and adds
-nothing.
+Indices count from 0, negative ones from the end. A compiled program cannot raise, so an
+index out of range reads NaN (of integers the smallest number), and scatters nothing.
 """
 
 from typing import Any
@@ -12,7 +11,7 @@ from ._table import op
 
 @op(promote="same")
 def getitem(xp: Any, input: Any, *, index: Any) -> Any:
-    """`input`[index], with the index as plain values.
+    """`input`[index], where the index is written as plain values.
 
     `index` is a tuple of integers, None (a new axis), "..." and
     ("slice", start, stop, step).
@@ -21,10 +20,10 @@ def getitem(xp: Any, input: Any, *, index: Any) -> Any:
 
 
 def _key(index: Any) -> tuple[Any, ...]:
-    """The index as Python writes it.
+    """The index with Python's slices and ellipses.
 
     Raises:
-        ValueError: an entry is none of those that `getitem` names.
+        ValueError: an entry is of a form that `getitem` does not know.
     """
     entries = index if isinstance(index, (tuple, list)) else (index,)
     if len(entries) == 4 and entries[0] == "slice":
@@ -39,7 +38,7 @@ def _key(index: Any) -> tuple[Any, ...]:
             key.append(entry)
         else:
             raise ValueError(
-                f'getitem: index entry {entry!r} is no integer, None, "..." or '
+                f'getitem: index entry {entry!r} is not an integer, None, "..." or '
                 '("slice", start, stop, step).'
             )
     return tuple(key)
@@ -49,10 +48,10 @@ def _key(index: Any) -> tuple[Any, ...]:
 def take(
     xp: Any, input: Any, indices: Any, *, axis: int | None = None, mode: str = "fill"
 ) -> Any:
-    """Entries at `indices` along an axis; of the flattened array if None.
+    """Entries at `indices` along an axis, or of the flattened array for None.
 
-    mode "fill" reads NaN where an index is not there; "clip" takes the nearest one,
-    and for a negative index that is 0.
+    Mode "fill" reads NaN for an index out of range; "clip" takes the nearest index,
+    which is 0 for a negative one.
 
     Raises:
         ValueError: there is no such mode.
@@ -65,7 +64,7 @@ def take(
 
 @op()
 def take_along_axis(xp: Any, input: Any, indices: Any, *, axis: int = -1) -> Any:
-    """For each index one entry along the axis; the other axes run along."""
+    """One entry along the axis for each index; the other axes are matched."""
     (input,), (indices,) = xp.promote((input,)), xp.promote((indices,))
     return xp.take_along_axis(input, indices, axis)
 
@@ -74,10 +73,10 @@ def take_along_axis(xp: Any, input: Any, indices: Any, *, axis: int = -1) -> Any
 def scatter_add(
     xp: Any, input: Any, indices: Any, updates: Any, *, axis: int = 0
 ) -> Any:
-    """Slices of `updates` added at 1-d `indices` along the axis, as often as named.
+    """Add slices of `updates` at 1-d `indices` along the axis; repeats add up.
 
     Raises:
-        ValueError: the indices have more than one axis, or none.
+        ValueError: the indices do not have exactly one axis.
     """
     (indices,) = xp.promote((indices,))
     input, updates = xp.promote((input, updates))
@@ -92,18 +91,20 @@ def scatter_add(
 def one_hot(
     xp: Any, input: Any, *, classes: int, axis: int = -1, dtype: str | None = None
 ) -> Any:
-    """1 at the index and 0 elsewhere, on a new axis; all 0 for an index not there."""
+    """1 at the index and 0 elsewhere, on a new axis; all 0 if out of range."""
     hot = xp.equal(
         xp.expand_dims(input, -1),
         xp.arange(classes, dtype=xp.dtype_of(input), like=input),
     )
     hot = xp.cast(hot, dtype or xp.float_dtype)
-    return hot if axis == -1 else xp.moveaxis(hot, -1, axis)
+    if axis == -1:
+        return hot
+    return xp.moveaxis(hot, -1, axis)
 
 
 @op(promote="same")
 def sort(xp: Any, input: Any, *, axis: int = -1, descending: bool = False) -> Any:
-    """In order along an axis; NaN counts as the largest."""
+    """Sort along an axis; NaN counts as the largest."""
     return xp.sort(input, axis, descending=descending)
 
 

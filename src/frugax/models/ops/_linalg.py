@@ -1,20 +1,24 @@
-"""Products of matrices, and systems of equations.
+"""Matrix products, factorisations and linear systems.
 
-Where a matrix is singular or not positive definite the result is NaN or infinite on
-both libraries; nothing is raised.
+For a singular or indefinite matrix the result is NaN or infinite on both libraries,
+since a compiled program cannot raise.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import Shaped
+
 from ._table import op
+
+Matrices = Shaped[Any, "*batch rows rows"]
 
 
 @op(promote="same")
 def matmul(xp: Any, left: Any, right: Any) -> Any:
     """Matrix product over the last two axes, stacked over those in front, as NumPy's @.
 
-    A vector on the left is a row, on the right a column; that axis goes away.
+    A vector is a row on the left and a column on the right; that axis is removed.
 
     Raises:
         ValueError: one side is a single number.
@@ -36,7 +40,9 @@ def dot(xp: Any, left: Any, right: Any) -> Any:
 
 
 @op(promote="same")
-def outer(xp: Any, left: Any, right: Any) -> Any:
+def outer(
+    xp: Any, left: Shaped[Any, "*left"], right: Shaped[Any, "*right"]
+) -> Shaped[Any, "rows columns"]:
     """All products of an entry of left and one of right; both are flattened."""
     return xp.multiply(xp.reshape(left, (-1, 1)), xp.reshape(right, (1, -1)))
 
@@ -67,24 +73,24 @@ def trace(
 
 
 @op(promote="float")
-def cholesky(xp: Any, input: Any) -> Any:
-    """Lower triangular L with L L^T the symmetric part of input; NaN if none is."""
+def cholesky(xp: Any, input: Matrices) -> Matrices:
+    """Lower triangular L with L L^T the symmetric part of input; NaN without one."""
     return xp.cholesky(input)
 
 
 @op(promote="float")
-def solve(xp: Any, left: Any, right: Any) -> Any:
-    """The x with left x = right, a vector if it has one axis, else matrices."""
+def solve(xp: Any, left: Matrices, right: Shaped[Any, "..."]) -> Shaped[Any, "..."]:
+    """Solve left x = right for x; a `right` of one axis is a vector."""
     return xp.solve(left, right)
 
 
 @op(promote="float")
-def inverse(xp: Any, input: Any) -> Any:
+def inverse(xp: Any, input: Matrices) -> Matrices:
     """Inverse of square matrices."""
     return xp.inverse(input)
 
 
 @op(promote="float")
-def determinant(xp: Any, input: Any) -> Any:
+def determinant(xp: Any, input: Matrices) -> Shaped[Any, "*batch"]:
     """Determinant of square matrices."""
     return xp.determinant(input)

@@ -1,52 +1,62 @@
-"""Losses: how wrong predictions are, and how large weights.
+"""Losses of predictions, and penalties on weights.
 
 Reduction "mean" and "sum" give one number, "none" one for each example or element.
-Losses of float16 and bfloat16 are float32. A class label that is none gives NaN, in
-any library, compiled or not: when compiled, nothing can be raised.
+Losses of float16 and bfloat16 are float32. A class label out of range gives NaN on both
+libraries, compiled or not, since a compiled program cannot raise.
 """
 
 from typing import Any
 
+from jaxtyping import Int, Shaped
+
 from ._table import op
 
+Array = Shaped[Any, "*shape"]
+Loss = Shaped[Any, "..."]  # a number, or one for each example or element
+Logits = Shaped[Any, "*batch classes"]
+Labels = Int[Any, "*batch"]
+
 
 @op(promote="float")
-def mse(xp: Any, input: Any, target: Any, *, reduction: str = "mean") -> Any:
+def mse(xp: Any, input: Array, target: Array, *, reduction: str = "mean") -> Loss:
     """(input - target)^2, elementwise; the shapes must be equal."""
     error = _error(xp, "mse", input, target)
-    return reduced(xp, "mse", error * error, reduction)
+    return reduce_losses(xp, "mse", error * error, reduction)
 
 
 @op(promote="float")
-def mae(xp: Any, input: Any, target: Any, *, reduction: str = "mean") -> Any:
+def mae(xp: Any, input: Array, target: Array, *, reduction: str = "mean") -> Loss:
     """|input - target|, elementwise; the shapes must be equal."""
-    return reduced(xp, "mae", xp.absolute(_error(xp, "mae", input, target)), reduction)
+    return reduce_losses(
+        xp, "mae", xp.absolute(_error(xp, "mae", input, target)), reduction
+    )
 
 
 @op(promote="float")
 def huber(
-    xp: Any, input: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean"
-) -> Any:
+    xp: Any, input: Array, target: Array, *, delta: float = 1.0, reduction: str = "mean"
+) -> Loss:
     """Half the squared error up to `delta`, from there on linear; elementwise.
 
     Huber 1964, Ann. Math. Stat. 35:73-101.
     """
     size = xp.absolute(_error(xp, "huber", input, target))
-    # Written with a minimum there is one branch, and no gradient of the other one.
+    # Both branches in one expression: `where` would also compute the gradient of the
+    # branch that is not taken, which overflows for large errors.
     near = xp.minimum(size, delta)
-    return reduced(xp, "huber", near * (size - 0.5 * near), reduction)
+    return reduce_losses(xp, "huber", near * (size - 0.5 * near), reduction)
 
 
 @op()
 def cross_entropy(
     xp: Any,
-    logits: Any,
-    labels: Any,
+    logits: Logits,
+    labels: Labels | Logits,
     *,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
-) -> Any:
+) -> Loss:
     """-log softmax(logits)[label], in nats, over the last axis.
 
     The logits are (..., classes). Labels are classes, (...), or probabilities,
@@ -72,8 +82,9 @@ def cross_entropy(
     else:
         _check_labels("cross_entropy", logits, labels)
         at, valid = _classes(xp, labels, ignore_index)
-        # The differences of large numbers before the small `total`; and the label's
-        # score from the logits, so that no log softmax of all classes is kept.
+        # The difference of two large numbers first, which loses no digits of the small
+        # `total`. The label's score is picked from the logits, so that the backward
+        # pass need not keep a log softmax of all classes.
         right = total + (highest[..., 0] - xp.pick(z, at))
     if label_smoothing:
         spread = total + xp.mean(highest - z, axis=-1)
@@ -84,12 +95,12 @@ def cross_entropy(
 @op()
 def nll(
     xp: Any,
-    log_probabilities: Any,
-    labels: Any,
+    log_probabilities: Logits,
+    labels: Labels,
     *,
     reduction: str = "mean",
     ignore_index: int | None = None,
-) -> Any:
+) -> Loss:
     """-log_probabilities[label] over the last axis; see `cross_entropy`."""
     _check_labels("nll", log_probabilities, labels)
     at, valid = _classes(xp, labels, ignore_index)
@@ -99,18 +110,18 @@ def nll(
 
 @op(promote="float")
 def binary_cross_entropy(
-    xp: Any, logits: Any, labels: Any, *, reduction: str = "mean"
-) -> Any:
+    xp: Any, logits: Array, labels: Array, *, reduction: str = "mean"
+) -> Loss:
     """-log of sigmoid(logits)'s probability of the labels, 0 to 1; elementwise."""
     _same("binary_cross_entropy", logits, labels)
     z, y = xp.widened(logits), xp.widened(labels)
-    return reduced(xp, "binary_cross_entropy", xp.softplus(z) - z * y, reduction)
+    return reduce_losses(xp, "binary_cross_entropy", xp.softplus(z) - z * y, reduction)
 
 
 @op(promote="float")
 def kl_divergence(
-    xp: Any, log_probabilities: Any, target: Any, *, reduction: str = "mean"
-) -> Any:
+    xp: Any, log_probabilities: Logits, target: Logits, *, reduction: str = "mean"
+) -> Loss:
     """Sum of target * (log target - log_probabilities) over the last axis, in nats.
 
     Both are (..., classes); the target is probabilities. The mean is over examples, as
@@ -118,24 +129,30 @@ def kl_divergence(
     """
     _same("kl_divergence", log_probabilities, target)
     x, p = xp.widened(log_probabilities), xp.widened(target)
-    # log 1 in place of log 0: so the gradient is a number as well.
+    # log 1 instead of log 0: the gradient of a branch that `where` drops is multiplied
+    # by 0, and 0 * inf is NaN.
     surprise = xp.log(xp.where(p > 0, p, 1.0)) - x
     terms = xp.where(p > 0, p * surprise, 0.0)
-    return reduced(xp, "kl_divergence", xp.sum(terms, axis=-1), reduction)
+    return reduce_losses(xp, "kl_divergence", xp.sum(terms, axis=-1), reduction)
 
 
 @op(promote="float")
-def hinge(xp: Any, scores: Any, labels: Any, *, reduction: str = "mean") -> Any:
+def hinge(xp: Any, scores: Array, labels: Array, *, reduction: str = "mean") -> Loss:
     """max(0, 1 - label * score), elementwise; labels are -1 or 1."""
     _same("hinge", scores, labels)
     margin = 1.0 - xp.widened(scores) * xp.widened(labels)
-    return reduced(xp, "hinge", xp.relu(margin), reduction)
+    return reduce_losses(xp, "hinge", xp.relu(margin), reduction)
 
 
 @op(promote="float")
 def cosine_distance(
-    xp: Any, input: Any, target: Any, *, reduction: str = "mean", epsilon: float = 1e-8
-) -> Any:
+    xp: Any,
+    input: Array,
+    target: Array,
+    *,
+    reduction: str = "mean",
+    epsilon: float = 1e-8,
+) -> Loss:
     """1 - cosine of the angle between vectors along the last axis.
 
     A length below `epsilon` counts as `epsilon`.
@@ -143,35 +160,29 @@ def cosine_distance(
     _same("cosine_distance", input, target)
     x, y = xp.widened(input), xp.widened(target)
     dot = lambda a, b: xp.sum(a * b, axis=-1)
-    # The root of the larger one: that of 0 has no gradient.
+    # The maximum is under the root: the gradient of sqrt at 0 is infinite.
     lengths = xp.maximum(dot(x, x), epsilon**2) * xp.maximum(dot(y, y), epsilon**2)
     cosine = dot(x, y) * xp.rsqrt(lengths)
-    return reduced(xp, "cosine_distance", 1.0 - cosine, reduction)
+    return reduce_losses(xp, "cosine_distance", 1.0 - cosine, reduction)
 
 
 @op(promote="float")
-def l1_penalty(xp: Any, *inputs: Any) -> Any:
+def l1_penalty(xp: Any, *inputs: Loss) -> Loss:
     """Sum of |x| over all elements of all inputs."""
     return _total(xp, [xp.sum(xp.absolute(xp.widened(x))) for x in inputs])
 
 
 @op(promote="float")
-def l2_penalty(xp: Any, *inputs: Any) -> Any:
+def l2_penalty(xp: Any, *inputs: Loss) -> Loss:
     """Sum of x^2 over all elements of all inputs."""
     return _total(xp, [xp.sum(xp.widened(x) * xp.widened(x)) for x in inputs])
 
 
-def reduced(xp: Any, op: str, losses: Any, reduction: str) -> Any:
-    """Their mean, their sum, or as they are.
-
-    Args:
-        xp: the namespace.
-        op: whose losses they are, for the error.
-        losses: any shape.
-        reduction: "mean", "sum" or "none".
+def reduce_losses(xp: Any, op: str, losses: Any, reduction: str) -> Any:
+    """Reduce losses to their mean or sum, or return them as they are.
 
     Raises:
-        ValueError: the reduction is none of these.
+        ValueError: the reduction is not "mean", "sum" or "none".
     """
     if reduction == "mean":
         return xp.mean(losses)
@@ -186,16 +197,16 @@ def reduced(xp: Any, op: str, losses: Any, reduction: str) -> Any:
 
 def _mean_of_valid(xp: Any, op: str, losses: Any, valid: Any, reduction: str) -> Any:
     if valid is None:
-        return reduced(xp, op, losses, reduction)
+        return reduce_losses(xp, op, losses, reduction)
     losses = xp.where(valid, losses, 0.0)
     if reduction != "mean":
-        return reduced(xp, op, losses, reduction)
+        return reduce_losses(xp, op, losses, reduction)
     count = xp.sum(xp.cast_like(valid, losses))
     return xp.sum(losses) / xp.maximum(count, 1.0)
 
 
 def _classes(xp: Any, labels: Any, ignore_index: int | None) -> tuple[Any, Any]:
-    """Labels with class 0 for ignored ones, and which are not ignored."""
+    """Labels with class 0 for ignored examples, and a mask of the others."""
     if ignore_index is None:
         return labels, None
     valid = labels != ignore_index

@@ -1,31 +1,39 @@
-"""Metrics: what is reported of predictions, float32, with no gradient to follow."""
+"""Metrics of predictions, as float32 numbers; most have no useful gradient."""
 
 from typing import Any
 
-from ._losses import cross_entropy
+from jaxtyping import Shaped
+
+from ._losses import Array, Labels, Logits, cross_entropy
 from ._table import op
+
+Scalar = Shaped[Any, ""]
 
 
 @op()
 def accuracy(
-    xp: Any, logits: Any, labels: Any, *, ignore_index: int | None = None
-) -> Any:
+    xp: Any, logits: Logits, labels: Labels, *, ignore_index: int | None = None
+) -> Scalar:
     """Share of examples whose highest score is that of the right class.
 
-    The logits are (..., classes), the labels classes, (...). Those labelled
-    `ignore_index` do not count; of none the accuracy is 0.
+    Examples labelled `ignore_index` do not count; the accuracy of no examples is 0.
     """
     return _share_right(xp, xp.argmax(logits, axis=-1) == labels, labels, ignore_index)
 
 
 @op()
 def top_k_accuracy(
-    xp: Any, logits: Any, labels: Any, *, k: int = 5, ignore_index: int | None = None
-) -> Any:
+    xp: Any,
+    logits: Logits,
+    labels: Labels,
+    *,
+    k: int = 5,
+    ignore_index: int | None = None,
+) -> Scalar:
     """Share of examples whose right class is among the k highest scores.
 
-    Of equal scores that of the lower class is the higher, as in `accuracy`. A label
-    that is no class is never right.
+    Of equal scores that of the lower class ranks first, as in `accuracy`. A label out
+    of range is never right.
     """
     score = xp.expand_dims(xp.pick(xp.widened(logits), labels), -1)
     all_scores = xp.widened(logits)
@@ -34,39 +42,42 @@ def top_k_accuracy(
     lower = xp.reshape(classes, row) < xp.expand_dims(labels, -1)
     ahead = (all_scores > score) | ((all_scores == score) & lower)
     rank = xp.sum(xp.cast_like(ahead, all_scores), axis=-1)
+    # A label out of range reads NaN, which is not equal to itself.
     right = (rank < k) & (score[..., 0] == score[..., 0])
     return _share_right(xp, right, labels, ignore_index)
 
 
 @op()
-def precision(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
-    """Share of true ones among what scores above the threshold; of none, 0.
+def precision(
+    xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0
+) -> Scalar:
+    """Share of label 1 among scores above the threshold; 0 if there are none.
 
-    Labels are 0 and 1; a threshold of 0 is that of logits.
+    Labels are 0 and 1; a threshold of 0 suits logits.
     """
     found, claimed, _ = _counts(xp, "precision", scores, labels, threshold)
     return found / xp.maximum(claimed, 1.0)
 
 
 @op()
-def recall(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
-    """Share of true ones that score above the threshold; of none, 0."""
+def recall(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> Scalar:
+    """Share of label 1 that scores above the threshold; 0 if there are none."""
     found, _, there = _counts(xp, "recall", scores, labels, threshold)
     return found / xp.maximum(there, 1.0)
 
 
 @op()
-def f1(xp: Any, scores: Any, labels: Any, *, threshold: float = 0.0) -> Any:
+def f1(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> Scalar:
     """Harmonic mean of `precision` and `recall`; 0 if nothing was found."""
     found, claimed, there = _counts(xp, "f1", scores, labels, threshold)
     return 2.0 * found / xp.maximum(claimed + there, 1.0)
 
 
 @op(promote="float")
-def r2(xp: Any, input: Any, target: Any) -> Any:
+def r2(xp: Any, input: Array, target: Array) -> Scalar:
     """1 - squared errors / squared deviations of the target from its mean.
 
-    Over all elements. Of a constant target it is -inf, or NaN if all is right.
+    Over all elements. For a constant target it is -inf, or NaN without errors.
     """
     x, y = xp.widened(input), xp.widened(target)
     deviation = y - xp.reshape(xp.mean(y), (1,) * len(y.shape))
@@ -75,9 +86,9 @@ def r2(xp: Any, input: Any, target: Any) -> Any:
 
 @op()
 def perplexity(
-    xp: Any, logits: Any, labels: Any, *, ignore_index: int | None = None
-) -> Any:
-    """Among how many classes it hesitates, as it were: exp of `cross_entropy`."""
+    xp: Any, logits: Logits, labels: Labels, *, ignore_index: int | None = None
+) -> Scalar:
+    """Exp of `cross_entropy`: the number of equally likely classes of that entropy."""
     return xp.exp(cross_entropy(xp, logits, labels, ignore_index=ignore_index))
 
 
@@ -92,7 +103,7 @@ def _share_right(xp: Any, right: Any, labels: Any, ignore_index: int | None) -> 
 def _counts(
     xp: Any, op: str, scores: Any, labels: Any, threshold: float
 ) -> tuple[Any, ...]:
-    """How many were found, claimed, and are there.
+    """The true positives, the predicted positives and the positives.
 
     Raises:
         ValueError: the shapes differ.

@@ -1,23 +1,38 @@
-"""Linear maps and normalisations, over the last axis unless said otherwise.
+"""Linear maps and normalisations, over the last axis unless stated otherwise.
 
-Statistics of float16 and bfloat16 are taken in float32.
+Statistics of float16 and bfloat16 are computed in float32.
 """
 
 from typing import Any
 
+from jaxtyping import Shaped
+
 from ._table import op
+
+Array = Shaped[Any, "*batch channels"]
+Row = Shaped[Any, " channels"]  # one number for each channel
 
 
 @op(promote="float")
-def linear(xp: Any, input: Any, weight: Any, bias: Any = None) -> Any:
-    """Times W^T plus bias: (..., in) by a weight of (out, in) to (..., out)."""
+def linear(
+    xp: Any,
+    input: Shaped[Any, "*batch in"],
+    weight: Shaped[Any, "out in"],
+    bias: Shaped[Any, " out"] | None = None,
+) -> Shaped[Any, "*batch out"]:
+    """`input` W^T plus bias, with the weight W laid out as in torch."""
     return xp.linear(input, weight, bias)
 
 
 @op(promote="float")
 def layer_norm(
-    xp: Any, input: Any, weight: Any = None, bias: Any = None, *, epsilon: float = 1e-5
-) -> Any:
+    xp: Any,
+    input: Array,
+    weight: Row | None = None,
+    bias: Row | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Array:
     """Zero mean and unit variance along the last axis, times weight plus bias.
 
     Ba, Kiros & Hinton 2016, arXiv:1607.06450.
@@ -26,7 +41,9 @@ def layer_norm(
 
 
 @op(promote="float")
-def rms_norm(xp: Any, input: Any, weight: Any = None, *, epsilon: float = 1e-6) -> Any:
+def rms_norm(
+    xp: Any, input: Array, weight: Row | None = None, *, epsilon: float = 1e-6
+) -> Array:
     """Unit mean square along the last axis, times weight.
 
     Zhang & Sennrich 2019, arXiv:1910.07467.
@@ -37,13 +54,13 @@ def rms_norm(xp: Any, input: Any, weight: Any = None, *, epsilon: float = 1e-6) 
 @op(promote="float")
 def group_norm(
     xp: Any,
-    input: Any,
-    weight: Any = None,
-    bias: Any = None,
+    input: Array,
+    weight: Row | None = None,
+    bias: Row | None = None,
     *,
     groups: int,
     epsilon: float = 1e-5,
-) -> Any:
+) -> Array:
     """Each group of channels of each example: zero mean, unit variance.
 
     The input is (batch, *space, channels); weight and bias are (channels,).
@@ -58,51 +75,59 @@ def group_norm(
             f"group_norm: {channels} channels cannot be divided into {groups} groups."
         )
     axes = tuple(range(1, len(input.shape) - 1))
-    return _normalised(xp, input, weight, bias, epsilon, axes, groups)[0]
+    return _normalise(xp, input, weight, bias, epsilon, axes, groups)[0]
 
 
 @op(promote="float")
 def instance_norm(
-    xp: Any, input: Any, weight: Any = None, bias: Any = None, *, epsilon: float = 1e-5
-) -> Any:
+    xp: Any,
+    input: Array,
+    weight: Row | None = None,
+    bias: Row | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Array:
     """Each channel of each example: zero mean and unit variance over space.
 
     The input is (batch, *space, channels); weight and bias are (channels,).
     Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
     """
     axes = tuple(range(1, len(input.shape) - 1))
-    return _normalised(xp, input, weight, bias, epsilon, axes)[0]
+    return _normalise(xp, input, weight, bias, epsilon, axes)[0]
 
 
 @op(outputs=("output", "new_running_mean", "new_running_var"))
 def batch_norm(
     xp: Any,
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    input: Array,
+    running_mean: Row,
+    running_var: Row,
+    weight: Row | None = None,
+    bias: Row | None = None,
     *,
     inference: bool = False,
     momentum: float = 0.1,
     epsilon: float = 1e-5,
-) -> Any:
+) -> tuple[Array, Row, Row]:
     """Each channel: zero mean and unit variance over the batch and over space.
 
-    The input is (..., channels), all others (channels,). In inference `running_mean`
-    and `running_var` are used as they are and come out unchanged. Otherwise those of
-    the batch are used, and what comes out has moved towards them by a share of
-    `momentum`; the variance to the unbiased one, as in torch. Of what comes out, no
-    gradient flows to the input.
+    At inference `running_mean` and `running_var` are used, and returned unchanged.
+    Otherwise the statistics of the batch are used, and the running ones are returned
+    moved towards them by the share `momentum`; the variance towards the unbiased one,
+    as in torch. No gradient flows from them to the input.
     Ioffe & Szegedy 2015, arXiv:1502.03167.
     """
     if inference:
         x = xp.widened(input)
         x = x - _row(xp, running_mean, x)
         scale = xp.rsqrt(_row(xp, running_var, x) + epsilon)
-        return _scaled(xp, x, scale, weight, bias, input), running_mean, running_var
+        return (
+            _scale_and_shift(xp, x, scale, weight, bias, input),
+            running_mean,
+            running_var,
+        )
     axes = tuple(range(len(input.shape) - 1))
-    out, mean, variance = _normalised(xp, input, weight, bias, epsilon, axes)
+    out, mean, variance = _normalise(xp, input, weight, bias, epsilon, axes)
     variance = variance * xp.unbiased_factor(mean, input.shape[:-1])
 
     def moved(old: Any, new: Any) -> Any:
@@ -113,7 +138,7 @@ def batch_norm(
     return out, moved(running_mean, mean), moved(running_var, variance)
 
 
-def _normalised(
+def _normalise(
     xp: Any,
     input: Any,
     weight: Any,
@@ -124,14 +149,16 @@ def _normalised(
 ) -> tuple[Any, Any, Any]:
     """The input with zero mean and unit variance over `axes`; its mean and variance.
 
-    With groups, over groups of channels as well. Axes of space are summed for each
-    channel first, and channels then: 0.4-0.6 of the time of splitting the channels'
-    axis, which takes them apart in memory.
+    With groups the statistics are those of groups of channels.
     """
+    # Space is averaged first, and then the channels of a group: that takes 0.4-0.6 of
+    # the time of splitting the channel axis of the data, which moves all of it.
     x = xp.widened(input)
 
     def mean_of(y: Any) -> Any:
-        means = xp.mean(y, axis=axes, keepdims=True) if axes else y
+        means = y
+        if axes:
+            means = xp.mean(y, axis=axes, keepdims=True)
         if groups is None:
             return means
         split = (*means.shape[:-1], groups, means.shape[-1] // groups)
@@ -142,13 +169,15 @@ def _normalised(
     x = x - mean
     variance = mean_of(x * x)
     scale = xp.rsqrt(variance + epsilon)
-    return _scaled(xp, x, scale, weight, bias, input), mean, variance
+    return _scale_and_shift(xp, x, scale, weight, bias, input), mean, variance
 
 
-def _scaled(xp: Any, x: Any, scale: Any, weight: Any, bias: Any, like: Any) -> Any:
-    """X times scale and weight plus bias, in the dtype of `like`."""
+def _scale_and_shift(
+    xp: Any, x: Any, scale: Any, weight: Any, bias: Any, like: Any
+) -> Any:
+    """`x` times scale and weight plus bias, in the dtype of `like`."""
     if weight is not None:
-        # The small product first: one pass less over x, and over its gradient.
+        # The product of the small arrays first saves a pass over x and its gradient.
         scale = scale * _row(xp, weight, x)
     x = x * scale
     if bias is not None:
@@ -157,6 +186,6 @@ def _scaled(xp: Any, x: Any, scale: Any, weight: Any, bias: Any, like: Any) -> A
 
 
 def _row(xp: Any, row: Any, like: Any) -> Any:
-    """One number for each channel, in the rank and dtype of `like`."""
+    """One number for each channel, with the rank and dtype of `like`."""
     row = xp.cast_like(row, like)
     return xp.reshape(row, (1,) * (len(like.shape) - 1) + row.shape)

@@ -1,9 +1,9 @@
-"""The one rule for the dtype of a result, whatever the library.
+"""The rule for the dtype of a result, the same for both libraries.
 
 It is JAX's lattice (docs.jax.dev, "Type promotion semantics"), in NumPy's names: an
-integer meets a float and becomes that float, float16 meets bfloat16 and both become
-float32, and a 0-d array counts as any other array. Only Python numbers are weak: they
-take the dtype of what they meet. Reads dtypes; imports NumPy and ml_dtypes alone.
+integer and a float give that float, float16 and bfloat16 give float32, and a 0-d array
+counts like any other array. Only Python numbers are weak: they take the dtype of the
+array they meet.
 """
 
 import functools
@@ -22,14 +22,14 @@ _KINDS: dict[str, tuple[str, int]] = {
 }
 _WEAK: dict[type, str] = {bool: "bool", int: "signed", float: "float"}
 
-# What an integer is when nothing else says so: the same on both libraries, also when
-# 64-bit numbers are allowed, so that a model's dtypes do not depend on the backend.
+# The dtype of Python integers without an array: the same on both libraries, also with
+# 64-bit numbers enabled, so that the dtypes of a model do not depend on the backend.
 INT_DTYPE = np.dtype(np.int32)
 FLOAT_DTYPE = np.dtype(np.float32)
 
 
 def as_dtype(dtype: object) -> np.dtype:
-    """NumPy's dtype of a name such as "bfloat16", a scalar type or a dtype.
+    """Convert a name such as "bfloat16", a scalar type or a dtype to a NumPy dtype.
 
     Raises:
         TypeError: there is no such dtype.
@@ -46,7 +46,7 @@ def as_dtype(dtype: object) -> np.dtype:
 
 @functools.cache
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether numbers of that dtype have a fraction, complex ones included."""
+    """Whether a dtype is floating or complex."""
     return _kind(dtype)[0] in ("float", "complex")
 
 
@@ -56,13 +56,14 @@ def result_dtype(
     to_float: bool = False,
     float_dtype: np.dtype = FLOAT_DTYPE,
 ) -> np.dtype:
-    """The dtype that all of these are brought to when they meet.
+    """The dtype that all of these are promoted to.
 
     Args:
-        dtypes: of arrays; for a Python number its type, `bool`, `int` or `float`.
-        to_float: whether the result must have a fraction.
-        float_dtype: what integers become then, and what a Python float is that meets
-            no floating array.
+        *dtypes: dtypes of arrays; for a Python number its type, `bool`, `int` or
+            `float`.
+        to_float: whether the result must be floating.
+        float_dtype: the dtype that integers become then, and that a Python float has
+            that meets no floating array.
 
     Raises:
         TypeError: one of the dtypes takes no part in promotion.
@@ -73,30 +74,42 @@ def result_dtype(
     for kind, bits in strong:
         widest[kind] = max(bits, widest.get(kind, 0))
     if "complex" in widest:
-        wide = max(widest["complex"], widest.get("float", 0)) == 64
-        return np.dtype(np.complex128 if wide else np.complex64)
+        # Bits of the real part: complex64 holds two float32.
+        if max(widest["complex"], widest.get("float", 0)) == 64:
+            return np.dtype(np.complex128)
+        return np.dtype(np.complex64)
     if "float" in widest:
         halves = {d for d in dtypes if isinstance(d, np.dtype) and _is_half(d)}
         if widest["float"] > 16:
             return np.dtype(f"float{widest['float']}")
+        if len(halves) == 1:
+            return halves.pop()
         # float16 has the digits and bfloat16 the range: only float32 holds both.
-        return halves.pop() if len(halves) == 1 else np.dtype(np.float32)
+        return np.dtype(np.float32)
     if "float" in weak or to_float:
         return float_dtype
     if "signed" in widest or "unsigned" in widest:
         signed, unsigned = widest.get("signed", 0), widest.get("unsigned", 0)
         if signed == 0:
             return np.dtype(f"uint{unsigned}")
-        bits = signed if signed > unsigned else 2 * unsigned
-        return np.dtype(f"int{bits}") if bits <= 64 else float_dtype
-    return INT_DTYPE if "signed" in weak else np.dtype(np.bool_)
+        bits = signed
+        if signed <= unsigned:  # the next signed dtype that holds all unsigned numbers
+            bits = 2 * unsigned
+        if bits > 64:  # int64 meets uint64: no integer dtype holds both
+            return float_dtype
+        return np.dtype(f"int{bits}")
+    if "signed" in weak:
+        return INT_DTYPE
+    return np.dtype(np.bool_)
 
 
 @functools.cache
 def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """What sums and products of that dtype are kept in: int32 for bool, short ints."""
+    """The dtype of sums and products: int32 for booleans and short integers."""
     kind, bits = _kind(dtype)
-    return INT_DTYPE if kind not in ("float", "complex") and bits < 32 else dtype
+    if kind not in ("float", "complex") and bits < 32:
+        return INT_DTYPE
+    return dtype
 
 
 def _kind(dtype: np.dtype) -> tuple[str, int]:

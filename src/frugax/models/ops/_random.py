@@ -1,8 +1,8 @@
-"""Random numbers; the first tensor is always `key`, and the same key gives the same.
+"""Random numbers; the first tensor is always `key`, and equal keys give equal numbers.
 
-On JAX a key is one of `jax.random` (typed, or two raw uint32); on torch an int64
-tensor, the seed of a `torch.Generator`. The distributions are the same on both, the
-numbers are not.
+On JAX a key is one of `jax.random` (typed, or two raw uint32); on torch it is an int64
+tensor, the seed of a `torch.Generator`. Both have the same distributions, but other
+numbers.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,11 @@ def random_normal(
     """Normal with that mean and standard deviation."""
     dtype = xp.float_dtype if dtype is None else xp.as_dtype(dtype)
     drawn = xp.random_normal(key, tuple(shape), dtype)
-    drawn = drawn if std == 1 else drawn * std
-    return drawn if mean == 0 else drawn + mean
+    if std != 1:
+        drawn = drawn * std
+    if mean != 0:
+        drawn = drawn + mean
+    return drawn
 
 
 @op()
@@ -69,7 +72,7 @@ def bernoulli(xp: Any, key: Any, *, shape: Sequence[int], p: float = 0.5) -> Any
     """True with probability p.
 
     Raises:
-        ValueError: `p` is no probability.
+        ValueError: `p` is not in [0, 1].
     """
     if not 0 <= p <= 1:
         raise ValueError(f"bernoulli: p must be in [0, 1], got {p!r}.")
@@ -80,12 +83,12 @@ def bernoulli(xp: Any, key: Any, *, shape: Sequence[int], p: float = 0.5) -> Any
 def dropout(
     xp: Any, key: Any, input: Any, *, rate: float = 0.5, inference: bool = False
 ) -> Any:
-    """0 with probability `rate`, the rest divided by 1 - rate; no change at inference.
+    """Set entries to 0 with probability `rate`, and divide the rest by 1 - rate.
 
     Srivastava et al. 2014, J. Machine Learning Research 15:1929-1958.
 
     Raises:
-        ValueError: `rate` is no probability.
+        ValueError: `rate` is not in [0, 1].
     """
     if not 0 <= rate <= 1:
         raise ValueError(f"dropout: rate must be in [0, 1], got {rate!r}.")
@@ -100,5 +103,5 @@ def dropout(
 
 @op()
 def fold_in(xp: Any, key: Any, *, index: Any) -> Any:
-    """A key of its own for each whole number `index` >= 0, which may be traced."""
+    """Derive a key for each whole number `index` >= 0, which may be traced."""
     return xp.fold_in(key, index)

@@ -2,35 +2,45 @@
 
 Weights are laid out as in torch: (gates * hidden, features) for the input and
 (gates * hidden, hidden) for the state, the gates in the order input, forget, cell,
-output (LSTM) and reset, update, new (GRU). A state that is not given is zeros.
+output (LSTM) and reset, update, new (GRU). A state that is not wired is zeros.
 """
 
 from typing import Any
 
+from jaxtyping import Shaped
+
 from ._table import op
+
+Sequence = Shaped[Any, "batch time features"]
+Outputs = Shaped[Any, "batch time hidden"]
+Features = Shaped[Any, "batch features"]
+State = Shaped[Any, "batch hidden"]
+Weight = Shaped[Any, "gates features"]
+HiddenWeight = Shaped[Any, "gates hidden"]
+Bias = Shaped[Any, " gates"]
 
 
 @op(promote="float", outputs=("output", "state"))
 def rnn(
     xp: Any,
-    input: Any,
-    weight: Any,
-    hidden_weight: Any,
-    bias: Any = None,
-    state: Any = None,
+    input: Sequence,
+    weight: Weight,
+    hidden_weight: HiddenWeight,
+    bias: Bias | None = None,
+    state: State | None = None,
     *,
     activation: str = "tanh",
     reverse: bool = False,
-) -> Any:
-    """At each time h = act(W x + U h + b): all h, (batch, time, hidden), and the last.
+) -> tuple[Outputs, State]:
+    """At each time h = act(W x + U h + b); returns all h, and the last.
 
-    `reverse` goes from the last time to the first; outputs stay at their times.
+    `reverse` runs from the last time to the first; outputs stay at their times.
 
     Raises:
         ValueError: the activation is neither "tanh" nor "relu".
     """
     act = _activation(xp, activation)
-    state = _zeros(xp, input, hidden_weight) if state is None else state
+    state = _initial_state(xp, input, hidden_weight, state)
     update = lambda gates, carry: (act(gates),)
     output, (state,) = _recurrence(
         xp, update, (state,), input, weight, hidden_weight, bias, reverse=reverse
@@ -41,21 +51,21 @@ def rnn(
 @op(promote="float", outputs=("output", "state", "cell_state"))
 def lstm(
     xp: Any,
-    input: Any,
-    weight: Any,
-    hidden_weight: Any,
-    bias: Any = None,
-    state: Any = None,
-    cell_state: Any = None,
+    input: Sequence,
+    weight: Weight,
+    hidden_weight: HiddenWeight,
+    bias: Bias | None = None,
+    state: State | None = None,
+    cell_state: State | None = None,
     *,
     reverse: bool = False,
-) -> Any:
-    """Long short-term memory: all h, (batch, time, hidden), the last h and c.
+) -> tuple[Outputs, State, State]:
+    """Long short-term memory; returns all h, the last h and the last c.
 
     Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000.
     """
-    state = _zeros(xp, input, hidden_weight) if state is None else state
-    cell = _zeros(xp, input, hidden_weight) if cell_state is None else cell_state
+    state = _initial_state(xp, input, hidden_weight, state)
+    cell = _initial_state(xp, input, hidden_weight, cell_state)
 
     update = lambda gates, carry: _lstm_update(xp, gates, carry[1])
     output, (state, cell) = _recurrence(
@@ -67,30 +77,30 @@ def lstm(
 @op(promote="float", outputs=("output", "state"))
 def gru(
     xp: Any,
-    input: Any,
-    weight: Any,
-    hidden_weight: Any,
-    bias: Any = None,
-    hidden_bias: Any = None,
-    state: Any = None,
+    input: Sequence,
+    weight: Weight,
+    hidden_weight: HiddenWeight,
+    bias: Bias | None = None,
+    hidden_bias: Bias | None = None,
+    state: State | None = None,
     *,
     reverse: bool = False,
-) -> Any:
-    """Gated recurrent unit: all h, (batch, time, hidden), and the last.
+) -> tuple[Outputs, State]:
+    """Gated recurrent unit; returns all h, and the last.
 
     The reset gate acts after the state's product and its bias, as in torch and cuDNN.
     Cho et al. 2014, arXiv:1406.1078.
     """
-    state = _zeros(xp, input, hidden_weight) if state is None else state
+    state = _initial_state(xp, input, hidden_weight, state)
 
-    # What does not wait for the state is one product for all times.
+    # The product with the input does not depend on the state: one for all times.
     driven = xp.linear(input, weight, bias)
 
     recall = xp.transpose(hidden_weight)
-    more = 0.0 if hidden_bias is None else xp.expand_dims(hidden_bias, 0)
+    hidden_bias = _as_row(xp, hidden_bias)
 
     def step(hidden: Any, driven: Any) -> Any:
-        recalled = xp.matmul(hidden, recall) + more
+        recalled = xp.matmul(hidden, recall) + hidden_bias
         hidden = _gru_update(xp, driven, recalled, hidden)
         return hidden, hidden
 
@@ -100,14 +110,14 @@ def gru(
 @op(promote="float")
 def rnn_cell(
     xp: Any,
-    input: Any,
-    state: Any,
-    weight: Any,
-    hidden_weight: Any,
-    bias: Any = None,
+    input: Features,
+    state: State,
+    weight: Weight,
+    hidden_weight: HiddenWeight,
+    bias: Bias | None = None,
     *,
     activation: str = "tanh",
-) -> Any:
+) -> State:
     """One step of `rnn` on (batch, features): the new state."""
     act = _activation(xp, activation)
     driven = xp.linear(input, weight, bias)
@@ -117,13 +127,13 @@ def rnn_cell(
 @op(promote="float", outputs=("state", "cell_state"))
 def lstm_cell(
     xp: Any,
-    input: Any,
-    state: Any,
-    cell_state: Any,
-    weight: Any,
-    hidden_weight: Any,
-    bias: Any = None,
-) -> Any:
+    input: Features,
+    state: State,
+    cell_state: State,
+    weight: Weight,
+    hidden_weight: HiddenWeight,
+    bias: Bias | None = None,
+) -> tuple[State, State]:
     """One step of `lstm` on (batch, features): the new h and c."""
     driven = xp.linear(input, weight, bias)
     gates = driven + xp.linear(state, hidden_weight, None)
@@ -133,13 +143,13 @@ def lstm_cell(
 @op(promote="float")
 def gru_cell(
     xp: Any,
-    input: Any,
-    state: Any,
-    weight: Any,
-    hidden_weight: Any,
-    bias: Any = None,
-    hidden_bias: Any = None,
-) -> Any:
+    input: Features,
+    state: State,
+    weight: Weight,
+    hidden_weight: HiddenWeight,
+    bias: Bias | None = None,
+    hidden_bias: Bias | None = None,
+) -> State:
     """One step of `gru` on (batch, features): the new state."""
     driven = xp.linear(input, weight, bias)
     recalled = xp.linear(state, hidden_weight, hidden_bias)
@@ -158,11 +168,11 @@ def _recurrence(
     reverse: bool,
 ) -> Any:
     """All outputs and the last carry of `carry = update(W x + U h + b, carry)`."""
-    # Transposed once and not in each step: 0.7-0.95 of the time forward.
+    # The weight is transposed once and not in each step: 0.7-0.95 of the forward time.
     if xp.joins_steps and weight.shape[1] <= hidden_weight.shape[1]:
-        # One product a step, of x and h side by side.
+        # One product a step, of x and h side by side, in place of two.
         joined = xp.transpose(xp.concat([weight, hidden_weight], axis=1))
-        bias = 0.0 if bias is None else xp.expand_dims(bias, 0)
+        bias = _as_row(xp, bias)
         gates_of = lambda x, h: xp.matmul(xp.concat([x, h], axis=1), joined) + bias
     else:
         input = xp.linear(input, weight, bias)
@@ -177,7 +187,7 @@ def _recurrence(
 
 
 def _over_time(xp: Any, step: Any, carry: Any, input: Any, *, reverse: bool) -> Any:
-    """All outputs, (batch, time, hidden), and the last carry."""
+    """Scan over time; all outputs, (batch, time, hidden), and the last carry."""
     by_time = xp.transpose(input, (1, 0, 2))
     carry, outputs = xp.scan(step, carry, by_time, reverse=reverse)
     return xp.transpose(outputs, (1, 0, 2)), carry
@@ -195,12 +205,21 @@ def _gru_update(xp: Any, driven: Any, recalled: Any, hidden: Any) -> Any:
     reset = xp.sigmoid(reset + reset_again)
     update = xp.sigmoid(update + update_again)
     new = xp.tanh(new + reset * new_again)
+    # (1 - update) * new + update * hidden, with one product less.
     return new + update * (hidden - new)
 
 
-def _zeros(xp: Any, input: Any, hidden_weight: Any) -> Any:
+def _initial_state(xp: Any, input: Any, hidden_weight: Any, state: Any) -> Any:
+    if state is not None:
+        return state
     zeros = xp.zeros((input.shape[0], hidden_weight.shape[-1]), like=input)
     return xp.cast_like(zeros, input)
+
+
+def _as_row(xp: Any, bias: Any) -> Any:
+    if bias is None:
+        return 0.0
+    return xp.expand_dims(bias, 0)
 
 
 def _activation(xp: Any, name: str) -> Any:

@@ -1,106 +1,126 @@
-"""Many numbers to one, along axes.
+"""Reductions along axes, and scans along one.
 
 `axis` is an int, a tuple of ints, or None for all. Sums and products of booleans and of
-integers under 32 bits are kept in int32; indices are int32.
+integers of fewer than 32 bits are int32, as are indices.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import Shaped
+
 from ._table import op
 
+Array = Shaped[Any, "*shape"]
+Reduced = Shaped[Any, "*rest"]
 Axis = int | Sequence[int] | None
 
 
 @op(promote="same", name="sum")
-def sum_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Sum; of nothing 0."""
+def sum_(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """Sum; 0 for an empty array."""
     return xp.sum(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
-def mean(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Arithmetic mean; of nothing NaN."""
+def mean(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """Arithmetic mean; NaN for an empty array."""
     return xp.mean(input, axis, keepdims=keepdims)
 
 
 @op(promote="same")
-def prod(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Product; of nothing 1."""
+def prod(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """Product; 1 for an empty array."""
     return xp.prod(input, axis, keepdims=keepdims)
 
 
 @op(promote="same", name="max")
-def max_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Largest; NaN if there is one; ties share the gradient evenly."""
+def max_(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """Largest entry, or NaN; ties share the gradient evenly."""
     return xp.max(input, axis, keepdims=keepdims)
 
 
 @op(promote="same", name="min")
-def min_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Smallest; NaN if there is one; ties share the gradient evenly."""
+def min_(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """Smallest entry, or NaN; ties share the gradient evenly."""
     return xp.min(input, axis, keepdims=keepdims)
 
 
 @op(promote="same")
 def argmax(
-    xp: Any, input: Any, *, axis: int | None = None, keepdims: bool = False
-) -> Any:
-    """Index of the first largest, of the first NaN if there is one."""
+    xp: Any, input: Array, *, axis: int | None = None, keepdims: bool = False
+) -> Reduced:
+    """Index of the first largest entry, or of the first NaN."""
     return xp.argmax(input, axis, keepdims=keepdims)
 
 
 @op(promote="same")
 def argmin(
-    xp: Any, input: Any, *, axis: int | None = None, keepdims: bool = False
-) -> Any:
-    """Index of the first smallest, of the first NaN if there is one."""
+    xp: Any, input: Array, *, axis: int | None = None, keepdims: bool = False
+) -> Reduced:
+    """Index of the first smallest entry, or of the first NaN."""
     return xp.argmin(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
 def var(
-    xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False, ddof: int = 0
-) -> Any:
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False, ddof: int = 0
+) -> Reduced:
     """Squared distances from the mean, summed and divided by n - ddof."""
     return xp.var(input, axis, keepdims=keepdims, ddof=ddof)
 
 
 @op(promote="float")
 def std(
-    xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False, ddof: int = 0
-) -> Any:
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False, ddof: int = 0
+) -> Reduced:
     """Square root of `var`; the gradient is 0 where it is 0."""
     return safe_sqrt(xp, xp.var(input, axis, keepdims=keepdims, ddof=ddof))
 
 
 @op(promote="same", name="any")
-def any_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Whether some entry is not 0."""
+def any_(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """Whether any entry is not 0."""
     return xp.any(input, axis, keepdims=keepdims)
 
 
 @op(promote="same", name="all")
-def all_(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
+def all_(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
     """Whether no entry is 0."""
     return xp.all(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
-def logsumexp(xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """log(sum(exp(input))) without overflow; of nothing -inf."""
+def logsumexp(
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """log(sum(exp(input))) without overflow; -inf for an empty array."""
     return xp.logsumexp(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
 def norm(
     xp: Any,
-    input: Any,
+    input: Array,
     *,
     ord: int | str = 2,
     axis: Axis = None,
     keepdims: bool = False,
-) -> Any:
+) -> Reduced:
     """Length of the vector of all entries along `axis`; ord is 1, 2 or "inf".
 
     The gradient is 0 where the length is 0.
@@ -119,39 +139,44 @@ def norm(
 
 @op(promote="same")
 def count_nonzero(
-    xp: Any, input: Any, *, axis: Axis = None, keepdims: bool = False
-) -> Any:
-    """How many entries are not 0."""
+    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+) -> Reduced:
+    """The number of entries that are not 0."""
     return xp.sum(xp.cast(input, "bool"), axis, keepdims=keepdims)
 
 
 @op(promote="same")
-def cumsum(xp: Any, input: Any, *, axis: int | None = None) -> Any:
+def cumsum(xp: Any, input: Array, *, axis: int | None = None) -> Reduced:
     """Running sum along one axis; of the flattened array if None."""
     return xp.cumsum(input, axis)
 
 
 @op(promote="same")
-def cumprod(xp: Any, input: Any, *, axis: int | None = None) -> Any:
+def cumprod(xp: Any, input: Array, *, axis: int | None = None) -> Reduced:
     """Running product along one axis; of the flattened array if None."""
     return xp.cumprod(input, axis)
 
 
 @op(promote="float")
 def median(
-    xp: Any, input: Any, *, axis: int | None = None, keepdims: bool = False
-) -> Any:
+    xp: Any, input: Array, *, axis: int | None = None, keepdims: bool = False
+) -> Reduced:
     """Middle of the sorted entries along one axis or of all; NaN if one is.
 
-    Of an even number the mean of the two in the middle. The length must be known.
+    For an even number of entries it is the mean of the middle two. The length must be
+    known.
     """
     if axis is None:
         flat = xp.reshape(input, (-1,))
         middle = _median_of_last(xp, flat)
-        return xp.reshape(middle, (1,) * input.ndim) if keepdims else middle
+        if keepdims:
+            return xp.reshape(middle, (1,) * input.ndim)
+        return middle
     last = xp.moveaxis(input, axis, -1)
     middle = _median_of_last(xp, last)
-    return xp.expand_dims(middle, axis) if keepdims else middle
+    if keepdims:
+        return xp.expand_dims(middle, axis)
+    return middle
 
 
 def _median_of_last(xp: Any, x: Any) -> Any:
@@ -162,13 +187,14 @@ def _median_of_last(xp: Any, x: Any) -> Any:
     pick = lambda i: xp.getitem(ordered, (..., i))
     middle = pick(n // 2)
     if n % 2 == 0:
-        # Halved before they are added: the sum of two halves cannot overflow.
+        # Halved before they are added, so that the sum cannot overflow.
         middle = pick(n // 2 - 1) * 0.5 + middle * 0.5
     largest = pick(n - 1)  # NaN sorts last
     return xp.where(xp.isnan(largest), largest, middle)
 
 
 def safe_sqrt(xp: Any, x: Any) -> Any:
-    """Square root whose gradient at 0 is 0, not infinite."""
+    """Square root with gradient 0 at 0 instead of infinity."""
+    # Two selections: with the outer one alone, the gradient would be 0 * inf = NaN.
     zero = xp.equal(x, 0)
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))

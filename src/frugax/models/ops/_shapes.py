@@ -1,45 +1,55 @@
-"""The same numbers in another shape, and new ones by shape alone."""
+"""Reshape, join and split arrays, and make new ones."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import Shaped
+
 from ._table import op
 
+Array = Shaped[Any, "*shape"]
+Reshaped = Shaped[Any, "*new_shape"]
 Axis = int | Sequence[int] | None
 
 # --- reordering -------------------------------------------------------------------
 
 
 @op()
-def identity(xp: Any, input: Any) -> Any:
+def identity(xp: Any, input: Array) -> Array:
     """The input itself."""
     return input
 
 
 @op(promote="same")
-def reshape(xp: Any, input: Any, *, shape: Sequence[int]) -> Any:
+def reshape(xp: Any, input: Array, *, shape: Sequence[int]) -> Reshaped:
     """The same entries, last axis fastest; one length may be -1."""
     return xp.reshape(input, shape)
 
 
 @op(promote="same")
-def flatten(xp: Any, input: Any, *, start: int = 0, stop: int | None = None) -> Any:
-    """The axes start:stop as one; a 0-d array gets one axis."""
+def flatten(
+    xp: Any, input: Array, *, start: int = 0, stop: int | None = None
+) -> Reshaped:
+    """Merge the axes start:stop into one; a 0-d array gets one axis."""
     shape = tuple(input.shape)
     axes = range(len(shape))[start:stop]
     if not axes:
-        return xp.reshape(input, (*shape, 1)) if not shape else input
+        if shape:
+            return input
+        return xp.reshape(input, (1,))
     joined = math.prod(shape[axes[0] : axes[-1] + 1])
     return xp.reshape(input, (*shape[: axes[0]], joined, *shape[axes[-1] + 1 :]))
 
 
 @op(promote="same")
-def unflatten(xp: Any, input: Any, *, sizes: Sequence[int], axis: int = -1) -> Any:
-    """One axis as several, the last of them fastest; one size may be -1.
+def unflatten(
+    xp: Any, input: Array, *, sizes: Sequence[int], axis: int = -1
+) -> Reshaped:
+    """Split one axis into several, the last of them fastest; one size may be -1.
 
     Raises:
-        ValueError: the sizes do not make up the axis.
+        ValueError: the product of the sizes is not the length of the axis.
     """
     shape = tuple(input.shape)
     at = axis % len(shape)
@@ -57,44 +67,44 @@ def unflatten(xp: Any, input: Any, *, sizes: Sequence[int], axis: int = -1) -> A
 
 
 @op(promote="same")
-def transpose(xp: Any, input: Any, *, axes: Sequence[int] | None = None) -> Any:
+def transpose(xp: Any, input: Array, *, axes: Sequence[int] | None = None) -> Reshaped:
     """The axes in the given order; reversed if None."""
     return xp.transpose(input, axes)
 
 
 @op(promote="same")
-def swapaxes(xp: Any, input: Any, *, axis1: int = -2, axis2: int = -1) -> Any:
-    """Two axes exchanged."""
+def swapaxes(xp: Any, input: Array, *, axis1: int = -2, axis2: int = -1) -> Reshaped:
+    """Swap two axes."""
     return xp.swapaxes(input, axis1, axis2)
 
 
 @op(promote="same")
 def moveaxis(
     xp: Any,
-    input: Any,
+    input: Array,
     *,
     source: int | Sequence[int],
     destination: int | Sequence[int],
-) -> Any:
-    """One axis, or several, moved elsewhere."""
+) -> Reshaped:
+    """Move one axis or several."""
     return xp.moveaxis(input, source, destination)
 
 
 @op(promote="same")
-def squeeze(xp: Any, input: Any, *, axis: Axis = None) -> Any:
-    """Without axes of length 1: the given ones, or all."""
+def squeeze(xp: Any, input: Array, *, axis: Axis = None) -> Reshaped:
+    """Remove axes of length 1: the given ones, or all."""
     return xp.squeeze(input, axis)
 
 
 @op(promote="same")
-def expand_dims(xp: Any, input: Any, *, axis: int | Sequence[int]) -> Any:
-    """With new axes of length 1 at these places of the result."""
+def expand_dims(xp: Any, input: Array, *, axis: int | Sequence[int]) -> Reshaped:
+    """Add axes of length 1 at these places of the result."""
     return xp.expand_dims(input, axis)
 
 
 @op(promote="same")
-def broadcast_to(xp: Any, input: Any, *, shape: Sequence[int]) -> Any:
-    """Repeated along axes of length 1; a length of -1 keeps the input's."""
+def broadcast_to(xp: Any, input: Array, *, shape: Sequence[int]) -> Reshaped:
+    """Repeat along axes of length 1; a length of -1 keeps that of the input."""
     shape = tuple(shape)
     own = (*((1,) * (len(shape) - input.ndim)), *input.shape)
     return xp.broadcast_to(
@@ -102,33 +112,33 @@ def broadcast_to(xp: Any, input: Any, *, shape: Sequence[int]) -> Any:
     )
 
 
-# --- joining and parting ----------------------------------------------------------
+# --- joining and splitting ----------------------------------------------------------
 
 
 @op(promote="same")
-def concat(xp: Any, *inputs: Any, axis: int = 0) -> Any:
-    """Joined along an axis that is there."""
+def concat(xp: Any, *inputs: Array, axis: int = 0) -> Reshaped:
+    """Join along an existing axis."""
     return xp.concat(inputs, axis)
 
 
 @op(promote="same")
-def stack(xp: Any, *inputs: Any, axis: int = 0) -> Any:
-    """Joined along a new axis."""
+def stack(xp: Any, *inputs: Array, axis: int = 0) -> Reshaped:
+    """Join along a new axis."""
     return xp.stack(inputs, axis)
 
 
 @op(promote="same")
 def split(
     xp: Any,
-    input: Any,
+    input: Array,
     *,
     sections: int | Sequence[int],
     index: int | None = None,
     axis: int = 0,
-) -> Any:
-    """Piece number `index` of `sections`, or all as a tuple; in a model give `index`.
+) -> Reshaped:
+    """Piece number `index`, or all pieces as a tuple; a model must give `index`.
 
-    `sections` is a number of equal pieces, or the tuple of their lengths.
+    `sections` is the number of equal pieces, or the tuple of their lengths.
 
     Raises:
         ValueError: the sections do not add up to the axis.
@@ -138,7 +148,7 @@ def split(
     if isinstance(sections, int):
         if sections < 1 or length % sections != 0:
             raise ValueError(
-                f"split: {length} entries along axis {axis} do not part into "
+                f"split: {length} entries along axis {axis} do not split into "
                 f"{sections!r} equal pieces."
             )
         lengths = (length // sections,) * sections
@@ -150,53 +160,59 @@ def split(
                 f"along axis {axis}."
             )
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
-    wanted = range(len(lengths)) if index is None else [range(len(lengths))[index]]
+    numbers: Sequence[int] = range(len(lengths))
+    if index is not None:
+        numbers = [numbers[index]]
     pieces = tuple(
         xp.getitem(
             input, (slice(None),) * axis + (slice(ends[i] - lengths[i], ends[i]),)
         )
-        for i in wanted
+        for i in numbers
     )
-    return pieces if index is None else pieces[0]
+    if index is None:
+        return pieces
+    return pieces[0]
 
 
 @op(promote="same")
-def flip(xp: Any, input: Any, *, axis: Axis = None) -> Any:
-    """In reverse order along the axes, or all."""
+def flip(xp: Any, input: Array, *, axis: Axis = None) -> Array:
+    """Reverse the order along the axes, or along all."""
     return xp.flip(input, axis)
 
 
 @op(promote="same")
-def roll(xp: Any, input: Any, *, shift: int | Sequence[int], axis: Axis = None) -> Any:
-    """Shifted in a ring; the flattened array if axis is None."""
+def roll(
+    xp: Any, input: Array, *, shift: int | Sequence[int], axis: Axis = None
+) -> Reshaped:
+    """Shift in a ring; the flattened array if axis is None."""
     return xp.roll(input, shift, axis)
 
 
 @op(promote="same")
-def tile(xp: Any, input: Any, *, reps: int | Sequence[int]) -> Any:
-    """The whole array, over and over along each axis."""
+def tile(xp: Any, input: Array, *, reps: int | Sequence[int]) -> Reshaped:
+    """Repeat the whole array along each axis."""
     return xp.tile(input, reps)
 
 
 @op(promote="same")
-def repeat(xp: Any, input: Any, *, repeats: int, axis: int | None = None) -> Any:
-    """Each entry over and over along an axis; of the flattened array if None."""
+def repeat(xp: Any, input: Array, *, repeats: int, axis: int | None = None) -> Reshaped:
+    """Repeat each entry along an axis, or of the flattened array for None."""
     return xp.repeat(input, repeats, axis)
 
 
 @op(promote="same")
 def pad(
     xp: Any,
-    input: Any,
+    input: Array,
     *,
     widths: Sequence[Sequence[int]],
     mode: str = "constant",
     value: float = 0,
-) -> Any:
-    """More entries around: `widths` has a pair (before, after) for each axis.
+) -> Reshaped:
+    """Pad around: `widths` has a pair (before, after) for each axis.
 
-    mode: "constant" (`value`), "edge" (the last entry), "reflect" (mirrored about the
-    last entry) or "symmetric" (mirrored, the last entry twice).
+    Modes are "constant" (`value`), "edge" (the last entry), "reflect" (mirrored at the
+    last entry) and "symmetric" (mirrored, with the last entry twice).
 
     Raises:
         ValueError: the mode is unknown, or the widths do not fit the input.
@@ -219,31 +235,33 @@ def pad(
 
 
 @op()
-def zeros_like(xp: Any, input: Any, *, dtype: str | None = None) -> Any:
+def zeros_like(xp: Any, input: Array, *, dtype: str | None = None) -> Array:
     """Zeros in the input's shape."""
     return xp.zeros(input.shape, dtype or xp.dtype_of(input), like=input)
 
 
 @op()
-def ones_like(xp: Any, input: Any, *, dtype: str | None = None) -> Any:
+def ones_like(xp: Any, input: Array, *, dtype: str | None = None) -> Array:
     """Ones in the input's shape."""
     return xp.ones(input.shape, dtype or xp.dtype_of(input), like=input)
 
 
 @op()
-def full_like(xp: Any, input: Any, *, value: float, dtype: str | None = None) -> Any:
+def full_like(
+    xp: Any, input: Array, *, value: float, dtype: str | None = None
+) -> Array:
     """One value in the input's shape."""
     return xp.full(input.shape, value, dtype or xp.dtype_of(input), like=input)
 
 
 @op()
-def zeros(xp: Any, *, shape: Sequence[int], dtype: str | None = None) -> Any:
+def zeros(xp: Any, *, shape: Sequence[int], dtype: str | None = None) -> Reshaped:
     """Zeros, of the backend's dtype if none is given."""
     return xp.zeros(shape, dtype)
 
 
 @op()
-def ones(xp: Any, *, shape: Sequence[int], dtype: str | None = None) -> Any:
+def ones(xp: Any, *, shape: Sequence[int], dtype: str | None = None) -> Reshaped:
     """Ones, of the backend's dtype if none is given."""
     return xp.ones(shape, dtype)
 
@@ -251,7 +269,7 @@ def ones(xp: Any, *, shape: Sequence[int], dtype: str | None = None) -> Any:
 @op()
 def full(
     xp: Any, *, shape: Sequence[int], value: float, dtype: str | None = None
-) -> Any:
+) -> Reshaped:
     """One value in a shape; an int gives int32, a float the backend's dtype."""
     return xp.full(shape, value, dtype)
 
@@ -259,7 +277,7 @@ def full(
 @op()
 def arange(
     xp: Any, *, start: float = 0, stop: float, step: float = 1, dtype: str | None = None
-) -> Any:
+) -> Reshaped:
     """start, start + step, ... below stop; int32 if all are integers."""
     return xp.arange(start, stop, step, dtype)
 
@@ -272,7 +290,7 @@ def eye(
     columns: int | None = None,
     k: int = 0,
     dtype: str | None = None,
-) -> Any:
+) -> Reshaped:
     """Ones on the k-th diagonal, 0 elsewhere."""
     return xp.eye(rows, columns, k, dtype)
 
@@ -281,12 +299,12 @@ def eye(
 
 
 @op()
-def cast(xp: Any, input: Any, *, dtype: str) -> Any:
+def cast(xp: Any, input: Array, *, dtype: str) -> Array:
     """The same values in another dtype; fractions are cut off for an integer."""
     return xp.cast(input, dtype)
 
 
 @op()
-def stop_gradient(xp: Any, input: Any) -> Any:
+def stop_gradient(xp: Any, input: Array) -> Array:
     """The input itself, constant for differentiation."""
     return xp.stop_gradient(input)

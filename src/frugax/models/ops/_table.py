@@ -1,7 +1,7 @@
-"""What an op is, and the table that holds each of them once.
+"""The class of ops, and the table that holds each op once.
 
-An op is a body over a small array namespace `xp`; the same text runs in JAX and in
-torch, eagerly, compiled, and on shapes alone. Nothing here imports an array library.
+An op is a function over a small array namespace `xp`. The same function runs in JAX and
+in torch, eagerly, compiled, and on shapes alone. No array library is imported here.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ class Op:
     """One operation, declared once.
 
     Attributes:
-        name: what it is called in backends, models, files and errors.
+        name: its name in backends, models, files and errors.
         body: `body(xp, *tensors, **attributes)`; pure, written over `xp` only.
-        inputs: the tensors' names, in order; for a variadic op none.
-        optional: those of them that may be left out.
+        inputs: the names of the tensors, in order; empty for a variadic op.
+        optional: the tensors that may be left out.
         variadic: whether it takes any number of tensors.
-        outputs: the results' names, in order.
-        attributes: keyword arguments with their defaults; `REQUIRED` has none.
-        promote: whether its tensors are brought to one dtype first: not at all, to
-            their common dtype, or to their common floating dtype.
+        outputs: the names of the results, in order.
+        attributes: keyword arguments with their defaults; `REQUIRED` means no default.
+        promote: the dtype that tensors are promoted to before: `"none"` keeps theirs,
+            `"same"` is their common dtype, `"float"` their common floating dtype.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Op:
         return self.inputs[:1] == ("key",)
 
     def __call__(self, xp: Any, *tensors: Any, **attributes: Any) -> Any:
-        """Run the body in a namespace, after promotion.
+        """Promote the tensors, and run the body in a namespace.
 
         Args:
             xp: a namespace such as `to_jax.JaxNamespace`.
-            tensors: arrays of that library or Python numbers; None for an optional one.
-            attributes: keyword arguments of the op.
+            *tensors: arrays of its library or Python numbers; None for an optional one.
+            **attributes: keyword arguments of the op.
         """
         if self.promote != "none":
             tensors = xp.promote(tensors, to_float=self.promote == "float")
@@ -67,16 +67,16 @@ def op_from_function(
     promote: Promotion = "none",
     outputs: Iterable[str] = ("output",),
 ) -> Op:
-    """Read an op's ports and attributes off its body's signature.
+    """Make an op of a function; its signature gives the ports and attributes.
 
     Args:
-        name: what it will be called.
+        name: the name of the op.
         body: `body(xp, *tensors, **attributes)`.
         promote: see `Op`.
-        outputs: names of the results, in order.
+        outputs: the names of the results, in order.
 
     Raises:
-        TypeError: the body has no place for `xp`, or takes `**anything`.
+        TypeError: the body has no argument for `xp`, or takes `**anything`.
     """
     parameters = list(inspect.signature(body).parameters.values())
     if not parameters or parameters[0].kind not in (
@@ -119,12 +119,12 @@ def op(
     outputs: Iterable[str] = ("output",),
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Put an op in the table, under its function's name.
+    """Decorate a function to add it to the table of ops, under its name.
 
     Args:
         promote: see `Op`.
-        outputs: names of the results, in order.
-        name: another name than the function's.
+        outputs: the names of the results, in order.
+        name: the name of the op, where it differs from that of the function.
 
     Raises:
         ValueError: there is such an op already.
@@ -143,21 +143,23 @@ def op(
 
 
 def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
-    """The op of that name: a backend's own one first, then the table's.
+    """Look an op up by name: custom ops first, then the table.
 
     Args:
-        name: the op's name.
+        name: the name of the op.
         own: ops that a user registered on a backend.
 
     Raises:
-        KeyError: there is none; close names are listed.
+        KeyError: there is no such op; close names are listed.
     """
     for table in (own or {}, OPS):
         if name in table:
             return table[name]
     known = [*(own or {}), *OPS]
     close = difflib.get_close_matches(name, known, n=3)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    hint = ""
+    if close:
+        hint = f" Did you mean {' or '.join(map(repr, close))}?"
     raise KeyError(
         f"there is no op {name!r}.{hint} Register your own with "
         f'@backend.register_op("{name}").'
@@ -165,15 +167,15 @@ def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
 
 
 def custom_op(name: str, function: Callable[..., Any]) -> Op:
-    """An op whose body is a user's function of arrays, for one backend.
+    """Make an op of a user's function of arrays, for one backend.
 
     Args:
-        name: what it will be called.
-        function: `function(*arrays, **attributes)` in the backend's own library.
+        name: the name of the op.
+        function: `function(*arrays, **attributes)` in the library of the backend.
 
     Raises:
-        TypeError: it cannot be called, or takes `**anything`.
-        ValueError: the name is no identifier.
+        TypeError: it is not callable, or takes `**anything`.
+        ValueError: the name is not an identifier.
     """
     if not callable(function):
         raise TypeError(f"op {name!r}: a function is needed, got {function!r:.60}.")
@@ -181,15 +183,19 @@ def custom_op(name: str, function: Callable[..., Any]) -> Op:
         raise ValueError(f"an op's name must be an identifier, got {name!r}.")
 
     def body(xp: Any, *tensors: Any, **attributes: Any) -> Any:
-        while tensors and tensors[-1] is None:  # the function's own defaults
+        # Open ports at the end are dropped, so that the defaults of the function apply.
+        while tensors and tensors[-1] is None:
             tensors = tensors[:-1]
         return function(*tensors, **attributes)
 
     signature = inspect.signature(function)
     xp = inspect.Parameter("xp", inspect.Parameter.POSITIONAL_ONLY)
-    rest = [
-        p.replace(kind=p.POSITIONAL_ONLY) if p.kind is p.POSITIONAL_OR_KEYWORD else p
-        for p in signature.parameters.values()
-    ]
+    # Arguments by position are tensors. Positional-only, so that an argument that is
+    # called `xp` does not clash with the namespace.
+    rest = []
+    for p in signature.parameters.values():
+        if p.kind is p.POSITIONAL_OR_KEYWORD:
+            p = p.replace(kind=p.POSITIONAL_ONLY)
+        rest.append(p)
     body.__signature__ = inspect.Signature([xp, *rest])
     return op_from_function(name, body)

@@ -1,35 +1,267 @@
-"""How wide, how far apart and how padded the windows over each axis of space are."""
+"""Convolutions and pools of channels-last data: (batch, *space, channels).
 
+Each op exists for one and for two axes of space, declared by one function over their
+number. Kernels are (*window, in / groups, out). Strides, dilations and paddings are one
+number for all axes of space, or one for each; see `pads` for "same" and "valid".
+"""
+
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import Shaped
+
+from ._table import op
+
+Sizes = int | Sequence[int]
 Pads = tuple[tuple[int, int], ...]
 # "same", "valid", one number, or a number or a pair for each axis.
 Padding = str | int | Sequence[int | Sequence[int]]
 
+Images = Shaped[Any, "batch *space channels"]
 
-def per_axis(
-    op: str, name: str, value: int | Sequence[int], axes: int, *, least: int = 1
-) -> tuple[int, ...]:
-    """One number for each axis of space.
+# --- convolutions -----------------------------------------------------------------
 
-    Args:
-        op: whose attribute it is, for the error.
-        name: the attribute's name, for the error.
-        value: a number for all axes, or one for each.
-        axes: how many there are.
-        least: the smallest that means something.
+
+def _declare_convolutions(axes: int) -> None:
+    """Add `conv1d` and `conv1d_transpose`, or their 2-D forms, to the table."""
+
+    @op(promote="float", name=f"conv{axes}d")
+    def convolution(
+        xp: Any,
+        input: Images,
+        weight: Shaped[Any, "*window in_per_group out"],
+        bias: Shaped[Any, " out"] | None = None,
+        *,
+        stride: Sizes = 1,
+        padding: Padding = "same",
+        dilation: Sizes = 1,
+        groups: int = 1,
+    ) -> Shaped[Any, "batch *new_space out"]:
+        """Convolve channels-last data; the channels are split into `groups`."""
+        name = f"conv{axes}d"
+        *window, read, out = weight.shape
+        _check_channels(name, axes, input, weight, read * groups, out, groups)
+        stride = per_axis(name, "stride", stride, axes)
+        dilation = per_axis(name, "dilation", dilation, axes)
+        widths = pads(name, padding, input.shape[1:-1], window, stride, dilation)
+        result = xp.convolution(input, weight, stride, widths, dilation, groups)
+        return _add_bias(xp, result, bias)
+
+    @op(promote="float", name=f"conv{axes}d_transpose")
+    def transposed_convolution(
+        xp: Any,
+        input: Images,
+        weight: Shaped[Any, "*window out_per_group channels"],
+        bias: Shaped[Any, " out"] | None = None,
+        *,
+        stride: Sizes = 1,
+        padding: Padding = "same",
+        dilation: Sizes = 1,
+        groups: int = 1,
+        output_padding: Sizes = 0,
+    ) -> Shaped[Any, "batch *new_space out"]:
+        """The gradient of a convolution with respect to its data; it enlarges space.
+
+        The weight is the kernel of that convolution. Padding "same" gives size * stride
+        points, "valid" (size - 1) * stride + window; a number or pairs are cut off from
+        that, and `output_padding` is added to the end again, as in torch.
+        """
+        name = f"conv{axes}d_transpose"
+        *window, _, read = weight.shape
+        _check_channels(name, axes, input, weight, read, read, groups)
+        stride = per_axis(name, "stride", stride, axes)
+        dilation = per_axis(name, "dilation", dilation, axes)
+        extra = per_axis(name, "output_padding", output_padding, axes, least=0)
+        reach = _reach(window, dilation)
+        if padding == "same":
+            # Where the stride is larger than the window, the surplus is negative: then
+            # zeros are added at the end instead of cutting off.
+            surplus = [r - s for r, s in zip(reach, stride, strict=True)]
+            crops = [(max(s, 0) // 2, s - max(s, 0) // 2) for s in surplus]
+        else:
+            crops = pads(name, padding, reach, window, stride, dilation)
+        ends = [(low, high - e) for (low, high), e in zip(crops, extra, strict=True)]
+        result = xp.convolution_transpose(input, weight, stride, ends, dilation, groups)
+        return _add_bias(xp, result, bias)
+
+
+@op()
+def upsample(
+    xp: Any, input: Images, *, scale: Sizes = 2
+) -> Shaped[Any, "batch *new_space channels"]:
+    """Repeat each point of space `scale` times along each axis (nearest neighbour)."""
+    batch, *space, channels = input.shape
+    times = per_axis("upsample", "scale", scale, len(space))
+    # (size, 1) -> (size, times) -> size * times, for all axes at once.
+    split = [batch, *(n for size in space for n in (size, 1)), channels]
+    pairs = zip(space, times, strict=True)
+    wide = [batch, *(n for pair in pairs for n in pair), channels]
+    larger = [size * by for size, by in zip(space, times, strict=True)]
+    repeated = xp.broadcast_to(xp.reshape(input, tuple(split)), tuple(wide))
+    return xp.reshape(repeated, (batch, *larger, channels))
+
+
+def _check_channels(
+    op: str, axes: int, input: Any, weight: Any, read: Any, shared: int, groups: int
+) -> None:
+    """Check that data and weight fit; `shared` is the number that groups divide.
 
     Raises:
-        ValueError: another number of them, or too small ones.
+        ValueError: they do not.
     """
-    many = (value,) * axes if isinstance(value, int) else tuple(value)
-    if len(many) != axes or any(one < least for one in many):
-        wanted = "number" if axes == 1 else f"number, or {axes} numbers,"
+    if len(input.shape) != axes + 2 or len(weight.shape) != axes + 2:
         raise ValueError(
-            f"{op}: {name} must be a {wanted} of at least {least}, not {value!r}."
+            f"{op}: the input must be (batch, *space, channels) with {axes} axes of "
+            f"space, the weight (*window, channels, channels); not "
+            f"{tuple(input.shape)} and {tuple(weight.shape)}."
         )
-    return many
+    if groups < 1 or input.shape[-1] != read or shared % groups:
+        raise ValueError(
+            f"{op}: an input of {input.shape[-1]} channels and a weight of "
+            f"{tuple(weight.shape)} do not go together with {groups} groups."
+        )
+
+
+def _add_bias(xp: Any, result: Any, bias: Any) -> Any:
+    if bias is None:
+        return result
+    return result + xp.reshape(bias, (1,) * (len(result.shape) - 1) + (-1,))
+
+
+# --- pools ------------------------------------------------------------------------
+
+
+def _declare_pools(axes: int) -> None:
+    """Add `max_pool1d` and `avg_pool1d`, or their 2-D forms, to the table."""
+
+    @op(promote="float", name=f"max_pool{axes}d")
+    def max_pool(
+        xp: Any,
+        input: Images,
+        *,
+        window: Sizes,
+        stride: Sizes | None = None,
+        padding: Padding = "valid",
+    ) -> Shaped[Any, "batch *new_space channels"]:
+        """The largest number of each window; the stride is the window by default.
+
+        Of equal numbers the first gets the gradient. Padding is never the largest.
+        """
+        sizes = _window_sizes(f"max_pool{axes}d", axes, input, window, stride, padding)
+        return xp.max_pool(input, *sizes)
+
+    @op(promote="float", name=f"avg_pool{axes}d")
+    def avg_pool(
+        xp: Any,
+        input: Images,
+        *,
+        window: Sizes,
+        stride: Sizes | None = None,
+        padding: Padding = "valid",
+        count_padding: bool = False,
+    ) -> Shaped[Any, "batch *new_space channels"]:
+        """The mean of each window; the stride is the window by default.
+
+        `count_padding` says whether padding counts as zeros or not at all.
+        """
+        name = f"avg_pool{axes}d"
+        window, stride, widths = _window_sizes(
+            name, axes, input, window, stride, padding
+        )
+        x = xp.widened(input)  # sums of float16 and bfloat16 are taken in float32
+        total = xp.sum_pool(x, window, stride, widths)
+        if count_padding or all(pair == (0, 0) for pair in widths):
+            return xp.cast_like(total / math.prod(window), input)
+        ones = xp.cast_like(xp.ones((1, *input.shape[1:-1], 1), like=input), x)
+        counts = xp.sum_pool(ones, window, stride, widths)
+        return xp.cast_like(total / counts, input)
+
+
+for _axes in (1, 2):
+    _declare_convolutions(_axes)
+    _declare_pools(_axes)
+
+
+@op(promote="float")
+def global_avg_pool(
+    xp: Any, input: Images, *, keepdims: bool = False
+) -> Shaped[Any, "batch ..."]:
+    """The mean over space: (batch, *space, channels) to (batch, channels)."""
+    axes = tuple(range(1, len(input.shape) - 1))
+    mean = xp.mean(xp.widened(input), axis=axes, keepdims=keepdims)
+    return xp.cast_like(mean, input)
+
+
+@op()
+def global_max_pool(
+    xp: Any, input: Images, *, keepdims: bool = False
+) -> Shaped[Any, "batch ..."]:
+    """The maximum over space: (batch, *space, channels) to (batch, channels)."""
+    axes = tuple(range(1, len(input.shape) - 1))
+    return xp.max(input, axis=axes, keepdims=keepdims)
+
+
+def _window_sizes(
+    op: str,
+    axes: int,
+    input: Any,
+    window: Sizes,
+    stride: Sizes | None,
+    padding: Padding,
+) -> tuple[tuple[int, ...], tuple[int, ...], Pads]:
+    """The window, stride and padding of a pool for each axis.
+
+    Raises:
+        ValueError: the input has another rank, or a window would hold padding only.
+    """
+    if len(input.shape) != axes + 2:
+        raise ValueError(
+            f"{op}: the input must be (batch, *space, channels) with {axes} axes of "
+            f"space, not {tuple(input.shape)}."
+        )
+    window = per_axis(op, "window", window, axes)
+    if stride is None:
+        stride = window
+    stride = per_axis(op, "stride", stride, axes)
+    widths = pads(op, padding, input.shape[1:-1], window, stride, (1,) * axes)
+    for size, (low, high) in zip(window, widths, strict=True):
+        # The maximum of no number is -inf, and the mean of none NaN.
+        if max(low, high) >= size:
+            raise ValueError(
+                f"{op}: padding {(low, high)} would make windows of {size} that hold "
+                "nothing else; pad less."
+            )
+    return window, stride, widths
+
+
+# --- windows ----------------------------------------------------------------------
+
+
+def per_axis(
+    op: str, name: str, value: Sizes, axes: int, *, least: int = 1
+) -> tuple[int, ...]:
+    """Expand an attribute to one number for each axis of space.
+
+    Args:
+        op: the name of the op in errors.
+        name: the name of the attribute in errors.
+        value: a number for all axes, or one for each.
+        axes: the number of axes.
+        least: the smallest legal number.
+
+    Raises:
+        ValueError: the count is wrong, or a number is too small.
+    """
+    numbers = (value,) * axes if isinstance(value, int) else tuple(value)
+    if len(numbers) != axes or any(n < least for n in numbers):
+        expected = "number"
+        if axes > 1:
+            expected = f"number, or {axes} numbers,"
+        raise ValueError(
+            f"{op}: {name} must be a {expected} of at least {least}, not {value!r}."
+        )
+    return numbers
 
 
 def pads(
@@ -40,58 +272,65 @@ def pads(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> Pads:
-    """Zeros before and after each axis of space.
+    """The zeros before and after each axis of space.
 
     Args:
-        op: whose attribute it is, for the error.
-        padding: "same" gives ceil(size / stride) windows, an odd zero at the end, as in
-            XLA and Keras; "valid" is 0; else how many, for all axes or for each.
+        op: the name of the op in errors.
+        padding: "same" gives ceil(size / stride) windows, with the odd zero at the end
+            as in XLA and Keras; "valid" is 0; or numbers, for all axes or for each.
         space: sizes of the data.
         window: sizes of the windows.
         stride: steps between windows.
         dilation: steps within a window.
 
     Raises:
-        ValueError: none of these, or windows that do not fit into the data.
+        ValueError: the padding is of another form, or a window does not fit.
     """
     axes = len(space)
-    reach = [step * (size - 1) + 1 for size, step in zip(window, dilation, strict=True)]
+    reach = _reach(window, dilation)
     if padding == "same":
-        sizes = zip(space, reach, stride, strict=True)
-        return tuple(_split(_missing(*sizes_of_one)) for sizes_of_one in sizes)
+        totals = [
+            _same_padding(*sizes) for sizes in zip(space, reach, stride, strict=True)
+        ]
+        return tuple((n // 2, n - n // 2) for n in totals)
     if padding == "valid":
-        given: Pads = ((0, 0),) * axes
+        widths: Pads = ((0, 0),) * axes
     elif isinstance(padding, int):
-        given = ((padding, padding),) * axes
+        widths = ((padding, padding),) * axes
     elif not isinstance(padding, str) and len(padding) == axes:
-        given = tuple((p, p) if isinstance(p, int) else _pair(p) for p in padding)
+        widths = tuple(_as_pair(p) for p in padding)
     else:
-        given = ()
-    if len(given) != axes or any(p < 0 for pair in given for p in pair):
+        widths = ()
+    if len(widths) != axes or any(p < 0 for pair in widths for p in pair):
         raise ValueError(
             f'{op}: padding must be "same", "valid", a number, or a number or a pair '
-            f"of numbers for each of {axes} axes, none below 0; not {padding!r}."
+            f"of numbers for each of {axes} axes, not below 0; got {padding!r}."
         )
     for axis, size in enumerate(space):
-        if isinstance(size, int) and size + sum(given[axis]) < reach[axis]:
+        if isinstance(size, int) and size + sum(widths[axis]) < reach[axis]:
             raise ValueError(
                 f"{op}: a window of {reach[axis]} does not fit into axis {axis} of "
-                f'space, {size} with padding {given[axis]}; padding="same" makes it.'
+                f'space, {size} with padding {widths[axis]}; padding="same" makes it.'
             )
-    return given
+    return widths
 
 
-def _missing(size: Any, reach: int, stride: int) -> int:
-    # With a stride of 1 the size does not matter: so it may be unknown.
+def _reach(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """The points from the first to the last of a dilated window."""
+    return [step * (size - 1) + 1 for size, step in zip(window, dilation, strict=True)]
+
+
+def _same_padding(size: Any, reach: int, stride: int) -> int:
+    # With a stride of 1 the result does not depend on the size, which may be symbolic.
     if stride == 1:
         return reach - 1
     return max((-(-size // stride) - 1) * stride + reach - size, 0)
 
 
-def _split(total: int) -> tuple[int, int]:
-    return total // 2, total - total // 2
-
-
-def _pair(pair: Sequence[int]) -> tuple[int, int]:
-    low, high = pair if len(pair) == 2 else (-1, -1)  # refused with the others
+def _as_pair(padding: int | Sequence[int]) -> tuple[int, int]:
+    if isinstance(padding, int):
+        return padding, padding
+    if len(padding) != 2:
+        return -1, -1  # refused with the negative numbers
+    low, high = padding
     return low, high
