@@ -215,7 +215,7 @@ def check_memory_budget(
             f"budget= works on a JaxBackend; frugax plans no memory for "
             f"{type(backend).__name__}. torch itself has torch.utils.checkpoint, and "
             "under torch.compile torch._functorch.config.activation_memory_budget, a "
-            "share from 0 to 1 of what the backward pass keeps."
+            "share from 0 to 1 of the bytes that the backward pass keeps."
         )
     if not jit:
         raise ValueError(

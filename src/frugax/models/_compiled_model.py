@@ -313,6 +313,7 @@ class CompiledModel:
             raise TypeError(
                 f"loss must be an output's name or a function, got {loss!r:.60}."
             )
+        # Arguments with defaults may be bound data, as in `lambda out, w=w: ...`.
         needed = [
             p
             for p in inspect.signature(loss).parameters.values()

@@ -76,7 +76,7 @@ def load(
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         ShapeError: the file's arrays do not fit its model.
         UnsupportedFileError: a newer version wrote it, it holds layers that are not
             imported, or it is not a saved model.

@@ -149,6 +149,8 @@ class _Flattener:
         for port, dtype in layer.port_dtypes.items():
             if port in env:
                 self.refine_input(env[port], None, dtype)
+        # Every random layer derives its own key from its number, so adding a layer at
+        # the end of a model does not change the draws of those before.
         op = OPS.get(layer.op_name)
         if op is not None and op.is_random:
             if "key" in env:
@@ -210,8 +212,8 @@ class _Flattener:
     def _add_loop(self, path: str, run: Run, env: Mapping[str, str]) -> dict[str, str]:
         common = join(path, run.common)
         blocks = tuple(join(path, name) for name in run.names)
-        # The body is one program for all blocks, so what is excluded in one block is
-        # excluded in each.
+        # The body is one program for all blocks, so a path that is excluded in one
+        # block is excluded in each.
         inner_excluded = frozenset(
             place.removeprefix(f"{block}.")
             for block in blocks

@@ -129,6 +129,7 @@ class _InferWalk:
             op = self.rules.find(node.op)
         except KeyError as e:
             raise ValueError(f"{node.title}: {e.args[0]}") from None
+        # Weights first: their shapes follow from the inputs, and the op reads them.
         wired = self._wire_weights(node)
         for key in wired.values():
             self._check_known(key, node)
@@ -150,6 +151,7 @@ class _InferWalk:
                 f"{node.title}: the op gives {len(results)} results, the layer names "
                 f"{len(node.outputs)}."
             )
+        # An op may give more results than its layer names: a batch norm at inference.
         self.specs.update(zip(node.outputs, results, strict=False))
         return dataclasses.replace(node, inputs=wired)
 

@@ -237,7 +237,7 @@ class Model(Layer):
         """The output or input called `key`."""
         return self._resolve(IOKey(key), by_name=True)
 
-    def _cached(self, key: Any, compute: Callable[[], T]) -> T:
+    def _memoize(self, key: Any, compute: Callable[[], T]) -> T:
         if key not in self._cache:
             self._cache[key] = compute()
         return self._cache[key]
@@ -245,7 +245,7 @@ class Model(Layer):
     @property
     def calls(self) -> tuple[tuple[str, LayerCall], ...]:
         """Each use of a layer with its name, in the order of adding."""
-        return self._cached("calls", self._name_calls)
+        return self._memoize("calls", self._name_calls)
 
     def _name_calls(self) -> tuple[tuple[str, LayerCall], ...]:
         taken = {call.layer.name for call in self._calls}
@@ -269,7 +269,7 @@ class Model(Layer):
         Raises:
             ValueError: a key names a weight of a layer that does not exist.
         """
-        return self._cached(
+        return self._memoize(
             ("wires", id(call)),
             lambda: {
                 port: self._resolve(wire, by_name=call.owner is self)
@@ -290,7 +290,7 @@ class Model(Layer):
                 return self._named.get(wire.name, wire)
             return wire
         owner, _, weight = wire.name.partition(".")
-        call = self._cached("by name", lambda: dict(self.calls)).get(owner)
+        call = self._memoize("by name", lambda: dict(self.calls)).get(owner)
         if call is None:
             raise ValueError(
                 f"{wire.name!r} is the weight {weight!r} of a layer {owner!r}, but "
@@ -301,7 +301,7 @@ class Model(Layer):
     @property
     def keys(self) -> Mapping[str, IOKey]:
         """The inputs of the model by name, with all that is known of each."""
-        return self._cached("keys", self._merge_keys)
+        return self._memoize("keys", self._merge_keys)
 
     def _merge_keys(self) -> dict[str, IOKey]:
         found: dict[str, IOKey] = {}
@@ -326,7 +326,7 @@ class Model(Layer):
         Raises:
             ValueError: the model is empty, or nothing reads a layer.
         """
-        return self._cached("results", self._find_results)
+        return self._memoize("results", self._find_results)
 
     def _find_results(self) -> dict[str, LayerOutput]:
         """Find the outputs; see `results`.

@@ -63,6 +63,7 @@ def find_runs(
         if join(path, named[i][0]) in excluded or not is_block(named[i][1].layer):
             i += 1
             continue
+        # Excluded blocks cut a chain: both sides may still be runs.
         port, end = _extend(model, named, i, readers)
         for at in range(i + 1, end):
             if join(path, named[at][0]) in excluded:

@@ -81,6 +81,8 @@ def _run_loop(
         values |= dict(zip(names, own, strict=True))
         return run(node.body, values, xp, find, scope)["output"], ()
 
+    # Stacked weights are scanned over, not indexed: the backward pass of an index is a
+    # scatter into an array of all blocks.
     scanned = tuple(stacked.values())
     if node.needs_index:
         scanned = (xp.arange(len(node.names)), *scanned)

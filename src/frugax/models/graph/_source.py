@@ -49,12 +49,12 @@ def source(
     for key in graph.weights:
         names[key] = _item(key, params)
     for key in arrays:
-        names[key] = f"constants[{_quoted(key)}]"
+        names[key] = f"constants[{_quote(key)}]"
     for name, key in graph.outputs.items():
         if key not in names and key not in graph.constants:
             names[key] = writer.name(name)
     lines += writer.lines(graph, names)
-    results = ", ".join(f"{_quoted(n)}: {names[k]}" for n, k in graph.outputs.items())
+    results = ", ".join(f"{_quote(n)}: {names[k]}" for n, k in graph.outputs.items())
     body = [*lines, f"return {{{results}}}"]
     header = [
         f'"""{_count(graph)} steps, {len(graph.weights)} weights; written by frugax.',
@@ -71,8 +71,8 @@ def source(
 
 def _item(key: str, params: frozenset[str]) -> str:
     if key in params:
-        return f"params[{_quoted(key)}]"
-    return f"data[{_quoted(key)}]"
+        return f"params[{_quote(key)}]"
+    return f"data[{_quote(key)}]"
 
 
 class _Writer:
@@ -124,7 +124,7 @@ class _Writer:
         read += [f"{k}={_literal(v)}" for k, v in node.attrs]
         call = f"backend.{node.op}("
         if node.op in self.methods:  # such as `backend.ones`, which makes an array
-            call = f"backend.find({_quoted(node.op)})(backend.xp, "
+            call = f"backend.find({_quote(node.op)})(backend.xp, "
         for key in node.outputs:
             path, _, port = key.rpartition("/")
             request = f"{path}.{port}"
@@ -160,7 +160,7 @@ class _Writer:
             yield f"    {key} = backend.fold_in({before}, index={number})"
         for key, value in node.body.constants.items():
             if hasattr(value, "shape"):
-                inner[key] = f"constants[{_quoted(constant_label(node.path, key))}]"
+                inner[key] = f"constants[{_quote(constant_label(node.path, key))}]"
         for line in self.lines(node.body, inner):
             yield f"    {line}"
         yield f"    return {inner[node.body.outputs['output']]}, ()"
@@ -215,9 +215,9 @@ def _literal(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote(value)
     return repr(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -231,4 +231,4 @@ class Dropout(Weightless):
         check_fraction(self, "rate")
 
     def inference_layer(self) -> None:
-        return None
+        return None  # readers get the input instead

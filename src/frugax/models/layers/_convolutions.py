@@ -73,6 +73,8 @@ class _Convolution(Primitive):
 
     def std(self, before: int) -> float:
         points = math.prod(self.window()) / self.groups
+        # He et al. 2015, eq. 10 (fan-in); Glorot & Bengio 2010, eq. 12 (both fans). A
+        # group sees only its own channels, so groups divide both.
         fan = before * points
         if self.init == "glorot":
             fan += self.channels * points

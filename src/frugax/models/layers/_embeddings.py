@@ -28,6 +28,7 @@ class Embedding(Primitive):
 
     op = "embedding"
     weight_names = frozenset({"weight"})
+    # Without it an input key of a model would take the float dtype of the backend.
     port_dtypes: ClassVar[Mapping[str, str]] = {"input": "int32"}
 
     def __post_init__(self) -> None:

@@ -56,6 +56,8 @@ class Linear(Primitive):
         if self.init == "glorot":
             fan += self.dimension
         std = math.sqrt(2 / max(fan, 1))
+        # Laid out as (out, in), as in torch: XLA:CPU runs that product in 0.85 of the
+        # time of (in, out) for 3-D data (docs/models.md).
         found = {"weight": Weight((self.dimension, fan_in), Normal(std))}
         if self.bias:
             found["bias"] = Weight((self.dimension,), Fill(0))
@@ -92,6 +94,7 @@ class MLP(Composite):
     def build(self, input: Connection) -> Connection:
         x, before = input, self.input_size
         for size in self.hidden_sizes:
+            # He initialisation compensates for the Relu; the last layer has no Relu.
             x = op(self.activation)(Linear(size, input_size=before, init="he")(x))
             before = size
         return Linear(self.output_size, input_size=before)(x)

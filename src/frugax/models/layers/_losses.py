@@ -128,7 +128,7 @@ class Hinge(_Loss):
 class CosineDistance(_Loss):
     """1 - cosine of the angle between input and target along the last axis."""
 
-    epsilon: float = 1e-8
+    epsilon: float = 1e-8  # as in torch.nn.CosineSimilarity
 
     op = "cosine_distance"
 

@@ -71,6 +71,7 @@ class ResidualMLP(Composite):
         x = Linear(self.width, init="he", name="first")(input)
         for i in range(self.depth):
             x = ResidualBlock(self.width, self.hidden, name=f"block_{i}")(x)
+        # Pre-norm blocks leave the sum unnormalised, so a norm precedes the last layer.
         return Linear(self.classes, name="last")(LayerNorm(name="norm")(x))
 
 
@@ -208,6 +209,7 @@ class UNet(Composite):
         ConvBlock(self.channels[0], self.kernel, self.norm)  # checks the rest
 
     def build(self, input: Connection) -> Connection:
+        # The skip connections are read in reverse order: the lowest level first.
         x, skips = input, []
         *levels, lowest = enumerate(self.channels)
         for i, channels in levels:

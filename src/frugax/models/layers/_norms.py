@@ -187,6 +187,7 @@ class BatchNorm(_Norm):
     def weights(self, input: Shape) -> dict[str, Weight]:
         affine = _affine_weights(input, weight=self.affine, bias=True)
         channels = (require_static(input[-1]),)
+        # Of kind "state": no gradient is taken, and updates come out of `evaluate`.
         return {
             "running_mean": Weight(channels, Fill(0), kind="state"),
             "running_var": Weight(channels, Fill(1), kind="state"),

@@ -44,6 +44,7 @@ class _Recurrent(FieldOp):
         for state in states:
             if len(state) != 2 or state[1] != self.hidden:
                 raise ValueError(f"its state must be (batch, {self.hidden})")
+        # torch's initialisation; the bias of the forget gate is not 1, unlike in Keras.
         rows, bound = self.gates * self.hidden, 1 / math.sqrt(self.hidden)
         shapes = {
             "weight": (rows, require_static(input[-1])),

@@ -1,7 +1,7 @@
 """The fields of layers: pass them to the op as attributes, and check them.
 
 Checks are called from `__post_init__`, so that a wrong setting is reported where it is
-written. Each names the field, the value and what is allowed.
+written. Each names the field, the value and the allowed values.
 """
 
 import dataclasses

@@ -91,6 +91,8 @@ class MultiHeadAttention(Composite):
             values = keys
         size, kv_heads = self.dimension // self.heads, self.kv_heads or self.heads
         heads = {
+            # Three products and not a fused one: on CPU the fused one saves nothing
+            # (1.01-1.02, docs/models.md), and files keep the names of torch's layers.
             name: op("unflatten", sizes=(count, size))(
                 Linear(count * size, bias=self.bias, name=name)(x)
             )
@@ -317,9 +319,11 @@ class TransformerLM(Composite):
             x = SinusoidalPositions(name="positions")(x)
         if self.dropout:
             x = Dropout(self.dropout)(x)
+        # The block states the sizes; masking and positions follow from the model.
         rotary = self.positions == "rotary"
         block = dataclasses.replace(self.block, causal=True, rotary=rotary)
         x = _stack_blocks(block, self.depth, x)
+        # Without a bias, so that the weight can be that of the embedding.
         head = Linear(self.vocabulary, bias=False, name="head")
         if not self.tied:
             return head(x)
@@ -329,6 +333,7 @@ class TransformerLM(Composite):
 def _stack_blocks(
     block: TransformerBlock, depth: int, x: Connection, **wires: Connection | None
 ) -> Connection:
+    # Equal but for their names: `flatten` can make one loop of them.
     for i in range(depth):
         x = dataclasses.replace(block, name=f"block_{i}")(x, **wires)
     if not block.norm_first:

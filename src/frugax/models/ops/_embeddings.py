@@ -37,6 +37,7 @@ def learned_positions(
         raise ValueError(
             f"learned_positions: position {end - 1} is not among {weight.shape[0]}."
         )
+    # The slice is static: the length of the sequence is known while tracing.
     rows = weight[offset:end]
     return input + xp.reshape(rows, (1,) * (len(input.shape) - 2) + rows.shape)
 
@@ -85,6 +86,8 @@ def rotary_positions(
     features = _even("rotary_positions", input.shape[-1])
     if positions is None:
         positions = xp.arange(offset, offset + input.shape[-3], like=input)
+    # Angles are computed in float32 and only their sines are cast: around 1000 rad the
+    # numbers of bfloat16 are 4 rad apart.
     angles = _angles(xp, input, positions, base)
     lead = (1,) * (2 - len(positions.shape))
     shape = (*lead, *positions.shape, 1, features // 2)

@@ -35,6 +35,7 @@ def top_k_accuracy(
     Of equal scores that of the lower class ranks first, as in `accuracy`. A label out
     of range is never right.
     """
+    # The rank is counted by comparisons, without sorting the scores of all classes.
     score = xp.expand_dims(xp.pick(xp.widened(logits), labels), -1)
     all_scores = xp.widened(logits)
     classes = xp.arange(logits.shape[-1], like=logits)
@@ -51,7 +52,7 @@ def top_k_accuracy(
 def precision(
     xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0
 ) -> Scalar:
-    """Share of label 1 among scores above the threshold; 0 if there are none.
+    """Share of label 1 among scores above the threshold; 0 without any.
 
     Labels are 0 and 1; a threshold of 0 suits logits.
     """
@@ -61,7 +62,7 @@ def precision(
 
 @op()
 def recall(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> Scalar:
-    """Share of label 1 that scores above the threshold; 0 if there are none."""
+    """Share of label 1 that scores above the threshold; 0 without any."""
     found, _, there = _counts(xp, "recall", scores, labels, threshold)
     return found / xp.maximum(there, 1.0)
 

@@ -128,14 +128,15 @@ def batch_norm(
         )
     axes = tuple(range(len(input.shape) - 1))
     out, mean, variance = _normalise(xp, input, weight, bias, epsilon, axes)
+    # torch normalises by the biased variance, but keeps the unbiased one (Bessel).
     variance = variance * xp.unbiased_factor(mean, input.shape[:-1])
 
-    def moved(old: Any, new: Any) -> Any:
+    def update(old: Any, new: Any) -> Any:
         kept = _row(xp, old, new) * (1.0 - momentum)
         kept = kept + xp.stop_gradient(new) * momentum
         return xp.cast_like(xp.reshape(kept, old.shape), old)
 
-    return out, moved(running_mean, mean), moved(running_var, variance)
+    return out, update(running_mean, mean), update(running_var, variance)
 
 
 def _normalise(

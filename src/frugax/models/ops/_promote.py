@@ -70,6 +70,8 @@ def result_dtype(
     """
     strong = [_kind(d) for d in dtypes if isinstance(d, np.dtype)]
     weak = {_WEAK[d] for d in dtypes if not isinstance(d, np.dtype)}
+    # The lattice orders kinds first (bool < int < float < complex) and widths second,
+    # so only the widest dtype of each kind counts.
     widest: dict[str, int] = {}
     for kind, bits in strong:
         widest[kind] = max(bits, widest.get(kind, 0))

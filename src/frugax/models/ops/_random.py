@@ -39,6 +39,7 @@ def random_normal(
     """Normal with that mean and standard deviation."""
     dtype = xp.float_dtype if dtype is None else xp.as_dtype(dtype)
     drawn = xp.random_normal(key, tuple(shape), dtype)
+    # The product with 1 is left out: XLA would remove it, eager torch would not.
     if std != 1:
         drawn = drawn * std
     if mean != 0:
@@ -95,7 +96,7 @@ def dropout(
     (input,) = xp.promote((input,), to_float=True)
     if inference or rate == 0:
         return input
-    if rate == 1:
+    if rate == 1:  # 1 / (1 - rate) would be infinite
         return xp.where(xp.zeros(input.shape, "bool", like=input), input, 0.0)
     kept = xp.bernoulli(key, 1 - rate, input.shape)
     return xp.where(kept, input * (1 / (1 - rate)), 0.0)

@@ -56,6 +56,7 @@ class Op:
         return self.body(xp, *tensors, **attributes)
 
 
+# The marker of `inspect`: defaults of parameters become defaults of attributes.
 REQUIRED: Any = inspect.Parameter.empty
 OPS: dict[str, Op] = {}
 
@@ -155,6 +156,7 @@ def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
     for table in (own or {}, OPS):
         if name in table:
             return table[name]
+    # A misspelt op is found when the model is compiled, long after it was written.
     known = [*(own or {}), *OPS]
     close = difflib.get_close_matches(name, known, n=3)
     hint = ""

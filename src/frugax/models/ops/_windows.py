@@ -49,7 +49,7 @@ def _declare_convolutions(axes: int) -> None:
         return _add_bias(xp, result, bias)
 
     @op(promote="float", name=f"conv{axes}d_transpose")
-    def transposed_convolution(
+    def conv_transpose(
         xp: Any,
         input: Images,
         weight: Shaped[Any, "*window out_per_group channels"],

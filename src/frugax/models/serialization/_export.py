@@ -146,7 +146,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
 
     Raises:
         CorruptFileError: the file is damaged or cut off.
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         MissingExtraError: flatbuffers is not installed.
         UnsupportedFileError: a newer version wrote it, or it is of another kind.
     """

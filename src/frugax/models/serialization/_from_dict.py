@@ -135,7 +135,7 @@ class _LayerReader:
         """The model with a number that was built before.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no model with that number is complete.
         """
         number = require_fields(data, place, {"kind", "model"})["model"]
         model = None

@@ -104,7 +104,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
 
     Raises:
         CorruptFileError: it is damaged, cut off, or of another format.
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         UnsupportedFileError: NumPy lacks the dtype of an array.
     """
     path = Path(path)
