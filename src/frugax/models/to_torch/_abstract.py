@@ -98,15 +98,15 @@ def _once(
 def input_specs(
     flat: ModelGraph, shapes: Mapping[str, Any], backend: TorchBackend
 ) -> dict[str, Spec]:
-    """Shape and dtype of each input, from what the caller and the model say.
+    """Determine the shape and dtype of each input by the caller and the model.
 
     Args:
         flat: the program.
-        shapes: what the caller says: lengths, names, None; or an array.
-        backend: gives the dtype where none is said.
+        shapes: by input: a sequence of lengths, names and None; or an array.
+        backend: its dtype is the default.
 
     Raises:
-        ValueError: a shape names no input, or is no shape.
+        ValueError: a key does not name an input, or its value is not a shape.
     """
     check_shape_keys(shapes, flat.inputs)
     unnamed = itertools.count(1)
@@ -115,19 +115,19 @@ def input_specs(
         if about.dtype == "key":
             specs[key] = _KEY
             continue
-        said = shapes.get(key, about.shape)
-        if said is None:
+        shape = shapes.get(key, about.shape)
+        if shape is None:
             continue
-        dtype = np.dtype(about.dtype) if about.dtype else backend.dtype
-        if isinstance(said, Spec):
-            said, dtype = said.shape, said.dtype
-        elif hasattr(said, "shape") and hasattr(said, "dtype"):
-            specs[key] = spec_of(said, backend.xp)
+        dtype = np.dtype(about.dtype or backend.dtype)
+        if isinstance(shape, Spec):
+            shape, dtype = shape.shape, shape.dtype
+        elif hasattr(shape, "shape") and hasattr(shape, "dtype"):
+            specs[key] = spec_of(shape, backend.xp)
             continue
-        if isinstance(said, str) or not isinstance(said, Sequence):
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
             raise ValueError(
                 f"shapes[{key!r}] must be a sequence such as [32, 128] or "
-                f'["batch", 128], got {said!r:.60}.'
+                f'["batch", 128], got {shape!r:.60}.'
             )
-        specs[key] = Spec(tuple(dimension(key, n, unnamed) for n in said), dtype)
+        specs[key] = Spec(tuple(dimension(key, n, unnamed) for n in shape), dtype)
     return specs

@@ -52,7 +52,7 @@ class TorchBackend(Backend):
 
         Args:
             dtype: of weights and new tensors: float16, bfloat16, float32 or float64.
-            jit: whether models are compiled by `torch.compile` unless `compile` says
+            jit: whether models are compiled by `torch.compile` unless `compile` is told
                 otherwise. It needs a C++ compiler; where that does not work, a warning
                 says why, and models run as they are.
             device: `"cpu"`, `"gpu:0"`, `"cuda:0"`, a `torch.device`; torch's default if
@@ -112,7 +112,7 @@ class TorchBackend(Backend):
             placed: refused; see `ones` of `JaxBackend`.
 
         Raises:
-            TypeError: the data are no numbers.
+            TypeError: `data` are not numbers.
             ValueError: a mesh is asked for.
         """
         if dtype is not None:
@@ -121,7 +121,7 @@ class TorchBackend(Backend):
             data = np.array(data)  # a copy: what changes there stays there
             if data.dtype.kind not in "biufcV":
                 raise TypeError(
-                    f"array: these are no numbers but {data.dtype}: {data!r:.60}."
+                    f"array: data must be numbers, got {data.dtype}: {data!r:.60}."
                 )
             floats = data.dtype.kind in "fV"
         else:
@@ -132,21 +132,23 @@ class TorchBackend(Backend):
 
     def _place(
         self,
-        made: torch.Tensor,
+        array: torch.Tensor,
         device_mesh: Sequence[int] | None = None,
         tensor_split: Sequence[int | None] | None = None,
     ) -> torch.Tensor:
         no_mesh(device_mesh=device_mesh, tensor_split=tensor_split)
-        return made if self.device is None else made.to(self.device)
+        if self.device is None:
+            return array
+        return array.to(self.device)
 
     # --- random keys ------------------------------------------------------------
 
     def set_seed(self, seed: int) -> None:
-        """Start the backend's random numbers anew."""
+        """Restart the backend's random numbers."""
         self._seed, self._drawn = seed, 0
 
     def get_random_key(self) -> torch.Tensor:
-        """A fresh random key; every call gives another."""
+        """Return a new random key; each call returns a different one."""
         self._drawn += 1
         return self.xp.fold_in(key_of(self._seed, self.device), self._drawn)
 

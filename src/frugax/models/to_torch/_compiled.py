@@ -22,8 +22,8 @@ PLANS_KEPT = 256  # shapes that never come back must not pile up
 class TorchModel(CompiledModel):
     """A model for torch; made by `frugax.models.compile`.
 
-    Shapes are checked once for each set of shapes that comes in, and what was found is
-    kept. Gradients are torch's own; outputs follow `requires_grad` of what goes in, as
+    Shapes are checked once for each set of input shapes, and the result is cached.
+    Gradients are torch's own; outputs follow `requires_grad` of the inputs, as
     those of a `torch.nn.Module` do.
     """
 
@@ -141,7 +141,7 @@ class TorchModel(CompiledModel):
         data: Mapping[str, Any],
         output_gradients: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What the model gives, and on request the gradients.
+        """Compute the outputs, and optionally the gradients.
 
         Args:
             params: a tensor for each parameter, by key; NumPy arrays are converted.
@@ -184,8 +184,8 @@ class TorchModel(CompiledModel):
 
         Raises:
             ShapeError: a tensor does not suit the layer that reads it.
-            ValueError: a tensor is missing, or the loss is no output.
-            TypeError: the loss gives no scalar.
+            ValueError: a tensor is missing, or the loss does not name an output.
+            TypeError: the loss does not return a scalar.
         """
         return self._run(self._loss_and_gradients, params, inputs, loss)
 
@@ -264,7 +264,7 @@ class TorchModel(CompiledModel):
         return draw(key, weights, self.backend.dtype, self.backend.xp)
 
     def initial_state(self) -> Tensors:
-        """The state by key as it is before training; empty where there is none."""
+        """Build the state by key before training; empty for a model without state."""
         weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
         key = key_of(0, self.backend.device)
         return draw(key, weights, self.backend.dtype, self.backend.xp)

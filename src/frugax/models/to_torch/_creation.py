@@ -40,11 +40,13 @@ class Creation(Dtypes):
         """Evenly spaced numbers; int32 if all three are ints."""
         if stop is None:
             start, stop = 0, start
-        if (stop - start) * step < 0:  # NumPy gives nothing where torch raises
+        if (stop - start) * step < 0:  # NumPy returns an empty array here, torch raises
             stop = start
         if dtype is None:
             floats = any(isinstance(v, float) for v in (start, stop, step))
-            dtype = self.float_dtype if floats else INT_DTYPE
+            dtype = INT_DTYPE
+            if floats:
+                dtype = self.float_dtype
         return torch.arange(start, stop, step, **self.new(dtype, like))
 
     def eye(

@@ -29,7 +29,7 @@ def choose_device(device: Any) -> torch.device | None:
     ordinal = number.isdigit() or not colon
     if full not in there or not ordinal or (kind == "cpu" and int(number or 0) > 0):
         raise ValueError(
-            f"there is no device {wanted!r} here; there are: {', '.join(there)}. "
+            f"torch has no device {wanted!r} here; there are: {', '.join(there)}. "
             "Install the torch build for it, or choose one of these."
         )
     return torch.device(full)

@@ -31,7 +31,7 @@ class Dtypes:
     """The dtype methods of the namespace.
 
     Attributes:
-        float_dtype: what a float is when nothing else says so.
+        float_dtype: dtype of a Python float, and the default of new tensors.
         device: where new tensors are made; torch's default if None.
     """
 
@@ -41,7 +41,7 @@ class Dtypes:
     as_dtype = staticmethod(as_dtype)
 
     def dtype_of(self, x: Array) -> np.dtype:
-        """The dtype of a tensor in NumPy's names, or what a Python number becomes."""
+        """Return a tensor's dtype by NumPy's name, or the one that a number becomes."""
         if type(x) in (bool, int, float):
             return result_dtype(type(x), float_dtype=self.float_dtype)
         return TO_NUMPY[x.dtype]

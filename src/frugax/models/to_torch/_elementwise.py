@@ -108,11 +108,15 @@ class Elementwise:
     def sign(self, x: Array) -> torch.Tensor:
         """-1, 0 or 1; NaN for NaN, which torch.sign takes for 0."""
         signs = torch.sign(x)
-        return torch.where(x.isnan(), x, signs) if x.dtype.is_floating_point else signs
+        if x.dtype.is_floating_point:
+            return torch.where(x.isnan(), x, signs)  # torch's sign of NaN is 0
+        return signs
 
     def round(self, x: Array, decimals: int = 0) -> torch.Tensor:
         """Halves to the even neighbour."""
-        return torch.round(x, decimals=decimals) if decimals else torch.round(x)
+        if decimals:
+            return torch.round(x, decimals=decimals)
+        return torch.round(x)
 
     def nan_to_num(
         self, x: Array, nan: float = 0.0, posinf: Any = None, neginf: Any = None
@@ -171,7 +175,7 @@ class Elementwise:
         return F.elu(x / alpha) * alpha
 
     def softplus(self, x: Array) -> torch.Tensor:
-        """log(1 + exp(x)); F.softplus gives x itself above 20, too early in float64."""
+        """log(1 + exp(x)); F.softplus returns x above 20, too early in float64."""
         return torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device))
 
     def gelu(self, x: Array, *, approximate: bool = False) -> torch.Tensor:

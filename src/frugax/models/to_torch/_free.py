@@ -103,27 +103,27 @@ def _is_prime(number: int) -> bool:
 _FIRST, _SECOND = _primes(1009, 100), _primes(3001, 300)
 
 
-def dimension(key: str, said: object, unnamed: Iterator[int]) -> int | FreeLength:
-    """A dimension as the caller says it: a length, a name, or None.
+def dimension(key: str, length: object, unnamed: Iterator[int]) -> int | FreeLength:
+    """Parse a dimension: a length, a name, or None.
 
     Args:
         key: the input's name.
-        said: what the caller says.
+        length: the dimension.
         unnamed: numbers for dimensions without a name.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: `length` is neither of these.
     """
-    if isinstance(said, FreeLength):
-        return said
-    if isinstance(said, (int, np.integer)) and not isinstance(said, bool):
-        if said < 0:
-            raise ValueError(f"shapes[{key!r}]: a length cannot be {said}.")
-        return int(said)
-    if said is None:
-        said = f"free{next(unnamed)}"
-    if isinstance(said, str) and said.isidentifier():
-        return free(said)
+    if isinstance(length, FreeLength):
+        return length
+    if isinstance(length, (int, np.integer)) and not isinstance(length, bool):
+        if length < 0:
+            raise ValueError(f"shapes[{key!r}]: a length cannot be {length}.")
+        return int(length)
+    if length is None:
+        length = f"free{next(unnamed)}"
+    if isinstance(length, str) and length.isidentifier():
+        return free(length)
     raise ValueError(
-        f"shapes[{key!r}]: a dimension is a length, a name or None, got {said!r}."
+        f"shapes[{key!r}]: a dimension is a length, a name or None, got {length!r}."
     )

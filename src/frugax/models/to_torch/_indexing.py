@@ -36,7 +36,7 @@ class Indexing:
         return torch.where(indices < 0, indices + length, indices)
 
     def _nothing(self, x: Array) -> Any:
-        """What is read where an index is not there, as JAX has it."""
+        """The value read at an index out of range, as in JAX."""
         if x.dtype.is_floating_point or x.dtype.is_complex:
             return math.nan
         if x.dtype == torch.bool:
@@ -84,7 +84,7 @@ class Indexing:
         """
         if k > x.shape[-1]:
             raise ValueError(f"top_k: k={k} of only {x.shape[-1]} entries.")
-        # torch.topk gives equal entries in any order; a stable sort does not.
+        # torch.topk returns equal entries in any order; a stable sort does not.
         values, indices = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[..., :k], indices[..., :k].to(torch.int32)
 

@@ -38,16 +38,18 @@ class Kernels(ConvolutionKernels):
         return picked.where(at == labels, math.nan)
 
     def widened(self, input: torch.Tensor) -> torch.Tensor:
-        """In float32 if it is narrower: what sums and exponentials are taken in."""
+        """Convert half precision to float32 for sums and exponentials."""
         narrow = input.dtype in (torch.bfloat16, torch.float16)
-        return input.float() if narrow else input
+        if narrow:
+            return input.float()
+        return input
 
     def cast_like(self, input: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """In the dtype of `like`."""
         return input.to(like.dtype)
 
     def parts(self, input: torch.Tensor, count: int) -> list[torch.Tensor]:
-        """The last axis in so many equal pieces."""
+        """Split the last axis into equal pieces."""
         return list(input.chunk(count, -1))
 
     def unbiased_factor(self, like: torch.Tensor, shape: tuple[Any, ...]) -> Any:

@@ -1,6 +1,6 @@
 """Convolutions and pools of the torch namespace, on data with channels last.
 
-torch wants channels second. A transposed view of data with channels last is what it
+torch expects channels second. A transposed view of data with channels last is what it
 calls `channels_last` memory, for which it has fast code: nothing is copied.
 """
 
@@ -111,7 +111,7 @@ def _padded(
     value: float,
     window: Sequence[int] = (),
 ) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """The data, and what the kernel itself has to pad: all of it, or nothing."""
+    """Return the data and the padding left for the kernel: all of it, or none."""
     # torch's pools pad both ends alike, and half a window at most.
     wide = any(2 * p[0] > size for p, size in zip(padding, window, strict=False))
     if not wide and all(low == high for low, high in padding):

@@ -1,4 +1,4 @@
-"""The array namespace `xp` of torch: what the bodies of the op table are written over.
+"""The array namespace `xp` of torch, in which the bodies of the op table are written.
 
 The same methods as the JAX namespace, with NumPy's rules: torch's own dtype rules, its
 int64 indices, and its refusals (several axes, negative steps, empty arrays) end here.
@@ -29,7 +29,7 @@ class TorchNamespace(
     """The operations of torch, as bodies of ops see them.
 
     Attributes:
-        float_dtype: what a float is when nothing else says so.
+        float_dtype: dtype of a Python float, and the default of new tensors.
         device: where new tensors are made; torch's default if None.
     """
 
@@ -57,7 +57,7 @@ class TorchNamespace(
 
         Args:
             step: one step; `carry`, `x` and `y` are tensors, or tuples of them.
-            carry: what the first step is given.
+            carry: argument of the first step.
             xs: tensors that all have the same first axis.
             reverse: whether to start at the end; the y stay in the order of the xs.
 
@@ -74,7 +74,7 @@ class TorchNamespace(
             carry, y = step(carry, _each(lambda x: x[0], xs))
             return carry, _each(lambda one: one.expand(length, *one.shape), y)
         ys: list[Any] = [None] * length
-        for i in reversed(range(length)) if reverse else range(length):
+        for i in range(length)[:: 1 - 2 * reverse]:
             carry, ys[i] = step(carry, _each(lambda x, i=i: x[i], xs))
         return carry, _each(lambda *y: torch.stack(y), *ys)
 

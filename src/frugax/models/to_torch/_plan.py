@@ -24,7 +24,7 @@ class Step:
     """One op, ready to run.
 
     Attributes:
-        function: takes the tensors, gives one or several.
+        function: from the tensors to one or several.
         inputs: the key of each tensor, None where one is left out.
         outputs: the keys of the results.
         dead: the keys that nobody reads any more.
@@ -58,7 +58,7 @@ class Plan:
             graph: the program.
             xp: the namespace to run in.
             find: the op of a name.
-            exact: whether all tensors will have the dtypes that the program says.
+            exact: whether all tensors will have the dtypes of the program.
         """
         self.graph, self.outputs = graph, dict(graph.outputs)
         self._constants: dict[str | None, Any] = {

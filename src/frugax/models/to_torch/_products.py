@@ -26,7 +26,7 @@ class Products:
         return torch.tensordot(left, right, dims=axes)
 
     def cholesky(self, x: Array) -> torch.Tensor:
-        """Lower triangular factor of the symmetric part; NaN if there is none."""
+        """Lower triangular factor of the symmetric part; NaN if not pos. definite."""
         factor, info = torch.linalg.cholesky_ex((x + x.mT) / 2)
         return torch.where((info == 0)[..., None, None], factor, math.nan).tril()
 

@@ -58,7 +58,9 @@ class Reductions:
     ) -> torch.Tensor:
         """Arithmetic mean."""
         axes = axes_of(axis, x.ndim)
-        return torch.mean(x, axes, keepdim=keepdims) if axes else x
+        if not axes:
+            return x  # torch would reduce over all axes
+        return torch.mean(x, axes, keepdim=keepdims)
 
     def var(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False, ddof: int = 0
@@ -126,7 +128,9 @@ class Reductions:
             x = x.to(torch.uint8)
         if axis is None:
             where = f(x.reshape(-1), 0).to(torch.int32)
-            return where.reshape((1,) * x.ndim) if keepdims else where
+            if keepdims:
+                return where.reshape((1,) * x.ndim)
+            return where
         return f(x, axis, keepdim=keepdims).to(torch.int32)
 
     def any(
@@ -134,21 +138,27 @@ class Reductions:
     ) -> torch.Tensor:
         """Whether some entry is not 0."""
         axes = axes_of(axis, x.ndim)
-        return torch.any(x != 0, axes, keepdim=keepdims) if axes else x != 0
+        if not axes:
+            return x != 0
+        return torch.any(x != 0, axes, keepdim=keepdims)
 
     def all(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False
     ) -> torch.Tensor:
         """Whether no entry is 0."""
         axes = axes_of(axis, x.ndim)
-        return torch.all(x != 0, axes, keepdim=keepdims) if axes else x != 0
+        if not axes:
+            return x != 0
+        return torch.all(x != 0, axes, keepdim=keepdims)
 
     def logsumexp(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False
     ) -> torch.Tensor:
         """log(sum(exp(x))) without overflow."""
         axes = axes_of(axis, x.ndim)
-        return torch.logsumexp(x, axes, keepdim=keepdims) if axes else x
+        if not axes:
+            return x
+        return torch.logsumexp(x, axes, keepdim=keepdims)
 
     def softmax(self, x: Array, axis: Axis = -1) -> torch.Tensor:
         """exp(x), divided by its sum."""

@@ -110,7 +110,9 @@ class Shapes:
         """`x` with (before, after) more entries along each axis."""
         if mode == "constant":
             flat = [w for pair in reversed(tuple(widths)) for w in pair]
-            return F.pad(x, flat, value=value) if flat else x
+            if not flat:  # torch refuses an empty list of widths
+                return x
+            return F.pad(x, flat, value=value)
         for axis, (before, after) in enumerate(widths):
             n = x.shape[axis]
             if before or after:

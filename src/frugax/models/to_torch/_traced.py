@@ -27,7 +27,7 @@ def traced(
     Args:
         plan: the program.
         values: a tensor for each input and weight.
-        failed: told why, where tracing or compiling fails.
+        failed: called with the reason if tracing or compiling fails.
 
     Returns:
         The compiled program, which turns into the plan itself where that fails.
