@@ -324,7 +324,7 @@ def _bound_change(
     bent = np.abs(before.v).T @ largest(before.u - kept)
     bent += np.abs(left_over).T @ largest(after.u)
     bound = (largest(linear) + bent) / 2
-    # Add the rounding error of sums of so many float64 numbers.
+    # Add a bound on the rounding error of these sums in float64.
     far = np.append(np.maximum(np.abs(low), np.abs(high)), 1.0)
     size = sum(
         np.abs(units.v).T @ (np.abs(units.u) @ far) + np.abs(units.rest)

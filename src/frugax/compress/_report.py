@@ -173,7 +173,7 @@ def measure_tensors(draft: Draft) -> tuple[TensorReport, ...]:
     """Decode a file and measure every tensor against its original.
 
     Raises:
-        CorruptFileError: the file does not hold what was meant: a bug, never seen.
+        CorruptFileError: the file does not hold the coded values: a bug, never seen.
     """
     reports: list[TensorReport] = []
     with draft.open() as file:

@@ -34,6 +34,7 @@ def parse_header(plain: bytes, data_bytes: int) -> Header:
             raise CorruptFileError("the header lacks its structure or its tensors.")
     if len({r.name for r in records}) != len(records):
         raise CorruptFileError("the header names a tensor twice.")
+    # Overlapping chunks would let a small file decode to many tensors.
     spans = sorted((c.offset, c.length) for r in records for c in r.chunks)
     end = 0
     for offset, length in spans:

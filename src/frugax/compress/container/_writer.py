@@ -69,6 +69,7 @@ class ContainerWriter:
         if decoded > FREE_BYTES:  # readers refuse a file that shrinks more
             self._append(bytes(max(0, -(-decoded // MAX_RATIO) - self._position)))
         header = _canonical_json({**head, "tensors": [*map(_to_plain, records)]})
+        # The header repeats its keys for each tensor, and is short: level 19 pays.
         packed = zstandard.ZstdCompressor(level=19).compress(header)
         before = self._position + len(PRELUDE)
         self._append(pack_tail(packed, len(header), before=before))

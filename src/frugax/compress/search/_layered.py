@@ -24,7 +24,7 @@ from ._sample import RatePoint
 from ._source import KEPT, STEP_BYTES, CountProgress, Source
 
 # A tensor that ends exact has planes down to this share of its deviation, by bytes of
-# a number: finer planes cost what the residual would have cost, and more layers.
+# a number: finer planes cost as much as the residual would, and more layers.
 _FINEST_PLANE = {2: 1 / 16, 4: 1 / 256, 8: 1 / 65536}
 _SAMPLE = 1 << 16
 # How close the finest step of layers is found, in powers of two, and how far below the

@@ -77,6 +77,8 @@ class ScaleModel:
         order = order[np.cumsum(extra[order]) <= spare]
         loss[order, :-1] = np.inf
         limit += int(extra[order].sum())
+        # The last option of each row is the exact coding; an infinite loss rules an
+        # option out.
         allocation = multiple_choice_knapsack(cost, loss, limit=limit)
         scales = {
             source.name: scale + _OPTIONS[option]

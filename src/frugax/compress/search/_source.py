@@ -180,7 +180,7 @@ class Source:
         total = Distortion()
         for part in self._parts():
             levels = to_levels(part, step)
-            if levels is None:
+            if levels is None:  # the tensor would be kept exact
                 return Distortion()
             total += Distortion.between(to_values(levels, step, part.dtype), part)
         return total

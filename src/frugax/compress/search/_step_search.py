@@ -84,11 +84,14 @@ class StepSearch:
         )
 
     def _fit_bytes_capped(self, limit: int, shortest: Callable[[], Draft]) -> Draft:
+        # The header is compressed too, so its length is measured, not added up.
         placeholders = [source.placeholder() for source in self.sources]
         overhead = len(write(self.head, placeholders))
         room = limit * (1 - _CLOSE / 2) - overhead
         if self._total_bytes(self.scales.coarsest) > room:
             return shortest()
+        # Bytes fall as steps grow: from the finest scale, above the room, to the
+        # coarsest, below it.
         scale = find_root(
             self._total_bytes,
             room,

@@ -86,6 +86,7 @@ def classify_rms(squares: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """
     mean = squares / np.maximum(lengths, 1)
     with np.errstate(divide="ignore"):
+        # Twice the log2 of a mean square: bins a quarter of an octave of rms wide.
         bins = np.floor(2 * np.log2(mean))
     top = bins.max()
     bins = np.maximum(bins, top - 4 * MAX_CLASSES) if np.isfinite(top) else 0 * mean
@@ -109,6 +110,8 @@ def fit_tables(numbers: np.ndarray, classes: np.ndarray) -> Tables:
     count = int(classes.max()) + 1
     parts = [numbers[classes == i] for i in range(count)] if count > 1 else [numbers]
     spans = [_coded_span(part) for part in parts]
+    # Leave low bits raw until the widest class has at most `_CODED_HALVES` halves: on
+    # a fine grid these bits are close to uniform, and coding them would gain nothing.
     raw_bits = 0
     while any(
         (high >> (2 + raw_bits)) - (low >> (2 + raw_bits)) >= _CODED_HALVES
