@@ -84,13 +84,14 @@ def rotary_positions(
     (time,) or (batch, time). Su et al. 2021, arXiv:2104.09864.
     """
     features = _even("rotary_positions", input.shape[-1])
-    if positions is None:
-        positions = xp.arange(offset, offset + input.shape[-3], like=input)
+    times: Any = positions
+    if times is None:
+        times = xp.arange(offset, offset + input.shape[-3], like=input)
     # Angles are computed in float32 and only their sines are cast: around 1000 rad the
     # numbers of bfloat16 are 4 rad apart.
-    angles = _angles(xp, input, positions, base)
-    lead = (1,) * (2 - len(positions.shape))
-    shape = (*lead, *positions.shape, 1, features // 2)
+    angles = _angles(xp, input, times, base)
+    lead = (1,) * (2 - len(times.shape))
+    shape = (*lead, *times.shape, 1, features // 2)
     cosines = xp.cast_like(xp.reshape(xp.cos(angles), shape), input)
     sines = xp.cast_like(xp.reshape(xp.sin(angles), shape), input)
     if interleaved:
