@@ -20,6 +20,8 @@ def spec_of(value: Any) -> Spec:
     """Read the shape and dtype of an array, a tracer, a number or a random key."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return Spec(tuple(value.shape), value.dtype)
+    # result_type gives JAX's own dtype of a Python number. np.asarray would make it 64
+    # bits wide even where JAX has those switched off.
     return Spec(np.shape(value), jnp.result_type(value))
 
 
@@ -33,6 +35,8 @@ def rules_of(backend: JaxBackend) -> BackendRules:
         # 2 and 2.0 are equal, and so hash alike, but give different dtypes. Their text
         # tells them apart in the cache.
         literals = repr([a for a in fixed if not isinstance(a, Spec)]) + repr(attrs)
+        # The namespace is part of the cache's key: its dtype and precision decide what
+        # an op makes of integers and Python numbers.
         return _infer_shapes(op, fixed, attrs, literals, backend.xp)
 
     return BackendRules(abstract, backend.find, backend.dtype, spec_of)
@@ -44,6 +48,8 @@ def _to_spec(value: Any) -> Any:
     return spec_of(value)
 
 
+# Equal blocks ask the same questions: with the cache 64 of them take about as long to
+# infer as one or two.
 @functools.lru_cache(maxsize=4096)
 def _infer_shapes(
     op: Op,
@@ -59,7 +65,10 @@ def _infer_shapes(
     def body(*arrays: Any) -> Any:
         return op(xp, *fill_in(args, arrays), **dict(attrs))
 
+    # Numbers and attributes are closed over rather than passed. As arguments of
+    # eval_shape they would become tracers, which the dtype rules take for arrays.
     results = jax.eval_shape(body, *arrays)
+    # An op with one output returns a bare array, all others a tuple.
     if len(op.outputs) == 1:
         results = (results,)
     return tuple(Spec(tuple(r.shape), r.dtype) for r in results)
@@ -89,9 +98,12 @@ def input_specs(
         ValueError: a key does not name an input, or its value is not a shape.
     """
     check_shape_keys(shapes, flat.inputs)
+    # One for all inputs, so that "batch" is the same dimension in each of them.
     dimensions = _SymbolicDimensions()
     specs: dict[str, Spec] = {}
     for key, about in flat.inputs.items():
+        # The dtype of keys depends on jax_default_prng_impl; eval_shape asks for it
+        # without computing a key.
         if about.dtype == "key":
             specs[key] = Spec((), jax.eval_shape(lambda: jax.random.key(0)).dtype)
             continue
@@ -99,6 +111,8 @@ def input_specs(
         if shape is None:
             continue
         dtype = np.dtype(about.dtype or backend.dtype)
+        # An array stands for its own shape and dtype, including a jax.ShapeDtypeStruct.
+        # It takes precedence over the dtype that the model declares.
         if hasattr(shape, "shape") and hasattr(shape, "dtype"):
             shape, dtype = shape.shape, shape.dtype
         specs[key] = Spec(dimensions.parse_shape(key, shape), dtype)
@@ -109,6 +123,7 @@ class _SymbolicDimensions:
     """Turns names of dimensions into JAX's symbolic ones, all in one scope."""
 
     def __init__(self) -> None:
+        # JAX refuses to compare dimensions of two scopes, even of the same name.
         self.scope = jax.export.SymbolicScope()
         self.count = 0
 
@@ -121,6 +136,7 @@ class _SymbolicDimensions:
         return tuple(self._parse(key, length) for length in shape)
 
     def _parse(self, key: str, length: Any) -> Any:
+        # True is an int in Python and would pass for a length of 1.
         if isinstance(length, (int, np.integer)) and not isinstance(length, bool):
             if length < 0:
                 raise ValueError(f"shapes[{key!r}]: a length cannot be {length}.")

@@ -77,6 +77,9 @@ class JaxBackend(Backend):
     def scope(self) -> Any:
         """Apply the JAX settings for this backend's work."""
         with contextlib.ExitStack() as stack:
+            # The setting belongs to the thread and to this block. Switched on at
+            # import, as by `jax.config`, it would change the dtypes of the caller's own
+            # programs.
             if self.dtype.itemsize == 8:
                 stack.enter_context(jax.enable_x64(True))
             if self.device is not None:
@@ -86,6 +89,8 @@ class JaxBackend(Backend):
     @property
     def needs_scope(self) -> bool:
         """Whether `scope` changes anything."""
+        # Models ask once and skip the context manager at every call, because entering
+        # it would dominate the cost of a call of a small model.
         return self.dtype.itemsize == 8 or self.device is not None
 
     def _as_array(self, value: Any) -> Any:
@@ -117,10 +122,14 @@ class JaxBackend(Backend):
         with self.scope():
             if not isinstance(data, jax.Array):
                 data = np.asarray(data)
+                # V is NumPy's kind for dtypes of other packages: bfloat16 and float8 of
+                # ml_dtypes have it, as they are not NumPy's own.
                 if data.dtype.kind not in "biufcV":
                     raise TypeError(
                         f"array: data must be numbers, got {data.dtype}: {data!r:.60}."
                     )
+            # jnp's issubdtype and not NumPy's, for which bfloat16 is not a floating
+            # dtype.
             if dtype is None and jnp.issubdtype(data.dtype, jnp.floating):
                 dtype = self.dtype
             if dtype is not None:

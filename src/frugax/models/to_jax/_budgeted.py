@@ -41,9 +41,12 @@ class BudgetedJaxModel(JaxModel):
         super().__init__(program, jit=True)
         self.budget = budget
         self._functions: dict[Any, _PlannedFunction] = {}
+        # The planned function takes the place of the attribute that `evaluate` calls,
+        # so a call without a budget does not pay for a test of whether there is one.
         self._unplanned_vjp = self._forward_and_vjp
         self._forward_and_vjp = self._run_vjp
         specs = self.graph.specs
+        # Integer outputs have tangents of dtype float0, into which no gradient flows.
         self._floats = frozenset(
             name
             for name, key in self.graph.outputs.items()
@@ -57,6 +60,8 @@ class BudgetedJaxModel(JaxModel):
                 "plan: leave it out."
             )
         with self.backend.scope():
+            # A given plan is replayed without a search, but only if it was made for
+            # these shapes: its byte counts mean nothing for others.
             if plan is not None:
                 self._functions[names] = self._follow(
                     plan, OutputGradients(self, names)
@@ -77,6 +82,8 @@ class BudgetedJaxModel(JaxModel):
             self._functions[names] = self._search(OutputGradients(self, names))
         return self._functions[names]
 
+    # The search waits for the first call. The shapes of arrays that only the loss
+    # reads, such as labels, are unknown until then.
     def _make_step(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         def step(params: Any, inputs: Mapping[str, Any]) -> Any:
             planned = self._functions.get(loss) or self._plan_loss(loss, inputs)
@@ -90,6 +97,8 @@ class BudgetedJaxModel(JaxModel):
         if loss not in self._functions:
             shapes = {k: _struct(v) for k, v in inputs.items()}
             read = {k: v for k, v in shapes.items() if k in self.data_keys}
+            # Checked before the search, which takes several compilations and would
+            # otherwise plan for shapes that are refused afterwards.
             self.check_planned(shapes_of(self, self.param_keys), read)
             self._functions[loss] = self._search(LossGradients(self, loss, shapes))
         return self._functions[loss]
@@ -176,6 +185,8 @@ class _PlannedFunction:
             if rest:
                 outputs = jax.eval_shape(model.pure, params, data)
                 model.check_cotangents(rest[0], outputs)
+                # The plan was made for cotangents of the dtypes of the outputs. A
+                # Python number or a wider array would be another program.
                 rest = (
                     {k: jnp.asarray(v, outputs[k].dtype) for k, v in rest[0].items()},
                 )
@@ -186,6 +197,8 @@ class _PlannedFunction:
     def spend(self) -> Spend:
         """Compare the prediction with the bytes that XLA assigns to this function."""
         budget = self.plan.budget
+        # The function that calls run, with its checks and casts, and not the candidate
+        # that the search measured: the receipt is about the real program.
         compiled = self.function.lower(*self.args).compile()
         return Spend(
             name=f"{budget.kind} memory of {self.plan.purpose}",

@@ -35,12 +35,18 @@ class JaxModel(CompiledModel):
         if jit:
             self._forward = jax.jit(self._forward)
             self._forward_and_vjp = jax.jit(self._forward_and_vjp)
+        # One jitted step for each loss, kept by the loss itself. jax.jit caches by the
+        # identity of the function it wraps, so a new wrapper would compile anew.
         self._losses: dict[Any, Callable[..., Any]] = {}
+        # Decided once: a call of a tiny model takes microseconds, so two look-ups at
+        # every call would show.
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
     def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Arrays:
         graph = self.check(params, data)
         values = {**params, **data}
+        # jax.named_scope gives operations the names of layers in profiles and in XLA's
+        # metadata; the compiled program is the same without it.
         return run(graph, values, self.backend.xp, self.backend.find, jax.named_scope)
 
     def _outputs_and_gradients(
@@ -54,7 +60,11 @@ class JaxModel(CompiledModel):
             self.check_cotangents(cotangents, outputs)
             return {k: outputs[k] for k in cotangents}, outputs
 
+        # All outputs are returned, but only those with a cotangent are differentiated;
+        # the others go through aux.
         selected, pull, outputs = jax.vjp(select_outputs, dict(params), has_aux=True)
+        # pull refuses cotangents of another dtype, and JAX does not cast them by
+        # itself.
         typed = {k: jnp.asarray(v, selected[k].dtype) for k, v in cotangents.items()}
         return outputs, pull(typed)[0]
 
@@ -71,6 +81,8 @@ class JaxModel(CompiledModel):
                 self.check_array(group, key, value)
         specs = {k: spec_of(v) for k, v in data.items() if k in self.graph.inputs}
         trained = {k: spec_of(v) for k, v in params.items() if k in self.graph.inputs}
+        # Inferred again for these shapes, since free dimensions may have any length.
+        # The cache of `_abstract` makes a retrace cheap.
         graph = infer(self.graph, {**specs, **trained}, rules_of(self.backend))
         self.check_weights(graph, {**params, **data}, spec_of)
         return graph
@@ -156,6 +168,8 @@ class JaxModel(CompiledModel):
             if isinstance(arrays, Mapping):
                 for key, value in arrays.items():
                     self.check_array(group, key, value)
+                    # Told by the name of its module: an import of torch would take
+                    # seconds, and torch may not be installed.
                     if type(value).__module__.partition(".")[0] == "torch":
                         raise TypeError(
                             f"{group}[{key!r}] is a torch tensor and this model runs "
@@ -175,6 +189,8 @@ class JaxModel(CompiledModel):
         of = self.resolve_loss(loss)
 
         def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+            # The model refuses superfluous arrays, which catches misspelt keys. Labels
+            # are for the loss alone, so they are left out here.
             read = {k: v for k, v in inputs.items() if k in self.data_keys}
             return self.check_scalar(of(self._outputs(params, read), inputs))
 
@@ -189,6 +205,8 @@ class JaxModel(CompiledModel):
     def _run_in_scope(self, function: Callable[..., Any], *args: Any) -> Any:
         with self.backend.scope():
             result = function(*args)
+            # Reading the numbers waits for the device, so a call in debug mode is
+            # synchronous.
             if self.backend.debug:
                 self.check_finite(result, args[0], args[1], _is_finite)
             return result
@@ -216,6 +234,8 @@ class JaxModel(CompiledModel):
         """Build the state by key before training; empty for a model without state."""
         weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
         with self.backend.scope():
+            # State starts from constants, so the key is not used. `draw` takes one for
+            # all weights alike.
             key = jax.random.key(0)
             return draw(key, weights, self.backend.dtype, self.backend.mesh)
 

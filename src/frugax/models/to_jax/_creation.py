@@ -43,6 +43,8 @@ class Creation(Dtypes):
             start, stop = 0, start
         if dtype is None:
             dtype = INT_DTYPE
+            # jnp.arange alone would give int64 with 64-bit numbers switched on. Counts
+            # are int32 in every setting, so that a model's dtypes do not depend on it.
             if any(isinstance(v, float) for v in (start, stop, step)):
                 dtype = self.float_dtype
         return jnp.arange(start, stop, step, self._check_dtype(dtype))

@@ -28,6 +28,8 @@ def choose_device(device: Any, platform: str | None) -> Any:
         if platform is None:
             return None
         first = _devices(platform)[0]
+        # None keeps the backend out of `jax.default_device`, so that models of JAX's
+        # default device run without a scope at every call.
         if first == jax.devices()[0]:
             return None
         return first
@@ -81,6 +83,7 @@ def make_mesh(shape: Sequence[int] | None, platform: str | None) -> Mesh | None:
             "A CPU can act as more devices: before JAX starts, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={needed}."
         )
+    # dtype=object keeps NumPy from looking inside a device for a sequence.
     grid = np.asarray(devices[:needed], dtype=object).reshape(lengths)
     return Mesh(grid, tuple(f"d{i}" for i in range(len(lengths))))
 
@@ -102,8 +105,10 @@ def sharding_of(
             second axis dimension 1, and so on.
 
     Raises:
-        ValueError: there is no mesh, or it cannot split a dimension evenly.
+        ValueError: the mesh is missing, or it cannot split a dimension evenly.
     """
+    # The backend's own mesh is reused if the shapes agree; a new one takes the devices
+    # of the default platform, which may be another.
     if device_mesh is not None:
         lengths = tuple(device_mesh)
         if mesh is None or mesh.devices.shape != lengths:
@@ -116,6 +121,8 @@ def sharding_of(
     axes = mesh.axis_names
     split: Sequence[int | None]
     if tensor_split is None:
+        # A vector on a mesh of two axes is split by the first and copied along the
+        # second.
         split = [*range(min(len(axes), len(shape)))]
     else:
         split = tuple(tensor_split)
@@ -134,6 +141,8 @@ def sharding_of(
                 f"no dimension {dimension!r}."
             )
         by_dimension.setdefault(dimension % len(shape), []).append(axis)
+    # Checked here, so that the message can name tensor_split, which the error of
+    # device_put does not know.
     for dimension, names in by_dimension.items():
         parts = math.prod(mesh.shape[name] for name in names)
         if shape[dimension] % parts:

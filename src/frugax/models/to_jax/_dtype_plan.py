@@ -90,6 +90,8 @@ class DtypePlan(JsonPlan):
             ValueError: a weight is missing, or has another dtype than planned.
         """
         planned = {w.key: w for w in self.weights}
+        # The first key in alphabetical order decides the message, so that it does not
+        # change from run to run with the hashes of strings.
         for key in sorted(set(planned) ^ set(params)):
             problem = "must not have"
             if key in planned:
@@ -100,6 +102,8 @@ class DtypePlan(JsonPlan):
             )
         cast: dict[str, Any] = {}
         for key, value in params.items():
+            # The certificate is about weights of this dtype. Weights that were cast
+            # already would be rounded twice.
             if value.dtype.name != planned[key].before:
                 raise ValueError(
                     f"{key!r} is {value.dtype.name}, but this plan is for "
@@ -160,6 +164,8 @@ class CastParams:
             batches: any data, preferably data that planning has not seen.
         """
         plan, params = self.plan, self.exact_params
+        # Measured with the stored arrays in their short dtypes, the ones that will run,
+        # and not with the rounded float32 copies of the search.
         errors = errors_of(self.compiled, params, self.params, batches)
         spends: list[Spend] = []
         if plan.budget.rel_error is not None:

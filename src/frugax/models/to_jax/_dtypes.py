@@ -50,6 +50,7 @@ class Dtypes:
 
     def _check_dtype(self, dtype: Any) -> np.dtype:
         checked = as_dtype(dtype)
+        # JAX would give the 32-bit dtype with nothing but a warning.
         if jax.dtypes.canonicalize_dtype(checked) != checked:
             raise ValueError(
                 f"{checked} needs 64-bit numbers, which JAX has switched off. Use "
@@ -71,11 +72,16 @@ class Dtypes:
         for i, t in enumerate(values):
             if not (t is None or isinstance(t, jax.Array) or type(t) in _NUMBERS):
                 values[i] = jnp.asarray(t)
+        # Tracers count as jax.Array here as well, so this holds under jit and
+        # eval_shape. Under `jax_numpy_dtype_promotion="strict"` jnp converts nothing by
+        # itself.
         strong = {t.dtype for t in values if isinstance(t, jax.Array)}
         # By exact type: NumPy's float64 is a subclass of float, but is not weak.
         weak = {type(t) for t in values if type(t) in _NUMBERS}
         if not strong and not weak:
             return tuple(values)
+        # A bool skips this shortcut: JAX does not treat Python bools as weak, so strict
+        # promotion refuses them next to a float. `_promote_one` makes an int of it.
         if len(strong) == 1 and bool not in weak:
             (common,) = strong
             if is_floating(common) or not (to_float or weak):

@@ -56,6 +56,8 @@ class Elementwise(Dtypes):
     def power(self, left: Array, right: Array) -> Array:
         """`left` to the power of `right`; the gradient at 0^0 is 0, with jnp's NaN."""
         left, right = _same_rank(left, right)
+        # The derivative in the exponent is x^y log(x), which is NaN at 0. Python
+        # numbers as exponents are constants and need no such care.
         arrays = isinstance(left, jax.Array) and isinstance(right, jax.Array)
         if arrays and is_floating(self.dtype_of(right)):
             left = jnp.where((left == 0) & (right == 0), 1, left)  # 1^0 is 1 as well
@@ -76,12 +78,16 @@ class Elementwise(Dtypes):
             if not traced and right == 0 and not is_floating(self.dtype_of(left)):
                 return jnp.zeros_like(left)
             return f(left, right)
+        # The divisor is replaced before the division, because the result of an integer
+        # division by 0 is implementation-defined in XLA.
         zero = right == 0
         return jnp.where(zero, 0, f(left, jnp.where(zero, 1, right)))
 
     def absolute(self, x: Array) -> Array:
         """|x|, with gradient 0 at 0 as in torch, where jnp.abs has 1."""
         if is_floating(self.dtype_of(x)):
+            # The derivative of jnp.sign is 0, so the product has the derivative
+            # sign(x).
             return x * jnp.sign(x)
         return jnp.abs(x)
 
@@ -126,6 +132,8 @@ class Elementwise(Dtypes):
     def clip(self, x: Array, low: Any = None, high: Any = None) -> Array:
         """`x` within the bounds; the gradient is 0 at and beyond them."""
         dtype = self.dtype_of(x)
+        # clamp has no open ends, so a missing bound becomes one that changes nothing.
+        # Integers have no infinity and take the limits of their dtype.
         least, most = (-math.inf, math.inf)
         if not is_floating(dtype):
             limits = jnp.iinfo(dtype)

@@ -36,9 +36,14 @@ def flops_of(
         value = None
         if key is not None:
             value = known[key]
+        # A torch key is an int64 tensor, from which JAX cannot draw. The count is of
+        # JAX's program for both backends.
         if op.is_random and i == 0:
             value = "key"
         elif not isinstance(value, (Spec, bool, int, float, type(None))):
+            # A constant of a torch model is a tensor: str(torch.float32) is
+            # "torch.float32". JAX counts the flops of both backends, so that summaries
+            # agree.
             value = Spec(tuple(value.shape), np.dtype(str(value.dtype).split(".")[-1]))
         args.append(value)
     tensors = tuple(args)
@@ -66,5 +71,7 @@ def _count(
     def body(*arrays: Any) -> Any:
         return OPS[name](xp, *fill_in(args, arrays), **dict(attrs))
 
+    # float64 shapes need 64-bit numbers even for a trace; without them make_jaxpr would
+    # count another program.
     with jax.enable_x64(float_dtype.itemsize == 8):
         return flops(jax.make_jaxpr(body)(*arrays).jaxpr)

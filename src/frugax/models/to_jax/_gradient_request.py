@@ -35,6 +35,7 @@ class GradientRequest:
     def __init__(self, model: JaxModel, purpose: str, data: Shapes) -> None:
         self.model, self.purpose, self.data = model, purpose, data
         self.params = shapes_of(model, model.param_keys)
+        # Labels do not take part: the model never reads them.
         own = {
             k: spec_of(v)
             for k, v in data.items()
@@ -68,6 +69,8 @@ class GradientRequest:
 
     def smaller(self) -> Iterable[tuple[int, Candidate]]:
         rows = whole = self.rows
+        # Halves only, as batch sizes are mostly even numbers and each try costs
+        # compilations.
         while rows and rows % 2 == 0:
             rows //= 2
             try:
@@ -89,6 +92,8 @@ class GradientRequest:
     def objective(self, params: Any, data: Any, cotangents: Any) -> Any:
         """A scalar whose gradients are the vector-Jacobian product of the outputs."""
         outputs = self.model.pure(params, data)
+        # `remat.plan` differentiates scalars. The gradient of the sum of outputs times
+        # cotangents is their vector-Jacobian product.
         total: Any = 0.0
         for name, cotangent in cotangents.items():
             # Half precision is too coarse to accumulate in.
@@ -157,6 +162,7 @@ class LossGradients(GradientRequest):
         self.compute_loss = model.resolve_loss(loss)
 
     def at(self, pieces: int) -> Candidate:
+        # The whole batch needs no second forward pass, so it has a program of its own.
         if pieces == 1:
             return self._whole(self.data)
         model, keys = self.model, self.batch_keys
@@ -174,12 +180,16 @@ class LossGradients(GradientRequest):
             def step(params: Any, inputs: Mapping[str, Any]) -> Any:
                 read = {k: v for k, v in inputs.items() if k in model.data_keys}
                 outputs = forward(params, read)
+                # Integer outputs, such as an argmax, may be read by the loss, but
+                # value_and_grad refuses to differentiate with respect to them.
                 rest = {k: v for k, v in outputs.items() if k not in floats}
                 value, cotangents = jax.value_and_grad(
                     lambda some: self.compute_loss({**rest, **some}, inputs)
                 )({k: outputs[k] for k in floats})
                 return value, pull(params, read, cotangents)[1]
 
+            # XLA:CPU compiles the gradient of a convolution in a loop far slower than
+            # outside of one, and micro-batches are a loop.
             return remat.fast_convolutions(step)
 
         return Candidate(

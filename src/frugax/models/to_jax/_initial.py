@@ -32,6 +32,8 @@ def draw(
     if mesh is None:
         return _draw(key, items, dtype)
     where = {name: split_weight(w.shape, mesh) for name, w in items}
+    # out_shardings creates the weights split. Drawn on one device and moved afterwards,
+    # a model larger than that device could not start.
     draw_split = jax.jit(_draw_all, static_argnums=(1, 2), out_shardings=where)
     return draw_split(key, items, dtype)
 
@@ -41,6 +43,8 @@ def split_weight(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     axis = mesh.axis_names[-1]
     parts = mesh.shape[axis]
     spec: list[str | None] = [None] * len(shape)
+    # The first dimension: of a (out, in) weight the one that its product's output has,
+    # so that the forward product needs no sum over devices.
     for i, length in enumerate(shape):
         if length and length % parts == 0:
             spec[i] = axis
@@ -63,6 +67,7 @@ def _draw_all(
         )
         for kind, normal in (("normal", True), ("uniform", False))
     }
+    # One key for both pools would make normal weights a function of the uniform ones.
     first, second = jax.random.split(key)
     pools = {
         "normal": jax.random.normal(first, (total["normal"],), wide),
@@ -89,6 +94,8 @@ def _draw_all(
     return arrays
 
 
+# One jitted function for the module: its cache is keyed by names and shapes of the
+# weights, so a second model of equal layers does not compile again.
 _draw = jax.jit(_draw_all, static_argnums=(1, 2))
 
 

@@ -48,6 +48,8 @@ class Kernels(ConvolutionKernels):
 
     def pick(self, scores: jax.Array, labels: jax.Array) -> jax.Array:
         """The label's score in each row of the last axis; NaN for an invalid label."""
+        # take_along_axis would wrap a negative label round to another class. The
+        # comparison after it tells valid labels from clipped ones.
         at = jnp.clip(labels, 0, scores.shape[-1] - 1)
         picked = jnp.take_along_axis(scores, at[..., None], axis=-1)[..., 0]
         return jnp.where(at == labels, picked, jnp.nan)

@@ -69,6 +69,9 @@ class ConvolutionKernels:
         """
         *window, made, read = weight.shape
         space = range(len(window))
+        # A transposed convolution is an ordinary one on data with zeros between
+        # (lhs_dilation), with the kernel turned round and its channels exchanged by
+        # group.
         kernel = lax.rev(weight, tuple(space))
         kernel = kernel.reshape(*window, made, groups, read // groups)
         kernel = lax.transpose(kernel, (*space, *(len(window) + i for i in (2, 1, 0))))
@@ -120,6 +123,8 @@ class ConvolutionKernels:
         padding: Pads,
     ) -> jax.Array:
         """The largest of each window."""
+        # Concrete, because lax.reduce_window recognises a maximum, and so its
+        # derivative, only by a concrete -inf.
         lowest = np.array(-np.inf, input.dtype)
         if max(window) > _MAX_WINDOW:
             return _reduce_window(input, lowest, lax.max, window, stride, padding)

@@ -34,6 +34,8 @@ _PATIENCE = 2
 _MAX_SMALLER = 3
 
 
+# eq=False keeps the identity hash: arguments are dictionaries of shapes, which have
+# none, and two candidates are never compared.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
     """One program for the gradients, as `remat.plan` takes it.
@@ -94,7 +96,7 @@ class GradientTask(Protocol):
         ...
 
     def counts(self) -> tuple[tuple[int, ...], str]:
-        """The numbers of micro-batches to try, and a reason if there are none."""
+        """The numbers of micro-batches to try, and the reason if they are empty."""
         ...
 
     def at(self, pieces: int) -> Candidate:
@@ -144,6 +146,8 @@ class Search:
         found = self._try(1)
         if found is None:
             counts, reason = self.task.counts()
+            # Small numbers first, as each doubling costs time. The second pass covers
+            # numbers that the prediction of `_least_count` was wrong to skip.
             found = self._search_upwards(counts) or self._search_downwards(counts)
         if found is not None:
             return self._plan(*found, reason="")
@@ -189,6 +193,8 @@ class Search:
         if not self.failures:
             return 1.0
         pieces, error = self.failures[-1]
+        # The last failure is the best witness: what does not depend on rows, such as
+        # the weights' gradients, counts less the more pieces there are.
         return pieces * error.needed / (self.budget.limit_bytes * _SLACK)
 
     def _try(self, pieces: int) -> Found | None:
@@ -201,6 +207,7 @@ class Search:
         candidate = self.task.at(pieces)
         own = 0
         if pieces > 1:
+            # Micro-batches of a loss compute the forward pass twice; see LossGradients.
             own = _flops(candidate.build_plain(), candidate) - self._plain_flops
 
         def record(made: remat.RematPlan, *, fits: bool) -> None:
@@ -223,6 +230,8 @@ class Search:
             record(_best_plan(e), fits=False)
             return None
         except RematUndoneError as e:
+            # XLA may merge a recomputation with the original (common subexpressions),
+            # and then the plan saves nothing. Micro-batches may still fit.
             self.undone = self.undone or e
             if pieces == 1:  # the final plan shows the unplanned program, too
                 plain = (
@@ -239,6 +248,7 @@ class Search:
     @functools.cached_property
     def _plain_flops(self) -> int:
         first = self.task.at(1)
+        # The reference for all shares is the whole batch, also for plans in pieces.
         return _flops(first.build_plain(), first)
 
     def _plan(self, pieces: int, made: remat.RematPlan, reason: str) -> MemoryPlan:
@@ -265,6 +275,8 @@ class Search:
     def _give_up(self, reason: str) -> NoReturn:
         pieces, error = min(self.failures, key=lambda f: f[1].needed)
         limit = self.budget.limit_bytes
+        # The best plan is reported with a budget that it keeps, so that it can be saved
+        # and followed as it is.
         self.budget = dataclasses.replace(self.budget, limit_bytes=int(error.needed))
         best = self._plan(pieces, _best_plan(error), reason)
         hints = [*self._smaller(limit)]
@@ -296,6 +308,8 @@ class Search:
         whole: int | None = None
         for rows, candidate in self.task.smaller():
             whole = whole or 2 * rows
+            # Memory shrinks about in proportion to the rows, so a batch that is far too
+            # large is not compiled.
             if needed is not None and needed * rows / whole > limit * _SLACK:
                 continue
             if tried == _MAX_SMALLER:

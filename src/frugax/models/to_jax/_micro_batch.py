@@ -41,6 +41,8 @@ class BatchAxis:
         """Numbers of micro-batches to try: divisors that at least double each time."""
         counts = [1]
         for n in range(2, self.rows + 1):
+            # Equal pieces only: lax.scan traces one body for one shape, and a shorter
+            # last piece would need a second program.
             if self.rows % n == 0 and n >= 2 * counts[-1]:
                 counts.append(n)
         return tuple(counts[1:])
@@ -61,6 +63,8 @@ def find_batch_axis(graph: ModelGraph, specs: Mapping[str, Spec]) -> BatchAxis |
         for key, about in graph.inputs.items()
         if about.dtype != "key" and key in specs and specs[key].shape
     }
+    # A stated first dimension may be anything, such as the rows of a table. A free one
+    # is a batch by the model's own word.
     free = [
         key
         for key in first
@@ -145,12 +149,15 @@ def _draw_numbers(specs: Specs, seed: int) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for key, spec in specs.items():
         if jnp.issubdtype(spec.dtype, jnp.floating):
+            # Away from 0, so that logarithms, roots and quotients of the model stay
+            # finite.
             value = draws.uniform(0.1, 1, spec.shape)
             if seed == 0:
                 fan_in = (1, *spec.shape)[-1]
                 value *= draws.choice([-1.0, 1.0], spec.shape) / math.sqrt(fan_in)
             numbers[key] = jnp.asarray(value, spec.dtype)
         else:
+            # 0 and 1 are valid labels, token ids and masks for nearly every model.
             numbers[key] = jnp.asarray(draws.integers(0, 2, spec.shape), spec.dtype)
     return numbers
 
@@ -231,6 +238,8 @@ def micro_batch_gradients(
             add = lambda s, g: s + g.astype(s.dtype)
             return jax.tree.map(add, sums, grads), outputs
 
+        # Half-precision sums of many pieces lose the small ones: bfloat16 has 8 bits,
+        # so from 256 equal terms on a sum does not grow at all.
         zeros = {
             k: jnp.zeros(p.shape, jnp.promote_types(p.dtype, jnp.float32))
             for k, p in params.items()
@@ -239,6 +248,8 @@ def micro_batch_gradients(
             split_rows(data, keys, number),
             split_rows(cotangents, tuple(cotangents), number),
         )
+        # A loop and not an unrolled sum. Unrolled, XLA could run all pieces at once,
+        # and the memory that pieces save would be needed again.
         sums, outputs = jax.lax.scan(step, zeros, pieces)
         grads = {k: s.astype(params[k].dtype) for k, s in sums.items()}
         return _join_rows(outputs), grads

@@ -45,6 +45,8 @@ def error_of(outputs: Arrays, exact: Arrays) -> float:
     """||outputs - exact|| / ||exact|| of the worst output; infinite if not finite."""
     worst = 0.0
     for name, value in floats(exact).items():
+        # In float64 on the host: the square of a float16 overflows above 256, and the
+        # norm of a difference near the rounding error needs the digits.
         wide = np.asarray(value).astype(np.float64)
         off = np.asarray(outputs[name]).astype(np.float64) - wide
         size, far = np.linalg.norm(wide.ravel()), np.linalg.norm(off.ravel())
@@ -52,6 +54,8 @@ def error_of(outputs: Arrays, exact: Arrays) -> float:
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
             error = float(far / size)
+        # An exact output of zeros makes any difference infinitely large. NaN must not
+        # pass either, since max(0.0, nan) is 0.0.
         if not np.isfinite(error):
             return np.inf
         worst = max(worst, error)
@@ -69,8 +73,11 @@ def digest(parts: Sequence[Arrays]) -> str:
     for part in parts:
         for key, value in sorted(part.items()):
             if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+                # NumPy cannot read typed keys.
                 value = jax.random.key_data(value)
             array = np.ascontiguousarray(value)
+            # Names, dtypes and shapes are hashed as well, so that equal bytes of
+            # different arrays have different digests.
             found.update(f"{key} {array.dtype.name} {array.shape} ".encode())
             found.update(array.tobytes())
     return found.hexdigest()

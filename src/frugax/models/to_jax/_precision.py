@@ -62,6 +62,8 @@ def plan_dtypes(
             raise ValueError(
                 f"dtypes: {dtype.name} is not short; use float16 and bfloat16."
             )
+    # The held-out half is the larger one of an odd number: it is the one that the
+    # certificate rests on.
     half = len(batches) // 2
     bench = _ErrorBench(compiled, params, batches[:half], batches[half:])
     steps = bench.steps(short)
@@ -106,6 +108,8 @@ class _ErrorBench:
             alone.sort(key=lambda s: (s.error_alone**2 / s.saved_bytes, s.key))
             rounded = dict(self.params)
             steps: list[_RoundedWeight] = []
+            # One pass in a fixed order, the greedy rule for knapsacks: all subsets of
+            # the weights are too many to measure.
             for step in alone:
                 rounded[step.key] = self._round(step.key, step.dtype)
                 error = self._error(rounded)
@@ -151,6 +155,8 @@ class _ErrorBench:
         if budget.rel_error is None:
             return self._build_plan(budget, steps[:least], *self._errors(steps[:least]))
         bound = budget.rel_error
+        # The errors need not grow with each step, but a plan is a prefix that never
+        # left the bound, so the first step beyond it ends the search.
         most = 0
         while most < len(steps) and steps[most].error_together <= bound * _AIM:
             most += 1

@@ -61,6 +61,7 @@ class Reductions(Dtypes):
         self, x: Array, axis: int | None = None, *, keepdims: bool = False
     ) -> jax.Array:
         """Index of the first maximum, as int32."""
+        # jnp gives int64 indices with 64-bit numbers switched on.
         return self.cast(jnp.argmax(x, axis, keepdims=keepdims), INT_DTYPE)
 
     def argmin(

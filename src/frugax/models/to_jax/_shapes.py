@@ -71,6 +71,8 @@ class Shapes(Dtypes):
         self, x: Array, indices: Array, updates: Array, axis: int = 0
     ) -> Array:
         """`x` with slices added at `indices`, as often as an index is there."""
+        # JAX drops updates out of range by default, which the op's rule demands; an
+        # error is impossible in a compiled program.
         return x.at[(slice(None),) * (axis % x.ndim) + (indices,)].add(updates)
 
     def sort(self, x: Array, axis: int = -1, *, descending: bool = False) -> Array:
@@ -84,6 +86,8 @@ class Shapes(Dtypes):
 
     def top_k(self, x: Array, k: int) -> tuple[Array, Array]:
         """The k largest of the last axis in order, and their indices."""
+        # lax.top_k takes the first of equal entries, as the op promises. torch needs a
+        # stable sort for that.
         values, indices = lax.top_k(x, k)
         return values, self.cast(indices, INT_DTYPE)
 
