@@ -277,9 +277,7 @@ def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
 
 
 def test_no_bytes_have_no_ratio():
-    with pytest.raises(
-        InfeasibleBudgetError, match="there are no weights: the"
-    ):
+    with pytest.raises(InfeasibleBudgetError, match="there are no weights: the"):
         compress.plan({"w": np.ones((0, 3))}, SizeBudget("2x"))
 
 

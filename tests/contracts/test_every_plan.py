@@ -1,11 +1,15 @@
-"""What every room's plan promises, checked on all of them alike."""
+"""Every room has the same four doors: plan, apply, a receipt, and `needed`."""
 
 import dataclasses
-import importlib.util
+import importlib
+import inspect
 import itertools
 import json
 import pickle
+import pkgutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,8 +18,9 @@ import optax
 import pytest
 
 import frugax as fx
-from frugax.budget import Plan
+from frugax.budget import Plan, Receipt
 from frugax.errors import InfeasibleBudgetError
+from frugax.run import Budgets, MemorySetting, RunConfig, RunFolder, TrainConfig
 from frugax.watch import probes
 
 
@@ -25,15 +30,19 @@ class Room:
 
     Attributes:
         plan: from a limit to a plan.
+        carry_out: from a plan to the receipt of its result.
         enough: a limit that is met.
         too_little: a limit that nothing meets.
         below: the largest limit that is less than this one.
+        predicted: the prediction that the limit bounds.
     """
 
     plan: Callable[..., Plan]
+    carry_out: Callable[[Any], Any]
     enough: float
     too_little: float
     below: Callable[[float], float] = lambda limit: limit - 1
+    predicted: Callable[[Any], float] = lambda plan: plan.predicted
 
 
 def _loss(weights, x):
@@ -46,21 +55,23 @@ _EXAMPLES = ([jnp.eye(32)] * 6, jnp.ones((256, 32)))
 _WEIGHTS = {"w": np.random.default_rng(0).normal(size=(40, 50)).astype("float32")}
 
 
+_VARIABLES = {"variables": dict.fromkeys("XYZ", (0.0, 1.0)), "target": "T"}
+
+
 def _causal(cost):
     budget = fx.ExperimentBudget(cost=cost, costs={"X": 2.0, "Y": 3.0, "Z": 4.0})
-    subject = {"variables": dict.fromkeys("XYZ", (0.0, 1.0)), "target": "T"}
-    return fx.causal.plan(subject, budget)
+    return fx.causal.plan(_VARIABLES, budget)
+
+
+def _double(x):
+    probes.record("sum", x.sum())
+    return 2 * x
 
 
 def _watch(share):
     ticks = itertools.count()
-
-    def double(x):
-        probes.record("sum", x.sum())
-        return 2 * x
-
     return fx.watch.plan(
-        double,
+        _double,
         fx.OverheadBudget(share=share),
         example_args=(jnp.ones(4),),
         steps=1000,
@@ -70,9 +81,19 @@ def _watch(share):
     )
 
 
+def _carry_out_watch(plan):
+    program = fx.watch.apply(_double, plan)
+    program(jnp.ones(4))
+    return program.report()
+
+
+def _make_train_step():
+    return fx.train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
+
+
 def _train(seconds):
     ticks = itertools.count()  # every reading of the clock is half a second later
-    step = fx.train.make_train_step(lambda w, x: ((w - x) ** 2).sum(), optax.sgd(0.1))
+    step = _make_train_step()
     return fx.train.plan(
         step,
         fx.TimeBudget(seconds=seconds),
@@ -83,58 +104,134 @@ def _train(seconds):
     )
 
 
+def _carry_out_train(plan):
+    step = _make_train_step()
+    state = step.init(jnp.zeros(2))
+    return fx.train.apply(step, plan, state=state, batches=[jnp.ones(2)]).receipt
+
+
 _MODEL = fx.models.MLP(input_size=16, hidden_sizes=[16] * 3, output_size=4)
+_SHAPES = {"input": (64, 16)}
 
 
 def _models(limit: float) -> Any:
     budget = fx.MemoryBudget(limit_bytes=int(limit))
-    shapes = {"input": (64, 16)}
-    return fx.models.plan(_MODEL, budget, backend=fx.JaxBackend(), shapes=shapes)
+    return fx.models.plan(_MODEL, budget, backend=fx.JaxBackend(), shapes=_SHAPES)
+
+
+def _carry_out_models(plan):
+    return fx.models.apply(
+        _MODEL, plan, backend=fx.JaxBackend(), shapes=_SHAPES
+    ).report()
+
+
+def _dtypes_subject() -> Any:
+    compiled: Any = fx.compile(_MODEL, fx.JaxBackend())
+    batches = [{"input": jnp.full((4, 16), 0.5)}, {"input": jnp.ones((4, 16))}]
+    return compiled, compiled.randomize_params(0), batches
 
 
 def _dtypes(limit):
-    compiled = fx.compile(_MODEL, fx.JaxBackend())
-    batches = [{"input": jnp.full((4, 16), 0.5)}, {"input": jnp.ones((4, 16))}]
-    params = compiled.randomize_params(0)
+    compiled, params, batches = _dtypes_subject()
     budget = fx.SizeBudget(bytes=int(limit))
     return fx.models.plan(compiled, budget, params=params, batches=batches)
 
 
-def _distributed(limit):
+def _carry_out_dtypes(plan):
+    compiled, params, batches = _dtypes_subject()
+    return fx.models.apply(compiled, plan, params=params).report(batches)
+
+
+def _make_distributed_step(layout, _accum):
     # A batch so small that the weights are most of what a device holds.
-    return fx.train.distributed.plan(
-        lambda layout, accum: fx.train.make_train_step(
-            lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1), layout=layout
-        ),
-        fx.MemoryBudget(limit_bytes=int(limit), kind="total"),
-        params=jnp.ones((256, 256)),
-        batch=jnp.ones((8, 256)),
+    return fx.train.make_train_step(
+        lambda w, x: ((x @ w) ** 2).mean(), optax.sgd(0.1), layout=layout
     )
 
 
+_WIDE, _ROWS = jnp.ones((256, 256)), jnp.ones((8, 256))
+
+
+def _distributed(limit):
+    return fx.train.distributed.plan(
+        _make_distributed_step,
+        fx.MemoryBudget(limit_bytes=int(limit), kind="total"),
+        params=_WIDE,
+        batch=_ROWS,
+    )
+
+
+def _carry_out_distributed(plan):
+    step = fx.train.distributed.apply(_make_distributed_step, plan)
+    step(step.init(_WIDE), _ROWS)
+    return step.report()
+
+
+_CONFIG = RunConfig(name="contract", train=TrainConfig(steps=2), task="tiny_task:task")
+
+
+def _run(limit):
+    ticks = itertools.count()
+    budgets = Budgets(memory=MemorySetting(limit_bytes=int(limit)))
+    return fx.run.plan(
+        _CONFIG,
+        budgets,
+        config_folder=Path(__file__).parent,
+        clock=lambda: next(ticks) * 1e-3,
+    )
+
+
+def _carry_out_run(plan):
+    with tempfile.TemporaryDirectory() as folder:
+        return fx.run.apply(
+            _CONFIG,
+            plan,
+            config_folder=Path(__file__).parent,
+            folder=RunFolder(Path(folder) / "contract"),
+        ).receipt
+
+
 _LESS = lambda limit: float(np.nextafter(limit, 0))
+# A measured `needed` is feasible, but nothing proves that less is not.
+_HALF = lambda limit: limit / 2
 ROOMS = {
     "remat": Room(
         lambda n: fx.remat.plan(
             _loss, fx.MemoryBudget(limit_bytes=int(n)), example_args=_EXAMPLES
         ),
+        lambda plan: fx.remat.apply(_loss, plan).report(*_EXAMPLES),
         enough=2**20,
         too_little=100,
-        # What is needed has been measured; that nothing less would do is not proved.
-        below=lambda limit: limit / 2,
+        below=_HALF,
     ),
     "compress": Room(
         lambda n: fx.compress.plan(_WEIGHTS, fx.SizeBudget(bytes=int(n))),
+        lambda plan: fx.compress.apply(_WEIGHTS, plan).receipt,
         enough=4000,
         too_little=10,
     ),
-    "train": Room(_train, enough=10.0, too_little=0.5, below=_LESS),
-    "train, distributed": Room(_distributed, enough=2**21, too_little=100),
-    "watch": Room(_watch, enough=0.5, too_little=1e-9, below=_LESS),
-    # As for remat.
-    "models": Room(_models, 2**20, 10, below=lambda limit: limit / 2),
-    "models, dtypes": Room(_dtypes, enough=4000, too_little=10),
-    "causal": Room(_causal, enough=5.0, too_little=1.0, below=_LESS),
+    "train": Room(_train, _carry_out_train, enough=10.0, too_little=0.5, below=_LESS),
+    "train.distributed": Room(
+        _distributed, _carry_out_distributed, enough=2**21, too_little=100
+    ),
+    "watch": Room(_watch, _carry_out_watch, enough=0.5, too_little=1e-9, below=_LESS),
+    "models": Room(_models, _carry_out_models, 2**20, 10, below=_HALF),
+    "models, dtypes": Room(_dtypes, _carry_out_dtypes, enough=4000, too_little=10),
+    "causal": Room(
+        _causal,
+        lambda plan: fx.causal.apply(_VARIABLES, plan).receipt,
+        enough=5.0,
+        too_little=1.0,
+        below=_LESS,
+    ),
+    "run": Room(
+        _run,
+        _carry_out_run,
+        enough=2**20,
+        too_little=100,
+        below=_HALF,
+        predicted=lambda plan: plan.memory_bytes,
+    ),
 }
 every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 
@@ -161,11 +258,20 @@ def test_a_plan_survives_json_both_ways(room):
 
 
 @every_room
-def test_what_is_predicted_is_within_the_limit(room):
-    assert 0 <= room.plan(room.enough).predicted <= room.enough
+def test_the_prediction_is_within_the_limit(room):
+    assert 0 <= room.predicted(room.plan(room.enough)) <= room.enough
 
 
-# Every limit that models tries is some seconds of compilations.
+@every_room
+def test_the_receipt_of_a_result_compares_the_prediction(room):
+    receipt = room.carry_out(room.plan(room.enough))
+    assert isinstance(receipt, Receipt)
+    assert receipt.spends
+    assert all(spend.limit > 0 for spend in receipt.spends)
+    assert any(spend.predicted is not None for spend in receipt.spends)
+
+
+# Every limit that models tries takes some seconds of compilations.
 @pytest.mark.parametrize(
     "room",
     [
@@ -178,15 +284,36 @@ def test_at_needed_planning_succeeds_and_below_it_raises(room):
         room.plan(room.too_little)
     needed = caught.value.needed
     assert needed > room.too_little == caught.value.limit
-    assert room.plan(needed).predicted <= needed
+    assert room.predicted(room.plan(needed)) <= needed
     with pytest.raises(InfeasibleBudgetError):
         room.plan(room.below(needed))
 
 
-def _is_room(name):
-    return importlib.util.find_spec(f"frugax.{name}") is not None
+def planning_rooms():
+    """Find every public package that plans, by its shortest name."""
+    doors = {}
+    for module in pkgutil.walk_packages(fx.__path__, "frugax."):
+        private = any(part.startswith("_") for part in module.name.split("."))
+        if module.ispkg and not private and ".compat" not in module.name:
+            door = getattr(importlib.import_module(module.name), "plan", None)
+            if inspect.isfunction(door):
+                name = module.name.removeprefix("frugax.")
+                doors[door] = min(name, doors.get(door, name), key=len)
+    return sorted(doors.values())
 
 
 def test_every_room_that_plans_is_here():
-    rooms = {n for n in fx.__all__ if _is_room(n) and hasattr(getattr(fx, n), "plan")}
-    assert rooms - {"run"} == {name.split(",")[0] for name in ROOMS}
+    assert set(planning_rooms()) == {name.split(",")[0] for name in ROOMS}
+
+
+@pytest.mark.parametrize("room", planning_rooms())
+def test_the_doors_have_the_same_signatures(room):
+    module = importlib.import_module(f"frugax.{room}")
+    for door, second in (("plan", "budget"), ("apply", "plan")):
+        parameters = list(inspect.signature(getattr(module, door)).parameters.values())
+        assert parameters[1].name == second
+        # Acceptance tests of an older guide give the examples of remat by position.
+        rest = [
+            p for p in parameters[2:] if (room, p.name) != ("remat", "example_args")
+        ]
+        assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in rest)

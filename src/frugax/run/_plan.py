@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -74,6 +75,7 @@ def plan(
     *,
     config_folder: Path,
     observer: Observer | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> RunPlan:
     """Plan every budget of a run; nothing is trained and nothing is written.
 
@@ -85,6 +87,7 @@ def plan(
         budget: the limits; None for those of the config.
         config_folder: searched for the user's own module.
         observer: receives progress.
+        clock: reads the time in seconds.
 
     Raises:
         InfeasibleBudgetError: a budget cannot be met.
@@ -93,11 +96,11 @@ def plan(
     if budget is not None:
         config = dataclasses.replace(config, budgets=budget)
     observer = observer or Silent()
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(clock)
     train.use_compile_cache()
     ready = prepare(config, config_folder, stopwatch, observer)
     observer.stage("timing a few steps")
-    step_seconds = _time_step(ready)
+    step_seconds = _time_step(ready, clock)
     seconds = stopwatch.total + step_seconds * config.train.steps
     spends, details = [], []
     if ready.memory is not None:
@@ -187,15 +190,15 @@ def apply(
     )
 
 
-def _time_step(ready: Prepared) -> float:
+def _time_step(ready: Prepared, clock: Callable[[], float]) -> float:
     """Time one training step, in seconds."""
     state, best = ready.state, float("inf")
     for i in range(1 + _TIMED_STEPS):
         batch = ready.batch(i)
-        started = time.perf_counter()
+        started = clock()
         state, metrics = ready.step(state, batch)
         jax.block_until_ready((state, metrics))
         # The first call also loads the program and places the state.
         if i:
-            best = min(best, time.perf_counter() - started)
+            best = min(best, clock() - started)
     return best

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Stopwatch:
@@ -12,14 +12,20 @@ class Stopwatch:
         spent: seconds by part.
     """
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Start the stopwatch.
+
+        Args:
+            clock: reads the time in seconds.
+        """
+        self._clock = clock
+        self._start = clock()
         self.spent: dict[str, float] = {}
 
     @property
     def total(self) -> float:
         """Seconds since the start, earlier parts included."""
-        return time.perf_counter() - self._start
+        return self._clock() - self._start
 
     def add_elapsed(self, seconds: float) -> None:
         """Add the time that the run took before it was resumed."""
@@ -33,8 +39,8 @@ class Stopwatch:
     @contextlib.contextmanager
     def measure(self, part: str) -> Iterator[None]:
         """Attribute the time of a block to `part`."""
-        started = time.perf_counter()
+        started = self._clock()
         try:
             yield
         finally:
-            self.add(part, time.perf_counter() - started)
+            self.add(part, self._clock() - started)

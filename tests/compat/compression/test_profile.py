@@ -30,9 +30,7 @@ def test_a_wrong_profile_says_what_is_wrong(wrong, said):
 
 
 def test_fields_without_effect_warn_once_and_are_named():
-    with pytest.warns(
-        UserWarning, match="no effect of batch_size, learning_rate"
-    ):
+    with pytest.warns(UserWarning, match="no effect of batch_size, learning_rate"):
         profile = CompressionProfile(batch_size=64, learning_rate=1.0)
     # Neither using the profile nor the tries inside warn again: warnings are errors.
     rows = ModelCompressionAPI(profile).benchmark_compression(net(), [2.0])
