@@ -40,10 +40,14 @@ class Composite(Layer):
 
     def expand(self, open_ports: frozenset[str] = frozenset()) -> Model:
         """The model inside, with these optional ports left open; built once each."""
+        # Open ports are part of the key: `build` sees None for them, so it may wire
+        # other layers.
         return _build_model(_CacheKey(self.structural_key(), self), open_ports)
 
     @property
     def inputs(self) -> tuple[str, ...]:
+        # The ports are known from the signature alone. Building the model for them
+        # would need the ports first.
         return tuple(_build_defaults(type(self)))
 
     @property

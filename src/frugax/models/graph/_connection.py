@@ -102,6 +102,8 @@ class Connection:
     def __ge__(self, other: Any) -> "Connection":
         return self._op("greater_equal", self, other)
 
+    # `&`, `|` and `~` are logical and not bitwise, because Python's `and`, `or` and
+    # `not` cannot be overloaded; bits have their ops by name.
     def __and__(self, other: Any) -> "Connection":
         return self._op("logical_and", self, other)
 
@@ -120,12 +122,16 @@ class Connection:
     def __getitem__(self, index: Any) -> "Connection":
         return self._op("getitem", self, index=normalize_index(index))
 
+    # Without this, Python takes every object for true, and an `if` in a model would
+    # silently choose one branch for ever.
     def __bool__(self) -> bool:
         raise TypeError(
             "a connection has no value while a model is described, so it cannot be "
             'used in `if`, `and` or `in`; use op("where") or `&` instead.'
         )
 
+    # Without this, Python falls back to x[0], x[1], ... which never raises IndexError
+    # here: a loop over a connection would not end.
     def __iter__(self) -> Any:
         raise TypeError(
             'a connection cannot be iterated; use x[i] or op("split") instead.'
@@ -159,6 +165,8 @@ class Connection:
 
     def cast(self, dtype: Any) -> "Connection":
         """The same values in another dtype."""
+        # A name and not a dtype: attributes are literals, so that models can be saved
+        # and compared.
         return self._op("cast", self, dtype=np.dtype(dtype).name)
 
     def named(self, name: str) -> "Connection":
@@ -193,6 +201,8 @@ class IOKey(Connection):
         """
         if not isinstance(self.name, str):
             raise TypeError(f"IOKey.name must be text, got {self.name!r:.60}.")
+        # "/" separates paths from ports in the keys of values, and "*" marks the
+        # weights of a loop.
         if not self.name or set(self.name) & set("/*"):
             raise ValueError(
                 f"IOKey.name must be text without '/' and '*', got {self.name!r}."
@@ -203,6 +213,8 @@ class IOKey(Connection):
                     f"IOKey {self.name!r}: shape must be a sequence such as "
                     f'("batch", 3), got {self.shape!r}.'
                 )
+            # The dataclass is frozen, so its own __post_init__ has to go round its
+            # __setattr__.
             object.__setattr__(self, "shape", tuple(self.shape))
         if self.dtype is not None and self.dtype != "key":
             object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
@@ -225,6 +237,8 @@ class Constant(Connection):
         Raises:
             TypeError: the value is not a number or an array of numbers.
         """
+        # By exact type: np.float64 is a subclass of float, but a strong dtype and not a
+        # weak one, so it becomes an array below.
         if type(self.value) in (bool, int, float):
             return
         if isinstance(self.value, Sequence | np.ndarray | np.generic) or hasattr(
@@ -233,6 +247,8 @@ class Constant(Connection):
             array = np.array(self.value)
             # Kind V holds the narrow floats of ml_dtypes, such as bfloat16.
             if array.dtype.kind in "biufV" and not array.dtype.hasobject:
+                # Constants are folded and hashed by their bytes, so they must not
+                # change.
                 array.flags.writeable = False
                 object.__setattr__(self, "value", array)
                 return

@@ -18,6 +18,7 @@ def tree(model: Any, indent: str = "") -> str:
     """
     if not model.calls:
         return "Model() without layers"
+    # By identity: two uses of one layer are equal as descriptions and still two places.
     names = {id(call): name for name, call in model.calls}
     ends = f"({', '.join(model.keys)} -> {', '.join(_outputs(model))})"
     lines = [f"{type(model).__name__}{ends}"]
@@ -36,6 +37,8 @@ def tree(model: Any, indent: str = "") -> str:
 
 def format_layer(layer: Any, indent: str = "") -> str:
     """Format a layer with its settings that are not defaults: `Linear(dimension=8)`."""
+    # `Model` imports this module for its repr, so it is recognised by its attributes
+    # here.
     if hasattr(layer, "calls"):
         return tree(layer, indent)
     if hasattr(layer, "operation"):
@@ -68,6 +71,8 @@ def _group_key(name: str, call: LayerCall, model: Any, names: dict[int, str]) ->
     """A key that is equal for equal layers in a row that only feed each other."""
     if hasattr(call.layer, "calls") or call.names:
         return name
+    # Results of layers count as equal wherever they come from. Blocks in a row each
+    # read the one before, which is a different result each time.
     outside = [
         isinstance(w, LayerOutput) or _format_wire(w, names)
         for w in model.wires(call).values()

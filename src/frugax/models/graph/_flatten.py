@@ -40,6 +40,8 @@ def flatten(
     """
     flat = _Flattener(inference=inference, scan_from=scan_from, excluded=excluded)
     outputs = flat.add_layer(layer, "", None)
+    # Whether a weight's owner is in a loop is known only after the whole program is
+    # laid out, so it is laid out again without that loop.
     ties = flat.dangling_ties()
     if ties and any(isinstance(node, LoopNode) for node in flat.nodes):
         # A shared weight must be an array of its own, and a loop stacks the weights of
@@ -54,6 +56,8 @@ def flatten(
                 excluded=frozenset(wider),
             )
     flat.reject_ties(ties)
+    # Updated state leaves the model as well, but under the keys of the weights; `infer`
+    # adds it.
     results = {k: v for k, v in outputs.items() if not k.startswith("new_")}
     return ModelGraph(flat.inputs, flat.constants, tuple(flat.nodes), results)
 
@@ -94,6 +98,8 @@ class _Flattener:
             return self._add_model(layer, path, env)
         if isinstance(layer, Composite):
             ports = layer.input_keys()
+            # A composite may know more about its inputs than the ops inside, such as
+            # the dtype of token ids.
             for port, key in (env or {}).items():
                 if port in ports:
                     self.refine_input(key, ports[port].shape, ports[port].dtype)
@@ -111,6 +117,8 @@ class _Flattener:
     def _add_model(
         self, model: Model, path: str, env: Mapping[str, str] | None
     ) -> dict[str, str]:
+        # Calls may be added before the layers that they read, by `|=` with the names of
+        # keys.
         calls = _topological_order(model, path)
         scope = _ModelScope(self, model, path, env)
         if env is None:
@@ -142,9 +150,12 @@ class _Flattener:
         if self.inference:
             replacement = layer.inference_layer()
             if replacement is None:
+                # A dropout at inference: its result is its input, without a node.
                 return {layer.outputs[0]: env[layer.inputs[0]]}
             assert isinstance(replacement, Primitive)
             layer = replacement
+        # In the order of the ports, since ops that take any number of tensors read them
+        # by position.
         env = {p: env[p] for p in (*layer.inputs, *env) if p in env}
         for port, dtype in layer.port_dtypes.items():
             if port in env:
@@ -157,6 +168,8 @@ class _Flattener:
                 self.refine_input(env["key"], None, "key")
             else:
                 env["key"] = self._add_random_key(path, layer)
+        # A slash cannot occur in the name of an input or of a layer, so keys of results
+        # never clash with them.
         outputs = tuple(f"{path}/{port}" for port in layer.outputs)
         attrs = tuple(layer.attrs().items())
         self.nodes.append(OpNode(path, layer, layer.op_name, env, outputs, attrs))
@@ -182,6 +195,8 @@ class _Flattener:
 
     def constant_key(self, value: Any) -> str:
         """The key of a constant; equal constants have one key."""
+        # Constants with equal bits share a key, so `merge` finds ops on them to be
+        # equal.
         new = f"/constant_{len(self._constant_keys)}"
         key = self._constant_keys.setdefault(hash_key(value), new)
         self.constants[key] = value
@@ -220,6 +235,8 @@ class _Flattener:
             for place in self.excluded
             if place.startswith(f"{block}.")
         )
+        # The body has a program of its own, with keys from its own root, because the
+        # same text runs for every block.
         body = _Flattener(
             inference=self.inference,
             scan_from=self.scan_from,
@@ -227,6 +244,8 @@ class _Flattener:
         )
         wires: dict[str, str] = {}
         for port, key in env.items():
+            # Constants go into the body as they are. As an input of the body a Python
+            # number would be an array to `infer`, and its dtype no longer weak.
             if key in self.constants:
                 body.constants[port] = self.constants[key]
                 continue
@@ -235,12 +254,15 @@ class _Flattener:
                 dtype = self.inputs[key].dtype
             body.program_input(IOKey(port, dtype=dtype))
             wires[port] = key
+        # Every port is wired in the body, so its inputs are the ports of the block.
         outputs = body.add_layer(run.layer, "", {port: port for port in env})
         body.reject_ties(body.dangling_ties())
         key_port = None
         for key, inner in body.inputs.items():
             if key in wires:
                 self.refine_input(wires[key], inner.shape, inner.dtype)
+            # Each step of the loop folds its number into this key, so that blocks draw
+            # different numbers.
             elif inner.dtype == "key" and key == "key":
                 key_port, wires[key] = key, self._add_random_key(common, run.layer)
             else:
@@ -294,6 +316,7 @@ class _ModelScope:
         self, flat: _Flattener, model: Model, path: str, env: Mapping[str, str] | None
     ) -> None:
         self.flat, self.model, self.path, self.env = flat, model, path, env
+        # By identity and not by equality: a layer used twice has two sets of weights.
         self.names = {id(call): name for name, call in model.calls}
         self.values: dict[tuple[int, str], str] = {}
 

@@ -166,6 +166,8 @@ class _InferWalk:
             return wired  # the node derives a random key for the layer
         if not layer.weight_names:
             return wired
+        # Shared weights are taken out first: the layer computes the shapes of its
+        # weights from its inputs alone.
         shared = {p: wired.pop(p) for p in list(wired) if p in layer.weight_names}
         ports = [p for p in layer.inputs if p in wired or p not in layer.optional]
         for key in wired.values():
@@ -181,6 +183,8 @@ class _InferWalk:
             own_key = join(node.path, name)
             key = wired[name] = shared.pop(name, own_key)
             self._add_weight(key, weight, node, is_own=key == own_key)
+            # The new state is an output under the key of the old one, so that a
+            # training loop can feed outputs back as data.
             updated = f"new_{name}"
             if weight.kind == "state" and updated in layer.outputs:
                 self.outputs[key] = node.outputs[layer.outputs.index(updated)]
@@ -204,6 +208,7 @@ class _InferWalk:
         before = self.specs.get(key)
         if key in self.graph.constants:
             before = self.rules.describe(self.graph.constants[key])
+        # Two readers of one weight must agree on its shape, whichever comes first.
         if before is not None and before.shape != weight.shape:
             raise ShapeError(
                 f"{node.title} needs {key!r} of shape {weight.shape}, but it is "
@@ -212,6 +217,8 @@ class _InferWalk:
         if before is None:
             self.specs[key] = Spec(weight.shape, self.rules.float_dtype)
             self.weights[key] = weight
+        # A reader of a shared weight may come before its owner in the program, but the
+        # owner's initializer counts: an embedding and an output layer draw differently.
         if is_own and key in self.weights:
             self.weights[key] = weight
 
@@ -238,6 +245,8 @@ class _InferWalk:
         except ShapeError as e:
             raise ShapeError(f"in {node.title}: {e.what}") from e
         result = body.specs[body.outputs["output"]]
+        # The carry of `lax.scan` must keep its shape and dtype. The caller lays the
+        # model out again without this loop.
         if result != inner[node.carry]:
             raise LoopShapeError(
                 f"{node.title} are the same block {len(node.names)} times, which turns "
@@ -246,6 +255,7 @@ class _InferWalk:
             )
         stacked: dict[str, str] = {}
         for name, weight in body.weights.items():
+            # The blocks are the first axis, along which `scan` runs.
             shape = (len(node.names), *weight.shape)
             key = stacked[name] = join(node.path, name)
             of_all = dataclasses.replace(weight, shape=shape)
@@ -321,6 +331,8 @@ def suggest_fix(op: str, tensors: list[Any], attrs: dict[str, Any]) -> str:
         tensors: a spec, a constant or None for each tensor.
         attrs: the attributes of the op.
     """
+    # Only for ops whose errors users meet most. The messages of the libraries name
+    # primitives such as dot_general, which a user never wrote.
     hint = _HINTS.get(op)
     if hint is None:
         return ""
@@ -357,6 +369,7 @@ def _hint_matmul(left: Any = (), right: Any = (), **_: Any) -> str:
 def _hint_broadcast(*shapes: Any, **_: Any) -> str:
     longest = max(map(len, shapes), default=0)
     for i in range(1, longest + 1):
+        # From the last dimension on, as broadcasting aligns shapes.
         lengths = [s[-i] for s in shapes if len(s) >= i and s[-i] != 1]
         if any(n != lengths[0] for n in lengths[1:]):
             return (

@@ -12,6 +12,8 @@ import numpy as np
 
 from ._connection import Connection, IOKey, as_connection
 
+# Saved models name layers by class, and only classes in this registry are ever built
+# from a file.
 LAYERS: dict[str, type["Layer"]] = {}
 
 
@@ -23,6 +25,8 @@ class Layer:
         name: its name in keys and errors; its kind and a number if not given.
     """
 
+    # compare=False: layers that differ by name only are equal blocks, and may run as
+    # one loop.
     name: str | None = dataclasses.field(default=None, kw_only=True, compare=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -92,6 +96,8 @@ class Layer:
         open_ports = [p for p in self.required if p not in ins]
         by_name = any(isinstance(v, str) for v in given.values())
         if by_name or names or (open_ports and not given):
+            # A name means nothing without the model that knows it, so the wiring waits
+            # for `model |= ...`.
             return WiredLayer(LayerCall(self, ins, names))
         call = LayerCall(self, ins | {p: IOKey(p) for p in open_ports}, {})
         # An updated state becomes an output of the model without being wired.
@@ -146,6 +152,8 @@ class Layer:
                     f"{_join_names(self.outputs)}."
                 )
             given[port] = value
+        # None leaves an optional port open; at a required port it goes on to
+        # `as_connection`, whose error explains it.
         kept = {p: v for p, v in given.items() if v is not None or p not in optional}
         return {p: kept[p] for p in (*ports, *kept) if p in kept}
 
@@ -185,6 +193,7 @@ class LayerOutput(Connection):
     @property
     def place(self) -> tuple[int, str]:
         """A key to look the output up by: two objects may stand for the same one."""
+        # The identity of the call: equal calls at two places are two results.
         return id(self.call), self.port
 
 
@@ -230,6 +239,7 @@ def hash_key(value: Any) -> Any:
         return (float, value.hex())
     if isinstance(value, Layer):
         return (value.name, value.structural_key())
+    # The bytes, since == of arrays is elementwise and NaN differs from itself.
     if isinstance(value, np.ndarray):
         return (value.dtype, value.shape, value.tobytes())
     try:

@@ -36,6 +36,8 @@ class Model(Layer):
         """
         super().__init__(name=name)
         self._calls: list[LayerCall] = []
+        # The calls in the model by identity, so that collecting a connection again is
+        # cheap.
         self._members: set[int] = set()
         self._named: dict[str, LayerOutput] = {}
         self._exposed: dict[str, None] = {}  # an ordered set
@@ -53,6 +55,8 @@ class Model(Layer):
     def __eq__(self, other: object) -> bool:
         return self is other
 
+    # A model may still grow, so two models are equal blocks only if they are the same
+    # object.
     def structural_key(self) -> Any:
         return self
 
@@ -68,7 +72,7 @@ class Model(Layer):
             **outputs: a connection for each output.
 
         Raises:
-            TypeError: an output is not a connection, or there are no outputs.
+            TypeError: an output is not a connection, or none is given.
         """
         if not outputs:
             raise TypeError("Model.create needs an output: Model.create(output=y).")
@@ -102,6 +106,8 @@ class Model(Layer):
         return self
 
     def __call__(self, *inputs: Any, **wires: Any) -> Any:
+        # Whoever wires a model reads its ports now; a layer added later could change
+        # them.
         self._is_final = True
         return super().__call__(*inputs, **wires)
 
@@ -131,6 +137,8 @@ class Model(Layer):
         layer, wires = added.call.layer, dict(added.call.wires)
         open_ports = [p for p in layer.required if p not in wires]
         is_fed = any(p in wires for p in layer.inputs)
+        # Layers with an input wired already follow nothing, as their first port was
+        # chosen by the user.
         if follow and self._last is not None and not is_fed and layer.inputs:
             first = layer.inputs[0]
             if open_ports:
@@ -248,6 +256,8 @@ class Model(Layer):
         return self._memoize("calls", self._name_calls)
 
     def _name_calls(self) -> tuple[tuple[str, LayerCall], ...]:
+        # Names of the user first: a generated name must avoid those that are added
+        # later, too.
         taken = {call.layer.name for call in self._calls}
         counts: dict[str, int] = {}
         named: list[tuple[str, LayerCall]] = []
@@ -285,6 +295,8 @@ class Model(Layer):
         """
         if not isinstance(wire, IOKey):
             return wire
+        # Names are looked up late, so that a layer may read a key whose layer is added
+        # afterwards.
         if not wire.is_weight:
             if by_name:
                 return self._named.get(wire.name, wire)
@@ -350,6 +362,7 @@ class Model(Layer):
         if not self._exposed and (is_unread or not results):
             results[last.port] = last
             used.add(last.place)
+        # An owner of a shared weight may serve for its weight alone.
         shared = {id(wire.call) for wire in wires if isinstance(wire, WeightRef)}
         for name, call in self.calls:
             places = {(id(call), port) for port in call.layer.outputs}

@@ -181,6 +181,8 @@ def to_literal(op_name: str, key: str, value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return tuple(to_literal(op_name, key, v) for v in value)
+    # NumPy scalars become Python numbers, whose dtype is weak in JAX: a strong float64
+    # attribute would change the dtype of results.
     if isinstance(value, np.generic):
         return to_literal(op_name, key, value.item())
     if isinstance(value, (np.dtype, type)):
@@ -203,4 +205,6 @@ def _apply_op(
     return LayerOutput(LayerCall(layer, wires, names), "output")
 
 
+# Set here and not imported there, since connections and the layers of ops need each
+# other.
 Connection._op = staticmethod(_apply_op)

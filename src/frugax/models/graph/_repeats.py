@@ -56,6 +56,8 @@ def find_runs(
         for wire in model.wires(call).values()
         if isinstance(wire, LayerOutput)
     )
+    # An output of the model is read from outside. A loop returns the last block's
+    # result only.
     readers.update(result.place for result in model.results.values())
     found: dict[int, Run] = {}
     i = 0
@@ -75,6 +77,7 @@ def find_runs(
             found[i] = Run(named[i][1].layer, port, names, common)
             i = end
         else:
+            # The last block of a chain that is too short may start the next one.
             i = max(end - 1, i + 1)
     return found
 
@@ -105,6 +108,8 @@ def _extend(
         place = (id(before), outputs[0])
         results = {p: w for p, w in wires.items() if isinstance(w, LayerOutput)}
         fed = [p for p, w in results.items() if w.place == place]
+        # A block that reads the one before at two ports, or at another port than its
+        # predecessor did, would need another loop body.
         if len(fed) != 1 or (port is not None and fed[0] != port):
             break
         same = all(
@@ -139,6 +144,8 @@ def signature(layer: Layer) -> Any:
     """A key that is equal for layers that compute the same from equal weights."""
     if not isinstance(layer, Model):
         return layer.structural_key()
+    # Calls by their number in the model, since the identities of two equal models
+    # differ.
     numbers = {id(call): i for i, (_, call) in enumerate(layer.calls)}
 
     def wire_key(wire: Connection) -> Any:
@@ -165,4 +172,5 @@ def _wire_key(wire: Connection) -> Any:
             return ("key", name, shape, dtype)
         case Constant(value):
             return ("constant", hash_key(value))
+    # An unknown kind of wire is equal to itself only, which at worst misses a loop.
     return ("unique", id(wire))

@@ -55,6 +55,7 @@ def _run_op(
     results = op(xp, *tensors, **dict(node.attrs))
     if not isinstance(results, (tuple, list)):
         return (results,)
+    # An op may return more than its layer names, such as a batch norm at inference.
     return tuple(results)[: len(node.outputs)]
 
 

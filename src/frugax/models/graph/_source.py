@@ -46,6 +46,8 @@ def source(
         names[key] = writer.name(key)
         item = _item(key, params)
         lines.append(f"{names[key]} = {item}{_comment(graph.specs[key])}")
+    # Weights are read where they are used: one line for each would bury the program
+    # under its parameters.
     for key in graph.weights:
         names[key] = _item(key, params)
     for key in arrays:
@@ -119,6 +121,7 @@ class _Writer:
         read = [
             "None" if k is None else names[k] for k in op_arguments(op, node.inputs)
         ]
+        # Open ports at the end are the defaults of the op.
         while read and read[-1] == "None":
             read.pop()
         read += [f"{k}={_literal(v)}" for k, v in node.attrs]
@@ -151,6 +154,8 @@ class _Writer:
             unpacked.insert(0, number)
         yield f"def {step}({carry}, own):  # {node.names[0]} ... {node.names[-1]}"
         yield "    ("
+        # A line each and a comma after the last, so that a tuple of one is still a
+        # tuple.
         yield from (f"        {name}," for name in unpacked)
         yield "    ) = own"
         inner = {**outer, **own, node.carry: carry}

@@ -59,6 +59,8 @@ def stack_weights(
     stacked: dict[str, Any] = {}
     for key, blocks in block_slices(graph).items():
         missing = [name for _, name in blocks if name not in rest]
+        # All missing is legal: these may be the parameters without the state, or the
+        # reverse.
         if len(missing) == len(blocks):
             continue
         if missing:

@@ -51,6 +51,8 @@ def summary(graph: ModelGraph, plain: ModelGraph | None, flops: Flops) -> str:
         flops: counts the flops of one node.
     """
     rows: dict[str, _Row] = {}
+    # Flops are counted on a program with numbers for all lengths, because the trace of
+    # a symbolic one has no numbers to multiply.
     counted: Sequence[GraphNode | None] = [None] * len(graph.nodes)
     if plain is not None:
         counted = plain.nodes
@@ -86,6 +88,7 @@ def _row(
     flops: Flops,
 ) -> _Row:
     keys = [k for k in node.inputs.values() if k in graph.weights]
+    # A shared weight counts where it is owned, so that the total counts it once.
     own = [k for k in keys if k.rpartition(".")[0] == node.path]
     names = []
     for key in keys:

@@ -1,4 +1,4 @@
-"""What an op makes of shapes, asked of torch's meta device and remembered."""
+"""Infer the result shapes and dtypes of an op on torch's meta device, with a cache."""
 
 import functools
 import itertools
@@ -16,6 +16,7 @@ from ._backend import TorchBackend
 from ._free import FreeLength, at, dimension, lengths
 from ._namespace import TorchNamespace
 
+# A random key is an int64 tensor on torch, which has no dtype for keys.
 _KEY = Spec((), np.dtype(np.int64))
 
 
@@ -27,7 +28,9 @@ def spec_of(value: Any, xp: TorchNamespace) -> Spec:
 
 
 def rules_of(backend: TorchBackend) -> BackendRules:
-    """What `infer` needs to know of a backend."""
+    """Build the rules of a backend that `infer` needs."""
+    # Ops are asked for shapes on the meta device, whose tensors have a shape and a
+    # dtype but no memory: a layer of any size costs the same.
     meta = _meta(backend.dtype)
 
     def abstract(
@@ -89,6 +92,7 @@ def _once(
         xp.zeros([at(n, which) for n in g.shape], g.dtype) if isinstance(g, Spec) else g
         for g in given
     ]
+    # Meta tensors would otherwise record a graph for a backward pass that never comes.
     with torch.no_grad():
         made = op(xp, *tensors, **dict(attrs))
     results = made if isinstance(made, (tuple, list)) else (made,)
@@ -119,6 +123,8 @@ def input_specs(
         if shape is None:
             continue
         dtype = np.dtype(about.dtype or backend.dtype)
+        # A `Spec` first: it has a shape and a dtype as well, but its shape may hold
+        # free lengths, which a tensor's cannot.
         if isinstance(shape, Spec):
             shape, dtype = shape.shape, shape.dtype
         elif hasattr(shape, "shape") and hasattr(shape, "dtype"):

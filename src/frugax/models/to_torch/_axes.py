@@ -14,6 +14,7 @@ def axes_of(axis: Axis, ndim: int) -> tuple[int, ...]:
     """The axes as a tuple of numbers from 0; all for None."""
     if axis is None:
         return tuple(range(ndim))
+    # A 0-d tensor has no axis to count from; torch takes 0 and -1 there itself.
     return tuple(a % ndim if ndim else a for a in as_tuple(axis))
 
 

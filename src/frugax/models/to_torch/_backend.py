@@ -13,6 +13,8 @@ from frugax.models.dtypes import as_dtype, float32
 from ._devices import choose_device, no_mesh
 from ._namespace import TorchNamespace
 
+# The names include those of `jax.lax.Precision`, so that a program can pass one setting
+# to either backend. None leaves torch's own setting alone.
 _PRECISIONS = {
     "default": None,
     "medium": "medium",
@@ -82,6 +84,8 @@ class TorchBackend(Backend):
         if self.precision is None:
             yield
             return
+        # torch keeps this setting for the whole process, so it is put back, also after
+        # an error; a caller's own models must not change speed or digits.
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self.precision)
         try:
@@ -126,6 +130,8 @@ class TorchBackend(Backend):
             floats = data.dtype.kind in "fV"
         else:
             floats = data.is_floating_point()
+        # V is the kind of ml_dtypes' bfloat16 and float8, which NumPy does not count as
+        # floats.
         if dtype is None and floats:
             dtype = self.dtype
         return self._place(self.xp.asarray(data, dtype), **placed)
@@ -149,6 +155,8 @@ class TorchBackend(Backend):
 
     def get_random_key(self) -> torch.Tensor:
         """Return a new random key; each call returns a different one."""
+        # Keys are counted rather than split, so the key of the n-th call depends on the
+        # seed and n alone.
         self._drawn += 1
         return self.xp.fold_in(key_of(self._seed, self.device), self._drawn)
 

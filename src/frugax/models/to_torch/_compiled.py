@@ -34,6 +34,7 @@ class TorchModel(CompiledModel):
         self.jit = jit
         self._plans: dict[Any, Callable[[Mapping[str, Any]], Tensors]] = {}
         self._rules = rules_of(self.backend)
+        # Decided once, so that a call of a small model does not look both settings up.
         self._plain = not (self.backend.needs_scope or self.backend.debug)
 
     # --- the functions ----------------------------------------------------------
@@ -53,6 +54,8 @@ class TorchModel(CompiledModel):
         given = {
             k: self._tensor("output_gradients", k, v) for k, v in cotangents.items()
         }
+        # JAX's vjp requires cotangents of the dtype of the output; the same cast here
+        # keeps the gradients of both libraries equal.
         typed = [v.to(outputs[k].dtype) for k, v in given.items()]
         return (
             {k: v.detach() for k, v in outputs.items()},
@@ -64,13 +67,18 @@ class TorchModel(CompiledModel):
     ) -> tuple[Tensors, Tensors]:
         """The outputs, and the parameters that gradients are taken to."""
         values = self._tensors(params, data)
+        # detach shares the memory and cuts the caller's own graph, so gradients stop
+        # here and the caller's `.grad` is not written to.
         leaves = {k: values[k].detach().requires_grad_() for k in params}
+        # The caller may be inside `torch.no_grad()`, as evaluation loops are.
         with torch.enable_grad():
             return self._plan(values, params, data)({**values, **leaves}), leaves
 
     def _plan(
         self, values: Tensors, params: Mapping[str, Any], data: Mapping[str, Any]
     ) -> Callable[[Mapping[str, Any]], Tensors]:
+        # A list in tuple() and not a generator: this runs at every call. The number of
+        # parameters tells apart calls that pass a key with the data instead.
         mark = tuple([(k, v.shape, v.dtype) for k, v in values.items()]), len(params)
         try:
             return self._plans[mark]
@@ -78,6 +86,8 @@ class TorchModel(CompiledModel):
             graph = self.check(params, data)
         backend = self.backend
         dtypes = {backend.xp.dtype_of(values[k]) for k in graph.weights if k in values}
+        # Weights of other dtypes are legal, but the specs of the program assume the
+        # backend's; then each op has to look at the dtypes it is given.
         exact = dtypes <= {backend.dtype}
         plan: Any = Plan(graph, backend.xp, backend.find, exact=exact)
         if self.jit and any(about.dtype == "key" for about in graph.inputs.values()):
@@ -87,6 +97,7 @@ class TorchModel(CompiledModel):
             from ._traced import traced
 
             plan = traced(plan, values, self._without_jit)
+        # A dict keeps the order of insertion, so its first key is the oldest plan.
         if len(self._plans) >= PLANS_KEPT:
             del self._plans[next(iter(self._plans))]
         self._plans[mark] = plan
@@ -233,6 +244,8 @@ class TorchModel(CompiledModel):
     def _checked(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
+        # torch's own message names the devices but not the tensor, so the offender is
+        # looked for, only after the failure.
         except RuntimeError:
             for what, given in (("params", args[0]), ("data", args[1])):
                 for key, value in given.items():
@@ -241,6 +254,8 @@ class TorchModel(CompiledModel):
             raise
 
     def _check_device(self, what: str, key: str, value: torch.Tensor) -> None:
+        # The device of a new tensor, because torch's default device may change between
+        # calls and "cuda" means "cuda:0".
         here = self.backend.xp.zeros(()).device
         if value.device != here:
             raise ValueError(
@@ -266,6 +281,7 @@ class TorchModel(CompiledModel):
     def initial_state(self) -> Tensors:
         """Build the state by key before training; empty for a model without state."""
         weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
+        # State starts from constants, so the key is not used.
         key = key_of(0, self.backend.device)
         return draw(key, weights, self.backend.dtype, self.backend.xp)
 
@@ -288,6 +304,8 @@ def _gradients(
 ) -> Tensors:
     # autograd.grad takes a third of the time of torch.func.vjp on a small model.
     reached = [i for i, output in enumerate(outputs) if output.requires_grad]
+    # autograd.grad raises if no output depends on a parameter. A gradient of zeros is
+    # the right answer then, and JAX's.
     if not leaves or not reached:
         return {k: torch.zeros_like(v) for k, v in leaves.items()}
     found = torch.autograd.grad(

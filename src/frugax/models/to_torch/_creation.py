@@ -54,6 +54,7 @@ class Creation(Dtypes):
     ) -> torch.Tensor:
         """Ones on the k-th diagonal."""
         columns = rows if columns is None else columns
+        # torch.eye knows only the main diagonal.
         i = torch.arange(rows, device=self.device)[:, None]
         j = torch.arange(columns, device=self.device)[None]
         return (j - i == k).to(TO_TORCH[as_dtype(dtype or self.float_dtype)])

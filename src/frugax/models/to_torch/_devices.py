@@ -1,4 +1,4 @@
-"""Devices by the names that the JAX backend takes too, and what there is of them."""
+"""Choose devices by the names that the JAX backend takes too."""
 
 from typing import Any
 
@@ -24,7 +24,10 @@ def choose_device(device: Any) -> torch.device | None:
     wanted = str(device)
     kind, colon, number = wanted.partition(":")
     if kind == "gpu":
+        # JAX says "gpu" where torch says "cuda", "xpu" or "mps".
         kind = next((d.partition(":")[0] for d in there if d != "cpu"), kind)
+    # torch has one CPU device, and "cpu:0" does not equal "cpu" when tensors are
+    # compared.
     full = f"{kind}:{number or 0}" if kind != "cpu" else "cpu"
     ordinal = number.isdigit() or not colon
     if full not in there or not ordinal or (kind == "cpu" and int(number or 0) > 0):
@@ -38,6 +41,8 @@ def choose_device(device: Any) -> torch.device | None:
 def devices() -> list[str]:
     """Names of all devices of this machine that torch can use."""
     found = ["cpu"]
+    # check_available, because a build with CUDA would otherwise report a GPU on a
+    # machine without one.
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None:
         count = torch.accelerator.device_count()

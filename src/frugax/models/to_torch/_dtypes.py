@@ -20,6 +20,8 @@ TO_TORCH: dict[np.dtype, torch.dtype] = {
     )
 }
 TO_NUMPY = {t: n for n, t in TO_TORCH.items()}
+# JAX without 64-bit numbers narrows in this way. Doing the same here keeps the dtypes
+# of a model equal on both libraries.
 _NARROW = {
     np.dtype(np.int64): np.dtype(np.int32),
     np.dtype(np.uint64): np.dtype(np.uint32),
@@ -61,6 +63,8 @@ class Dtypes:
             )
         array = np.asarray(value)
         wanted = self._width(array.dtype) if dtype is None else as_dtype(dtype)
+        # torch warns about arrays that are not writeable and cannot share them, so
+        # those are copied. copy=None copies only where the dtype requires it.
         array = np.array(array, wanted, copy=not array.flags.writeable or None)
         if wanted == ml_dtypes.bfloat16:  # torch reads it bit by bit only
             half = torch.as_tensor(array.view(np.int16), device=self.device)
@@ -78,6 +82,7 @@ class Dtypes:
         """The same values in another dtype."""
         if not isinstance(x, torch.Tensor):
             return self.asarray(x, dtype)
+        # `to` returns the tensor itself if the dtype is the same.
         return x.to(TO_TORCH[as_dtype(dtype)])
 
     def promote(
@@ -96,6 +101,8 @@ class Dtypes:
             else self.asarray(t)
             for t in tensors
         ]
+        # A 0-d tensor counts as an array, as in JAX. In torch's own promotion it would
+        # give way to a tensor with axes.
         strong = {t.dtype for t in given if isinstance(t, torch.Tensor)}
         # By exact type: NumPy's float64 is a Python float too, and not weak.
         weak = {type(t) for t in given if type(t) in (bool, int, float)}
@@ -123,5 +130,7 @@ class Dtypes:
 
     def new(self, dtype: Any, like: Any) -> dict[str, Any]:
         """Dtype and device of a new tensor: those of `like`, or the namespace's."""
+        # Bodies of ops pass `like` so that helper tensors follow the data, also to
+        # meta.
         device = like.device if isinstance(like, torch.Tensor) else self.device
         return {"dtype": TO_TORCH[as_dtype(dtype)], "device": device}

@@ -12,6 +12,7 @@ from ._dtypes import Array
 
 def _tensors(left: Array, right: Array) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as tensors: a Python number takes the other's dtype and device."""
+    # With the other's dtype torch's own promotion has nothing left to decide.
     if not isinstance(left, torch.Tensor):
         left = torch.scalar_tensor(left, dtype=right.dtype, device=right.device)
     elif not isinstance(right, torch.Tensor):
@@ -30,6 +31,8 @@ def _binary(
     """
 
     def method(self: "Elementwise", left: Array, right: Array) -> torch.Tensor:
+        # A number on the right costs less than a tensor made for it. On the left some
+        # of torch's functions refuse one.
         if takes_number and isinstance(left, torch.Tensor):
             return function(left, right)
         return function(*_tensors(left, right))
@@ -62,7 +65,7 @@ class Elementwise:
         return self._by_divisor(down, left, right)
 
     def remainder(self, left: Array, right: Array) -> torch.Tensor:
-        """What floor_divide leaves, with the sign of `right`; integers by 0 give 0."""
+        """Remainder of floor_divide, with the sign of `right`; integers by 0 give 0."""
         return self._by_divisor(torch.remainder, left, right)
 
     def _by_divisor(
@@ -71,6 +74,8 @@ class Elementwise:
         left, right = _tensors(left, right)
         if right.dtype.is_floating_point:
             return f(left, right)
+        # torch raises for an integer division by 0 on CPU, so the divisor is replaced
+        # first and the quotient afterwards.
         zero = right == 0
         return f(left, torch.where(zero, 1, right)).masked_fill(zero, 0)
 

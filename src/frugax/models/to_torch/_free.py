@@ -27,6 +27,8 @@ class FreeLength:
     """
 
     at: tuple[int, int]
+    # Two lengths are equal by their values alone. The names are a hint for the text,
+    # and differ by the op that the length came from.
     names: tuple[str, ...] = dataclasses.field(compare=False)
 
     def __str__(self) -> str:
@@ -63,9 +65,12 @@ def lengths(
 
 def _as_text(at: tuple[int, int], names: tuple[str, ...]) -> str:
     """The length as a multiple of a product of names and a little more or less."""
+    # Products of more than three free lengths do not occur in practice.
     for count in (1, 2, 3):
         for factors in itertools.combinations_with_replacement(names, count):
             product = [math.prod(_stand_ins(f)[i] for f in factors) for i in (0, 1)]
+            # The difference of the two answers cancels the constant part, so the
+            # quotient is the factor, and the rest of the length is the offset.
             times, rest = divmod(at[0] - at[1], product[0] - product[1])
             more = at[0] - times * product[0]
             if rest == 0 and times and abs(more) <= _LARGEST_OFFSET:
@@ -78,6 +83,7 @@ def _as_text(at: tuple[int, int], names: tuple[str, ...]) -> str:
     return f"?({', '.join(names)})"
 
 
+# For the whole process: a cached shape must mean the same dimension in every model.
 _CHOSEN: dict[str, tuple[int, int]] = {}
 
 

@@ -18,10 +18,14 @@ class Indexing:
         """Entries at `indices` along an axis."""
         x, along = flattened(x, axis)
         along = along % x.ndim
+        # Some of torch's index functions take int64 only. Indices of ops are int32, as
+        # in JAX.
         indices = indices.to(torch.int64)
         last = x.shape[along] - 1
         if mode == "clip":
             return self._picked(x, torch.clamp(indices, 0, last), along)
+        # An index out of range cannot raise here, because a compiled program cannot. It
+        # is read at the nearest place, and the result replaced by NaN.
         indices = self._from_0(indices, x.shape[along])
         at = torch.clamp(indices, 0, last)
         lead, trail = (1,) * along, (1,) * (x.ndim - 1 - along)
@@ -41,6 +45,7 @@ class Indexing:
             return math.nan
         if x.dtype == torch.bool:
             return True
+        # JAX's fill value for integers: the smallest, or the largest of unsigned ones.
         limits = torch.iinfo(x.dtype)
         return limits.max if limits.min == 0 else limits.min
 
@@ -60,6 +65,7 @@ class Indexing:
         at = torch.clamp(indices, 0, x.shape[axis] - 1)
         there = (at == indices).reshape((-1,) + (1,) * (x.ndim - 1 - axis))
         shape = (*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :])
+        # JAX drops updates out of range. Zeros added at a valid place come to the same.
         updates = torch.where(there, updates.expand(shape), 0)
         return torch.index_add(x, axis, at, updates)
 

@@ -32,6 +32,8 @@ def draw(
         if isinstance(init, Fill):
             made[name] = xp.full(weight.shape, init.value, dtype)
             continue
+        # Each weight has its own key, so adding a layer at the end of a model does not
+        # change the weights before it.
         own = xp.fold_in(key, number)
         if isinstance(init, Normal):
             drawn = init.std * xp.random_normal(own, weight.shape, wide)

@@ -27,6 +27,8 @@ class Kernels(ConvolutionKernels):
 
     def embedding(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows of `weight`; NaN for an index that is not in it, also a negative one."""
+        # F.embedding raises for an index out of range on CPU; on GPU the failed
+        # assertion leaves CUDA unusable for the rest of the process.
         at = indices.clamp(0, weight.shape[0] - 1)
         rows = F.embedding(at, weight)
         return rows.where((at == indices)[..., None], math.nan)
@@ -85,6 +87,9 @@ class Kernels(ConvolutionKernels):
     ) -> torch.Tensor:
         """Softmax attention on (batch, time, heads, features); see `ops`."""
         reads, seen = query.shape[1], key.shape[1]
+        # is_causal selects the fused kernels, but torch aligns its triangle at the
+        # first key. With a cache of keys the queries are the last ones, so a mask is
+        # built.
         square = causal and mask is None and reads == seen
         if causal and not square:
             allowed = torch.ones(reads, seen, dtype=torch.bool, device=query.device)
@@ -104,6 +109,8 @@ class Kernels(ConvolutionKernels):
             attn_mask=mask,
             is_causal=square,
             scale=scale,
+            # Only where heads share keys, because fewer kernels of torch support the
+            # flag.
             enable_gqa=query.shape[2] != key.shape[2],
         )
         return out.transpose(1, 2)

@@ -60,6 +60,8 @@ class ConvolutionKernels:
             dilation: of that convolution.
             groups: of that convolution.
         """
+        # torch's `padding` crops both ends alike. Everything else is computed whole and
+        # cut after, where a negative pad is a crop.
         even = all(low == high >= 0 for low, high in crops)
         out = _TRANSPOSED[len(stride)](
             input.movedim(-1, 1),
@@ -96,12 +98,15 @@ class ConvolutionKernels:
         x, pads = _padded(input.movedim(-1, 1), padding, 0.0, window)
         pool = _AVG_POOLS[len(window)]
         means = pool(x, tuple(window), tuple(stride), pads)
+        # torch has no sum pool. Its mean divides by the whole window, padding included,
+        # so the product undoes that.
         return means.movedim(1, -1) * math.prod(window)
 
 
 def _channels_first(weight: torch.Tensor) -> torch.Tensor:
     """(*window, a, b) as (b, a, *window)."""
     *window, a, b = range(weight.ndim)
+    # A view in any order of memory; torch's convolutions accept it without a copy.
     return weight.permute(b, a, *window)
 
 

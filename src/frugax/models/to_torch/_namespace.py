@@ -64,6 +64,8 @@ class TorchNamespace(
         Raises:
             ValueError: there is nothing to run along.
         """
+        # Bodies may nest tuples and leave optional tensors out as None, so the first
+        # tensor gives the length.
         first = xs
         while isinstance(first, tuple):
             first = next((x for x in first if x is not None), None)
@@ -73,6 +75,8 @@ class TorchNamespace(
         if first.device.type == "meta":  # every step has the same shapes
             carry, y = step(carry, _each(lambda x: x[0], xs))
             return carry, _each(lambda one: one.expand(length, *one.shape), y)
+        # A Python loop: torch has no scan for eager code. Outputs are stacked once at
+        # the end, since growing a tensor at each step would copy it each time.
         ys: list[Any] = [None] * length
         for i in range(length)[:: 1 - 2 * reverse]:
             carry, ys[i] = step(carry, _each(lambda x, i=i: x[i], xs))

@@ -65,6 +65,7 @@ class Plan:
             key: xp.asarray(v) if isinstance(v, (np.ndarray, np.generic)) else v
             for key, v in graph.constants.items()
         }
+        # An open port has the key None, so a step looks all arguments up in one way.
         self._constants[None] = None
         dead = _last_reads(graph)
         self._steps = tuple(
@@ -81,6 +82,8 @@ class Plan:
                 env.update(zip(step.outputs, made, strict=False))
             else:
                 env[step.outputs[0]] = made
+            # Without this an eager run would hold all intermediate results until the
+            # end.
             for key in step.dead:
                 del env[key]
         return {name: env[key] for name, key in self.outputs.items()}
@@ -99,6 +102,8 @@ def _step(
     op = find(node.op)
     inputs = op_arguments(op, node.inputs)
     specs = [graph.specs.get(key) for key in inputs if key is not None]
+    # op.body skips promotion. That is safe only if the dtypes are known beforehand and
+    # agree, because `Op.__call__` is where they are brought together.
     start = functools.partial(op.body if exact and _alike(op, specs) else op, xp)
     attributes = dict(node.attrs)
     function = functools.partial(start, **attributes) if attributes else start
@@ -123,6 +128,7 @@ def _last_reads(graph: ModelGraph) -> dict[int, tuple[str, ...]]:
     made: set[str] = set()
     for i, node in enumerate(graph.nodes):
         made.update(node.outputs)
+        # Outputs count as well: a result that nothing reads dies at once.
         for key in (*node.inputs.values(), *node.outputs):
             if key in made and key not in kept:
                 last[key] = i

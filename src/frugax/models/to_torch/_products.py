@@ -27,6 +27,8 @@ class Products:
 
     def cholesky(self, x: Array) -> torch.Tensor:
         """Lower triangular factor of the symmetric part; NaN if not pos. definite."""
+        # The _ex forms report failure in a tensor instead of raising, which would wait
+        # for the GPU at every call.
         factor, info = torch.linalg.cholesky_ex((x + x.mT) / 2)
         return torch.where((info == 0)[..., None, None], factor, math.nan).tril()
 

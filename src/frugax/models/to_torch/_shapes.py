@@ -79,6 +79,8 @@ class Shapes:
     def expand_dims(self, x: Array, axis: Any) -> torch.Tensor:
         """With new axes of length 1 at these places of the result."""
         axes = as_tuple(axis)
+        # In ascending order: each place is one of the result, so earlier axes must be
+        # there when a later one is inserted.
         for a in sorted(a % (x.ndim + len(axes)) for a in axes):
             x = torch.unsqueeze(x, a)
         return x

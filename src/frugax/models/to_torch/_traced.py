@@ -46,6 +46,8 @@ def traced(
     except Exception as e:  # whatever an op raises when tensors have no values
         failed(e)
         return plan
+    # dynamic=False: each set of shapes has a plan of its own, so guards for other
+    # shapes would never help.
     compiled = torch.compile(graph, dynamic=False)
     return _Guarded(plan, compiled, names, results, failed)
 
@@ -72,6 +74,7 @@ class _Guarded:
             made = self.compiled(*[values[name] for name in self.names])
         except TorchDynamoException as e:
             self.failed(e)
+            # One failure is final: the compiler would fail again, after as long a time.
             self.compiled = None
             return self.plan(values)
         return dict(zip(self.results, made, strict=True))
