@@ -161,9 +161,13 @@ def give_advice(
         return StopAdvice(
             stop=True, reason=reason + notes, value=None, prob_optimal=prob
         )
+    # The advice judges by the most valuable experiment, whichever policy chooses the
+    # next one: a policy that explores at random must not end a campaign.
     best = POLICIES["gain"](outlook, np.random.default_rng(settings.seed))
     value = value_of(outlook, best)
     stop = True
+    # Samples that were drawn from observations alone may agree on a wrong cause, which
+    # only an experiment can show.
     if not has_answer:
         stop = False
         reason = "no experiment has given a value of the target yet."
@@ -240,5 +244,6 @@ def _describe_constraints(
 
 def _compute_regret(outlook: Outlook) -> Float[np.ndarray, " samples"]:
     """Compute the recommendation's distance from the best candidate in each sample."""
+    # `mean` is infinite where a candidate is unlikely to keep the constraints.
     loss = outlook.loss[:, np.isfinite(outlook.mean)]
     return outlook.loss[:, outlook.best] - loss.min(1)

@@ -27,7 +27,7 @@ def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
 
     Raises:
         TypeError: `data` has another type.
-        ValueError: there are no rows, columns differ in length or hold something other
+        ValueError: `data` has no rows, columns differ in length or hold something other
             than numbers, or a column contradicts `values`.
     """
     rows = data
@@ -77,6 +77,8 @@ def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
                     f"{column[other][0]:.9g}: leave {name!r} out if it was set as "
                     "asked; otherwise the answer belongs to another experiment."
                 )
+    # Rows in which a variable was set say nothing about its causes. Wrong marks would
+    # therefore teach the models wrong edges.
     marked = {n for n in rows.variables if rows.intervened[:, rows.index(n)].any()}
     if marked and marked != {*values} & {*rows.variables}:
         raise ValueError(
@@ -85,6 +87,7 @@ def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
             "the same variables."
         )
     names = tuple(dict.fromkeys((*rows.variables, *values)))
+    # The value that was asked for counts, as the one told may have been rounded.
     table = np.empty((len(rows), len(names)), np.float32)
     for j, name in enumerate(names):
         table[:, j] = values[name] if name in values else rows[name]
@@ -105,6 +108,7 @@ def check_answer(
     Raises:
         ValueError: there are too many rows, or a column is missing or unknown.
     """
+    # The worth of the experiment was computed from the noise of this number of rows.
     if len(rows) > max_rows:
         raise ValueError(
             f"got {len(rows)} rows, but rows_per_experiment={max_rows} in this "
@@ -117,6 +121,7 @@ def check_answer(
             f"{', '.join(rows.variables):.200}: give NaN if it was not measured."
         )
     for name in rows.variables:
+        # A misspelt column would otherwise become a variable of the models.
         if known is not None and name not in known:
             hint = "leave it out."
             if close := difflib.get_close_matches(name, known, n=1):
@@ -194,6 +199,7 @@ def find_outliers(
         low, high = min(ends), max(ends)
         values = rows[name].astype(np.float64)
         odd = values[(values < low - far) | (values > high + far)]
+        # Equal values have a width of 0, and any other value would be an outlier.
         if far and len(odd):
             found.append(
                 f"{name} = {odd[0]:g} is far from the values seen or expected, "

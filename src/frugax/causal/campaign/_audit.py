@@ -25,6 +25,8 @@ from ._settings import CampaignSettings
 from .candidates import make_grid
 
 STRATEGIES = ("this campaign", "graph + regression", "random", "oracle")
+# Draws of the noise behind each true mean. All strategies share them, so that they
+# differ by their choices alone.
 _NUM_DRAWS = 512
 
 
@@ -63,6 +65,7 @@ def audit(
         ValueError: the campaign has no rows, or fewer posterior samples.
     """
     inference = campaign.infer(full=True)
+    # Replayed experiments take no time, so a limit of seconds would limit nothing.
     budget = _remove_time_limit(campaign)
     settings = dataclasses.replace(campaign.settings, budget=budget)
     if campaign.samples is None:
@@ -91,6 +94,7 @@ def audit(
         for name, (values, cost) in results.items():
             regret[name].append(replay.compute_regret(values))
             spent[name].append(cost)
+        # The oracle knows the truth, so it needs no experiments and loses nothing.
         regret["oracle"].append(0.0)
         spent["oracle"].append(0.0)
         progress(i + 1)
@@ -155,6 +159,8 @@ class _Replay:
         records: list[ExperimentRecord] = []
         while (values := self._sample_experiment(records)) is not None:
             rows = self._do(records, values)
+            # Without a model the best outcome is all that can be recommended, although
+            # noise flatters it (the winner's curse).
             outcome = self._sign * float(rows[self._settings.target].mean())
             if outcome < best or not found:
                 best, found = outcome, values

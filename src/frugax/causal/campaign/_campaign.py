@@ -178,6 +178,7 @@ class Campaign:
                 another process keeps it.
         """
         _file.check_replaceable(path, self._state)
+        # Without a lock file nobody keeps the campaign, so saving makes none.
         if self._keeps(path) or not _file.lock_path(path).exists():
             _file.write_state(path, self._state)
             return
@@ -211,10 +212,14 @@ class Campaign:
             raise
         if self._release is not None:
             self._release()
+        # The lock ends with this object: a notebook that has lost its variable can
+        # still open the file again.
         self._release = weakref.finalize(self, held.close)
         self._path, self._closed = path, False
 
     def _keeps(self, path: str | os.PathLike[str]) -> bool:
+        # Another spelling of the path, or a link to it, must not ask for the lock
+        # again: this campaign itself would be refused.
         return self._path is not None and os.path.realpath(path) == os.path.realpath(
             self._path
         )
@@ -258,6 +263,7 @@ class Campaign:
     def unmeasured(self) -> tuple[str, ...]:
         """Constrained variables without a value; their limits do not count yet."""
         table, settings = self.samples, self.settings
+        # An experiment that sets a variable knows its value.
         measured = {*settings.variables}
         if table is not None:
             measured |= {n for n in table.variables if np.isfinite(table[n]).any()}
@@ -286,6 +292,7 @@ class Campaign:
         budget = self.settings.budget
         found = dict(remaining_budget(budget, self.experiments))
         if budget.seconds is not None:
+            # The system's clock, as a monotonic one would not survive the process.
             elapsed = time.time() - self._state.began_s
             found["seconds"] = max(budget.seconds - elapsed, 0.0)
         return found
@@ -353,8 +360,8 @@ class Campaign:
 
         Raises:
             TypeError: `samples` is not a table.
-            ValueError: there are no rows, values that are not numbers, no column for
-                the target, or none for a variable of an edge.
+            ValueError: rows or the column of the target are missing, a value is not a
+                number, or an edge names a variable that no row has.
         """
         settings, table = self.settings, self.samples
         if not isinstance(samples, Samples):
@@ -367,6 +374,7 @@ class Campaign:
                 f"only {', '.join(samples.variables):.200}."
             )
         before = () if table is None else table.variables
+        # Every check precedes the commit, so a refused table leaves no rows behind.
         settings.check_columns({*samples.variables, *before})
         check_digits(settings.target, table, samples)
         self._commit(self._state.add_rows(samples, OBSERVED))
@@ -385,10 +393,12 @@ class Campaign:
         records, budget = self.experiments, self.settings.budget
         policy = self.policy
         sets = self.settings.allowed_sets()
+        # Inference is by far the slowest part, so a spent budget is noticed before it.
         if self._is_late or not any(is_affordable(budget, records, s) for s in sets):
             return None
         inference = self.infer()
         outlook = self._mark_affordable(inference)
+        # All affordable sets may hold variables that were not selected for the models.
         if not outlook.affordable.any():
             return None
         # A generator for each question: a campaign that was saved and loaded in between
@@ -413,6 +423,8 @@ class Campaign:
         }
         value = value_of(outlook, point)
         expected, low, high = prediction_interval(outlook, point, self.settings)
+        # Stored with the question: later answers change the posterior, and the report
+        # compares outcomes with the forecasts of their time.
         best = make_recommendation(inference, self.settings)
         record = ExperimentRecord(
             id=len(records),
@@ -514,6 +526,7 @@ class Campaign:
                 `charged` is False for one that has been answered.
         """
         record = find_experiment(self.experiments, experiment, replace=replace)
+        # A refund after an answer would make experiments free.
         if record.status != "pending" and not charged:
             raise ValueError(
                 f"experiment {record.id} is {record.status}, and its cost stays spent: "
@@ -565,6 +578,7 @@ class Campaign:
             ValueError: an edge names a variable that no row has.
         """
         state, settings = self._state, self.settings
+        # States are immutable, so identity shows whether anything has changed.
         if not full and self._inferred is not None and self._inferred[0] is state:
             return self._inferred[1]
         # A constraint on a variable without a value would make every candidate

@@ -37,12 +37,15 @@ class Simulator:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # With two sources the answers would depend on which one is looked at first.
         sources = [self.environment, self.linear, self.function]
         if sum(one is not None for one in sources) != 1:
             raise ValueError("give one of environment, linear and function.")
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}.")
         if self.environment is not None:
+            # Loaded for its error only: an unknown name is then refused with the line
+            # of the config, and not by the first experiment.
             load_environment(self.environment)
         if not 0 <= self.noise_scale < float("inf"):
             raise ValueError(
@@ -58,6 +61,8 @@ class Simulator:
         Raises:
             ValueError: the campaign names variables that the problem does not have.
         """
+        # The optimum may set no more variables at once than an experiment may;
+        # otherwise the regret of a perfect campaign would not be 0.
         largest = max(map(len, settings.allowed_sets()))
         if self.environment is not None:
             known = load_environment(self.environment)
@@ -101,6 +106,8 @@ class CampaignConfig:
     audit: int = 0
 
     def __post_init__(self) -> None:
+        # The name is joined to a path: a separator would leave the folder of all runs,
+        # and a leading dot would hide in it.
         if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
                 f"name becomes a folder, got {self.name!r}: start with a letter or "
@@ -148,6 +155,7 @@ def _rename_keys(text: str) -> str:
     Only keys of the `campaign:` block itself, as those versions wrote it: a variable
     may be called `rows`.
     """
+    # On the text, before YAML is parsed, so that errors name lines of the user's file.
     lines, inside = text.splitlines(keepends=True), False
     for i, line in enumerate(lines):
         if line[:1].strip():

@@ -41,6 +41,8 @@ def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
         limit: cost 7  7     7
     """
     check_budget(budget, ExperimentBudget)
+    # A campaign is begun even for a plan, as this checks the settings against the
+    # budget: a plan never promises anything that `apply` would refuse.
     return make_plan(_begin(subject, budget).settings)
 
 
@@ -70,6 +72,8 @@ def apply(
         )
     begun = _begin(subject, plan.budget)
     settings = begun.settings
+    # Plans are compared by value, so one that was read from JSON fits as well; it does
+    # not fit settings that were edited in between.
     if make_plan(settings) != plan:
         raise ValueError(
             "this plan was made for other variables or sets of variables: plan again."
@@ -77,6 +81,7 @@ def apply(
     if seed is not None:
         settings = dataclasses.replace(settings, seed=seed)
     campaign = Campaign.begin(settings, policy=policy or begun.own_policy)
+    # Observations belong to the state and not to the settings, so `begin` lacks them.
     if isinstance(subject, Campaign) and subject.samples is not None:
         campaign.tell_observations(subject.samples)
     return campaign
@@ -84,6 +89,7 @@ def apply(
 
 def _begin(subject: Subject, budget: ExperimentBudget) -> Campaign:
     if isinstance(subject, Campaign):
+        # Its experiments were paid from another budget; a new one would drop them.
         if subject.experiments:
             raise ValueError(
                 f"this campaign has {len(subject.experiments)} experiments already: "

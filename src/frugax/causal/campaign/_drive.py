@@ -25,6 +25,8 @@ class FailedExperiment:
     """
 
     reason: str = ""
+    # An experiment that was prepared in vain has usually cost its price, so whoever
+    # forgets this argument does not overdraw.
     charged: bool = True
 
 
@@ -43,6 +45,7 @@ def make_simulator_runner(truth: Environment, rows: int, seed: int) -> Experimen
         rows: number of rows of one experiment.
         seed: seed of the noise.
     """
+    # Offset 0 is left to the observations of `frugax causal run`, hence the + 1.
     return lambda record: truth.sample(
         rows,
         seed=seed * _SEED_STRIDE + record.id + 1,
@@ -63,6 +66,7 @@ def make_function_runner(
     """
 
     def run(record: ExperimentRecord) -> Any:
+        # A copy: the user's function may change its argument, and records are evidence.
         values = dict(record.values)
         data = function(values, rows=rows, seed=seed * _SEED_STRIDE + record.id + 1)
         return FailedExperiment("the function gave None") if data is None else data
@@ -95,6 +99,8 @@ def drive(
         pending = campaign.pending
         if not pending:
             advice = campaign.advise()
+            # Advice comes before the question, because a question that was asked is
+            # paid. Both use the same posterior, which is cached.
             if (stop and advice.stop) or campaign.ask() is None:
                 return advice
             pending = campaign.pending

@@ -117,6 +117,7 @@ def find_experiment(
         ValueError: there is no such experiment, it has been answered, or it belongs to
             another campaign.
     """
+    # NumPy's integers are numbers of experiments, too; True is not experiment 1.
     number = getattr(experiment, "id", experiment)
     if isinstance(number, bool) or not isinstance(number, Integral):
         hint = ""
@@ -131,6 +132,8 @@ def find_experiment(
         raise ValueError(
             f"there is no experiment {number}: {len(records)} were asked for."
         )
+    # Its price went back to the budget and may be spent by now, so a late answer could
+    # overdraw it.
     if record.status == "refunded":
         raise ValueError(
             f"experiment {number} is already refunded, and its cost was returned: ask "
@@ -141,6 +144,8 @@ def find_experiment(
             f"experiment {number} is already {record.status}: to correct its answer, "
             "tell it again with replace=True."
         )
+    # Every campaign counts from 0, so the number alone cannot show that the question
+    # came from another one.
     intervention = getattr(experiment, "intervention", experiment)
     if getattr(intervention, "values", record.values) != record.values:
         raise ValueError(

@@ -47,6 +47,8 @@ def hold_lock(path: str | os.PathLike[str]) -> io.FileIO:
             "choose another place."
         )
     try:
+        # Opening to append creates the file, and leaves one that another process holds
+        # as it is.
         file = io.FileIO(beside, "a")
     except OSError as e:
         raise OutputError(write_error_reason(beside, e)) from e
@@ -67,6 +69,8 @@ def check_replaceable(path: str | os.PathLike[str], state: CampaignState) -> Non
     there = check_ownership(path, read_state, "campaign")
     if there is None:
         return
+    # The time of its start identifies a campaign: two with one config differ in nothing
+    # else before their first answers.
     if (there.began_s, there.settings) != (state.began_s, state.settings):
         raise OutputError(
             f"{os.fspath(path)} holds another campaign: go on with that one by "
@@ -150,6 +154,7 @@ def read_state(path: str | os.PathLike[str]) -> CampaignState:
             raise CorruptFileError(
                 f"{name} holds a {content['format']!r:.60}, not a campaign."
             )
+        # Keys of a newer version may mean something else, so they are not guessed.
         if content["version"] > _VERSION:
             raise UnsupportedFileError(
                 f"{name} was written by a newer version of frugax: update frugax."
@@ -215,11 +220,13 @@ def _parse(
         raise ValueError("its rows and their experiments differ in number")
     if [one.id for one in experiments] != list(range(len(experiments))):
         raise ValueError("its experiments are not numbered from 0")
+    # Ids go from -2 - id, for replaced rows, to that of the last experiment.
     if num_rows and not -2 - len(experiments) < ids.min() <= ids.max() < len(
         experiments
     ):
         raise ValueError("a row belongs to no experiment")
     settings = from_plain(CampaignSettings, content["settings"])
+    # `ask` never overdraws a budget, so such a file was edited.
     if min(remaining_budget(settings.budget, experiments).values(), default=0) < 0:
         raise ValueError("its experiments cost more than its budget")
     return CampaignState(

@@ -53,6 +53,8 @@ def draw_graph(
     drawn = np.argwhere(edges >= _MIN_PROB)
     width = int(x.max()) + _BOX_WIDTH + _MARGIN
     height = int(y.max()) + _BOX_HEIGHT + _MARGIN
+    # Two kinds of edges leave the grid of boxes: those within the last column pass on
+    # its right, and those back to an earlier column pass below.
     if (column[drawn] == column.max()).all(1).any():
         width += _DETOUR - _MARGIN
     if (column[drawn[:, 0]] > column[drawn[:, 1]]).any():
@@ -62,6 +64,7 @@ def draw_graph(
     lines: list[Markup] = []
     labels: list[Markup] = []  # drawn last, so that no line crosses them
     no_room: list[str] = []
+    # The likeliest edges come first and get the best places for their labels.
     for a, b in sorted(drawn.tolist(), key=lambda ab: -edges[tuple(ab)]):
         prob = float(edges[a, b])
         bezier = _route(at[a], at[b])
@@ -146,6 +149,7 @@ def _draw_edge(bezier: _Bezier, prob: float, title: str) -> Markup:
         stroke_width=0.8 + 1.6 * prob,
         marker_end="url(#tip)",
     )
+    # Even the least likely edge stays visible: such doubt is settled by experiments.
     title_ = element("title", f"{title}: {prob:.1%}")
     return element("g", title_, path, opacity=0.15 + 0.85 * prob)
 

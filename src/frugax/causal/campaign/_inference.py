@@ -182,6 +182,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         ValueError: an edge or a constraint names a variable that no row has.
     """
     settings, experiments, ids = state.settings, state.experiments, state.experiment_ids
+    # Seeded by the state and not by the number of calls: a campaign that was loaded
+    # infers the same as one that never stopped.
     rng = np.random.default_rng([settings.seed, len(experiments), len(table)])
     names = select_variables(settings, table)
     table = table.select(names)
@@ -209,6 +211,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         count=count * _PROPOSALS if incomplete else count,
         rng=rng,
         max_parents=settings.max_parents,
+        # Their keys hold positions, which would mean other variables after another
+        # selection.
         hyperparameters=(
             state.hyperparameters if state.hyperparameter_names == names else None
         ),
@@ -219,6 +223,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
     )
     scale = estimate_scale(values[:, target], observed)
     shares = None
+    # The likelihood has counted a share of each complete row. The updates may use the
+    # rest, and counting a row twice would make samples too certain.
     if not incomplete:
         shares = likelihood_shares(used, ~table.intervened[:, target])
     outcomes, row_std = summarize_outcomes(
@@ -241,6 +247,7 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         ensemble, outputs, outcomes, domain, scale, rng, individual=bool(incomplete)
     )
     scales = [estimate_scale(values[:, v], observed) for v in outputs]
+    # Losses are minimized from here on: a target to make large changes its sign once.
     sign = 1.0 if settings.minimize else -1.0
     candidates = _Candidates(predictor, make_grid(settings, names, rng))
     # A grid over several variables is coarse: refine it twice where it promises most.
@@ -256,6 +263,8 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
         for one in experiments
         if one.status == "pending" and set(one.values) <= set(names)
     ]
+    # Pending experiments are rarely on the grid; as candidates they get their own
+    # predictions.
     candidates.extend(Points.from_interventions(pending)[0])
     points = candidates.points
     loss = sign * predictor.condition(candidates.predictions[:, :, 0], points)

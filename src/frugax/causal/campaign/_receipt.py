@@ -1,4 +1,4 @@
-"""The plan of a campaign and its receipt: what it may spend, and what it has spent."""
+"""The plan of a campaign and its receipt: its limits, and its spending beside them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from frugax.budget import ExperimentBudget, JsonPlan, Receipt, Spend, table
 from ._experiments import ExperimentRecord, add_costs, add_prices
 from ._settings import CampaignSettings
 
+# A campaign may allow 400 sets of variables, and a table of all would fill pages.
 _MAX_TABLE_ROWS = 20
 
 
@@ -82,6 +83,7 @@ def make_plan(settings: CampaignSettings) -> CampaignPlan:
     most: int | None = None
     predicted = budget.seconds or 0.0
     if limit is not None or slots is not None:
+        # The cheapest kind fits most often, so its count bounds that of any mixture.
         most = max(one.max_count or 0 for one in experiments)
         # A campaign asks until no experiment fits, so it spends nearly all of its
         # limit: the greedy sum, dearest experiments first. The largest sum that fits
@@ -109,6 +111,8 @@ def make_receipt(
     """Compare the spending of a campaign with the limits of its budget."""
     plan, budget = make_plan(settings), settings.budget
     spends: list[Spend] = []
+    # Pending experiments count in number but not in cost: they occupy a slot once they
+    # are asked for, and cost their price once they have taken place.
     counted = [one for one in records if one.status != "refunded"]
     if plan.max_experiments is not None:
         spends.append(

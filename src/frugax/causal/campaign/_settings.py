@@ -18,6 +18,7 @@ from frugax.errors import InfeasibleBudgetError
 
 from ._experiments import add_prices
 
+# Every set gets candidates of its own, whatever their number, and each costs time.
 _MAX_SETS = 400
 # Each sample holds a prediction for each of up to some 700 candidate experiments.
 _MAX_SAMPLES = 4096
@@ -91,6 +92,7 @@ class CampaignSettings:
             raise ValueError("variables must name at least one variable to set.")
         for name, (low, high) in self.variables.items():
             _check_range(name, low, high)
+        # Setting the target would reach any value, and teach nothing about its causes.
         if self.target in self.variables:
             raise ValueError(
                 f"target {self.target!r} cannot be set in an experiment: remove it "
@@ -130,6 +132,7 @@ class CampaignSettings:
                 f"variables, but at most {MAX_VARIABLES} can be modelled, including "
                 "those that an experiment sets: name fewer."
             )
+        # Refused now, with the price to allow. `ask` would merely return None at once.
         needed = min(add_prices(self.budget, names) for names in allowed)
         limit = self.budget.exact_cost
         if limit is not None and needed > limit:
@@ -209,6 +212,7 @@ class CampaignSettings:
             ValueError: there are more than 400 of these sets.
         """
         names = tuple(self.variables)
+        # Listed sets get the order of `variables`, so that (z, x) and (x, z) are one.
         largest = min(self.max_targets, len(names))
         found = dict.fromkeys(
             s for k in range(1, largest + 1) for s in itertools.combinations(names, k)
@@ -273,6 +277,7 @@ class CampaignSettings:
                 f"required has the cycle {' -> '.join(cycle)}: causes must not form a "
                 "cycle, so remove one of these edges."
             )
+        # Sorted, as the order of a set of texts differs between processes.
         if both := sorted(set(self.required) & set(self.forbidden)):
             raise ValueError(
                 f"the edge {both[0]} is both required and forbidden: remove one."
@@ -302,6 +307,7 @@ def read_pairs(
     def read_end(end: Any) -> float | None:
         if end is None and half_open:
             return None
+        # `float` would read the texts "1" and "nan", and take True for 1.
         if end is None or isinstance(end, str | bool):
             raise TypeError
         return float(end)

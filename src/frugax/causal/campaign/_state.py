@@ -88,6 +88,8 @@ class CampaignState:
             **changes: new fields of the record.
         """
         state = self
+        # Replaced rows stay in the table as a record. `current` drops them by their
+        # sign, and -2 - id still tells whose they were.
         if record.status != "pending":
             changes["corrections"] = (*record.corrections, self._describe(record))
             ids = self.experiment_ids
@@ -131,8 +133,11 @@ class CampaignState:
             return False
         if self.table is None or later.table is None:
             return self.table is None
+        # Later answers may add columns but never remove one.
         if not {*self.table.variables} <= {*later.table.variables}:
             return False
+        # Equal counts do not suffice: two processes that went on from one file may have
+        # told different answers.
         values = later.table.select(self.table.variables).values[: len(ids)]
         return np.array_equal(values, self.table.values, equal_nan=True)
 

@@ -26,11 +26,15 @@ def make_grid(
         names: all variables, in the order of the columns.
         rng: source of the candidates for three variables or more.
     """
+    # Variables that were not selected are in no model, so nothing predicts experiments
+    # on them.
     sets = [s for s in settings.allowed_sets() if set(s) <= set(names)]
     larger = [s for s in sets if len(s) > 1]
     num_single = len(sets) - len(larger)
     # Half of the candidates set single variables, which are finer per dimension.
     per_single = int(np.clip(_MAX_POINTS // 2 // max(num_single, 1), 9, 65))
+    # At least 16, so that three variables get their eight corners and as many points in
+    # between.
     per_larger = int(np.clip(_MAX_POINTS // max(len(larger), 1), 16, 400))
     values: list[np.ndarray] = []
     for s in sets:
@@ -60,6 +64,8 @@ def refine_grid(
         rng: source of the candidates.
     """
     extra: dict[tuple[int, ...], list[np.ndarray]] = {}
+    # The criteria often agree on a point, which is refined once. A dict keeps their
+    # order; that of a set could change the draws.
     for i in dict.fromkeys(centres):
         targets, centre = points.at(i)
         low, high = np.array([settings.variables[names[v]] for v in targets]).T
@@ -68,6 +74,8 @@ def refine_grid(
         step = (high - low) / max(size ** (1 / len(targets)) - 1, 1.0)
         widths = np.geomspace(1.0, 0.05, _NUM_NEARBY)[:, None]
         moves = step * widths * rng.uniform(-1, 1, (_NUM_NEARBY, len(targets)))
+        # Clipping piles points up at the ends of a range. They are welcome there: the
+        # best value of a monotone effect is an end.
         extra.setdefault(targets, []).append(np.clip(centre + moves, low, high))
     return Points(
         tuple(extra), tuple(np.concatenate(values) for values in extra.values())
@@ -91,6 +99,8 @@ def select_promising(
     """
     mean = np.where(permitted(allowed, breach), loss.mean(0), np.inf)
     improvement = np.where(allowed, np.maximum(mean.min() - loss, 0), 0.0).mean(0)
+    # The best points of single samples, as in Thompson sampling, keep alternatives that
+    # the mean hides.
     each = np.where(allowed, loss, np.inf).argmin(1)
     centres = [*np.argsort(mean)[:3], *np.argsort(-improvement)[:3], *each[:4]]
     return [int(c) for c in centres]

@@ -42,6 +42,8 @@ def select_variables(settings: CampaignSettings, table: Samples) -> tuple[str, .
     settings.check_columns(table.variables)
     must = settings.modelled
     measured = np.isfinite(table.values).sum(0) / max(len(table), 1)
+    # Variables that may be set are kept however seldom they were measured: the
+    # experiments themselves can measure them.
     strength = {
         n: _measure_association(table, n, settings.target)
         for n in table.variables
@@ -51,6 +53,7 @@ def select_variables(settings: CampaignSettings, table: Samples) -> tuple[str, .
 
     def fill(must: frozenset[str]) -> set[str]:
         rest = [n for n in strength if n not in must]
+        # Equal strengths are ordered by name, as the order of columns must not matter.
         rest.sort(key=lambda n: (-strength[n], n))
         return {*must, *rest[: MAX_VARIABLES - len(must)]}
 
@@ -135,6 +138,7 @@ def subsample_rows(
         if len(rows) > limit:
             # A seed for each experiment: new experiments leave its rows as they are.
             mixed = np.random.default_rng([seed, number + 1]).permutation(rows)
+            # A stable sort keeps the rows of either kind in their random order.
             by_need = mixed[np.argsort(incomplete[mixed], kind="stable")]
             used[by_need[limit:]] = False
     return used
@@ -149,6 +153,8 @@ def likelihood_shares(
         used: the rows that were selected.
         free: the rows in which the variable was not set.
     """
+    # A mechanism learns nothing from rows in which its variable was set, so these do
+    # not count towards the thousand.
     return used * tempering_power(int((used & free).sum()))
 
 
@@ -177,6 +183,8 @@ def estimate_scale(
 
     It is 1 before anything varies.
     """
+    # Experiments push variables to the ends of their ranges, so the spread of all rows
+    # would depend on the budget. Observations do not.
     for rows in (values[observed], values):
         seen = rows[np.isfinite(rows)]
         if len(seen) > 1 and seen.std() > 0:
@@ -229,6 +237,8 @@ def summarize_outcomes(
     mean, error = np.empty(len(done)), np.empty(len(done))
     for i, rows in zip(positions, groups, strict=True):
         mean[i], error[i] = rows.mean(), row_std / np.sqrt(len(rows))
+    # `points` are grouped by their variables; `order` leads from each point back to its
+    # experiment.
     order = np.argsort(positions)
     forecast, forecast_std = np.array(forecasts).reshape(-1, 2)[order].T
     outcomes = Outcomes(

@@ -106,6 +106,7 @@ def summarize_experiments(campaign: Campaign) -> tuple[ExperimentOutcome, ...]:
         if record.status != "refunded":
             cost = float(add_prices(budget, record.values))
         before = campaign.experiments[: record.id]
+        # Pending experiments count as spent: they are paid as soon as they are asked.
         spent = add_costs(budget, before, "pending", "answered", "failed")
         found.append(
             ExperimentOutcome(
@@ -169,6 +170,8 @@ def render_heading(
     about = (
         f"Goal: a {aim} {settings.target}; budget: {settings.budget}. Advice: {advice}"
     )
+    # `recommend` raises before the target was measured, yet the costs and questions of
+    # such a campaign are worth a report.
     tiles: list[Markup] = []
     if campaign.measured:
         best = campaign.recommend()
@@ -319,6 +322,9 @@ def render_calibration(outcomes: Sequence[ExperimentOutcome], scale: float) -> M
         return _render_note("No outcome has come in yet.")
     inside, n = sum(bool(o.inside) for o in judged), len(judged)
     low, high = find_binomial_range(n)
+    # Wide intervals win any test of coverage, so their width belongs beside it:
+    # sharpness subject to calibration (Gneiting, Balabdaoui & Raftery 2007, J. Royal
+    # Statistical Society B 69:243-268).
     width = float(np.median([o.forecast.high - o.forecast.low for o in judged]))
     return _render_note(
         f"{inside} of {n} outcomes were within the 90 % intervals of their forecasts "
@@ -337,6 +343,8 @@ def find_binomial_range(n: int, prob: float = 0.9) -> tuple[int, int]:
         n: number of events.
         prob: probability of each.
     """
+    # Exact quantiles: with ten outcomes at probability .9 a normal approximation would
+    # go beyond ten.
     low, high = scipy.stats.binom.ppf((0.025, 0.975), n, prob)
     return int(low), int(high)
 
@@ -408,4 +416,5 @@ def _render_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Marku
 
 
 def _compute_regret(truth: Environment, values: dict[str, float]) -> float:
+    # The optimum is found numerically, so an intervention may be slightly better.
     return max(truth.regret(intervene(**values)), 0.0)
