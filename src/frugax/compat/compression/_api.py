@@ -65,8 +65,11 @@ class ModelCompressionAPI:
         """
         compressed = self._compress(model, self.profile)
         if validation_data is not None:
+            # A list, because the original and every attempt are called on the same
+            # batches.
             batches = list(validation_data)
             compressed.validation = _compare(model, compressed, batches)
+            # The other modes promise a size; only this one promises answers.
             if self.profile.mode == "conservative":
                 compressed = self._relax_target(model, compressed, batches)
         self._warn_if_missed(compressed)
@@ -110,6 +113,8 @@ class ModelCompressionAPI:
             except FrugaxError as e:
                 rows.append({"target_ratio": ratio, "error": str(e)})
                 continue
+            # Decoding is timed as well: a small file that is slow to read is no
+            # bargain.
             coded = time.perf_counter()
             compressed.decompress()
             stats = compressed.get_compression_stats()
@@ -142,6 +147,8 @@ class ModelCompressionAPI:
         if profile.strategy in ("tropical", "hybrid"):
             pairs = find_relu_pairs(model)
             arrays, merged, remarks = _merge_units(arrays, pairs, mode=profile.mode)
+            # Merging changes the weights before any codec sees them, so it is the
+            # strategy that users look for in the map.
             chosen |= dict.fromkeys(merged, "tropical")
             notes += remarks
         if profile.strategy == "padic":
@@ -151,6 +158,8 @@ class ModelCompressionAPI:
                 "other codec of that name."
             )
         sparse = {n: a for n, a in arrays.items() if chosen[n] == "csr"}
+        # All weights go into one file with one budget: the search then spends bytes
+        # where they reduce the error most, across layers.
         stored = {n: a for n, a in arrays.items() if n not in sparse}
         stored |= pack_sparse(sparse)
         if profile.strategy == "csr" and not sparse:
@@ -166,6 +175,7 @@ class ModelCompressionAPI:
             strategy_map=_actual_strategies(chosen, data),
             original_bytes=original_bytes,
             notes=tuple(notes),
+            # Merged weights have no originals to be compared with.
             rel_error=None if merged else data.report.rel_error,
             device=device,
             decode_on_device=self._jax_decode if "jax" in chosen.values() else None,
@@ -181,9 +191,13 @@ class ModelCompressionAPI:
             agreement = compressed.validation
             if agreement is None or agreement.same_frac >= threshold:
                 break
+            # The distance to a ratio of 1 shrinks, and not the ratio itself, which
+            # would fall below 1.
             ratio = 1 + _BACK_OFF * (ratio - 1)
             profile = self._change_profile(target_compression_ratio=ratio)
             target = f"is a ratio of {ratio:.3g}."
+            # The last attempt is lossless, so this loop ends with equal answers
+            # whatever the threshold is.
             if attempt == _MAX_TRIES:
                 profile = self._change_profile(strategy="lossless")
                 target = "is to lose nothing."
@@ -204,6 +218,7 @@ class ModelCompressionAPI:
     def _warn_if_missed(self, compressed: CompressedModel) -> None:
         ratio = compressed.get_compression_stats()["total_compression_ratio"]
         target = self.profile.target_compression_ratio
+        # The size of a lossless file is not a choice, and its note says so.
         exact = self.profile.strategy == "lossless"
         if self.profile.verbose and ratio < target and not exact:
             warnings.warn(
@@ -232,6 +247,8 @@ def _actual_strategies(
     chosen: Mapping[str, str], data: CompressedBytes
 ) -> dict[str, str]:
     """Correct the choices: a small tensor may have stayed exact after all."""
+    # The report knows the codecs: of a small tensor the step and the tables of the
+    # coder can take more bytes than the levels save.
     exact = {t.name for t in data.report.tensors if t.codec in ("lossless", "stored")}
     return {
         name: "lossless" if name in exact and strategy != "tropical" else strategy
@@ -247,6 +264,8 @@ def _fit(
     Raises:
         InfeasibleBudgetError: no file is as small as the target.
     """
+    # In bytes of the whole model, since shared weights and packed ones change the bytes
+    # that the codec is given.
     target = math.floor(original_bytes / profile.target_compression_ratio)
     by_size = SizeBudget(bytes=max(1, target))
     progressive = profile.strategy == "padic"
@@ -270,6 +289,8 @@ def _fit(
         return data, _note_miss(data, target, "lossless: the ratio is not a choice")
     if profile.mode == "balanced" or profile.rel_error is None:
         return at_target(), ""
+    # The looser error is tried first; if the file misses the size even so, the size
+    # decides.
     if profile.mode == "aggressive":
         small = make(SizeBudget(rel_error=profile.rel_error))
         if len(small) <= target:
@@ -308,6 +329,8 @@ def _merge_units(
     notes: list[str] = []
     for first, second in pairs:
         w1, w2 = (merged[f"{name}.weight"] for name in (first, second))
+        # A layer without a bias counts as one with zeros here, and gets none below:
+        # `new` keeps only names that the model has.
         b1, b2 = (
             merged.get(f"{name}.bias", np.zeros(len(w), w.dtype))
             for name, w in ((first, w1), (second, w2))
@@ -316,6 +339,7 @@ def _merge_units(
             notes.append(f"tropical: {first} and {second} hold numbers not finite.")
             continue
         hidden = max(1, round(_KEPT_UNITS[mode] * len(b1)))
+        # torch's Linear weights are (out, in); reduce_relu takes x @ w1.
         small = reduce_relu((w1.T, b1, w2.T, b2), hidden=hidden, box=_BOX)
         new = {
             f"{first}.weight": np.ascontiguousarray(small.w1.T),

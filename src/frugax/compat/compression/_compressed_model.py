@@ -114,7 +114,7 @@ class CompressedModel:
             name: the weight's name in the model.
 
         Raises:
-            KeyError: there is no weight of that name.
+            KeyError: the model does not have the weight.
             ValueError: it is not a matrix.
         """
         with CompressedFile(self.data, place="the compressed model") as file:
@@ -155,7 +155,10 @@ class CompressedModel:
         from ._torch import build_module, check_device, make_skeleton, state_bytes
 
         check_device(device)
+        # Read whole: a mapped file could change between the check and the decoding.
         data = Path(path).read_bytes()
+        # The file has no code, so the caller builds the module; only its names and
+        # shapes are used.
         model = build_module(build)
         with CompressedFile(data, place=os.fspath(path)) as file:
             file.check()
@@ -215,6 +218,7 @@ def weight_names(file: Mapping[str, np.ndarray]) -> list[str]:
     """Return the names of the model's weights: packed ones once, by their own name."""
     packed = list_packed(list(file))
     parts = {part for name in packed for part in part_names(name)}
+    # Packed names first; a model cannot tell them from plain ones.
     return [*packed, *(name for name in file if name not in parts)]
 
 

@@ -100,6 +100,8 @@ class SystemIntegrationCoordinator:
         self._preference = self.config.optimization_strategy
         self._requests = itertools.count(1)
         self.components: dict[str, Any] = {}
+        # The parts that import JAX are loaded only here, so that NumPy alone is enough
+        # for the rest.
         use_jax = self.config.enable_jax and has_jax(requester="enable_jax")
         if use_jax:
             from ._jax_strategy import make_jax_parts
@@ -145,9 +147,13 @@ class SystemIntegrationCoordinator:
         try:
             data = compress(array, SizeBudget(ratio=ratio))
         except InfeasibleBudgetError as e:
+            # A caller who asked for a ratio gets a file in any case, and `success` says
+            # which.
             data, error = compress(array, SizeBudget(max_abs=0)), str(e)
         coded = time.perf_counter()
         by_jax = self._prefers_jax(data)
+        # Decoding at once is the proof that the file is readable; its time goes into
+        # the metrics that ADAPTIVE compares.
         decoded = np.asarray(self._decode(data, by_jax=by_jax))
         done = time.perf_counter()
         result = CompressionResult(
@@ -179,6 +185,7 @@ class SystemIntegrationCoordinator:
             UnsupportedFileError: they are not an `.fxz` file, or of a newer version.
         """
         if isinstance(compressed_data, bytes):
+            # Bare bytes do not say where the tensor came from; NumPy is always here.
             compressed_data = CompressedData(compressed_data, "numpy")
         # Callers are checked at run time, whatever their annotations promise.
         if not isinstance(compressed_data, CompressedData):
@@ -190,6 +197,7 @@ class SystemIntegrationCoordinator:
         by_jax = self._prefers_jax(data)
         decoded = self._decode(data, by_jax=by_jax)
         if compressed_data.library == "numpy":
+            # A copy, since the decoded array may be a read-only view of JAX's memory.
             return np.array(decoded)
         if compressed_data.library == "torch":
             from ._torch import from_dlpack, to_tensor
@@ -199,6 +207,7 @@ class SystemIntegrationCoordinator:
             return tensor.to(compressed_data.device)
         import jax
 
+        # Without it a float64 tensor would come back as float32.
         with jax.enable_x64(True):
             return jax.numpy.asarray(decoded)
 
@@ -248,6 +257,8 @@ class SystemIntegrationCoordinator:
         if preference is OptimizationStrategy.JAX_ACCELERATED:
             return True
         if preference is OptimizationStrategy.LATENCY:
+            # A compilation takes far longer than a decoding by NumPy, so only programs
+            # that another preference has compiled are used.
             return strategy.is_compiled(record)
         if preference is OptimizationStrategy.ADAPTIVE:
             speed_jax, speed_numpy = (
@@ -258,6 +269,7 @@ class SystemIntegrationCoordinator:
             if speed_jax is None or speed_numpy is None:
                 return speed_jax is None
             return speed_jax > speed_numpy
+        # BALANCED, THROUGHPUT and MEMORY: a small tensor does not repay its transfer.
         return record.size >= MIN_DEVICE_SIZE
 
     def _decode(self, data: bytes, *, by_jax: bool) -> Any:
@@ -287,6 +299,8 @@ class SystemIntegrationCoordinator:
 
 def _origin(tensor: Any) -> tuple[Library, str]:
     """Return the library of a tensor, and its device in torch."""
+    # A tensor of a library exists only if that library is imported, so an import here
+    # would cost time and tell nothing new.
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return "torch", str(tensor.device)

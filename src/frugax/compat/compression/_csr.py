@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 _PLACES, _VALUES = ".nonzero", ".values"
+# A mask costs at most one bit a number, which half of the values repay at once.
 _MIN_ZEROS_FRAC = 0.5
 
 
@@ -36,11 +37,14 @@ def zeros_frac(array: np.ndarray) -> float:
     """Return the share of zeros, -0 among them: pruning by a mask leaves these."""
     if not array.size:
         return 0.0
+    # Comparison and not signs: -0 equals 0 but has other bits.
     return 1.0 - int((array != 0).sum()) / array.size
 
 
 def is_sparse(array: np.ndarray) -> bool:
     """Whether the strategy applies: a matrix of which half is zeros."""
+    # Vectors are biases and scales, which the codec keeps exact; splitting them saves
+    # nothing.
     return array.ndim >= 2 and zeros_frac(array) >= _MIN_ZEROS_FRAC
 
 
@@ -63,6 +67,7 @@ def list_packed(names: Collection[str]) -> list[str]:
     return [
         name.removesuffix(_PLACES)
         for name in names
+        # Both parts must be there: a weight of the model may itself end in ".nonzero".
         if name.endswith(_PLACES) and name.removesuffix(_PLACES) + _VALUES in names
     ]
 

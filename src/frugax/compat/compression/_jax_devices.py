@@ -150,6 +150,8 @@ class JaxMemoryPool:
     def taking(self, nbytes: int) -> Iterator[None]:
         """Count bytes as taken while a block runs."""
         self.in_use_bytes += nbytes
+        # The peak is kept because the bytes are given back before anybody could read
+        # them.
         self.most_bytes = max(self.most_bytes, self.in_use_bytes)
         try:
             yield
@@ -217,9 +219,12 @@ class JaxCompilationOptimizer:
         """
         if key in self._kept:
             self.hits += 1
+            # An OrderedDict in the order of last use; the first entry is dropped.
             self._kept.move_to_end(key)
             return self._kept[key]
         self.misses += 1
+        # Compiled for these shapes and this device only, so the key has to contain
+        # both.
         compiled = jax.jit(fn).lower(*args).compile()
         self._kept[key] = compiled
         if len(self._kept) > self._size:
@@ -273,6 +278,7 @@ class JaxTropicalBridge:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             return self.to_torch(array)
+        # np.asarray waits for the device and may share memory with the array on CPU.
         if isinstance(value, np.ndarray):
             return np.asarray(array)
         return array
@@ -290,6 +296,8 @@ class JaxTropicalBridge:
 
         tensor = sample_tensor()
         back = self.to_torch(self.to_jax(tensor), copy=False)
+        # Values that need 64 bits: a bridge that halves them would pass with small
+        # integers.
         if back.cpu().tolist() != tensor.tolist():
             raise RuntimeError("a tensor comes back from JAX changed: report this.")
         return back.data_ptr() == tensor.data_ptr()
@@ -335,5 +343,7 @@ class TropicalJAXEngine:
     def _run(self, operation: Callable[..., Any], *values: Any) -> Any:
         # Results come back in the library of the first argument.
         arrays = [self._bridge.to_jax(value) for value in values]
+        # Only the operation runs in the configured width. The transfer before it keeps
+        # all bits, and casts nothing.
         with self._settings.applied():
             return self._bridge.like(operation(*arrays), values[0])

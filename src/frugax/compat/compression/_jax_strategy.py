@@ -82,6 +82,8 @@ class JaxStrategy:
             if integers is None or record.step is None:
                 return jax.device_put(file[name], device)
             tensor = self._multiply(integers, record, device)
+            # The digest makes the two decoders prove their agreement at every use; a
+            # fast-math flag or a fused multiply would show.
             if compute_digest(np.asarray(tensor).reshape(-1)) != record.digest:
                 raise CorruptFileError(
                     f"tensor {name!r}: {device} makes other bits of it than NumPy; "
@@ -91,6 +93,7 @@ class JaxStrategy:
 
     def is_compiled(self, record: Record) -> bool:
         """Whether a tensor like this can be decoded without compiling."""
+        # On every device, since the one whose turn comes next is not known here.
         keys = [_program_key(record, record.shape, d) for d in self._devices.devices]
         return all(key in self._programs for key in keys)
 
@@ -99,9 +102,13 @@ class JaxStrategy:
     ) -> jax.Array:
         assert record.step is not None  # checked by `decode`
         dtype = dtype_from_name(record.dtype)
+        # The container defines decoding in float32 for weights of up to 32 bits, and
+        # float64 above; another width would round to other bits.
         working, levels_type = np.dtype(np.float32), np.int32
         if dtype.itemsize == 8:
             working, levels_type = np.dtype(np.float64), np.int64
+        # The step is an argument of the program and not a constant in it, so that
+        # tensors of one shape share a program.
         step = jax.device_put(working.type(record.step.size), device)
         levels = integers.astype(levels_type)
         # Levels, the product and the weights are all on the device at once.
@@ -121,6 +128,8 @@ class JaxStrategy:
                     on_device,
                     step,
                 )
+                # Waiting here keeps the count of the pool true: the bytes of a piece
+                # are given back only when its product exists.
                 products.append(program(on_device, step).block_until_ready())
         if len(products) == 1:
             return products[0]
@@ -182,6 +191,8 @@ class JAXPerformanceMonitor(UnifiedPerformanceMonitor):
                 from_disk.append(event)
 
         hits, misses = self._programs.hits, self._programs.misses
+        # Listeners are global to the process, so they are removed even if the block
+        # raises.
         jax.monitoring.register_event_duration_secs_listener(on_duration)
         jax.monitoring.register_event_listener(on_event)
         try:
@@ -190,6 +201,7 @@ class JAXPerformanceMonitor(UnifiedPerformanceMonitor):
             jax.monitoring.unregister_event_duration_listener(on_duration)
             jax.monitoring.unregister_event_listener(on_event)
         hits, misses = self._programs.hits - hits, self._programs.misses - misses
+        # A rate of no requests would be 0 / 0; the metric then stays unmeasured.
         if not hits + misses:
             return
         used = self._pool.device_bytes

@@ -63,6 +63,7 @@ class MonitorConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             least = 1 if field.name == "history_window_size" else 0
+            # Written so that NaN fails as well.
             if not value >= least:
                 raise ValueError(f"{field.name} must be >= {least}, got {value}.")
 
@@ -137,6 +138,8 @@ class UnifiedPerformanceMonitor:
         """
         if not math.isfinite(value):
             raise ValueError(f"{metric.name} must be a finite number, got {value}.")
+        # A deque with a length: old measurements fall out at the other end, so a
+        # long-lived process does not grow.
         kept = self._kept.setdefault(
             metric, deque(maxlen=self.config.history_window_size)
         )
@@ -190,6 +193,8 @@ class UnifiedPerformanceMonitor:
             values = [measured.value for measured in kept]
             statistics[metric.name] = {
                 "count": len(values),
+                # fsum rounds once, so the mean does not depend on the order of the
+                # numbers.
                 "mean": math.fsum(values) / len(values),
                 "min": min(values),
                 "max": max(values),
@@ -208,6 +213,8 @@ class UnifiedPerformanceMonitor:
         alerts: list[str] = []
         for metric, (side, limit) in self.config.limits.items():
             value = self.latest(metric)
+            # A metric without measurements gives no alert: nothing is known to be
+            # wrong.
             if value is None:
                 continue
             beyond = value > limit if side == "above" else value < limit

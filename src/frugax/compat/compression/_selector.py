@@ -17,6 +17,7 @@ from ._settings import CompressionProfile
 # "auto" sends tensors of this size and more to JAX. A guess: for smaller ones, on a
 # CPU, compiling takes longer than decoding.
 MIN_DEVICE_SIZE = 1 << 16
+# Enough numbers for stable ratios, few enough to code three times for a report.
 _SAMPLE = 1 << 16
 
 
@@ -103,6 +104,8 @@ class StrategySelector:
             size=array.size,
             dtype=array.dtype.name,
             zeros_frac=zeros_frac(array),
+            # NaN and infinity have no level, and the relative error of all zeros is 0 /
+            # 0.
             quantisable=array.dtype.name in QUANTISABLE
             and bool(np.isfinite(array).all() and array.any()),
         )
@@ -148,6 +151,7 @@ class StrategySelector:
         Raises:
             TypeError: it is not a tensor, or has a dtype that a file cannot hold.
         """
+        # One row with two axes, because vectors are kept exact.
         flat = _to_array(tensor).reshape(-1)[:_SAMPLE]
         array = flat.reshape(1, -1)
         share = round(1 - self._profile.preserve_accuracy_threshold, 12)

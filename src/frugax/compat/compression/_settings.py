@@ -102,6 +102,8 @@ class CompressionProfile:
                 "enable_fine_tuning: compressing does not train. Decompress the "
                 "model, train it with your own loop, and compress it again."
             )
+        # Accepted, so that configurations of the older library load, but with a
+        # warning.
         changed = [
             field.name
             for field in dataclasses.fields(self)
@@ -211,6 +213,7 @@ class SystemConfiguration:
                 f"SystemConfiguration has no field {unknown[0]!r}; it has "
                 f"{', '.join(sorted(known))}."
             )
+        # A copy: the caller's mapping is not changed.
         values = dict(plain)
         if (value := values.pop("optimization_strategy", None)) is not None:
             try:
@@ -239,6 +242,7 @@ class SystemConfiguration:
         """
         try:
             plain = json.loads(Path(path).read_text(encoding="utf-8"))
+        # json.JSONDecodeError and UnicodeDecodeError are both ValueErrors.
         except ValueError as e:
             raise ConfigError(f"{os.fspath(path)}: not valid JSON: {e}.") from e
         if not isinstance(plain, dict):

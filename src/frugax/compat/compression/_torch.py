@@ -37,6 +37,8 @@ def read_state(model: nn.Module) -> dict[str, np.ndarray]:
         )
     seen: set[int] = set()
     tensors: dict[str, torch.Tensor] = {}
+    # keep_vars leaves the parameters themselves in the dict; detached copies would have
+    # new identities, and shared weights could not be told.
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(
@@ -65,6 +67,8 @@ class Skeleton:
 def make_skeleton(model: nn.Module) -> Skeleton:
     """Copy a module without its weights; the module is only read."""
     stored = _stored(model)
+    # deepcopy takes the replacement of an object from its memo by id, so weights are
+    # never copied and sharing survives.
     bare = {id(value): _empty(value, "meta") for value in stored.values()}
     devices = {name: str(value.device) for name, value in stored.items()}
     return Skeleton(copy.deepcopy(model, bare), devices)
@@ -88,6 +92,7 @@ def fill_skeleton(
     Raises:
         ValueError: names or shapes differ from the module's.
     """
+    # The same way back: each meta tensor is replaced by an empty one on its device.
     memo: dict[int, object] = {
         id(value): _empty(value, device or skeleton.devices[name])
         for name, value in _stored(skeleton.module).items()
@@ -107,6 +112,7 @@ def fill_skeleton(
     given = {id(own[name]) for name in weights}
     if lacking := [name for name, value in own.items() if id(value) not in given]:
         raise ValueError(f"the model has {lacking[0]!r}, the file does not. {_HINT}")
+    # copy_ into a parameter that requires a gradient is an error outside of no_grad.
     with torch.no_grad():
         for name, value in weights.items():
             own[name].copy_(value)
@@ -122,6 +128,7 @@ def find_relu_pairs(model: nn.Module) -> list[tuple[str, str]]:
     places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
     weights = Counter(id(v) for v in _stored(model).values())
     once = lambda layer: (
+        # By exact type: a subclass may compute something else from its weights.
         type(layer) is nn.Linear
         and places[id(layer)] == 1
         and all(weights[id(p)] == 1 for p in layer.parameters())
@@ -180,9 +187,11 @@ def to_tensor(array: np.ndarray) -> torch.Tensor:
     """Return the same values as a tensor of its own."""
     name = array.dtype.name
     if name == "bfloat16" or name.startswith("float8"):
+        # torch.from_numpy does not know the dtypes of ml_dtypes, so the bits travel as
+        # integers.
         bits = array.view(np.int16 if name == "bfloat16" else np.int8)
         return torch.from_numpy(bits.copy()).view(getattr(torch, name))
-    # A copy: what was decoded may be a read-only view of a file.
+    # A copy, because a decoded array may be a read-only view of a file.
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 
@@ -222,6 +231,7 @@ def _fit_widths(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
 
 def ready_for_dlpack(tensor: torch.Tensor, platform: str) -> torch.Tensor:
     """Return the tensor, dense and where JAX on this platform can share it."""
+    # JAX refuses strides of other orders and tensors that require a gradient.
     plain = tensor.detach().contiguous()
     return plain.cpu() if platform == "cpu" or not plain.is_cuda else plain
 
@@ -251,10 +261,12 @@ def compare_answers(
         batches: inputs; of a tuple or list the first part is the input.
 
     Raises:
-        ValueError: there are no batches.
+        ValueError: `batches` is empty.
     """
     same = rows = 0
     error = energy = 0.0
+    # Each module by itself: a user may have put only some layers, such as frozen norms,
+    # into eval mode.
     modes = {m: m.training for m in (*model.modules(), *restored.modules())}
     model.eval()
     restored.eval()
@@ -262,6 +274,7 @@ def compare_answers(
         with torch.no_grad():
             for batch in batches:
                 given = batch[0] if isinstance(batch, tuple | list) else batch
+                # In float64, so that the sums of squares of many outputs do not round.
                 want, got = model(given).double(), restored(given).double()
                 same += int((want.argmax(-1) == got.argmax(-1)).sum())
                 rows += want[..., 0].numel()

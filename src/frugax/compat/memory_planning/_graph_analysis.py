@@ -68,7 +68,7 @@ class GraphAnalysis:
         flops: of all operations.
         made_bytes: bytes of all their results.
         peak_bytes: most bytes held at once, in the order of the program as written.
-        peak_at: the operation at the peak; -1 if there are no operations.
+        peak_at: the operation at the peak; -1 for an empty program.
         busiest_bytes: most bytes that one operation reads and writes. No order of the
             operations and no recomputation can hold less.
         result_bytes: bytes that the program returns, all held at the end.
@@ -88,11 +88,14 @@ class GraphAnalysis:
 
         A compiler that fuses several into one can.
         """
+        # Both are bounds whatever the order: an operation needs its operands at once,
+        # and the results are all alive at the end.
         return max(self.busiest_bytes, self.result_bytes)
 
     @property
     def gap(self) -> float:
         """`peak_bytes` over `lower_bound`, at least 1: the most a plan could gain."""
+        # A program that returns its inputs holds nothing of its own.
         if not self.lower_bound:
             return 1.0
         return self.peak_bytes / self.lower_bound
@@ -125,16 +128,17 @@ class FrontierSummary:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes held at once; 0 if there are no operations."""
+        """Most bytes held at once; 0 for an empty program."""
         return max(self.widths, default=0)
 
     @property
     def peak_at(self) -> int:
-        """The first operation at the peak; -1 if there are no operations."""
+        """The first operation at the peak; -1 for an empty program."""
         return self.widths.index(self.peak_bytes) if self.widths else -1
 
     def __str__(self) -> str:
         """A table of the widest place in each stretch of the program."""
+        # Rounded up, so that the last stretch is shorter and the table never longer.
         length = max(-(-len(self.widths) // _MAX_STRETCHES), 1)
         rows = []
         for start in range(0, len(self.widths), length):
@@ -178,7 +182,10 @@ def analyze_graph(graph: CapturedGraph) -> GraphAnalysis:
         graph: the result of `capture_graph_jaxpr`.
     """
     program = graph.graph
+    # Inputs have the place -1. They are alive before and after the program, so no plan
+    # can change their share.
     defined = lambda atoms: {v for v in variables(atoms) if program.defined_at[v] >= 0}
+    # Results that nothing reads are left out: a compiler drops them at once.
     used = lambda e: defined(e.invars) | {v for v in e.outvars if v in program.last_use}
     frontier = summarize_frontier(graph)
     return GraphAnalysis(

@@ -78,9 +78,13 @@ class HeightCompressedGrad:
     ) -> None:
         if budget is not None:
             check_budget(budget, MemoryBudget)
+        # Checked here and not at the first call, where the traceback would point at a
+        # training loop.
         check_block_size(block_size)
         self.last_executor: Executor | None = None
         self._loss, self._block_size, self._budget = loss, block_size, budget
+        # One plan for each structure and set of shapes, as jax.jit has one program;
+        # None remembers that planning failed, so the warning comes once.
         self._executors: dict[Any, Executor | None] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -90,12 +94,15 @@ class HeightCompressedGrad:
             UserWarning: once for each set of shapes that cannot be planned, with
                 the reason.
         """
+        # eval_shape turns arrays, numbers and tracers alike into shapes with weak
+        # types, which can be hashed.
         shapes = jax.eval_shape(lambda *given: given, *args)
         key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
         if key not in self._executors:
             self._executors[key] = self._prepare(shapes)
         self.last_executor = self._executors[key]
         if self.last_executor is None:
+            # The gradient is right either way; only the memory is not limited.
             return jax.grad(self._loss)(*args)
         return self.last_executor.value_and_grad(*args)[1]
 
@@ -161,6 +168,7 @@ def _executor(
     measured: dict[str, int] = {}
     step: Callable[..., Any]
     if budget is None:
+        # Candidates are sorted by their modelled peak, the lowest last.
         least = list_candidates(body, block_size)[-1]
         segments = build_segments(least, jax.default_backend())
         body_plans, recomputed_flops = least.body_plans, least.flops
@@ -174,12 +182,16 @@ def _executor(
         found = plan(loss, budget, example_args=shapes, block_size=block_size)
         segments, body_plans = found.segments, found.body_plans
         step, recomputed_flops = apply(loss, found), found.extra_flops
+        # Only a budget has programs compiled while planning, so only then is XLA's
+        # figure known.
         measured["measured_bytes"] = found.predicted
+    # The gate marks a segment that is recomputed; the others are kept.
     blocks = [s.stop - s.start for s in segments if s.gate]
     meta = {
         "block_size": block_size or max(blocks, default=0),
         "blocks": len(blocks),
         "scans": len(body_plans),
+        # The plan's segments index the program after its loops were rewritten.
         "peak_frontier": model_peak(rewrite_loops(body, body_plans), segments),
         "unplanned_peak_frontier": model_peak(body, ()),
         "recomputed_flops": recomputed_flops,

@@ -53,6 +53,7 @@ class OwnedWeight:
 def to_numpy(value: Any) -> Shaped[np.ndarray, "..."]:
     """Convert an array of JAX, torch or NumPy to NumPy, without changing its dtype."""
     if hasattr(value, "detach"):  # torch's; torch itself may not be imported here
+        # detach, since torch refuses to convert a tensor that requires a gradient.
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # torch refuses to convert it
             return value.float().numpy().astype(ml_dtypes.bfloat16)
@@ -115,6 +116,8 @@ def find_mismatches(
         origin: the name of an array in its source, where it differs.
     """
     needed = expected_weights(program)
+    # All problems are collected, because a map of names from another library is seldom
+    # right at the first attempt.
     problems: list[str] = []
     missing = sorted(set(needed) - set(arrays))
     if missing:
@@ -139,6 +142,8 @@ def find_mismatches(
                 f"{key!r} of {_owner(need)} must have shape {list(_shape(need))}, got "
                 f"{list(array.shape)}{source}"
             )
+        # Integers would be cast without a complaint, but they are nearly always codes
+        # of a quantised file, whose scales are elsewhere.
         elif not is_floating(array.dtype):
             problems.append(
                 f"{key!r} of {_owner(need)} is {array.dtype}{source}, not a float"
@@ -188,6 +193,8 @@ def assign_weights(
     backend = program.backend
     if not allow_non_finite:
         _check_finite(arrays, source)
+    # Checked before anything is placed on a device, so a failed load leaves nothing
+    # behind.
     if not keep:
         lossy = {
             k: a.dtype for k, a in arrays.items() if not _widens(a.dtype, backend.dtype)
@@ -200,6 +207,7 @@ def assign_weights(
                 f'use a backend with dtype="{dtype}".'
             )
         arrays = {k: a.astype(backend.dtype, copy=False) for k, a in arrays.items()}
+    # Stacked on the host: on the device every block would exist twice for a moment.
     stacked = stack_weights(program.graph, arrays, np.stack)
     placed = {k: _place(backend, a) for k, a in stacked.items()}
     params = {k: a for k, a in placed.items() if k in program.param_keys}
@@ -243,6 +251,8 @@ def _check_finite(arrays: Mapping[str, np.ndarray], source: str) -> None:
 def _widens(one: np.dtype, other: np.dtype) -> bool:
     """Whether every number of one dtype is a number of the other as well."""
     a, b = ml_dtypes.finfo(one), ml_dtypes.finfo(other)
+    # Both parts count: bfloat16 has the range of float32 and float16 the finer digits,
+    # so neither of them holds all numbers of the other.
     return a.nmant <= b.nmant and a.nexp <= b.nexp
 
 
@@ -259,6 +269,7 @@ def _owner(need: OwnedWeight | Spec) -> str:
 
 
 def _is_same_shape(given: tuple[int, ...], needed: tuple[Any, ...]) -> bool:
+    # A trained input may have free dimensions, where any length fits.
     return len(given) == len(needed) and all(
         g == n or not isinstance(n, int) for g, n in zip(given, needed, strict=True)
     )

@@ -39,7 +39,10 @@ class ExportedModel:
         import jax  # here, since models run in torch without it
 
         self.exported, self.has_params = exported, has_params
+        # JAX refuses 64-bit arguments as long as its 64-bit numbers are switched off.
         self._wide = any(a.dtype.itemsize == 8 for a in exported.in_avals)
+        # jitted, so that later calls run one compiled program; `Exported.call` alone is
+        # traced anew.
         self._call = jax.jit(exported.call)
         self._inputs: tuple[dict[str, Any], ...] = jax.tree.unflatten(
             exported.in_tree, exported.in_avals
@@ -127,6 +130,7 @@ def export(
                 k: compiled.backend.array(v, dtype=v.dtype) for k, v in params.items()
             }
             arguments = (data,)
+            # Closed over, the parameters become constants of the StableHLO module.
             function = jax.jit(lambda data: pure(held, data))
         made = jax.export.export(function, platforms=platforms)(*arguments)
         model = ExportedModel(made, has_params=params is not None)
@@ -161,6 +165,8 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
         has_params, by = about["has_params"], about["jax"]
     except (KeyError, TypeError, ValueError, RecursionError) as e:
         raise CorruptFileError(f"{where}: its description is damaged: {e!r}.") from e
+    # The version comes first, since a newer format may compute its checksum in another
+    # way.
     if version != VERSION:
         raise UnsupportedFileError(
             f"{where}: it is of version {version}; this frugax reads {VERSION}: update "
@@ -174,6 +180,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     import jax
 
     try:
+        # deserialize wants a bytearray; flatbuffers reads it without a copy.
         exported = jax.export.deserialize(bytearray(content))
     except ValueError as e:
         raise UnsupportedFileError(

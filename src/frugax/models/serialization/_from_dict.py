@@ -52,7 +52,11 @@ def layer_from_dict(data: Any) -> Layer:
         UnsupportedFileError: a newer version wrote it.
         ValueError: a layer, setting or port is unknown or missing; its place is named.
     """
+    # First of all, without recursion: the walk below recurses and would overflow
+    # Python's stack on a hostile file.
     check_size(data)
+    # Other fields are allowed until the version is known: a newer one may have more,
+    # and its reader deserves the error about the version.
     require_fields(data, "", {"format", "version"}, others=True)
     if data["format"] != FORMAT or type(data["version"]) is not int:
         raise ValueError(f"this is not a {FORMAT}: format is {data['format']!r:.40}.")
@@ -102,6 +106,8 @@ class _LayerReader:
         cls = Layer
         if isinstance(kind, str):
             cls = LAYERS.get(kind, Layer)
+        # Base classes are in the registry but are not layers of a file: an op or a
+        # model has a form of its own.
         if cls in (Layer, Primitive, Composite, OpLayer) or issubclass(cls, Model):
             close = difflib.get_close_matches(str(kind), LAYERS, n=2)
             hint = ""
@@ -112,6 +118,8 @@ class _LayerReader:
                 "is your own, import its module first."
             )
         fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+        # Fields with defaults may be missing, so that a layer can gain a setting
+        # without a new version of the format.
         needed = {
             name
             for name, f in fields.items()
@@ -125,8 +133,11 @@ class _LayerReader:
             if key != "kind":
                 where = join_place(place, key)
                 settings[key] = value_from_json(value, where, self.layer)
+                # Checked by the annotations, since dataclasses do not check anything: a
+                # text as a dimension would fail much later, inside JAX.
                 check_type(settings[key], hints[key], where)
         try:
+            # A layer's own checks run in its __post_init__.
             return cls(**settings)
         except (TypeError, ValueError) as e:
             raise ValueError(f"{place_prefix(place)}{kind}: {e}") from e
@@ -139,6 +150,7 @@ class _LayerReader:
         """
         number = require_fields(data, place, {"kind", "model"})["model"]
         model = None
+        # By exact type: True would be model 1, and -1 the last one.
         if type(number) is int and 0 <= number < len(self.models):
             model = self.models[number]
         if model is None:
@@ -152,6 +164,8 @@ class _LayerReader:
         Raises:
             ValueError: its names clash.
         """
+        # The number is taken before the models inside are read, in the order in which
+        # the writer counted.
         number = len(self.models)
         self.models.append(None)
         needed = {"kind", "calls", "named", "exposed", "last"}
@@ -163,6 +177,7 @@ class _LayerReader:
             require_fields(given, at, {"layer", "wires", "names"})
             layer = self.layer(given["layer"], f"{at}.layer")
             calls.append(LayerCall(layer, {}, {}, model))
+        # All layers are built before any wire, as a wire may lead to a later call.
         wiring = _CallReader(calls, place)
         for i, given in enumerate(data["calls"]):
             wires = wiring.wires(i, given["wires"])
@@ -195,6 +210,8 @@ def _op(data: dict[str, Any], place: str) -> Layer:
     check_type(data["op"], str, join_place(place, "op"))
     where = join_place(place, "attributes")
     given = require_fields(data["attributes"], where, set(), others=True)
+    # `op` takes the layer's name by this keyword, so an attribute of that name would be
+    # read as one.
     if "name" in given:
         raise ValueError(f"{where}: an op has no attribute 'name'.")
     plain = {
@@ -212,6 +229,7 @@ def _fill(model: Model, calls: list[LayerCall], named: dict[str, LayerOutput]) -
     Raises:
         ValueError: names clash, or `named` contradicts the calls.
     """
+    # By the model's own method, so that names are checked as for models made in Python.
     for call in calls:
         model._append(call)
     for key, result in model._named.items():

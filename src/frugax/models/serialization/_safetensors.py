@@ -68,6 +68,8 @@ def write_safetensors(
     end = 0
     for key in order:
         array = arrays[key]
+        # In native byte order, since dtypes of another order are unequal; bytes are
+        # swapped on writing.
         name = _NAME_OF.get(array.dtype.newbyteorder("="))
         if name is None:
             raise TypeError(
@@ -80,6 +82,7 @@ def write_safetensors(
             "data_offsets": [start, end],
         }
     text = json.dumps(header, allow_nan=False).encode()
+    # Padded with blanks, which JSON ignores, so that the data start at a multiple of 8.
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(
@@ -90,6 +93,8 @@ def write_safetensors(
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for key in order:
+            # The format has no strides: Fortran-ordered arrays and views are laid out
+            # anew, one at a time.
             array = np.asarray(arrays[key], order="C")
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             # As bytes: arrays of ml_dtypes do not support the buffer protocol.
@@ -122,6 +127,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
             f"{path}: this is not a .safetensors file, or it is damaged or cut off "
             f"({size}): {e}."
         ) from e
+    # The header is parsed again for the offsets, which the package keeps to itself: its
+    # own arrays would be copies.
     with path.open("rb") as raw:
         length = int.from_bytes(raw.read(8), "little")
         header = json.loads(raw.read(length))
@@ -142,5 +149,6 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
         mapped = np.memmap(
             path, np.uint8, "r", start, (entry["data_offsets"][1] + 8 + length - start,)
         )
+        # Not as memmaps: arrays computed from them would be of that class as well.
         arrays[key] = mapped.view(np.ndarray).view(dtype).reshape(shape)
     return SafetensorsFile(arrays, metadata)

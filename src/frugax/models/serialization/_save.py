@@ -42,6 +42,7 @@ def save(
     """
     graph = compiled.graph
     held = sorted(set(graph.weights) - compiled.param_keys)
+    # A file without the state could be loaded but not evaluated.
     if held and state is None:
         raise ValueError(
             f"the model takes {', '.join(held[:4])} with its data: pass them as state= "
@@ -54,6 +55,7 @@ def save(
                 f"{key!r} must have shape {weight.shape}, got {arrays[key].shape}."
             )
     flat = unstack_weights(graph, arrays)
+    # Checked before writing, because an error at loading would come too late.
     check_arrays(compiled, flat, "the arrays to save")
     constants, constant_arrays = _split_constants(compiled)
     description = {
@@ -63,6 +65,7 @@ def save(
         "compile": _describe_options(compiled),
         "constants": constants,
     }
+    # NaN and infinity are no JSON; `value_to_json` has a form for them.
     text = json.dumps(description, allow_nan=False)
     _safetensors.write_safetensors(
         path, {**flat, **constant_arrays}, {METADATA_KEY: text}
@@ -72,9 +75,12 @@ def save(
 def _describe_options(compiled: CompiledWeights) -> dict[str, Any]:
     """The arguments of `compile` that do not follow from the model itself."""
     graph, options = compiled.graph, compiled.compile_options
+    # The shapes go into the file, because the model alone may not determine them.
     shapes: dict[str, Any] = {}
     for key, known in graph.inputs.items():
         spec = graph.specs.get(key)
+        # The dtype of random keys differs between the libraries, so loading infers it
+        # again.
         if known.dtype == "key" or spec is None:
             continue
         dtype = None
@@ -106,6 +112,8 @@ def _split_constants(
         if isinstance(value, (bool, int, float)):
             numbers[key] = constant_to_json(value, key)
         else:
+            # The entry keeps the order of the constants; its array is stored under the
+            # prefixed name.
             numbers[key] = None
             arrays[CONSTANT_PREFIX + key] = to_numpy(value)
     return numbers, arrays

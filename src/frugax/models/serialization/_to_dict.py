@@ -116,6 +116,8 @@ class _Describer:
                 "attributes": attributes,
             }
         cls = type(layer)
+        # The reader knows only the registry. A class of the same name in another module
+        # would be built in place of this one.
         if LAYERS.get(cls.__name__) is not cls:
             raise TypeError(
                 f"{place_prefix(place)}the class {cls.__module__}.{cls.__qualname__} "
@@ -123,6 +125,8 @@ class _Describer:
                 "has it."
             )
         fields = {f.name: getattr(layer, f.name) for f in dataclasses.fields(layer)}
+        # Attributes beside the fields, set by object.__setattr__ on a frozen class,
+        # would not survive the file.
         hidden = {k for k in vars(layer) if k not in fields and not hasattr(cls, k)}
         if hidden:
             raise TypeError(
@@ -135,6 +139,8 @@ class _Describer:
             if key != "name":
                 where = join_place(place, key)
                 settings[key] = value_to_json(value, where, self.layer)
+                # The same check as on reading: a file that cannot be read again must
+                # not be written.
                 check_type(_as_read(value), hints[key], where)
         return {"kind": cls.__name__, **named, **settings}
 
@@ -146,6 +152,7 @@ class _Describer:
             ValueError: a wire comes from outside the model.
         """
         named = model.calls
+        # Wires refer to calls by number, as names may be generated and change.
         indices = {id(call): i for i, (_, call) in enumerate(named)}
 
         def number_of(call: LayerCall, at: str) -> int:

@@ -50,6 +50,7 @@ def matches_type(value: Any, hint: Any) -> bool:
         return True
     if hint is None or hint is type(None):
         return value is None
+    # `int | None` and `Optional[int]` have different origins.
     if origin in (typing.Union, types.UnionType):
         return any(matches_type(value, a) for a in arguments)
     if origin is typing.Literal:
@@ -66,8 +67,10 @@ def matches_type(value: Any, hint: Any) -> bool:
     if (origin or hint) in (tuple, list, collections.abc.Sequence):
         each = next(iter(arguments), Any)
         return isinstance(value, tuple) and all(matches_type(v, each) for v in value)
+    # By exact type, because True is an int in Python.
     if hint in (bool, int, str):
         return type(value) is hint
+    # JSON writers may drop the point of 1.0, so an int is a float here.
     if hint is float:
         return type(value) in (int, float)
     if isinstance(hint, type) and (
@@ -101,6 +104,8 @@ def field_types(cls: type, place: str) -> Mapping[str, Any]:
         TypeError: they name something that does not exist.
     """
     try:
+        # get_type_hints resolves annotations that are texts, as under `from __future__
+        # import annotations`.
         return typing.get_type_hints(cls)
     except NameError as e:
         raise TypeError(
@@ -189,10 +194,12 @@ def value_to_json(value: Any, place: str, layer: Callable[..., Any]) -> Any:
     Raises:
         TypeError: the value is of another type.
     """
+    # `json` refuses NumPy's scalars.
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, str):
         return value
+    # `json` writes the shortest digits that read back as the same float.
     if type(value) is float:
         if math.isfinite(value):
             return value
@@ -260,6 +267,7 @@ def constant_to_json(value: Any, place: str) -> dict[str, Any]:
         return {"value": value_to_json(value, place, reject_layer)}
     if value.dtype.name not in DTYPES:
         raise TypeError(f"{place}: arrays of {value.dtype} cannot go to a file.")
+    # Little-endian on every machine, as in .safetensors files.
     little = value.astype(value.dtype.newbyteorder("<"), copy=False)
     return {
         "array": base64.b64encode(little.tobytes()).decode(),
@@ -294,6 +302,7 @@ def constant_from_json(data: dict[str, Any], place: str) -> Constant:
         content = base64.b64decode(data["array"], validate=True)
     except binascii.Error as e:
         raise ValueError(f"{place}.array: damaged base64: {e}.") from e
+    # Two negative lengths would have a positive product.
     if any(n < 0 for n in shape) or len(content) != math.prod(shape) * dtype.itemsize:
         raise ValueError(
             f"{place}: {dtype.name}{list(shape)} does not have {len(content)} bytes."
