@@ -16,6 +16,7 @@ def check_path(path: object) -> None:
     if isinstance(path, str | os.PathLike):
         return
     instead = ""
+    # `decompress` takes bytes and `open` a path, so each is easily given to the other.
     if isinstance(path, bytes | bytearray | memoryview):
         instead = ": the bytes of a file are read by frugax.compress.decompress(data)"
     raise TypeError(

@@ -76,6 +76,8 @@ def plan(
     sources, head = _read_tree(tree, metadata, progressive=progressive)
     draft = choose(sources, head, budget, sensitivity=sensitivity, progress=monotonic)
     monotonic.finish()
+    # The coded draft is dropped: a plan keeps steps and codecs, and `apply` codes
+    # again.
     return make_plan(draft, budget)
 
 
@@ -184,6 +186,8 @@ def compress(
     draft, budget, plan = _make_draft(
         tree, budget_or_plan, sensitivity, monotonic, metadata, progressive=progressive
     )
+    # The bytes are decoded and compared first: weights must not be lost to a faulty
+    # codec.
     tensors = measure_tensors(draft)
     monotonic.finish()
     report = make_report(draft, tensors, budget, plan, file_bytes=draft.length)
@@ -234,14 +238,18 @@ def save(
     """
     monotonic = MonotonicProgress(progress)
     check_path(path)
+    # Lossy weights in place of the only originals could never be undone.
     check_not_input(path, tree)
     draft, budget, plan = _make_draft(
         tree, budget_or_plan, sensitivity, monotonic, metadata, progressive=progressive
     )
+    # Before an existing file at `path` is replaced, and while a failure can still leave
+    # it.
     tensors = measure_tensors(draft)
     with atomic_write(path) as file:
         draft.copy_to(file.write)
     monotonic.finish()
+    # Of the file on disk and not of the draft: that is the one the receipt is about.
     file_bytes = os.stat(path).st_size
     return make_report(draft, tensors, budget, plan, file_bytes=file_bytes)
 
@@ -318,6 +326,7 @@ def _carry_out(
         codec=lambda source: codecs[source.name],
         progress=progress,
     )
+    # Weights that were trained since the plan may take more bytes at the same steps.
     for name, measured, limit in (
         ("file bytes", draft.length, limit_bytes(sources, plan.budget)),
         ("relative error", draft.rel_error, plan.budget.rel_error),

@@ -47,6 +47,8 @@ def export_safetensors(
     place = os.fspath(file)
     kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
     with _open_source(file, to, ".safetensors", budget, progress) as compressed:
+        # Offsets follow from dtypes and shapes, so the header is written before any
+        # decoding.
         header: dict[str, object] = {}
         if compressed.header.metadata:
             header["__metadata__"] = dict(compressed.header.metadata)
@@ -75,6 +77,8 @@ def export_safetensors(
             }
             at += record.nbytes
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        # Spaces up to a multiple of 8, as `safetensors` writes them, keep the data
+        # aligned.
         text += b" " * (-len(text) % 8)
         with atomic_write(to) as out:
             out.write(len(text).to_bytes(8, "little") + text)
@@ -104,6 +108,8 @@ def export_npz(
                     f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
                     "an .npz file cannot hold: write a .safetensors file."
                 )
+            # `np.load` strips that ending, and a zip cuts names at a NUL: another name
+            # would be read.
             if record.name.endswith(".npy") or "\0" in record.name:
                 raise UnsupportedFileError(
                     f"{place}: an .npz file cannot hold the name {record.name!r}: "
@@ -119,6 +125,8 @@ def export_npz(
                     "shape": record.shape,
                 }
                 name = f"{record.name}.npy"
+                # A streamed member has no known size, and without zip64 it may not pass
+                # 2 GiB.
                 with packed.open(name, "w", force_zip64=True) as member:
                     np.lib.format.write_array_header_1_0(member, head)
                     member.writelines(pieces)
@@ -134,6 +142,7 @@ def _open_source(
     # Open the weights, after all arguments are checked.
     check_progress(progress)
     check_path(to)
+    # The same inode and not the same text: a link to the source is the source.
     if os.path.exists(to) and os.path.samefile(file, to):
         raise ValueError(
             f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "

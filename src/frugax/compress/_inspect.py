@@ -124,6 +124,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         FileNotFoundError: there is no such file.
         UnsupportedFileError: it is not an `.fxz` file, or is of a newer version.
     """
+    # Mapped, so that only the pages of the header and the footer are read.
     with open_file(path) as file:
         return Inspection(
             place=os.fspath(path),
@@ -170,6 +171,7 @@ def _draw_chart(tensors: list[TensorReport]) -> Markup:
     # An error as large as the weights is at 0 dB: the axis has a length all the same.
     max_db = math.ceil(max(10, *(db * 1.15 for db in levels)) / 10) * 10
     x = lambda bits: _LEFT + (_WIDTH - _LEFT - _RIGHT) * bits / max_bits
+    # SVG counts y from the top.
     y = lambda db: _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * db / max_db
     end = min(max_bits, max_db / _DB_PER_BIT)
     return fragment(
@@ -195,6 +197,7 @@ def _draw_chart(tensors: list[TensorReport]) -> Markup:
                 ),
                 class_="dot",
                 cx=x(tensor.bits_per_weight),
+                # A tensor whose error is above its own size would lie below the axis.
                 cy=y(max(0, db)),
                 r=4,
             )

@@ -102,6 +102,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             raise UnsupportedFileError(f"{path}: not an .npz file: {what}.")
         opened.seek(0)
         try:
+            # A pickle runs code while it is read, and weights come from strangers.
             with np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (zipfile.BadZipFile, EOFError, zlib.error) as e:
@@ -135,6 +136,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     with _open_safetensors(path):
         pass
     mapped = map_file(path)
+    # The layout of huggingface.co/docs/safetensors: u64 length, JSON header, data.
     start = 8 + int.from_bytes(mapped[:8], "little")
     arrays: dict[str, np.ndarray] = {}
     for name, entry in json.loads(mapped[8:start]).items():
@@ -149,6 +151,8 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         dtype = dtype_from_name(SAFETENSORS[entry["dtype"]])
         first, end = entry["data_offsets"]
         count = (end - first) // dtype.itemsize
+        # An empty tensor may begin at the end of the file, an offset that NumPy
+        # refuses.
         flat = np.frombuffer(mapped, dtype, count, start + first if count else 0)
         arrays[name] = flat.reshape(entry["shape"])
     return arrays

@@ -109,10 +109,14 @@ def reduce_relu(
     low, high = _check_box(box, len(w1))
     x1 = None if data is None else _append_ones(data, len(w1))
     originals = list(named_arrays(tuple(layers)).values())
+    # Not sent through the fit, whose rounding would make a change where none is asked
+    # for.
     if hidden == len(b1):
         copies = [array.copy() for array in originals]
         return _make_result(copies, np.arange(hidden), np.zeros(len(b2)))
     before = _Units(np.vstack([w1, b1]).T, w2, b2)
+    # Directions are compared as the inputs see them: along an input that hardly varies,
+    # units may differ at no cost.
     root = _root_of_moments(low, high)
     merged_into = _cluster(before, root, hidden, np.random.default_rng(seed))
     directions = _mean_directions(before, root, merged_into, hidden)
@@ -206,6 +210,7 @@ def _cluster(
     """Group units that point nearly the same way."""
     seen = units.u @ root
     length = np.maximum(np.linalg.norm(seen, axis=1), _TINY)
+    # The squared size of a unit's output, because k-means minimises squared distances.
     weight = (length * np.linalg.norm(units.v, axis=1)) ** 2
     weight += _TINY + 1e-12 * weight.max()  # all may be 0
     return _k_means(seen / length[:, None], weight, hidden, rng)
@@ -240,6 +245,7 @@ def _k_means_once(
         one_hot = np.eye(k)[nearest] * weight[:, None]
         total = one_hot.sum(axis=0)
         moved = one_hot.T @ points / np.maximum(total, _TINY)[:, None]
+        # An empty cluster keeps its centre: the mean of no points has no direction.
         moved = np.where(total[:, None] > 0, moved, centres)
         if np.array_equal(moved, centres):
             break
@@ -249,6 +255,7 @@ def _k_means_once(
 
 
 def _squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    # |p|^2 + |c|^2 - 2 p.c is one matrix product; its rounding can fall below zero.
     squares = (points**2).sum(1)[:, None] + (centres**2).sum(1)
     return np.maximum(squares - 2 * points @ centres.T, 0)
 
@@ -276,8 +283,10 @@ def _refit_in_expectation(units: _Units, u: np.ndarray, root: np.ndarray) -> _Un
 def _expected_products(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Return `E[relu(p @ z) relu(q @ z)]` for standard normal `z` (Cho & Saul 2009)."""
     lengths = np.outer(np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1))
+    # Rounding can lift the cosine of parallel units above 1, where arccos is NaN.
     cosine = np.clip(p @ q.T / np.maximum(lengths, _TINY), -1, 1)
     angle = np.arccos(cosine)
+    # Half of their arc-cosine kernel of degree 1, whose definition has a factor of 2.
     return lengths * (np.sin(angle) + (np.pi - angle) * cosine) / (2 * np.pi)
 
 
@@ -318,9 +327,12 @@ def _bound_change(
     share = np.maximum(along, 0) / np.where(squares > 0, squares, 1)[merged_into]
     kept = share[:, None] * after.u[merged_into]
     left_over = after.v.copy()
+    # `subtract.at`, because units share indices: `-=` would count one unit for each.
     np.subtract.at(left_over, merged_into, share[:, None] * before.v)
     linear = before.v.T @ before.u - after.v.T @ after.u
     linear[:, -1] += 2 * (before.rest - after.rest)
+    # The triangle inequality lets no two units cancel: sound, and the slack of the
+    # bound.
     bent = np.abs(before.v).T @ largest(before.u - kept)
     bent += np.abs(left_over).T @ largest(after.u)
     bound = (largest(linear) + bent) / 2

@@ -162,6 +162,7 @@ class CompressedBytes(bytes):
         """Each limit beside the predicted and the measured value."""
         return self.report.receipt
 
+    # Copying and pickling `bytes` calls `__new__` again, which needs the report.
     def __getnewargs__(self) -> tuple[bytes, CompressReport]:  # type: ignore[override]
         return bytes(self), self.report
 
@@ -188,6 +189,7 @@ def measure_tensors(draft: Draft) -> tuple[TensorReport, ...]:
                 errors[name] += Distortion.between(part, original)
             release(original)
         for name, error in errors.items():
+            # Sums depend on the order of addition in their last digits, maxima do not.
             same = math.isclose(error.energy, expected[name].energy, rel_tol=1e-9)
             if not same or error.max_abs != expected[name].max_abs:
                 raise CorruptFileError(f"tensor {name!r} does not come back.")
@@ -270,6 +272,7 @@ def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
         for t in tensors
         if t.bound_gap_db is not None
     ]
+    # By numbers and not by tensors: a bias far from the bound costs hardly any bytes.
     weights = sum(n for _, n in pairs)
     if not weights:
         return None
@@ -296,7 +299,7 @@ def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
         size: how many numbers it has; > 0.
 
     Raises:
-        ValueError: the error or the size is not above 0, where there is no bound.
+        ValueError: the error or the size is not above 0: such tensors have no bound.
 
     References:
         Shannon 1959, IRE National Convention Record 4, 142-163.
@@ -309,5 +312,6 @@ def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
             "gap_to_bound_db needs rel_error and size above 0, got "
             f"{rel_error} and {size}: an exact or empty tensor has no bound."
         )
+    # D(R) = variance * 2^(-2R), so that each bit is worth 20 log10(2) = 6.02 dB.
     bits = 8 * stored_bytes / size
     return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits

@@ -42,6 +42,7 @@ def relative_error(error_energy: float, energy: float) -> float:
     """Return ||decoded - original|| / ||original|| from their squares; 0 for 0 / 0."""
     if not error_energy:
         return 0.0
+    # A tensor without energy is kept exact, so an error never meets a zero here.
     return math.sqrt(error_energy / energy)
 
 
@@ -53,6 +54,7 @@ def round_up(value: float) -> float:
     """
     if value == 0:
         return 0.0
+    # Text rounds a decimal once; scaling by a power of ten and back would round twice.
     rounded = float(f"{value:.3e}")
     if rounded >= value:
         return rounded

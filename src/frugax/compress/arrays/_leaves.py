@@ -86,11 +86,14 @@ def check_not_input(path: str | os.PathLike[str], tree: PyTree) -> None:
 
 def unwrap_modules(tree: PyTree, levels: int = 100) -> PyTree:
     """Replace every torch module in the tree by its state dict."""
+    # A torch module can only be here if its owner imported torch: looking in
+    # `sys.modules` spares all others that import.
     torch = sys.modules.get("torch")
     if torch is None or not levels:  # a tree that is too deep is refused later
         return tree
     if isinstance(tree, torch.nn.Module):
         return dict(tree.state_dict())
+    # Not their subclasses: a named tuple cannot be built from one list of children.
     if type(tree) in (list, tuple):
         children = [unwrap_modules(child, levels - 1) for child in tree]
         changed = any(a is not b for a, b in zip(children, tree, strict=True))
@@ -123,6 +126,7 @@ def _to_array(leaf: Any, name: str) -> np.ndarray:
             f"{place} must be an array, got a {type(leaf).__name__}: "
             f"{_describe(leaf)}. {_suggest(leaf)}"
         )
+    # `np.asarray` would drop the mask and store the values that it hides.
     if isinstance(leaf, np.ma.MaskedArray):
         raise TypeError(
             f"{place} is a masked array, and a file has no place for its mask: store "
@@ -140,6 +144,8 @@ def _to_array(leaf: Any, name: str) -> np.ndarray:
         if type(e).__name__ == "TracerArrayConversionError":
             why = "it is traced by jit, grad or vmap: compress outside of these."
         raise TypeError(f"{place} has no values that can be read: {why}") from e
+    # NumPy wraps anything that it cannot read, such as an abstract array of shape and
+    # dtype, in an array with one object.
     if array.dtype == object and str(leaf.dtype) != "object":
         raise TypeError(
             f"{place} is a {type(leaf).__name__}, which has no values: give the array "

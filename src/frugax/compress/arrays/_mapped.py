@@ -92,6 +92,8 @@ def release(array: np.ndarray) -> None:
     # before the next piece is touched.
     check_mapped(array)
     mapped = find_mapped(array)
+    # Pages of a private writeable map hold its changes, and dropping them would undo
+    # these.
     plain = array.flags.c_contiguous and not array.flags.writeable
     if plain and array.nbytes and mapped is not None:
         start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
@@ -101,5 +103,6 @@ def release(array: np.ndarray) -> None:
 def release_range(mapped: mmap.mmap, start: int, length: int) -> None:
     """Return some pages of a mapped file to the system, where it has `madvise`."""
     if hasattr(mapped, "madvise"):
+        # `madvise` takes only addresses at the start of a page.
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
         mapped.madvise(mmap.MADV_DONTNEED, first, start + length - first)

@@ -16,6 +16,8 @@ def to_numpy(tensor: torch.Tensor, place: str) -> np.ndarray:
     """
     if (reason := _reason_without_values(tensor)) is not None:
         raise TypeError(f"{place} is {reason}.")
+    # torch conjugates and negates lazily, by a bit of the tensor that NumPy cannot
+    # express.
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = str(plain.dtype).removeprefix("torch.")
     if name == "bfloat16" or name.startswith("float8"):

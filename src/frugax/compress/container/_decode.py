@@ -47,6 +47,8 @@ def decode_tensor(
     if 0 < record.size <= numbers and record.codec != "stored":
         (part,) = iter_parts(content, record, check_values=check_values)
         return part.reshape(record.shape)
+    # Safe to allocate: a header that states far more than the file can hold was
+    # refused.
     flat = np.empty(record.size, dtype_from_name(record.dtype))
     for _ in iter_parts(content, record, flat, check_values=check_values):
         pass
@@ -75,6 +77,7 @@ def iter_parts(
         UnsupportedFileError: it uses a coder of a newer version.
     """
     numbers = numbers_per_chunk(record.codec, record.shape)
+    # Chunks stand layer by layer, so those of one piece of the tensor are `each` apart.
     each = -(-record.size // numbers)
     digest = Digest()
     for i in range(each):
@@ -123,6 +126,8 @@ def decode_tensors(
                 blocks.append(trellis.parse(content.read_chunk(chunk), size))
                 parts.append((record, i * numbers))
     started: dict[str, np.ndarray] = {}
+    # Groups cut across tensors: a tensor is complete once the last of its chunks is, in
+    # whichever group that may be.
     remaining = collections.Counter(record.name for record, _ in parts)
     for group in trellis.group_blocks(blocks):
         content.check()  # blocks are still views of the file
@@ -172,6 +177,7 @@ def decode_integers(content: FileContent, record: Record) -> np.ndarray | None:
         return None
     dtype = dtype_from_name(record.dtype)
     numbers = numbers_per_chunk(record.codec, record.shape)
+    # int64 holds the levels of every codec, up to 2^52 for float64 weights.
     flat = np.empty(record.size, np.int64)
     with name_errors(record):
         for i, chunk in enumerate(record.chunks):
@@ -187,6 +193,8 @@ def verify_chunks(content: FileContent, record: Record) -> None:
     Raises:
         CorruptFileError: they differ; the message names the tensor.
     """
+    # A right SHA-256 lets other readers skip these checksums. A forger can make that
+    # sum right and leave these wrong, for a reader of single tensors to meet.
     unverified = dataclasses.replace(content, verified=False)
     with name_errors(record):
         for chunk in record.chunks:
@@ -246,6 +254,7 @@ def _decode_chunk(
     if step is None:  # stored
         if len(blocks[0]) != size * dtype.itemsize:
             raise CorruptFileError("a stored chunk has the wrong length.")
+        # A view of the file, which keeps its map open for as long as the view lives.
         values = np.frombuffer(blocks[0], dtype)
     elif record.planes:
         values = planes.decode(blocks, record.planes, step, dtype, size)

@@ -53,6 +53,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self, data: bytes | mmap.mmap, *, place: str, budget: SizeBudget | None = None
     ) -> None:
         """Use `frugax.compress.open(path)`."""
+        # Slices of a memoryview are views, so no chunk of a mapped file is copied to be
+        # read.
         self._file = memoryview(data)
         self._map = data if isinstance(data, mmap.mmap) else None
         self._place = place
@@ -68,7 +70,10 @@ class CompressedFile(Mapping[str, np.ndarray]):
                     self.header, self.nbytes, budget, place=self._place
                 )
                 tensors = self.prefix.tensors
+                # All readers go by the records, so cutting these is all that a prefix
+                # takes.
                 self.header = dataclasses.replace(self.header, tensors=tensors)
+        # A constructor that raises gives its caller nothing to close.
         except BaseException:
             self.close()
             raise
@@ -82,7 +87,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         """Return the header's entry for one tensor.
 
         Raises:
-            KeyError: there is no tensor of that name.
+            KeyError: the file has no tensor of that name.
         """
         record = self._records.get(name)
         if record is None:
@@ -120,7 +125,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
         Raises:
             CorruptFileError: the file is damaged.
-            KeyError: there is no tensor of that name.
+            KeyError: the file has no tensor of that name.
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
@@ -139,7 +144,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
         Raises:
             CorruptFileError: the file is damaged.
-            KeyError: there is no tensor of that name.
+            KeyError: the file has no tensor of that name.
             ValueError: the file is closed.
         """
         record = self.record(name)
@@ -154,6 +159,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
+        # Tensors come in the order in which they are ready, the tree needs the
+        # header's.
         arrays = dict(self.decode_all())
         with self._name_errors():
             return self._rebuild([arrays[name] for name in self._records])
@@ -187,6 +194,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
             UnsupportedFileError: it uses a coder of a newer version.
             ValueError: the file is closed.
         """
+        # Small tensors are decoded side by side; a large one has lanes enough of its
+        # own.
         small = [r for r in self.header.tensors if r.size <= BLOCK]
         with self._name_errors():
             for record, array in decode_tensors(self._content(), small):
@@ -223,6 +232,8 @@ class CompressedFile(Mapping[str, np.ndarray]):
             ValueError: the file is closed.
         """
         with self._name_errors():
+            # Names stand in for the arrays: a structure is sound if a tree can be built
+            # of it.
             self._rebuild(self.names)
             for record in self.header.tensors:
                 verify_chunks(self._content(), record)

@@ -32,6 +32,7 @@ def parse_header(plain: bytes, data_bytes: int) -> Header:
             records = tuple(_parse_record(item, data_bytes) for item in items)
         case _:
             raise CorruptFileError("the header lacks its structure or its tensors.")
+    # Names become keys of a dict, where the second tensor would replace the first.
     if len({r.name for r in records}) != len(records):
         raise CorruptFileError("the header names a tensor twice.")
     # Overlapping chunks would let a small file decode to many tensors.
@@ -70,6 +71,7 @@ def _load_json(plain: bytes) -> Any:
 
     try:
         return json.loads(plain, object_pairs_hook=unique, parse_constant=refuse)
+    # Nesting as deep as a forger likes exhausts the stack of the parser.
     except (ValueError, RecursionError) as e:
         raise CorruptFileError(f"the header is not valid JSON: {e}.") from e
 
@@ -87,11 +89,14 @@ def _parse_record(item: Any, data_bytes: int) -> Record:
             pass
         case _:
             raise CorruptFileError("the header has a tensor without its six keys.")
+    # Unknown is not damaged: a newer writer may use a codec that this version lacks.
     if codec not in CODECS or dtype not in DTYPE_NAMES:
         raise UnsupportedFileError(
             f"tensor {name!r} has the codec {codec!r} and the dtype {dtype!r}, which "
             "this version does not know: update frugax."
         )
+    # NumPy 2 has at most 64 axes, and would fail on more only after the chunks were
+    # read.
     if not all(map(_is_count, shape)) or len(shape) > 64:
         raise CorruptFileError(f"tensor {name!r} has the shape {shape!r:.80}.")
     record = Record(

@@ -21,6 +21,7 @@ from ._metadata import Chunk, Header
 MAGIC = b"\x89FXZ\r\n\x1a\n"
 VERSION = 1
 ALIGN = 64
+# zstd can unpack kilobytes to gigabytes: a header that states more is not unpacked.
 _MAX_HEADER = 64 << 20
 _PIECE = 1 << 24  # bytes of a file that are hashed at once
 # Magic, u16 version, zeros to the first multiple of `ALIGN`, where the data starts.
@@ -91,6 +92,8 @@ def read_header(file: memoryview) -> Header:
     """
     start = bytes(file[: len(PRELUDE)])
     if not start.startswith(MAGIC):
+        # Too short for the magic, but right so far: a cut-off file rather than a
+        # foreign one.
         if MAGIC.startswith(start):
             raise CorruptFileError("the file is cut off: copy it again.")
         raise UnsupportedFileError("not a .fxz file: it starts differently.")
@@ -104,6 +107,8 @@ def read_header(file: memoryview) -> Header:
         )
     footer = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
     packed_bytes, plain_bytes, crc, total, _ = footer
+    # The length stands at the very end, so a cut-off file is noticed without hashing
+    # it.
     if total != len(file):
         raise CorruptFileError("the file is cut off or too long: copy it again.")
     data_bytes = total - len(PRELUDE) - packed_bytes - _FOOTER.size
@@ -117,6 +122,7 @@ def read_header(file: memoryview) -> Header:
 
 
 def _header_crc(packed: bytes, plain_bytes: int) -> int:
+    # The plain length is covered too, because it decides how much memory is allocated.
     return zlib.crc32(packed + struct.pack("<Q", plain_bytes))
 
 
@@ -134,6 +140,8 @@ def verify_checksum(content: FileContent, after_each: Callable[[], None]) -> Non
     end = len(file) - 32
     checksum = hashlib.sha256()
     for at in range(0, end, _PIECE):
+        # Before every piece: a mapped page that was cut off ends the process when
+        # touched.
         content.check()
         checksum.update(file[at : min(end, at + _PIECE)])
         after_each()

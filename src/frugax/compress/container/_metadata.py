@@ -11,6 +11,7 @@ import numpy as np
 from ..arrays import Distortion, dtype_from_name
 from ..codecs import Step
 
+# These names stand in files: a codec that changes its bytes needs a new name.
 CODECS = ("lossless", "planes", "quantised", "stored", "trellis")
 # Codecs whose values are integers times a step.
 STEPPED = ("planes", "quantised", "trellis")
@@ -151,6 +152,7 @@ class Digest:
 
     def update(self, values: np.ndarray) -> None:
         """Feed the next values, flat, as they are in memory."""
+        # Viewed as bytes, since Python's buffers have no format for bfloat16.
         self._sum.update(values.view(np.uint8).data)
 
     def hexdigest(self) -> str:

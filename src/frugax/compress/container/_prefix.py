@@ -43,6 +43,7 @@ def list_prefixes(header: Header, file_bytes: int) -> tuple[Prefix, ...]:
     """
     overhead = file_bytes - header.data_bytes
     ends = {record.name: _layer_ends(record) for record in header.tensors}
+    # The first layer of every tensor is needed: a tree cannot lack a leaf.
     shortest = max((of_tensor[0] for of_tensor in ends.values()), default=0)
     later = {end for of_tensor in ends.values() for end in of_tensor if end > shortest}
     prefixes: list[Prefix] = []
@@ -124,6 +125,8 @@ def choose_prefix(
                 name=name,
                 unit=unit,
                 limit=most,
+                # The header states measured errors, so prediction and measurement are
+                # one.
                 predicted=value,
                 measured=value,
                 source=source,
@@ -145,6 +148,7 @@ def _shortest_within_error(
         if limit is None:
             continue
         errors = [getattr(prefix, name) for prefix in prefixes]
+        # Searched in order and not by bisection: a later layer may be less exact.
         within = [i for i, error in enumerate(errors) if error <= limit]
         if not within:
             raise InfeasibleBudgetError(
@@ -180,6 +184,8 @@ def _bound_rel_error(tensors: Sequence[Record]) -> float:
     gaps = [r.rel_error * norm for r, norm in zip(tensors, norms, strict=True)]
     if not any(gaps):
         return 0.0
+    # Errors of different tensors add up in squares, and `hypot` scales these against
+    # overflow.
     return round_up(math.hypot(*gaps) / math.hypot(*norms))
 
 

@@ -32,6 +32,7 @@ class ContainerWriter:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         """Start a file."""
         self._write_bytes = write
+        # Fed while writing, so that a file of any size is never read back for its sum.
         self._checksum = hashlib.sha256()
         self._position = -len(PRELUDE)  # from the start of the data
         self._append(PRELUDE)
@@ -132,6 +133,8 @@ class LayeredWriter:
         starts = [start for start, _ in self._finer]
         for i, layer in self._order_by_worth(weights):
             lengths = self._finer[i][1][layer]
+            # The layers of a tensor lie in `later` in the order in which they leave the
+            # heap.
             self._later.seek(starts[i])
             blocks = (self._later.read(length) for length in lengths)
             self._chunks[i] += self._writer.write_chunks(blocks, aligned=False)
@@ -152,6 +155,10 @@ class LayeredWriter:
             before, after = record.layers[layer], record.layers[layer + 1]
             gain = before.rel_error**2 - after.rel_error**2
             worth = weights[record.name] * (record.norm or 0.0) ** 2 * gain
+            # Greedy by slope, which is Lagrangian allocation (Everett 1963) wherever
+            # the layers of a tensor have falling slopes. `heapq` pops the least, hence
+            # the sign, and breaks ties by the tree's order, so that files are
+            # deterministic.
             return -worth / sum(self._finer[i][1][layer]), i, layer
 
         # A layer enters the heap once the one before it is out: it needs it to decode.
@@ -178,6 +185,7 @@ def write(head: Mapping[str, Any], tensors: Sequence[EncodedTensor]) -> bytes:
 
 
 def _canonical_json(data: Any) -> bytes:
+    # Sorted keys and no spaces: equal headers are equal bytes.
     text = json.dumps(
         data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )

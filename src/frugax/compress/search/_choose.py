@@ -34,6 +34,7 @@ from ._source import Source
 from ._step_search import StepSearch
 
 _LARGER_ERROR = "allow a larger error: "
+# The digits of a value that a message offers: few enough to type it as a budget.
 _DIGITS = 4
 
 
@@ -64,6 +65,8 @@ def choose(
     only_size = budget.rel_error is None and budget.max_abs is None
     if only_size:
         assert limit is not None  # a budget has a size or an error
+        # `exact_bytes` leaves out the header. It comes first, because `exact` codes a
+        # whole file, which most budgets have no room for.
         if search.exact_bytes <= limit and search.exact.length <= limit:
             return search.exact
         draft = search.fit_bytes(limit)
@@ -151,6 +154,8 @@ def _raise_infeasible(
         hint=hint,
         best=make_plan(draft, budget),
         reachable=reachable | best,
+        # The file with all levels zero is the shortest of all. The shortest one within
+        # an error is the best that a search over estimates found.
         proven=only_size,
     )
 
@@ -219,7 +224,7 @@ def describe_best_size(
         name, unit = "bits_per_weight", ""
     else:
         return "", {}
-    if not best:  # there are no numbers to count from
+    if not best:  # without numbers nothing can be counted
         return f"{asked} leaves no bytes, because there are no weights: ", {}
     return f"{asked} is out of reach, the best is {best:.10g}{unit}: ", {name: best}
 

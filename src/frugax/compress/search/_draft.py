@@ -83,6 +83,8 @@ class Draft:
         if isinstance(self._file, io.BytesIO):
             content = self._file.getvalue()
         else:
+            # Mapped, so that reading a draft back takes no more memory than writing it
+            # did.
             content = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         return CompressedFile(content, place="the file just made")
 
@@ -167,7 +169,7 @@ def make_draft(
         progress: called with the share that is done.
 
     Raises:
-        OutputError: there is no space for the temporary file.
+        OutputError: the disk has no space for the temporary file.
     """
     total = max(1, sum(source.array.nbytes for source in sources))
     errors: list[Distortion] = []
@@ -180,6 +182,8 @@ def make_draft(
 
     file = _open_temporary(total)
     try:
+        # The finer layers stand behind the first layers of all tensors, so they wait in
+        # a file of their own until these are complete.
         with _open_temporary(total) as later:
             writer = LayeredWriter(file, later)
             requests = [
@@ -195,10 +199,14 @@ def make_draft(
                 errors.append(tensor.error)
                 done += source.array.nbytes
             length, records = writer.close(head, error_weights(sources, None))
+    # Also after Ctrl-C: the file has no name that anyone could delete, and fills the
+    # disk until it is closed.
     except BaseException:
         file.close()
         raise
     draft = Draft(length, records, tuple(errors), sources, gap, file)
+    # A draft is cached and passed on, so no `with` block spans its life: the file
+    # closes with the last reference.
     weakref.finalize(draft, file.close)
     return draft
 

@@ -32,6 +32,8 @@ def error_weights(
     if sensitivity is not None:
         return _weights_by_sensitivity(sources, sensitivity)
     floats = [source for source in sources if source.quantisable]
+    # The median over numbers and not over tensors: hundreds of biases would otherwise
+    # set the common size of a network.
     middle = _weighted_median([(s.rms, s.array.size) for s in floats])
     weights = {s.name: _weight(s.rms, middle) for s in floats}
     for source in floats:
@@ -136,11 +138,15 @@ def sensitivity_of(
         source = Source(name, array)
         if not source.energy:
             continue
+        # To first order the expected change is the variance of the noise times the
+        # trace of J^T J, for the Jacobian J of the answers: one draw is the estimate of
+        # Hutchinson 1990, Commun. Statist. Simul. Comput. 19(2).
         change = rng.normal(size=array.shape) * (noise * source.rms)
         noisy = (array.astype(np.float64) + change).astype(array.dtype)
         moved = _check_answers(answer(arrays | {name: noisy})) - original
         # The noise that the dtype could represent, not the one that was drawn.
         actual = noisy.astype(np.float64) - array.astype(np.float64)
+        # A coarse dtype can round all of the noise away, and 0 / 0 is NaN.
         energy = max(np.vdot(actual, actual), 1e-300)
         sensitivity[name] = float(np.vdot(moved, moved) / energy)
     return sensitivity

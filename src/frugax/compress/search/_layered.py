@@ -113,6 +113,8 @@ class LayeredSource(Source):
         """The finest step whose layers are shorter than the plain coding, if any is."""
         fine, coarse = -60.0, 2.0  # in powers of two, relative to the deviation
         finest = None
+        # Bisection on the logarithm of the step: layers shorten as it grows, so one
+        # border separates the steps that pay from those that do not.
         while coarse - fine > _CAP_TOLERANCE:
             middle = (fine + coarse) / 2
             step = step_below(2**middle * self.rms)
@@ -227,6 +229,9 @@ class LayeredSource(Source):
             values = part
             for layer in range(planes):
                 shift = planes - 1 - layer
+                # The sign is split off, because shifting a negative number rounds it
+                # down. With magnitudes the cells are symmetric, and only that of zero
+                # is twice as wide.
                 known = np.sign(levels) * (np.abs(levels) >> shift)
                 values = bit_planes.reconstruct(known, shift, step, dtype)
                 if not np.isfinite(values).all():

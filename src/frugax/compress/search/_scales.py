@@ -125,6 +125,8 @@ class ScaleModel:
             return None
         if self.capped:
             step = source.cap_step(step)
+        # A scale stands for an error, and a trellis makes the error of a uniform grid
+        # with a finer step.
         finer = step_below(TRELLIS_STEP * step.size)
         if finer is not None and source.codec_at(finer) == "trellis":
             return finer
@@ -142,6 +144,8 @@ class ScaleModel:
     @functools.cached_property
     def finest(self) -> float:
         """The scale where levels are out of range, so that tensors come out exact."""
+        # Two powers of two beyond the largest level: 2^24, and 2^52 for float64
+        # weights.
         wide = any(source.array.dtype.itemsize == 8 for source in self.sources)
         ratios = [s.rms / self._unit(s) for s in self.sources if s.quantisable]
         return math.log2(min(ratios, default=1.0)) - (54 if wide else 26)

@@ -63,6 +63,8 @@ class Source:
         """Sum of squares of a finite float tensor; 0 for any other: not quantisable."""
         if self.array.dtype.name not in QUANTISABLE or not self.array.size:
             return 0.0
+        # NaN, infinities and overflow all give a sum that is not finite, so one pass
+        # finds the tensors that must stay exact and measures the others.
         with np.errstate(over="ignore", invalid="ignore"):
             parts = (part.astype(np.float64) for part in self._parts())
             total = math.fsum(float(part @ part) for part in parts)
@@ -118,6 +120,8 @@ class Source:
 
     def codec_at(self, step: Step) -> str:
         """Return the codec that suits the tensor at a step."""
+        # The trellis rounds to an integer of one residue modulo 4, which may be 2 steps
+        # off; 8 keeps the outermost number clear of the limit.
         in_range = self.max_abs / step.size <= trellis.MAX_FAR_LEVEL - 8
         if in_range and self.array.size >= _MIN_TRELLIS:
             return "trellis"

@@ -87,6 +87,8 @@ class StepSearch:
         # The header is compressed too, so its length is measured, not added up.
         placeholders = [source.placeholder() for source in self.sources]
         overhead = len(write(self.head, placeholders))
+        # The middle of the accepted range: real files land on both sides of an
+        # estimate.
         room = limit * (1 - _CLOSE / 2) - overhead
         if self._total_bytes(self.scales.coarsest) > room:
             return shortest()
@@ -140,6 +142,8 @@ class StepSearch:
 
         def log_error(scale: float) -> float:
             self.progress.next(_SAMPLING)(1.0, "sampling")
+            # In powers of two the error is nearly linear in the scale, as regula falsi
+            # needs it. The floor stands in for the logarithm of an exact file.
             error = relative_error(self.scales.total_energy(scale), total)
             return math.log2(max(error, 2.0**-80))
 
@@ -265,6 +269,8 @@ class StepSearch:
             previous = chosen
             draft = self._draft(steps, gap=gap)
             missed = miss(draft)
+            # `miss` grows with the share of the budget that is used: of the files
+            # within it, the fullest is the most exact or the shortest.
             if best_miss < missed <= 1:
                 best, best_miss = draft, missed
             if abs(missed) <= 1:
@@ -318,6 +324,8 @@ def find_root(
     last_side = 0
     for _ in range(max_evaluations):
         middle = (low * at_high - high * at_low) / (at_high - at_low)
+        # Rounding can put the secant's root outside of the bracket, where it would be
+        # lost.
         if not min(low, high) < middle < max(low, high):
             middle = (low + high) / 2
         value = function(middle) - target

@@ -30,7 +30,7 @@ from ._tables import Tables, classify_rms, fit_tables
 # Steps of the recursion whose branch costs are computed at once.
 _TILE = 32
 # Each lane costs 4 bytes of state, of which 3/4 of a byte carries information: 0.3% of
-# 4-bit numbers. Longer lanes are fewer, and few lanes are no faster in NumPy.
+# 4-bit numbers. Longer lanes are fewer, and few lanes save no time in NumPy.
 MAX_ROW_LANE = 2048
 _MIN_RUN = 64
 # The Lagrange multiplier: the price of a bit in squared steps. At high rate
