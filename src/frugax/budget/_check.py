@@ -25,6 +25,7 @@ def check_budget(budget: object, kind: type) -> None:
     Raises:
         TypeError: `budget` is not an instance of `kind`.
     """
+    # Two budgets may count the same unit: a size in bytes must not pass for memory.
     if not isinstance(budget, kind):
         raise TypeError(
             f"budget must be of type {kind.__name__}, such as {_EXAMPLES[kind]}, got "

@@ -52,12 +52,17 @@ class ExperimentBudget:
         ):
             raise ValueError(f"n must be a whole number >= 1, got {n!r}.")
         prices = {k: _amount(v, f"costs[{k!r}]") for k, v in dict(costs).items()}
+        # A frozen class refuses to set its own fields; the `__init__` that dataclasses
+        # generate goes past it in the same way.
         put = object.__setattr__
         put(self, "cost", cost)
+        # NumPy's integers become Python's, which JSON can hold.
         put(self, "n", n and int(n))
         if seconds is not None:
             seconds = parse_seconds(seconds, name="seconds")
         put(self, "seconds", seconds)
+        # Sorted pairs and not a dict: a budget is hashable, and equal to one whose
+        # prices were written in another order.
         put(self, "costs", tuple(sorted(prices.items())))
 
     def price(self, name: str) -> float:
@@ -66,6 +71,8 @@ class ExperimentBudget:
 
     def exact_price(self, name: str) -> Fraction:
         """The price as the decimal it was written as: three times 0.1 is 0.3."""
+        # `repr` is the shortest decimal that reads back as this float, so the one that
+        # was typed. `Fraction(0.1)` would be the binary number, a little above 0.1.
         return Fraction(repr(self.price(name)))
 
     @property
@@ -97,6 +104,7 @@ def _amount(value: object, name: str) -> float:
         raise TypeError(f"{name} must be a number, got {value!r:.80}.")
     try:
         number = float(value)
+    # Whole numbers from about 1.8e308 on do not fit a float.
     except OverflowError:
         number = math.inf
     if not 0 < number < math.inf:

@@ -11,6 +11,8 @@ P = TypeVar("P")
 class JsonPlan:
     """Base class that gives a plan its `to_json` and `from_json`."""
 
+    # Plans have slots, which a base class without them would undo: each plan would get
+    # a `__dict__` again.
     __slots__ = ()
 
     def to_json(self) -> str:

@@ -29,6 +29,7 @@ class OverheadBudget:
             TypeError: no share is given, or two are.
             ValueError: the share is outside [0, 1], or the text is not a percentage.
         """
+        # 1 would be 1 % for one reader and all of the time for another.
         if text is not None and not isinstance(text, str):
             raise TypeError(
                 f"write OverheadBudget(share={text!r}): a number needs its unit."

@@ -97,8 +97,11 @@ def _read(kind: Any, data: Any, at: str) -> Any:
     ):
         pairs = cast("dict[Any, Any]", data)
         return {str(k): _read(args[1], v, _join(at, str(k))) for k, v in pairs.items()}
+    # YAML reads `rate: 1` as a whole number. The reverse, 1.5 steps, is a mistake.
     if kind is float and type(data) is int:
         return float(data)
+    # The exact type, as Python counts True among the integers: `steps: true` would
+    # train for one step.
     if isinstance(kind, type) and type(data) is kind:
         return data
     raise _wrong(at, _name(kind), data, _share_hint(kind, data))
@@ -129,6 +132,8 @@ def _read_union(args: tuple[Any, ...], data: Any, at: str) -> Any:
             return _read(option, data, at)
         except WrongValueError as e:
             errors.append(e)
+    # The only option's error names the place inside of it; a list of types would hide
+    # it.
     if len(errors) == 1:
         raise errors[0]
     # A mapping in the file means the option that is a dataclass: report that error.
@@ -151,6 +156,7 @@ def _read_dataclass(cls: type[Any], data: Any, at: str) -> Any:
         raise _wrong(at, expected, cast("object", data))
     pairs = cast("dict[Any, Any]", data)
     for key in pairs:
+        # Ignoring the key would leave a misspelt budget without any limit.
         if key not in names:
             raise WrongValueError(
                 _join(at, str(key)),
@@ -215,11 +221,13 @@ def suggest(wrong: object, known: Iterable[str]) -> str:
     >>> suggest("stpes", ["steps", "seed"]), suggest("xyz", ["steps"])
     (" Did you mean 'steps'?", '')
     """
+    # 0.5 is below difflib's 0.6: keys are short, so one slip weighs more in them.
     close = difflib.get_close_matches(str(wrong), list(known), n=1, cutoff=0.5)
     return "".join(f" Did you mean {name!r}?" for name in close)
 
 
 def _wrong(at: str, expected: str, data: object, hint: str = "") -> WrongValueError:
+    # A table that was pasted under the wrong key must not fill the terminal.
     shown = textwrap.shorten(repr(data), 60, placeholder="...")
     return WrongValueError(at, f"expected {expected}, got {shown}.{hint}")
 

@@ -16,7 +16,10 @@ _BYTES = {"B": 1} | {
     for base, suffix in ((1000, "B"), (1024, "iB"))
     for power, prefix in enumerate("KMGTP", start=1)
 }
+# SI writes kilo in lower case, but KB is as common and means 1,000 here, too. Only the
+# i of KiB (IEC 80000-13) makes it 1,024.
 _BYTES["kB"] = 1000
+# Exact, so that sums such as 1h30min or 0.1s are rounded once, at their end.
 _SECONDS = {
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
@@ -24,6 +27,7 @@ _SECONDS = {
     "h": Fraction(3600),
     "d": Fraction(86400),
 }
+# Signs are not read: every amount is positive or zero.
 _NUMBER = r"(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%]*)\s*")
 
@@ -183,6 +187,8 @@ def _real(value: object, name: str, expected: str) -> float:
         raise TypeError(
             f"{name} must be {expected}, got {value!r} of type {type(value).__name__}."
         )
+    # NaN alone differs from itself. Each comparison with it is False, so a limit of NaN
+    # could be neither kept nor broken.
     if value != value:
         raise ValueError(f"{name} must be a number, got nan.")
     return float(value)

@@ -74,6 +74,7 @@ class Receipt:
     def verdict(self) -> Verdict:
         """The worst verdict of the spends; kept without any spends."""
         found = {s.verdict for s in self.spends}
+        # A budget that is known to be broken outweighs any doubt about another one.
         for worst in (Verdict.BROKEN, Verdict.CANNOT_TELL):
             if worst in found:
                 return worst
@@ -81,6 +82,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """The receipt as JSON text, each verdict written out beside its numbers."""
+        # For readers other than frugax, which would have to know the rule of verdicts.
         spends = [to_plain(s) | {"verdict": str(s.verdict)} for s in self.spends]
         return json.dumps({"verdict": str(self.verdict), "spends": spends}, indent=1)
 
@@ -97,6 +99,8 @@ class Receipt:
         except (KeyError, TypeError, ValueError) as e:
             raise ValueError(f"not a valid receipt: {text[:60]!r}") from e
         for spend in spends:
+            # Only numbers are read: an edited verdict cannot claim that a budget was
+            # kept.
             spend.pop("verdict", None)
         read = (from_plain(Spend, s, at=f"spends[{i}]") for i, s in enumerate(spends))
         return cls(tuple(read))

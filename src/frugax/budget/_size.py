@@ -55,6 +55,7 @@ class SizeBudget:
                 )
             if bytes is not None or ratio is not None or bits_per_weight is not None:
                 raise TypeError(f"SizeBudget({text!r}) already names a size.")
+            # Only sizes are written so, hence the common parser of units lacks them.
             number = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(x|bpw)\s*", text)
             if number is None:
                 try:
@@ -67,6 +68,8 @@ class SizeBudget:
                 ratio = float(number[1])
             else:
                 bits_per_weight = float(number[1])
+        # Two sizes could contradict each other, and so could two errors; a size and an
+        # error may both be kept.
         sizes = {"bytes": bytes, "ratio": ratio, "bits_per_weight": bits_per_weight}
         errors = {"rel_error": rel_error, "max_abs": max_abs}
         named = [
@@ -84,6 +87,7 @@ class SizeBudget:
         put(self, "bytes", bytes)
         for name in ("ratio", "bits_per_weight"):
             put(self, name, _check_number(name, sizes[name], zero=False))
+        # An error of 0 asks for the exact weights; a size of 0 could not be kept.
         for name, value in errors.items():
             put(self, name, _check_number(name, value, zero=True))
         if self.rel_error is not None and self.rel_error > 1:
@@ -101,6 +105,7 @@ class SizeBudget:
         if self.bytes is not None:
             return self.bytes
         if self.ratio is not None:
+            # Rounded down here and below: a file one byte longer would miss the ratio.
             return math.floor(original_bytes / self.ratio)
         if self.bits_per_weight is not None:
             return math.floor(weights * self.bits_per_weight / 8)

@@ -19,6 +19,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     widths = [max(map(_width, column)) for column in zip(head, *rows, strict=True)]
     lines = [list(head), ["-" * w for w in widths], *[list(r) for r in rows]]
+    # Blanks at the ends of lines would fail doctests and clutter diffs.
     return "\n".join(
         "  ".join(
             c + " " * (w - _width(c)) for c, w in zip(line, widths, strict=True)

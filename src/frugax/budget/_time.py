@@ -50,6 +50,7 @@ class TimeBudget:
                 'TimeBudget needs a limit: TimeBudget("10min"), '
                 "TimeBudget(seconds=600) or TimeBudget(compiles=2)."
             )
+        # The first call compiles, so a limit of 0 could never be kept.
         if compiles is not None and (isinstance(compiles, bool) or compiles < 1):
             raise ValueError(f"compiles must be a whole number >= 1, got {compiles!r}.")
         put = object.__setattr__

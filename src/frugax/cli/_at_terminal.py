@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ._consoles import console, errors
 
+# The rooms are imported when a command runs: `frugax --help` must not wait for JAX.
 if TYPE_CHECKING:
     from frugax.causal.campaign import Campaign, ExperimentRecord, FailedExperiment
     from frugax.causal.data import Samples
@@ -36,6 +37,8 @@ def ask_person(
     while True:
         line = _prompt(f"{campaign.settings.target} = ")
         word, _, rest = line.partition(" ")
+        # `back` is not known to `_parse_answer`, which also reads corrections:
+        # correcting within a correction would leave two questions open at one prompt.
         if word.lower() != "back":
             answer = _parse_answer(campaign, record, line)
             if answer is not None:
@@ -76,6 +79,8 @@ def print_outliers(campaign: "Campaign", record: "ExperimentRecord") -> None:
     """
     if record.status != "answered":
         return
+    # A person is asked before a slip counts. A function cannot be asked, so its answers
+    # are accepted and pointed out.
     for what in campaign.find_outliers(record, campaign.get_rows(record)):
         _complain(
             f"Experiment {record.id}: {what}. If that is wrong, correct it: back at "
@@ -95,6 +100,8 @@ def read_values(line: str, target: str) -> dict[str, list[float]]:
     """
     found: dict[str, list[float]] = {}
     for word in line.split():
+        # Much of the world writes decimals with a comma. Splitting there would turn 4,2
+        # into two rows.
         if "," in word:
             raise ValueError(
                 f"{word!r} has a comma: write {word.replace(',', '.')!r} for a decimal "
@@ -106,11 +113,13 @@ def read_values(line: str, target: str) -> dict[str, list[float]]:
             value = math.inf if "_" in number else float(number)
         except ValueError:
             value = math.inf
+        # Infinity is never measured; NaN passes, as it marks a missing value.
         if math.isinf(value) or (sign and not name):
             raise ValueError(f"{word!r} is not a number: {_help(target)}")
         found.setdefault(name or target, []).append(value)
     if not found:
         raise ValueError(_help(target))
+    # The n-th values of all variables form one row, so their counts must agree.
     lengths = {len(values) for values in found.values()}
     if len(lengths) > 1:
         raise ValueError("give as many values of one variable as of every other.")
@@ -146,10 +155,13 @@ def _parse_answer(
     if word in ("failed", "skip"):
         return FailedExperiment(rest.strip(), charged=word == "failed")
     try:
+        # Corrections are read here, too, hence `replace`; nothing is told yet.
         rows = campaign.read_answer(record, read_values(line, target), replace=True)
     except ValueError as e:
         _complain(str(e))
         return None
+    # Before the first table the campaign accepts any column, so this is the only place
+    # where a misspelt one can be noticed.
     known = {*campaign.settings.named}
     if campaign.samples is not None:
         known |= {*campaign.samples.variables}
@@ -203,6 +215,7 @@ def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
 
 
 def _prompt(question: str) -> str:
+    # Names of variables may have brackets, which rich would read as markup.
     return console.input(question, markup=False).strip()
 
 

@@ -101,12 +101,14 @@ def run(
         )
     except (KeyboardInterrupt, EOFError):
         errors.print(
+            # The end of the input counts as quitting: a pipe cannot say so otherwise.
             f"\nStopped; every answer is kept. Go on with: frugax causal run --resume "
             f"{folder}",
             soft_wrap=True,
             highlight=False,
         )
         _finish(settings, campaign, folder, campaign.advise(), None)
+        # 128 + 2, as shells report a program that SIGINT has ended.
         return 130
     audited = None
     if settings.audit and campaign.measured:
@@ -138,7 +140,7 @@ def _open(folder: Path, config: "CampaignConfig") -> "Campaign":
     """Load the campaign of a folder.
 
     Raises:
-        ConfigError: there is none, or its config was changed since it began.
+        ConfigError: the folder has no campaign, or its config was changed since.
     """
     from frugax.causal.campaign import Campaign
 
@@ -150,6 +152,8 @@ def _open(folder: Path, config: "CampaignConfig") -> "Campaign":
         ) from None
     for field in dataclasses.fields(campaign.settings):
         began_with = getattr(campaign.settings, field.name)
+        # Edits are refused and not applied from here on: the forecasts so far were made
+        # with the old settings, and the report judges them all together.
         if began_with != getattr(config.campaign, field.name):
             raise ConfigError(
                 f"{folder / 'config.yaml'}: campaign.{field.name} was changed since "
@@ -174,6 +178,8 @@ def _begin(
     from frugax.causal.data import Samples
     from frugax.fileio import make_folder, write_whole
 
+    # Observations are read before the folder is made, so a bad file leaves nothing
+    # behind.
     campaign = Campaign.begin(settings.campaign)
     if isinstance(settings.observations, str):
         path = config.parent / settings.observations
@@ -203,6 +209,7 @@ def _begin(
         except FileExistsError:
             number += 1
             folder = runs / f"{settings.name}-{number}"
+    # With its overrides applied, so that --resume needs nothing but the folder.
     text = yaml.safe_dump(to_plain(settings), sort_keys=False)
     write_whole(folder / "config.yaml", text)
     campaign.keep(folder / "campaign")
@@ -242,6 +249,8 @@ def _finish(
     truth = None
     if config.simulator is not None:
         truth = config.simulator.make_truth(config.campaign)
+    # Repeated here, because in a long run the lines below each answer have scrolled
+    # away.
     for record in campaign.experiments:
         print_outliers(campaign, record)
     if campaign.measured:

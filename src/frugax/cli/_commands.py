@@ -65,6 +65,8 @@ def run(
         )
     if resume is not None:
         folder, settings = room.reopen(resume, overrides=set)
+        # A changed budget needs another receipt, and a lost model file is made again
+        # from the checkpoint; both go on below.
         if folder.receipt.is_file() and folder.model_is_whole() and not set:
             return _print_finished(folder)
         config_folder = folder.config_folder()
@@ -93,6 +95,8 @@ def run(
             return 130
         except (Exception, KeyboardInterrupt) as e:
             view.stop()
+            # A FrugaxError states its own remedy; other errors do not know of the
+            # checkpoint.
             if not isinstance(e, FrugaxError) and folder.checkpoints.is_dir():
                 errors.print(
                     f"The newest checkpoint is kept. Resume with: frugax run --resume "
@@ -111,6 +115,7 @@ def run(
     for note in outcome.notes:
         console.print(note)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
+    # `cannot tell` fails as well: a script must not take doubt for success.
     kept = outcome.receipt.verdict is Verdict.KEPT
     return int(not kept and not allow_broken)
 
@@ -160,6 +165,8 @@ def plan(
     """
     for_functions = {
         "--budget": budget,
+        # tyro does not tell a default from the same value typed, so it counts as
+        # absent.
         "--kind": {"temp": None}.get(kind, kind),
         "--headroom": headroom,
         "--picture": picture,
@@ -249,6 +256,7 @@ def launch(
             devices=devices,
             label=label,
         )
+    # A program that does not exist is an OSError: a mistake of the user, not a bug.
     except (ValueError, OSError) as e:
         raise ConfigError(f"frugax launch: {e}") from e
 

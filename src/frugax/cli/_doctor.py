@@ -14,6 +14,8 @@ from rich.table import Table
 
 from frugax.budget import format_bytes
 
+# Names of distributions, under which versions are found; `orbax-checkpoint` is imported
+# as `orbax`.
 _NEEDED = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "zstandard")
 # The module that proves each extra, its use, and how to install it.
 _EXTRAS = {
@@ -47,6 +49,7 @@ def examine(console: Console) -> int:
     for package, (module, use, install) in _EXTRAS.items():
         found = shutil.which(package)
         if module:
+            # The module alone could be a folder of that name in the working folder.
             found = importlib.util.find_spec(module) and _version(package)
         if not found:
             use = f"for {use}: {install}"
@@ -102,6 +105,7 @@ def _devices() -> tuple[str, str]:
     import jax
 
     devices = jax.devices()
+    # On CPU `memory_stats` returns None: XLA takes memory as it needs it.
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     advice = f"{os.cpu_count()} CPU cores"
     if limit:
@@ -142,6 +146,8 @@ def _bridge() -> tuple[str, str]:
 
     torch = importlib.import_module("torch")
     with jax.enable_x64(True):  # JAX would halve 64-bit tensors without a word
+        # float32 rounds 2**-40 away, so a silent conversion on the way would be
+        # noticed.
         tensor = torch.arange(1024, dtype=torch.float64) + 2.0**-40
         back = torch.from_dlpack(jax.dlpack.from_dlpack(tensor)).cpu()
     if not torch.equal(back, tensor):
@@ -178,6 +184,7 @@ def _compression() -> tuple[str, str]:
 
 
 def _first_line(error: Exception) -> str:
+    # Errors of XLA run over many lines, and a cell of the table has one.
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -52,6 +52,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         args = sys.argv[1:]
     try:
         commands, about, prog = _commands_by_name(), _ABOUT, "frugax"
+        # Groups are split off before tyro parses, so that their help and their errors
+        # are about their own commands only.
         if args and args[0] in _GROUPS:
             commands, about = _GROUPS[args[0]]
             prog, args = f"frugax {args[0]}", args[1:]
@@ -64,6 +66,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         )
         code = 2
     except BrokenPipeError:  # `frugax ... | head` closes it early
+        # Python flushes the output again at its exit and would fail a second time, with
+        # a traceback; so its documentation of SIGPIPE advises this. 141 is 128 + 13.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except KeyboardInterrupt:
@@ -71,6 +75,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except Exception:  # anything else is shown in full, with its own exit code
         traceback.print_exc()
+        # The traceback is for us or for the author of the loss; 70 is EX_SOFTWARE of
+        # sysexits.
         code = 70
     raise SystemExit(code)
 
@@ -99,4 +105,6 @@ def _causal() -> int:
 def _to_line(error: FrugaxError) -> str:
     from rich.markup import escape
 
+    # Messages quote the paths and keys of users, and rich would read brackets as
+    # markup.
     return escape(" ".join(str(error).split()))

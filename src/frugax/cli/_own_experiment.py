@@ -80,6 +80,8 @@ class OwnExperiment:
             ) from e
         except Exception as e:
             self.failed += 1
+            # The function may have reached the laboratory before it failed, so the
+            # price is charged. The reason is one line, to fit a table of the report.
             text = " ".join(str(e).split())[:300]
             return FailedExperiment(
                 f"{type(e).__name__}: {text}" if text else type(e).__name__
@@ -88,6 +90,7 @@ class OwnExperiment:
             self.failed += 1
             return answer
         try:
+            # `tell` would refuse the same answers, but could not name the function.
             rows = self._campaign.read_answer(record, answer)
         except (TypeError, ValueError) as e:
             raise FrugaxError(
@@ -109,6 +112,7 @@ class OwnExperiment:
         Raises:
             FrugaxError: it raised or gave None or NaN in the last three experiments.
         """
+        # Called after an answer was told, so the last failure is already on disk.
         if self.failed >= _MAX_FAILURES:
             raise FrugaxError(
                 f"{self.target} raised an error or gave None or NaN in {self.failed} "
@@ -127,6 +131,7 @@ def _check_signature(target: str, function: Any) -> None:
     except ValueError:
         return  # some functions written in C have no signature
     try:
+        # Bound and not called: a call could set off a real experiment.
         signature.bind({}, rows=1, seed=0)
     except TypeError as e:
         name = target.rpartition(":")[2]

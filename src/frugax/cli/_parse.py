@@ -35,6 +35,7 @@ def parse(
     """
     output = io.StringIO()
     try:
+        # tyro prints its errors and exits; the messages exist only as printed text.
         with contextlib.redirect_stderr(output):
             return tyro.extras.subcommand_cli_from_dict(
                 {name: _defer(command) for name, command in commands.items()},
@@ -51,8 +52,12 @@ def parse(
 def _defer(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     """Wrap a command so that it returns its call instead of making it."""
 
+    # tyro reads options and help from the signature and the docstring, which `wraps`
+    # keeps.
     @functools.wraps(command)
     def defer(*args: Any, **options: Any) -> Callable[[], int]:
+        # Called inside of tyro, the command would print into the stream that `parse`
+        # catches.
         return functools.partial(command, *args, **options)
 
     return defer

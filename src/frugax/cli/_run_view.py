@@ -31,8 +31,8 @@ _COLOURS = {
 class RunView:
     """An observer that shows a run: a line for each stage, a bar while it trains.
 
-    A context manager: the bar exists inside the block. If the output is not a terminal
-    there is no bar, and each stage is a plain line.
+    A context manager: the bar exists inside the block. If the output is not a terminal,
+    each stage is a plain line and nothing else is shown.
     """
 
     def __init__(self, console: Console, folder: Path | None) -> None:
@@ -48,6 +48,7 @@ class RunView:
             *columns,
             TimeRemainingColumn(compact=True),
             console=console,
+            # A file or a pipe would receive every redraw of the bar.
             disable=not console.is_terminal,
             transient=True,
         )
@@ -107,6 +108,8 @@ class RunView:
                 "training", total=steps, completed=step, figures=""
             )
         now = self._bar.get_time()
+        # The rate starts here: steps before a resume took no time in this process, and
+        # the first one may have compiled.
         if self._first is None:
             self._first = (now, step)
         seconds, done = now - self._first[0], step - self._first[1]

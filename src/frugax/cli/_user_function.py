@@ -24,6 +24,7 @@ _EXPECTED = (
 
 def is_function_name(target: str) -> bool:
     """Whether the text is module:function, and not the name of a file."""
+    # File names may have colons, so a file that exists is meant as a file.
     return ":" in target and not Path(target).exists()
 
 
@@ -51,6 +52,7 @@ def plan_function(
             arguments, or a file has the wrong ending.
         InfeasibleBudgetError: nothing fits.
     """
+    # Checked before anything is compiled, although the picture comes last.
     if picture is not None and picture.suffix not in (".svg", ".txt"):
         raise ConfigError(f"--picture {picture}: the file must end in .svg or .txt.")
     options = _call_function(target)
@@ -107,12 +109,15 @@ def load_function(target: str) -> Callable[..., Any]:
         raise ConfigError(message) from e
     except SystemExit as e:
         raise ConfigError(
+            # Scripts without a main guard often end in sys.exit, which would end frugax
+            # too.
             f"{place} ended the program when it was imported (SystemExit "
             f"{e.code!s:.200}): put the code of its main program under "
             'if __name__ == "__main__".'
         ) from e
     function = getattr(module, name, None)
     if not callable(function):
+        # Imported functions are left out: they are rarely the ones that were meant.
         own = [
             n
             for n, value in vars(module).items()
@@ -162,6 +167,8 @@ def _import_module(place: str) -> ModuleType:
     """
     if place.endswith(".py") or "/" in place:
         return _import_file(Path(place))
+    # An installed command finds its own folder on the path, not the working folder as
+    # `python -m` does.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -188,6 +195,7 @@ def _import_file(file: Path) -> ModuleType:
     # Its folder comes first, as when Python runs a file.
     sys.path.insert(0, str(file.resolve().parent))
     module = importlib.util.module_from_spec(spec)
+    # Registered before it runs, because dataclasses look their module up by name.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

@@ -71,6 +71,7 @@ def export(
             )
         except ValueError as e:
             raise ConfigError(f"frugax watch export: {e}") from e
+    # Damaged pieces are named and the rest is exported: most of a run beats none of it.
     for lost in done.lost:
         errors.print(
             f"Lost: {lost.size_bytes:,} bytes at byte {lost.offset:,} of {path} "
@@ -79,6 +80,8 @@ def export(
             highlight=False,
             markup=False,
         )
+    # Closing is the last act of a run, so an open journal does not tell the two cases
+    # apart.
     if not done.closed:
         errors.print(
             "The run is still training, or it died: later records may be missing."
@@ -105,7 +108,7 @@ def find_journal(run: Path) -> Path:
     """Find the journal of a run by its folder, or by the journal itself.
 
     Raises:
-        ConfigError: there is no journal.
+        ConfigError: the journal does not exist.
     """
     path = run
     if run.is_dir():

@@ -85,11 +85,13 @@ def compress(
     if budget is None:
         raise ConfigError(_LIMITS.format("compress"))
     _must_exist(file)
+    # By default the target would be the file itself.
     if to is None and file.suffix == ".fxz":
         raise ConfigError(
             f"{file}: these weights are compressed already; name a new file with --to."
         )
     target = to or file.with_suffix(".fxz")
+    # `samefile` also notices links and other spellings of the same path.
     if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
         raise ConfigError(
             f"--to {target}: compressed weights need a separate file that ends in "
@@ -262,6 +264,7 @@ def _parse_limits(command: str, limits: Limits) -> SizeBudget | None:
     fields: dict[str, Any] = {}
     for name, text in stated.items():
         try:
+            # Each option is parsed as its own budget, so that its error can name it.
             part = dataclasses.asdict(_parse_limit(name, text))
         except ValueError as e:
             option = {"size": "size (or --bytes)"}.get(name, name.replace("_", "-"))
@@ -342,6 +345,8 @@ def _must_exist(file: Path) -> None:
     """
     if not file.is_file():
         problem = "there is no such file"
+        # An empty variable of a shell arrives as an empty name, which Path reads as the
+        # current folder.
         if file == Path():
             problem = "this is the current folder, or an empty name: name a file"
         elif file.is_dir():

@@ -21,6 +21,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     name = os.fspath(path)
     try:
+        # UTF-8 on every system: the locale of another machine would read other letters.
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{name}: there is no such file.") from None

@@ -15,6 +15,8 @@ class _Loader(yaml.SafeLoader):
     """
 
 
+# PyYAML reads YAML 1.1, in which `no` and `off` are booleans (the country code of
+# Norway among them) and 1e-3 is text, as it lacks a dot.
 _BOOL = "tag:yaml.org,2002:bool"
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, regexp) for tag, regexp in resolvers if tag != _BOOL]
@@ -44,6 +46,7 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
         ConfigError: `text` is not YAML or not a mapping, or a key is repeated.
     """
     try:
+        # Parsed twice: only the nodes have lines, and only `load` builds the data.
         node = yaml.compose(text, Loader=_Loader)
         data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as e:
@@ -82,6 +85,8 @@ def replace_value(data: dict[str, Any], override: str) -> str:
         )
     *parents, last = path.split(".")
     for parent in parents:
+        # Missing parents are added: budgets.size=6x also works on a file without
+        # budgets.
         inner = data.setdefault(parent, {})
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {parent} is not a mapping.")
@@ -99,6 +104,7 @@ def _index(node: Any, at: str, lines: dict[str, int], name: str) -> None:
     for key, value in node.value:
         path = f"{at}.{key.value}".removeprefix(".")
         line = key.start_mark.line + 1
+        # PyYAML lets the last of equal keys win, which would ignore a part of the file.
         if path in lines:
             raise ConfigError(
                 f"{name}:{line}: {path}: this key is repeated, first on line "

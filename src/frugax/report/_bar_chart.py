@@ -24,6 +24,7 @@ def bar_chart(
     Returns:
         A `<figure>` element with one `<svg>`.
     """
+    # 1 where all values are 0, which leaves nothing to divide by.
     most = max([value for _, value, _ in rows] + [limit or 0.0]) or 1.0
     bottom = _ROW * len(rows) + 4
 
@@ -45,6 +46,7 @@ def bar_chart(
                 class_=f"bar {kind}",
                 x=_LEFT,
                 y=y,
+                # A bar without width would look like a missing value.
                 width=max(px(value) - _LEFT, 1.0),
                 height=20,
                 rx=3,

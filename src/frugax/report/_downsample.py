@@ -47,6 +47,7 @@ def downsample(
         gaps = np.flatnonzero(~is_finite)
         _, first = np.unique(gaps // size, return_index=True)
         kept.append(gaps[first])
+    # Sorted, and each point once: an extreme of a bucket may also be an end.
     indices = np.unique(np.concatenate(kept))
     return x[indices], y[indices]
 
@@ -58,6 +59,8 @@ def _find_extremes(
     is_finite = np.isfinite(rows)
     if is_finite.all():
         return rows.argmin(1), rows.argmax(1)
+    # `argmin` would return the place of a NaN, as NumPy treats it as the smallest and
+    # the largest value alike.
     low = np.where(is_finite, rows, np.inf).argmin(1)
     high = np.where(is_finite, rows, -np.inf).argmax(1)
     return low, high

@@ -150,9 +150,11 @@ def line_chart(
             for cx, cy in zip(xs[is_finite], ys[is_finite], strict=True):
                 parts.append(element("circle", class_=f"dot s{i}", r=3, cx=cx, cy=cy))
         points[name] = [
+            # Five digits suffice for a readout, and NaN is not JSON.
             [a, float(f"{b:.5g}") if math.isfinite(b) else None]
             for a, b in zip(x.tolist(), y.tolist(), strict=True)
         ]
+    # Outside of the picture until the script moves it to a step.
     parts.append(element("line", class_="cursor", x1=-9, x2=-9, y1=top, y2=bottom))
     drawing = element(
         "svg",
@@ -182,7 +184,7 @@ def _caption(title: str, lines: Series) -> Markup:
 def _extend_to_ticks(low: float, high: float) -> tuple[float, float]:
     """Extend the axis to the next label at either end, unless that overflows."""
     labels = ticks(low, high, about=5)
-    # With a single label there is no step, and the axis stays as it is.
+    # A single label gives no distance, so the axis stays as it is.
     step = math.inf
     if len(labels) > 1:
         step = labels[1] - labels[0]

@@ -69,6 +69,7 @@ def element(tag: str, /, *children: Child, **attributes: Attribute) -> Markup:
             quoted = escape(text, quote=False).replace('"', "&quot;")
             parts.append(f'="{quoted}"')
     content = "".join(_flatten(children))
+    # An empty <g> or <div> must not get the short form; see `_SHORT`.
     if not content and tag in _SHORT:
         return Markup("".join(parts) + "/>")
     return Markup(f"{''.join(parts)}>{content}</{tag}>")

@@ -24,6 +24,7 @@ def ticks(low: float, high: float, *, about: int, whole: bool = False) -> list[f
     # Divided first: the difference of two finite numbers may overflow.
     raw = high / about - low / about
     power = 10.0 ** math.floor(math.log10(raw))
+    # Multiples of 1, 2 and 5 need the fewest digits and are easy to count on.
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
     if whole:
         step = max(round(step), 1)
