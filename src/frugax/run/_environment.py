@@ -11,6 +11,8 @@ import jax
 def describe_environment() -> dict[str, str]:
     """Collect versions, device and date for the receipt and the report."""
     device = jax.devices()[0]
+    # The packages whose versions can change the numbers of a run, or the bytes of its
+    # files.
     packages = ("frugax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
     versions = {name: importlib.metadata.version(name) for name in packages}
     now = dt.datetime.now(dt.UTC)

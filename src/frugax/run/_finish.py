@@ -65,6 +65,7 @@ def finish(
         OutputError: a file cannot be written.
     """
     result, watcher = trained.result, trained.watcher
+    # Fetched once: compressing and the first evaluation read the same arrays.
     params = jax.device_get(result.state.params)
     observer.stage("compressing the weights")
     with stopwatch.measure("compressing"):
@@ -74,7 +75,11 @@ def finish(
             saved = compress.save(folder.model, params, size)
     observer.stage("evaluating the weights in the file")
     with stopwatch.measure("evaluating"):
+        # Both evaluations run here and in the same way, so that the file alone makes
+        # the difference.
         before = ready.evaluate(params)
+        # Read back from the disk, as users will load it: an error in the file shows
+        # here.
         after = ready.evaluate(read_weights(params, folder))
 
     observer.stage("writing the report")
@@ -100,6 +105,7 @@ def finish(
         environment=describe_environment(),
     )
     write_whole(folder.report, report_page(outcome, records))
+    # The receipt comes last: --resume takes a run that has one for finished.
     write_whole(folder.receipt, outcome.to_json())
     return outcome
 
@@ -145,6 +151,7 @@ def _model_facts(
 
 
 def _overhead_spend(spend: Spend, result: train.FitResult) -> Spend:
+    # Without a step the share would be 0 of 0.
     if result.steps:
         return spend
     source = "no training step was taken in this part of the run"
@@ -166,6 +173,7 @@ def _accuracy_spend(
         return []
     measured, source = None, "the task's evaluate does not return 'accuracy'"
     if "accuracy" in before:
+        # Rounding the weights sometimes helps; a gain is not a negative expense.
         measured = max(0.0, before["accuracy"] - after["accuracy"])
         source = "test set: trained weights, then the weights decoded from the file"
     return [
@@ -187,6 +195,7 @@ def _time_spend(
         return []
     return [
         Spend(
+            # Planning and resumed parts included: the promise is about the wall clock.
             name="time of the whole run",
             unit="seconds",
             limit=budget.seconds,
@@ -208,6 +217,7 @@ def _notes(
         notes.append(
             f"Training stopped after {done:,} of {config.train.steps:,} steps: {why}."
         )
+    # Lost records cost a part of the curves, not the model, so the run goes on.
     if len(records) < done:
         lost = "; ".join(sorted({piece.reason for piece in records.lost}))
         notes.append(

@@ -55,7 +55,7 @@ class RunFolder:
 
     @property
     def receipt(self) -> Path:
-        """The receipt as JSON; written last but one."""
+        """The receipt as JSON; written last."""
         return self.path / "receipt.json"
 
     @property
@@ -74,10 +74,12 @@ class RunFolder:
             wanted = json.loads(self.receipt.read_text())["model"]["file_sha256"]
             return file_sha256(self.model) == wanted
         except (OSError, ValueError, KeyError, TypeError):
+            # Missing or damaged: in both cases the file has to be made again.
             return False
 
     def write_origin(self, **facts: str) -> None:
         """Add facts about the origin of this run."""
+        # Merged, as the facts come one by one: the folder before the loss is traced.
         if self.origin.exists():
             facts = json.loads(self.origin.read_text()) | facts
         write_whole(self.origin, json.dumps(facts, indent=1) + "\n")
@@ -106,6 +108,7 @@ def file_sha256(path: Path) -> str:
 
 def free_folder(runs: Path, name: str) -> RunFolder:
     """Choose a folder for a new run: `runs/NAME`, or `runs/NAME-2` if that exists."""
+    # Another run may take the folder meanwhile; `claim` creates it and would notice.
     path, count = runs / name, 1
     while path.exists():
         count += 1
@@ -123,6 +126,7 @@ def exclusive_access(folder: RunFolder) -> Iterator[None]:
     """
     lock = filelock.FileLock(folder.lock)
     try:
+        # Without waiting: the other run may train for hours.
         lock.acquire(timeout=0)
     except filelock.Timeout as e:
         raise ConfigError(
@@ -184,6 +188,8 @@ def reopen(path: Path, *, overrides: Sequence[str] = ()) -> tuple[RunFolder, Run
     """
     for override in overrides:
         key = override.partition("=")[0].strip()
+        # The dots keep whole keys apart: budgets.time.seconds may change, and a key
+        # that merely starts with the same letters may not.
         if not any(f"{key}.".startswith(f"{name}.") for name in _CHANGEABLE):
             raise ConfigError(
                 f"--set {override!r}: a resumed run keeps its numbers, so only "
@@ -196,11 +202,13 @@ def reopen(path: Path, *, overrides: Sequence[str] = ()) -> tuple[RunFolder, Run
             "folder that `frugax run` printed, such as runs/digits."
         )
     config = load_config(folder.config, overrides=overrides)
+    # Stored, so that a later --resume keeps the new budgets.
     if overrides:
         _write_config(folder, config)
     return folder, config
 
 
 def _write_config(folder: RunFolder, config: RunConfig) -> None:
+    # Unescaped, so that names in other alphabets stay readable in an editor.
     text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
     write_whole(folder.config, text)

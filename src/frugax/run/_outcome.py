@@ -97,6 +97,8 @@ class Outcome:
 
     def to_json(self) -> str:
         """Write all of it as JSON text, including the verdicts."""
+        # Verdicts are properties, which `to_plain` leaves out; the receipt writes them
+        # itself.
         receipt = json.loads(self.receipt.to_json())
         rest = {k: v for k, v in to_plain(self).items() if k != "receipt"}
         return json.dumps(receipt | rest, indent=1) + "\n"

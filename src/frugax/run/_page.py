@@ -58,6 +58,7 @@ def report_page(outcome: Outcome, records: Records) -> str:
 def _render_heading(outcome: Outcome) -> Markup:
     memory, model = outcome.memory, outcome.model
     verdict = str(outcome.receipt.verdict)
+    # A small step may need no temporaries at all.
     share = memory.planned_bytes / max(memory.unplanned_bytes, 1)
     tiles = {
         "verdict": verdict,
@@ -122,6 +123,7 @@ def _render_budgets(spends: Sequence[Spend]) -> Markup:
 
 def _render_training(outcome: Outcome, records: Records) -> Markup:
     loss = {"loss": _read_series(records, "loss")}
+    # The loss has a chart of its own: its axis may be logarithmic.
     charts = [line_chart(loss, title="loss", size=FULL_WIDTH)]
     lines = {}
     if "accuracy" in records:
@@ -138,6 +140,7 @@ def _render_training(outcome: Outcome, records: Records) -> Markup:
 def _read_series(
     records: Records, name: str
 ) -> tuple[Float[np.ndarray, " steps"], Float[np.ndarray, " steps"]]:
+    # A damaged journal costs its curves; the rest of the report is still worth having.
     if name not in records:
         return np.empty(0), np.empty(0)
     steps = records.steps_with(name).astype(np.float64)
@@ -207,6 +210,8 @@ def _render_model(outcome: Outcome) -> Markup:
 
 def _render_time(outcome: Outcome) -> Markup:
     parts = {k: v for k, v in outcome.seconds.items() if k != "total"}
+    # Parts are measured one by one, so some time belongs to none. With it the bars add
+    # up.
     rest = outcome.seconds["total"] - sum(parts.values())
     bars = [(name, seconds, "s3") for name, seconds in parts.items()]
     return bar_chart([*bars, ("everything else", rest, "plain")], unit="seconds")

@@ -101,6 +101,8 @@ def plan(
     ready = prepare(config, config_folder, stopwatch, observer)
     observer.stage("timing a few steps")
     step_seconds = _time_step(ready, clock)
+    # Planning builds and compiles all that a run needs before its first step, so its
+    # own time stands for that part.
     seconds = stopwatch.total + step_seconds * config.train.steps
     spends, details = [], []
     if ready.memory is not None:
@@ -123,6 +125,7 @@ def plan(
             original_bytes=trees.nbytes(params),
             weights=sum(leaf.size for leaf in jax.tree.leaves(params)),
         )
+        # A limit of the error alone does not limit bytes.
         if limit is not None:
             spends.append(
                 Spend(
@@ -183,6 +186,8 @@ def apply(
         ConfigError: the config is invalid, or another process uses the folder.
     """
     return run(
+        # The plan's budgets replace the config's: they are the ones that were shown to
+        # fit.
         dataclasses.replace(config, budgets=plan.budget),
         folder or free_folder(Path("runs"), config.name),
         config_folder=config_folder,
@@ -193,10 +198,14 @@ def apply(
 def _time_step(ready: Prepared, clock: Callable[[], float]) -> float:
     """Time one training step, in seconds."""
     state, best = ready.state, float("inf")
+    # The minimum, because other processes can only make a step slower.
     for i in range(1 + _TIMED_STEPS):
         batch = ready.batch(i)
         started = clock()
+        # The step donates its state, so the next call needs the one that it returns.
         state, metrics = ready.step(state, batch)
+        # JAX returns before the work is done; without waiting only the dispatch would
+        # count.
         jax.block_until_ready((state, metrics))
         # The first call also loads the program and places the state.
         if i:

@@ -82,8 +82,11 @@ def prepare(
         arrays, static = split(task, seed=config.seed)
         optimizer = _optimizer(config.train)
         state = train.init_state(arrays, optimizer)
+        # Its shapes are the ones that the step is compiled for.
         batch = _batch_at(task, 0)
         check_batch(batch)
+    # Evaluated before training: otherwise the missing figure would show after hours,
+    # and the budget could not be decided.
     if config.budgets.accuracy_drop is not None:
         figures = evaluate_model(task, trees.combine(arrays, static))
         if "accuracy" not in figures:
@@ -92,6 +95,8 @@ def prepare(
                 f"this one returns {', '.join(map(repr, figures)) or 'nothing'}."
             )
 
+    # Static parts are closed over, so that the optimiser, donation and checkpoints see
+    # trained arrays only.
     def loss(params: PyTree, batch: PyTree) -> Any:
         return task.loss(trees.combine(params, static), batch)
 
@@ -103,6 +108,8 @@ def prepare(
         if setting is not None:
             observer.stage("measuring the step without a plan")
             kind = setting.kind
+            # Compiled even for a limit in bytes: the report shows how much the plan
+            # saves.
             unplanned.prepare(state, batch)
             budget = setting.to_budget(unplanned.program.bytes_of(kind))
             observer.stage("planning memory")
@@ -172,10 +179,12 @@ def _compile_show(
         return task.show(trees.combine(params, static))
 
     names = check_show(show, arrays)
+    # Compiled ahead: a snapshot between two steps must not wait for XLA.
     compiled = jax.jit(show).lower(arrays).compile()
     # The first call is slow. It must not count: prices decide how often others follow.
     jax.block_until_ready(compiled(arrays))
 
+    # JAX sorts the keys of a dict; the report keeps the order of the task.
     def show_in_order(params: PyTree) -> Streams:
         streams = compiled(params)
         return {s: {name: streams[s][name] for name in names[s]} for s in names}
@@ -186,6 +195,7 @@ def _compile_show(
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
     rate = config.learning_rate
     if config.schedule == "cosine":
+        # Cosine annealing without restarts (Loshchilov & Hutter 2017, ICLR).
         rate = optax.cosine_decay_schedule(rate, config.steps)
     match config.optimizer:
         case "adam":

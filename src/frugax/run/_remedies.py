@@ -23,6 +23,7 @@ def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
     """
     try:
         yield
+    # Rooms name the limit in bytes, but the reader has written a share or a ratio.
     except InfeasibleBudgetError as e:
         raise InfeasibleBudgetError(
             f"{key}: {e.what}",

@@ -47,6 +47,7 @@ _PARTS = {
 }
 
 
+# Not an Exception, so that `except Exception` around a run does not swallow Ctrl-C.
 class InterruptedRunError(KeyboardInterrupt):
     """Ctrl-C: training stopped after a whole step and a checkpoint was saved.
 
@@ -95,6 +96,8 @@ def run(
     stopwatch = Stopwatch()
     train.use_compile_cache()
     with contextlib.ExitStack() as held:
+        # Until the step is ready, `claim` removes the folder if anything fails. The
+        # lock is taken inside of it and held to the end.
         with contextlib.ExitStack() as until_ready:
             if not resume:
                 until_ready.enter_context(claim(folder, config, config_folder))
@@ -139,6 +142,8 @@ def _train(
     if resume:
         observer.note(f"resuming after step {start:,}")
     observer.stage("training")
+    # Watching is limited in every run; without a budget in the config it is only left
+    # out of the receipt.
     overhead = config.budgets.overhead or OverheadBudget(share=0.01)
     watcher = watch.Watcher(journal, overhead)
     snapshots = None
@@ -156,6 +161,7 @@ def _train(
     ) -> None:
         nonlocal last_shown
         now = time.perf_counter()
+        # `fit` counts steps from 0; people and checkpoints count those that are done.
         watcher.record(number + 1, {**metrics, "seconds": stopwatch.total})
         if snapshots is not None:
             snapshots.offer(number + 1, state.params)
@@ -189,10 +195,12 @@ def _train(
 
     with journal:
         if snapshots is not None and start == 0:
+            # Now or never: the first step is donated these arrays.
             snapshots.record(0, state.params)
         try:
             result = fit(config.train.steps, _time_for_training(config, stopwatch))
         except InfeasibleBudgetError as e:
+            # Only time can have been used up by earlier parts of the run.
             if e.unit != "seconds":
                 raise
             if start == 0:
@@ -240,6 +248,7 @@ def _journal(
     if not folder.journal.exists():
         return watch.Journal.create(folder.journal, meta={"name": config.name})
     journal = watch.Journal.append_to(folder.journal)
+    # Steps after the checkpoint run again, and would be in the journal twice.
     journal.rewind(start)
     earlier = watch.read(folder.journal)
     if len(earlier.steps):

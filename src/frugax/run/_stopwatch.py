@@ -19,6 +19,7 @@ class Stopwatch:
             clock: reads the time in seconds.
         """
         self._clock = clock
+        # The default clock is monotonic, so setting the system's time spends no budget.
         self._start = clock()
         self.spent: dict[str, float] = {}
 
@@ -29,6 +30,8 @@ class Stopwatch:
 
     def add_elapsed(self, seconds: float) -> None:
         """Add the time that the run took before it was resumed."""
+        # With an earlier start, `total` and every budget of time count those parts,
+        # too.
         self._start -= seconds
         self.spent["before the resume"] = seconds
 

@@ -44,6 +44,7 @@ def render_streams(streams: Mapping[str, Records]) -> Markup:
         element("output", f"{steps[-1]:,}"),
         element("input", type="range", min=0, max=last, value=last),
         class_="steps",
+        # The script shows the slider: without one it would move nothing.
         hidden=True,
     )
     note = element(
@@ -74,6 +75,7 @@ def _render_sheets(name: str, records: Records, steps: Sequence[int]) -> Markup:
                 Markup(sheet_svg(grids, column_names=columns)),
                 data_frame=i,
                 data_step=f"{step:,}",
+                # Without a script the page shows the trained model.
                 hidden=step != steps[-1],
             )
         )

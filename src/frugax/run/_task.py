@@ -114,6 +114,7 @@ def _image_task(
 
     test_x, test_y = jnp.asarray(data.test_x), jnp.asarray(data.test_y)
 
+    # Op by op, models as small as these spend their time on dispatch.
     @jax.jit
     def measure(params: PyTree) -> dict[str, jax.Array]:
         logits = apply(params, test_x)
@@ -139,6 +140,7 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
             f'task: {name!r} does not name a function: write "module:function", '
             'such as "my_model:task".'
         )
+    # Each goes to the front, so the config's own folder is searched first.
     for folder in (Path.cwd(), config_folder.resolve()):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
@@ -172,6 +174,7 @@ def _check_options(
     """
     signature = inspect.signature(function)
     try:
+        # Bound and not called: building the task may load data for minutes.
         signature.bind(**options)
     except TypeError as e:
         known = [
@@ -194,6 +197,8 @@ def _as_task(result: Any, name: str) -> Task:
     if isinstance(result, Task):
         parts = {part: getattr(result, part) for part in names}
     elif isinstance(result, tuple) and len(result) in (3, 4):
+        # A tuple of three has no `evaluate`, and tuples have neither `apply` nor
+        # `show`.
         parts = dict(zip(names, result, strict=False))
     else:
         raise ConfigError(
@@ -217,6 +222,7 @@ def _as_task(result: Any, name: str) -> Task:
     batches = parts["batches"]
     if callable(batches):
         _check_arguments(batches, ["step"], f"task: {name}: batches")
+    # A generator would pass for a list until the first resume.
     elif not isinstance(batches, Sequence):
         raise ConfigError(
             f"task: {name}: batches must be a function of the step's index or a list "

@@ -40,6 +40,8 @@ def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
     Raises:
         ConfigError: the loss returns anything else.
     """
+    # Traced before the step is: inside it the same mistake would surface as an error of
+    # `jax.grad`, far from the user's code.
     out = _trace(loss, arrays, batch)
     value, metrics = out, {}
     if isinstance(out, tuple) and len(out) == 2:
@@ -65,6 +67,7 @@ def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
                 f"task: the metric {name!r} of loss must be a scalar, got "
                 f"{_describe(metric)}."
             )
+        # The journal would hold two columns of one name.
         if name in ("loss", "seconds"):
             raise ConfigError(
                 f"task: loss names a metric {name!r}, which frugax records itself: "

@@ -36,6 +36,8 @@ def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
             f"continue it with: frugax run --resume {folder.path}"
         )
     task = load_task(config, config_folder=folder.config_folder())
+    # The file holds trained arrays only; `init` makes the rest again from the same
+    # seed.
     arrays, static = split(task, seed=config.seed)
     return trees.combine(read_weights(arrays, folder), static), task
 
@@ -50,6 +52,7 @@ def read_weights(arrays: PyTree, folder: RunFolder) -> PyTree:
     with compress.open(folder.model) as file:
         for name, leaf in trees.named_leaves(arrays):
             found = file.get(name)
+            # Names do not suffice: a wider layer has the same one.
             if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
                 there = "absent"
                 if found is not None:
