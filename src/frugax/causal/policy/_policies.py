@@ -86,6 +86,7 @@ def ucb(outlook: Outlook, rng: np.random.Generator) -> int:
         outlook: the candidates.
         rng: breaks ties.
     """
+    # Two standard deviations below the mean lies the 2 % quantile of a normal loss.
     bound = outlook.mean - 2.0 * outlook.loss.std(0)
     today = float(outlook.mean[outlook.best])
     return _select_max(np.maximum(today - bound, 0.0) / outlook.price, outlook, rng)
@@ -130,6 +131,9 @@ def expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     if outlook.misfit.any():
         # Worlds may agree and all be wrong, as past forecasts were: add that error.
         size = np.maximum(outlook.misfit, 1e-9 * float(outlook.misfit.max()))
+        # Jones et al. 1998, eq. 15: for a standard normal N the mean of
+        # max(ahead + size * N, 0) is ahead * Phi(z) + size * phi(z). Beyond 30
+        # deviations the tail no longer counts, and z**2 could overflow.
         z = np.clip(ahead / size, -30.0, 30.0)
         better = np.maximum(
             ahead * _normal(z) + size * np.exp(-0.5 * z**2) / sqrt(2 * pi), 0.0

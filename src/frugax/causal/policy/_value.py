@@ -84,6 +84,8 @@ def _reweight(outlook: Outlook, point: int) -> Float[np.ndarray, "answers worlds
     answer = outlook.loss[:, point]
     # The floor keeps likelihoods finite where the outcome is noiseless.
     noise = max(outlook.noise, 1e-6 * float(np.ptp(answer))) or 1.0
+    # Row i is the outcome that world i predicts, column j its likelihood in world j.
+    # The largest is subtracted: a row of underflows could not be normalized.
     logs = -0.5 * ((answer[:, None] - answer) / noise) ** 2
     weights = np.exp(logs - logs.max(1, keepdims=True))
     return weights / weights.sum(1, keepdims=True)

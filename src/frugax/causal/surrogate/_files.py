@@ -43,9 +43,11 @@ def save_surrogate(path: str | os.PathLike[str], surrogate: Surrogate) -> None:
         TypeError: `surrogate` is not a Surrogate.
     """
     check_kind("surrogate", surrogate, Surrogate, "it comes after the path")
+    # A file of another kind is refused: a mistyped path must not destroy data.
     check_ownership(path, load_surrogate, "surrogate")
     arrays = {
         **surrogate.weights,
+        # The container stores arrays, so the temperature is an array of one number.
         "temperature": np.array([surrogate.temperature], np.float64),
     }
     compress.save(path, arrays, SizeBudget(rel_error=_REL_ERROR))
@@ -69,6 +71,7 @@ def load_surrogate(path: str | os.PathLike[str]) -> Surrogate:
             f"{os.fspath(path)}: {error.strerror or error}. Give the path of a file "
             "that save_surrogate wrote."
         ) from error
+    # The names do not depend on the sizes: the smallest network has them all.
     expected = initial_weights(0, 4, 0).keys() | {"temperature"}
     if arrays.keys() != expected:
         wrong = sorted(arrays.keys() ^ expected)
@@ -77,6 +80,7 @@ def load_surrogate(path: str | os.PathLike[str]) -> Surrogate:
             "or unexpected."
         )
     try:
+        # Two arrays give the sizes; the loop below holds all others to them.
         hidden, blocks = np.shape(arrays["embed"])[-1], np.shape(arrays["row"])[0]
         like = initial_weights(0, hidden, blocks)
     except (IndexError, ValueError) as e:

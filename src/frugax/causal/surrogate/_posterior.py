@@ -36,6 +36,8 @@ class ParentSetPosterior:
             )
         if not (np.isfinite(probs).all() and (probs >= 0).all()):
             raise ValueError(f"probs must be finite and >= 0, got {probs!r:.200}.")
+        # Thousands of float32 probabilities sum to 1 up to rounding only; the division
+        # below removes the rest.
         if not math.isclose(probs.sum(), 1, abs_tol=1e-4):
             raise ValueError(f"probs sum to {probs.sum():.6g}, not to 1.")
         if len(set(sets)) < len(sets):
@@ -47,6 +49,7 @@ class ParentSetPosterior:
     def marginals(self) -> Mapping[str, float]:
         """For each variable in any set, the probability that it is a parent."""
         names = sorted(frozenset().union(*self.parent_sets))
+        # Read-only, because all readers share the cached mapping.
         return MappingProxyType(
             {name: float(sum(p for s, p in self._pairs if name in s)) for name in names}
         )
@@ -58,6 +61,7 @@ class ParentSetPosterior:
     @cached_property
     def entropy(self) -> float:
         """Entropy in nats; 0 if one set is certain."""
+        # 0 log 0 is 0 by continuity, and NaN in floating point.
         p = self.probs[self.probs > 0]
         return float(-(p * np.log(p)).sum())
 
@@ -91,6 +95,7 @@ class ParentSetPosterior:
             other: a distribution over parent sets of the same target.
         """
         mine, theirs = dict(self._pairs), dict(other._pairs)
+        # Half the L1 distance: the most that the probability of any event differs by.
         return 0.5 * sum(
             abs(mine.get(s, 0.0) - theirs.get(s, 0.0))
             for s in mine.keys() | theirs.keys()
@@ -111,6 +116,8 @@ class ParentSetPosterior:
             ValueError: the remaining sets have probability 0.
         """
         required, forbidden = frozenset(required), frozenset(forbidden)
+        # Knowledge that excludes sets has a likelihood of 0 or 1, so Bayes' rule leaves
+        # the remaining sets and rescales them.
         kept = [(s, p) for s, p in self._pairs if required <= s and not forbidden & s]
         total = sum(p for _, p in kept)
         if not total > 0:

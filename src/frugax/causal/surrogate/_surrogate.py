@@ -43,6 +43,7 @@ class Surrogate:
         Raises:
             ValueError: `temperature` is not such a number.
         """
+        # A bool is an int to Python, and True a mistake for a temperature.
         real = isinstance(temperature, int | float | np.number)
         if not real or isinstance(temperature, bool) or not 0 < temperature < math.inf:
             raise ValueError(
@@ -72,6 +73,8 @@ class Surrogate:
         if d <= MAX_VARIABLES:
             return self.predict(values[None], intervened[None], present[None]).edges[0]
         result = np.zeros((d, d), np.float32)
+        # Each child is predicted among its own 12 columns. Two children are then judged
+        # in different contexts, and the results may contain an edge and its reverse.
         near = nearest_variables(values, intervened, present)
         for child, columns in enumerate(near):
             prediction = self._predict_columns(columns, values, intervened, present)
@@ -123,6 +126,8 @@ class Surrogate:
             )
         columns = list(range(values.shape[1]))
         if len(columns) > MAX_VARIABLES:
+            # Sorted, because strings hash differently in each process, and the order of
+            # the columns decides the last digits.
             needed = [samples.index(name) for name in sorted(required)]
             columns = nearest_variables(values, intervened, present)[column]
             free = [c for c in columns if c not in needed and c != column]
@@ -139,6 +144,7 @@ class Surrogate:
                 frozenset(n for n, on in zip(names, row, strict=True) if on)
                 for row in sets
             ),
+            # In float64, so that the sum of 2,048 probabilities is closer to 1.
             probs=np.exp(prediction.log_sets[0, place].astype(np.float64)),
             variables=tuple(name for name in samples.variables if name != target),
         )
@@ -161,6 +167,9 @@ class Surrogate:
         """
         m = moments(values, intervened, present)
         rows = m[:, -1:, :1, :1]
+        # A factor on all moments changes neither means nor covariances, only the number
+        # of rows. It tempers the likelihood, the remedy of Grünwald & van Ommen 2017
+        # (Bayesian Analysis 12:1069-1103) for misspecified models.
         m = m * np.minimum(1, _MAX_ROWS / np.maximum(rows, 1)).astype(np.float32)
         mask = present.max(1)
         prediction = apply_network(
@@ -216,6 +225,8 @@ def select_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:
     if not len(ranked):
         return np.zeros(edges.shape, bool)
     count = np.arange(1, len(ranked) + 1)
+    # F1 = 2 hits / (selected + true edges), with the expectations of both counts. The
+    # best selection of any size takes the most probable edges, so sizes are compared.
     expected = 2 * np.cumsum(ranked) / (count + edges.sum())
     return likelier >= ranked[expected.argmax()]
 
@@ -242,6 +253,8 @@ def table_arrays(
     # Centred in float64: float32 sums of large values would lose their differences.
     center = np.nanmean(samples.values.astype(np.float64), axis=0)
     values = np.where(present, samples.values - center, 0).astype(np.float32)
+    # Squares of values in very large or small units would overflow or vanish in
+    # float32.
     spread = np.abs(values).max(0)
     values /= np.where(spread > 0, spread, 1)
     return values, samples.intervened.astype(np.float32), present.astype(np.float32)
@@ -295,6 +308,8 @@ def nearest_variables(
         r = gram / scale[:, None] / scale
         # The ridge turns partial correlations into plain ones if rows are few.
         inverse = np.linalg.inv(r + np.eye(d) * (0.05 + d / max(float(use.sum()), 1)))
+        # Partial correlations are the scaled entries of the inverse, up to the sign
+        # (Lauritzen 1996, "Graphical Models", section 5.1).
         partial = inverse[child] / np.sqrt(inverse[child, child] * np.diag(inverse))
         strength = np.maximum(np.abs(partial), 0.5 * np.abs(r[child]))
         strength[child] = np.inf

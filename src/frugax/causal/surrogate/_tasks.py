@@ -16,6 +16,8 @@ from jaxtyping import Float
 from ..scm import generate_batch
 
 NOISE_KINDS = ("gaussian", "laplace", "uniform", "student")
+# Three disjoint groups: the temperature is fitted, and accuracy reported, on mechanisms
+# that training has not seen.
 TRAINING = ("linear", "mlp", "sigmoid", "product")
 CALIBRATION = ("wave",)
 HELD_OUT = ("rff",)
@@ -69,12 +71,14 @@ def draw_tasks(
     rng = np.random.default_rng(seed)
     if variables is None:
         sizes = rng.integers(2, width + 1, batch)
+        # The largest graphs are the hardest, so they come up more often.
         sizes = np.where(rng.random(batch) < 0.3, width, sizes)
     else:
         sizes = np.full(batch, variables)
     mask = (np.arange(width) < sizes[:, None]).astype(np.float32)
     graphs = _draw_graphs(rng, mask)
     n = observed + experiments
+    # In turns, from a random start: every variable is set about equally often.
     target = (np.arange(experiments) + rng.integers(0, width, (batch, 1))) % sizes[
         :, None
     ]
@@ -93,6 +97,8 @@ def draw_tasks(
         rng.random((batch, 1)) < 0.3, rng.uniform(-3, 3, level.shape), level
     )
     if vary:
+        # In a fifth of the data sets a variable is always set to the same value, as by
+        # a knock-out.
         fixed = rng.uniform(-3, 3, (batch, width))[np.arange(batch)[:, None], target]
         level = np.where(rng.random((batch, 1)) < 0.2, fixed, level)
     values = _sample_values(
@@ -199,6 +205,9 @@ def _draw_noise(
     if kind == "gaussian":
         return rng.standard_normal(shape, np.float32)
     if kind == "laplace":
+        # Unit variance for every kind: a Laplace variable of scale b has 2 b^2,
+        # Student's t with n degrees of freedom n / (n - 2), a uniform one of width w
+        # has w^2 / 12.
         return rng.laplace(scale=np.sqrt(0.5), size=shape).astype(np.float32)
     if kind == "student":
         return (rng.standard_t(5, shape) / np.sqrt(5 / 3)).astype(np.float32)
@@ -213,10 +222,12 @@ def _sample_values(rng, graphs, mask, hit, level, observed, families, noise):
     if noise is not None:
         kinds, uneven_share = (noise,), 0.0
     which = rng.integers(len(kinds), size=batch)
+    # All kinds are drawn for all sets: selecting afterwards avoids ragged arrays.
     eps = np.stack([_draw_noise(rng, kind, (batch, n, width)) for kind in kinds])
     eps = eps[which, np.arange(batch)]
     values = np.zeros((batch, n, width), np.float32)
     family = rng.integers(len(families), size=batch)
+    # Log-uniform, so that no order of magnitude of noise is rare.
     scale = np.exp(rng.uniform(np.log(0.2), np.log(1.0), (batch, width))).astype(
         np.float32
     )
@@ -232,6 +243,8 @@ def _sample_values(rng, graphs, mask, hit, level, observed, families, noise):
                 if of.any():
                     signal[of] = _MECHANISMS[name](rng, inputs[of], graphs[of, :i, i])
         if i:
+            # Only observations define mean and variance, as in `scm.evaluate` (Ormaniec
+            # et al. 2025): otherwise variances would reveal the order.
             base = signal[:, :observed]
             spread = base.std(1, keepdims=True)
             signal = (signal - base.mean(1, keepdims=True)) / np.where(
@@ -239,6 +252,7 @@ def _sample_values(rng, graphs, mask, hit, level, observed, families, noise):
             )
         has = (graphs[:, :, i].sum(1) > 0).astype(np.float32)[:, None]
         size = np.where(has > 0, scale[:, i, None], 1)
+        # The sine bounds the exponent: the scale changes by at most e^0.5 either way.
         size = size * np.exp(0.5 * uneven[:, None] * has * np.sin(signal))
         x = signal * has + size * eps[:, :, i]
         base = x[:, :observed]
@@ -267,6 +281,8 @@ def _mlp(rng, x, edges):
 def _rff(rng, x, edges):
     b, _, d = x.shape
     features = 100
+    # Random Fourier features: nearly a Gaussian process with a squared-exponential
+    # kernel (Rahimi & Recht 2007).
     length = rng.uniform(1, 2, (b, 1, 1))
     w = rng.standard_normal((b, d, features)) / length
     phase = rng.uniform(0, 2 * np.pi, (b, 1, features))
@@ -277,6 +293,8 @@ def _rff(rng, x, edges):
 def _additive(rng, x, edges, functions):
     """Sum one-dimensional functions, one random function for each parent."""
     b, _, d = x.shape
+    # Causal additive models (Bühlmann, Peters & Ernest 2014, Annals of Statistics
+    # 42:2526-2556).
     slope = rng.uniform(0.6, 2, (b, 1, d)).astype(np.float32)
     offset = rng.uniform(-1, 1, (b, 1, d)).astype(np.float32)
     inside = slope * x + offset
@@ -297,6 +315,8 @@ def _sigmoid(rng, x, edges):
             np.abs,
             lambda z: np.exp(-(z**2)),
             lambda z: np.clip(z, 0, None),
+            # Clipped: squares of squares along a chain have tails in which single rows
+            # dominate.
             lambda z: np.clip(z, -1.5, 1.5) ** 2,
         ),
     )

@@ -27,6 +27,7 @@ from .network import (
 
 # Observational and interventional rows: mostly as in small studies, some larger.
 _ROWS = ((64, 64), (64, 64), (64, 64), (30, 30), (100, 20), (200, 100))
+# 5 % apart: near its minimum the log loss is flat.
 _TEMPERATURES = np.geomspace(0.7, 2.5, 27)
 _MIN_PROBABILITY = 1e-6
 
@@ -96,7 +97,10 @@ def train_surrogate(
     for what, number, least in (("steps", steps, 1), ("seed", seed, 0)):
         if number < least:
             raise ValueError(f"{what} must be >= {least}, got {number}.")
+    # Process time, because other users' work changes the wall time of a shared machine.
     start = time.process_time()
+    # Adam's first steps rest on few gradients; a warm-up keeps them small (Liu et al.
+    # 2020, ICLR, "On the variance of the adaptive learning rate").
     warm = max(1, min(200, steps // 10))
     schedule = functools.partial(_learning_rate, learning_rate, warm, steps)
     first = initial_weights(seed, hidden, blocks)
@@ -104,6 +108,7 @@ def train_surrogate(
         lambda row, batch: log_loss(unpack_lazily(row, first, jnp), batch),
         optax.adamw(schedule, weight_decay=1e-4),
         clip=1.0,
+        # A second compilation would mean that the shapes of batches differ.
         compile_budget=1,
         layout=layout,
     )
@@ -158,6 +163,7 @@ def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, A
         batch: number of data sets.
         width: most variables.
     """
+    # Each generator, of even and of odd steps, passes through all pairs of row counts.
     observed, experiments = _ROWS[index // 2 % len(_ROWS)]
     rows: dict[str, Any] = {
         "width": width,
@@ -165,6 +171,8 @@ def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, A
         "experiments": experiments,
     }
     if index % 2:
+        # Seeded by the step and not by a running stream: batches prepared ahead in a
+        # thread, or after a restart, are the same.
         tasks = draw_generated([seed, index], batch, **rows)
     else:
         tasks = draw_tasks([seed, index], batch, families=TRAINING, vary=True, **rows)
@@ -191,6 +199,7 @@ def fit_temperature(surrogate: Surrogate, seed: int, graphs: int = 300) -> float
         Guo et al. 2017, ICML, "On calibration of modern neural networks".
     """
     width = 8
+    # No training step has this index, so these data were not trained on.
     tasks = draw_tasks([seed, 2**31], graphs, width=width, families=CALIBRATION)
     batch = as_batch(tasks)
     losses = []
@@ -201,6 +210,7 @@ def fit_temperature(surrogate: Surrogate, seed: int, graphs: int = 300) -> float
             tasks.mask,
             temperature=float(temperature),
         )
+        # One confident error would otherwise decide the temperature.
         p = np.clip(prediction.edges, 1e-6, 1 - 1e-6)
         log_p = np.where(tasks.graphs > 0, np.log(p), np.log1p(-p))
         losses.append(-(log_p * batch["share_of_pairs"]).sum())

@@ -30,6 +30,8 @@ def basis_functions(z: Rows, present: Rows) -> Float[np.ndarray, "*batch n f"]:
         f = 1 + 3 d columns: the constant, then x of all variables, then the others.
     """
     one = np.ones_like(z[..., :1])
+    # 0.43 = exp(-1.3^2 / 2) is the mean of the cosine for a standard normal variable:
+    # the even function then has mean 0 there, as the odd one has.
     odd = np.sin(1.5 * z) * present
     even = (np.cos(1.3 * z) - 0.43) * present
     return np.concatenate([one, z, odd, even], axis=-1)

@@ -46,6 +46,8 @@ def compute_evidence(
     """
     width = mask.shape[1]
     n = moments[:, :, 0, 0]
+    # Sums of products about the mean, S - s s' / n. Values were standardized before, so
+    # little cancels in this difference.
     centre = moments[:, :, :, :1] / np.maximum(n, 1.0)[:, :, None, None]
     centred = (moments - centre * moments[:, :, :1, :])[:, :, 1:, 1:]
     centred = centred.reshape(-1, width + 2, BASIS, width, BASIS, width)
@@ -55,6 +57,8 @@ def compute_evidence(
     posteriors = []
     for kinds, ridge in zip((1, BASIS), _RIDGES, strict=True):
         score = log_scores(gram[:, :kinds, :, :kinds], count, there, ridge)
+        # The posterior of each child by itself. Where it differs from the one averaged
+        # over orders, acyclicity has decided.
         local = score - log_sum_exp(score, 1)[:, None]
         alone = score[:, 1 << np.arange(width - 1)] - score[:, :1]
         alone = np.clip(np.transpose(alone, (2, 0, 1)), -50, None)
@@ -80,11 +84,13 @@ def _edges(log_sets: np.ndarray) -> np.ndarray:
 
 
 def _logit(p):
+    # Divided by 4, logits stay within 3 of 0, as inputs of a network should.
     p = np.clip(p, 1e-5, 1 - 1e-5)
     return (np.log(p) - np.log1p(-p)) / 4
 
 
 def _squash(x):
+    # Linear near 0 and logarithmic beyond: log Bayes factors grow with the rows.
     return np.arcsinh(x) / 3
 
 
@@ -121,6 +127,7 @@ def _effects(moments, width):
     index = np.arange(width)
     own = np.stack([index * 0] + [1 + k * width + index for k in range(BASIS)], 1)
     block = done[:, index[:, None, None], own[:, :, None], own[:, None, :]]
+    # A ridge of 1 keeps pivots above 0 where a variable was never set.
     block = block + np.eye(BASIS + 1, dtype=np.float32)[None, None]
     cross = np.take_along_axis(
         done[:, :, :, 1 : width + 1], own[None, :, :, None], axis=2
@@ -134,6 +141,8 @@ def _effects(moments, width):
         block = block[:, :, 1:, 1:] - scaled[..., None] * block[:, :, :1, 1:]
         gains.append(np.maximum(left, 1e-3))
     weight = times[:, :, None]
+    # Half the rows times the logarithm of a ratio of residual sums: the log likelihood
+    # ratio of nested Gaussian regressions.
     linear = 0.5 * weight * np.log(gains[0] / gains[1])
     curved = 0.5 * weight * np.log(gains[1] / gains[-1])
     shape = mean.shape

@@ -94,14 +94,21 @@ def log_scores(
             left, det = m, np.float32(1)
             for _ in range(k):
                 pivot = left[:, 0, 0]
+                # The product of pivots / ridge is |I + X'X / ridge|, the penalty for
+                # parents that the marginal likelihood contains.
                 det = det * (pivot / np.float32(ridge))
                 scaled = left[:, 0, 1:] / pivot[:, None]
                 drop = left[:, 1:, None, 0] * scaled[:, None]
                 left = np.subtract(left[:, 1:, 1:], drop, out=drop)
+            # Sets without this parent first, then those with it: the next higher bit.
             m = np.concatenate([m[:, k:, k:], left])
             log_det = np.concatenate([log_det, log_det + np.log(det)])
+        # Close to the BGe score (Geiger & Heckerman 2002, Annals of Statistics
+        # 30:1412-1440), with one row less for the mean, which was fitted.
         residual = np.log(np.maximum(m[:, 0, 0], _SMALL))
         fit[child] = -0.5 * (log_det + np.maximum(n[child] - 1, 0) * residual)
+    # Only differences between sets count, and small numbers keep more of their digits
+    # in the sums over orders.
     fit -= fit[:, :1].copy()
     # Sets with an absent variable are impossible, as are parents of an absent child.
     absent = (1 - mask)[other_variables(width)]
@@ -118,6 +125,7 @@ def log_sum_exp(x: Float[np.ndarray, "..."], axis: int) -> Float[np.ndarray, "..
 
 
 def _log_add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    # The exponent is at most 0, so that nothing overflows.
     high, low = np.maximum(a, b), np.minimum(a, b)
     return high + np.log1p(np.exp(low - high))
 
@@ -125,6 +133,8 @@ def _log_add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _zeta_transform(x: np.ndarray, *, up: bool) -> np.ndarray:
     """Log-sum over the subsets of each set (`up`: over its supersets)."""
     width, sets, batch = x.shape
+    # Yates' butterflies: one pass for each bit and not one for each pair of sets
+    # (Björklund et al. 2007, STOC, "Fourier meets Möbius").
     low = 1
     while low < sets:
         x = x.reshape(width, sets // (2 * low), 2, low, batch)

@@ -40,6 +40,8 @@ def split_row(row: Any, shapes: Sequence[tuple[int, ...]], xp: Any) -> list[Any]
 
 def pack_weights(weights: Weights) -> Float[np.ndarray, " n"]:
     """Concatenate all weights to one vector, block after block."""
+    # This order must be that of `look_shapes` twice, then `mix_shapes`: `split_row`
+    # cuts by size alone and cannot notice a mistake.
     in_blocks = []
     for index in range(len(weights["row"])):
         w = {name: weights[name][index] for name in BLOCK}
@@ -70,5 +72,6 @@ def unpack_weights(row: Float[np.ndarray, " n"], like: Weights) -> Weights:
     hidden = like["norm"].size
     shapes = [*look_shapes(hidden), *look_shapes(hidden), *mix_shapes(hidden)]
     parts = split_row(weights.pop("blocks"), shapes, np)
+    # The gains are at 2, 5 and 6; popped from the end, none moves before its turn.
     norms = np.stack([parts.pop(i) for i in (6, 5, 2)][::-1], axis=1)
     return {**dict(zip(BLOCK, (*parts, norms), strict=True)), **weights}

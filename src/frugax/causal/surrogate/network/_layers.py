@@ -67,6 +67,7 @@ def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
 
 def layer_norm(x: Any, gain: Any, xp: Any) -> Any:
     """Normalize channels to mean 0 and variance 1, then multiply by a gain."""
+    # Centred first: E x^2 - (E x)^2 cancels where the mean of a token is large.
     x = x - x.mean(-1)[..., None]
     return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-6) * broadcast_last(gain, x)
 
@@ -79,6 +80,7 @@ def dense_with_transpose(x: Any, weight: Any, xp: Any) -> Any:
         weight: for the pair and for its transpose [2 * hidden, out].
         xp: `numpy` or `jax.numpy`.
     """
+    # The concatenation is never built: its product is a sum of two products.
     n = x.shape[-1]
     across = dense(x, weight[n:], xp)
     return dense(x, weight[:n], xp) + xp.swapaxes(across, 1, 2)
@@ -91,11 +93,14 @@ def broadcast_last(vector: Any, like: Any) -> Any:
 
 def gelu(x: Any, xp: Any) -> Any:
     """Gaussian error linear unit (tanh approximation)."""
+    # 0.7978846 is sqrt(2 / pi) (Hendrycks & Gimpel 2016, arXiv:1606.08415).
     return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
 
 
 def softplus(x: Any, xp: Any) -> Any:
     """Compute log(1 + exp(x)) without overflow."""
+    # exp of a negative number cannot overflow, and log1p keeps the digits of a small
+    # one.
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
 
 

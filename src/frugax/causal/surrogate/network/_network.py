@@ -75,6 +75,8 @@ def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
         "embed": dense(2 * PAIR_FEATURES, hidden),
         "embed_bias": zeros(hidden),
         "row": dense(blocks, hidden, 3 * hidden),
+        # Residual branches start small, so that blocks begin near the identity (compare
+        # Zhang et al. 2019, ICLR, "Fixup initialization").
         "row_out": dense(blocks, hidden, hidden, gain=0.3),
         "column": dense(blocks, hidden, 3 * hidden),
         "column_out": dense(blocks, hidden, hidden, gain=0.3),
@@ -111,9 +113,12 @@ def apply_network(
     sets = xp.asarray(set_membership(width))
     # One product for each child: [child, batch, parent] @ [child, parent, set].
     logits = xp.swapaxes(xp.transpose(edge, (2, 0, 1)) @ sets, 0, 1)
+    # A logarithmic opinion pool (Genest & Zidek 1986, Statistical Science 1:114-135):
+    # weighted logarithms of both posteriors, plus a logit for each edge.
     logits = (
         logits + trust[:, :, :1] * evidence.linear + trust[:, :, 1:] * evidence.curved
     )
+    # Impossible sets are restored last: weights and temperature have scaled NEVER.
     logits = xp.where(evidence.linear < NEVER / 2, NEVER, logits / temperature)
     apart = logits - row_max(logits, xp)
     odds = xp.exp(apart)
@@ -152,6 +157,7 @@ def _tokens(weights: Weights, pairs: Any, mask: Any, xp: Any) -> Any:
     """Compute the final token of each pair [batch, width, width, hidden]."""
     x = dense_with_transpose(pairs, weights["embed"], xp)
     x = gelu(x + broadcast_last(weights["embed_bias"], x), xp)
+    # Not -inf: rows of padding alone would give -inf - -inf, which is NaN.
     hide = (mask - 1)[:, None, None, :] * 1e9
 
     def look(x: Any, qkv: Any, out: Any, gain: Any) -> Any:
@@ -185,6 +191,8 @@ def _scan_blocks(
     import jax  # inference needs no JAX
     import jax.numpy as jnp
 
+    # Nothing is merged with the first pass across the body of a scan, so the barriers
+    # of `prevent_cse` would only slow it down.
     again = functools.partial(jax.checkpoint, prevent_cse=False)
     hidden = x.shape[-1]
     size = sum(map(math.prod, look_shapes(hidden)))
