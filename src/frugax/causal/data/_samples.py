@@ -38,6 +38,8 @@ class Samples:
                 raise ValueError(
                     f"{what} has shape {array.shape}, but {d} variables need (n, {d})."
                 )
+            # float32 halves the memory, and the surrogate computes in it. Columns whose
+            # differences it would lose are refused.
             if array.dtype == np.float64:
                 array = as_float32(array, self.variables)
             object.__setattr__(self, what, np.asarray(array, dtype))
@@ -46,6 +48,7 @@ class Samples:
                 f"values has {len(self.values)} rows and intervened "
                 f"{len(self.intervened)}: give both for every row."
             )
+        # NaN marks a missing value. An infinity would be a second mark, or an error.
         if np.isinf(self.values).any():
             row, column = np.argwhere(np.isinf(self.values))[0]
             raise ValueError(
@@ -76,6 +79,8 @@ class Samples:
                 between the values of a column.
         """
         values = np.asarray(values)
+        # Integers and lists become float64 first, so that the check of their
+        # differences sees all digits.
         if values.dtype != np.float32:
             values = values.astype(np.float64)
         return cls(tuple(variables), values, np.zeros(values.shape, bool))

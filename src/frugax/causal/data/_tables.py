@@ -90,6 +90,7 @@ def as_float32(
         ValueError: a value is too large for float32, or a column is so small or so far
             from 0 that float32 loses the differences between its values.
     """
+    # Values that are too large become infinite; the loop names their column and row.
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     for name, column, kept in zip(variables, values.T, narrow.T, strict=True):
@@ -103,11 +104,13 @@ def as_float32(
         known = column[np.isfinite(column)]
         if not len(known):
             continue
+        # The rounding itself is measured: whole numbers far from 0 may be exact.
         rounded = kept[np.isfinite(column)].astype(np.float64) - known
         # Scaled first: squares of the largest and smallest float64 values would
         # overflow or underflow. A constant column has no differences to lose.
         size = np.abs(known).max() or 1.0
         spread = np.std(known / size - (known / size).mean())
+        # Rounding to steps of h has an error of standard deviation h / sqrt(12).
         if spread > 0 and np.std(rounded / size) > spread / FLOAT32_STEPS / 12**0.5:
             why, remedy = (
                 "far from 0",
@@ -129,6 +132,7 @@ def _column_names(frame: Any) -> list[str]:
         TypeError: the frame has no named columns, or is lazy.
         ValueError: a name occurs twice.
     """
+    # Lazy frames of polars and narwhals are recipes without values.
     if hasattr(frame, "collect") and not hasattr(frame, "to_numpy"):
         raise TypeError("this frame is lazy: give frame.collect().")
     if isinstance(frame, Mapping):
@@ -152,6 +156,7 @@ def _column_names(frame: Any) -> list[str]:
 
 def _cells(column: Any) -> list[Any]:
     """Convert a column to a list of Python objects."""
+    # In turn the names of polars and pandas, of pyarrow, and of NumPy.
     for method in ("to_list", "to_pylist", "tolist"):
         if hasattr(column, method):
             return list(getattr(column, method)())
@@ -166,6 +171,7 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
     """
     if np.ndim(column) != 1:
         raise ValueError(f"{name!r} is not a column: it needs one value for each row.")
+    # An array of numbers needs no loop over its cells in Python.
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
         return column.astype(np.float64)
     if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
@@ -272,6 +278,8 @@ def read_csv_columns(
             f"{path}: {error.strerror or error}. Give the path of a CSV file."
         ) from error
     try:
+        # Excel begins UTF-8 files with a byte order mark, which would otherwise become
+        # part of the first column's name.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -289,6 +297,8 @@ def parse_csv_columns(
         ValueError: the first line does not name the columns, or a row has another
             number of cells.
     """
+    # `newline=""` keeps line breaks inside quotes, and `strict` refuses quotes that are
+    # never closed, which would swallow the rest of the file into one cell.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     names: list[str] = []
     columns: list[list[str]] = []

@@ -79,6 +79,8 @@ def _toy() -> Environment:
         if "Z" in do:
             return np.cos(do["Z"]) - np.exp(-do["Z"] / 20)
         # Means of a cosine and an exponential over normal noise have closed forms.
+        # For standard normal e the mean of cos(z + e) is cos(z) exp(-1/2), and that of
+        # exp(-(z + e) / 20) is exp(-z / 20 + 1 / 800).
         given_x = lambda z: np.cos(z) * np.exp(-0.5) - np.exp(-z / 20 + 1 / 800)
         if "X" in do:
             return given_x(np.exp(-do["X"]))
@@ -127,6 +129,8 @@ def _complete() -> Environment:
             return over_c(do["B"], function)
         return np.array([over_c(root * nodes, function) @ weights])
 
+    # A = F^2 + U1 + noise: a squared normal variable and one of variance 2. U1 is also
+    # a cause of Y, but its effect is additive and has mean 0.
     a = (nodes**2)[:, None] + root * nodes
     both = weights[:, None] * weights
     cos_a, sin_of, cos_of = (
@@ -148,6 +152,7 @@ def _complete() -> Environment:
             sine = sine + cos_of * over_b(do, lambda c: np.sin(c / 10))
             e_part = np.exp(-0.5) * sine
             e_part = e_part - (cos_a + over_b(do, lambda c: c / 10)) / 4
+        # E exp(-U2) = exp(1/2), whatever is set: U2 is hidden and stays random.
         return d_part + e_part + np.exp(0.5)
 
     ranges = {"B": (-5.0, 4.0), "D": (-5.0, 5.0), "E": (-6.0, 3.0)}
@@ -200,6 +205,7 @@ def _psa() -> Environment:
     weights = age_weights[:, None] * noise_weights
 
     def mean(do: Values) -> np.ndarray:
+        # Axes: points, nodes of age, nodes of the noise of the body mass index.
         given = {name: value[:, None, None] for name, value in do.items()}
         aspirin = given.get("aspirin", _sigmoid(-8 + 0.1 * age + 0.03 * bmi))
         statin = given.get("statin", _sigmoid(-13 + 0.1 * age + 0.2 * bmi))
@@ -231,6 +237,7 @@ def _epidemiology() -> Environment:
         target="Y",
     )
     b, b_weights = uniform_nodes(-1.0, 1.0, 24)
+    # More nodes than for B: cos(4 T) passes through two and a half periods.
     own_t, t_weights = uniform_nodes(4.0, 8.0)
 
     def mean(do: Values) -> np.ndarray:
@@ -239,6 +246,7 @@ def _epidemiology() -> Environment:
         r = do["R"][:, None] if "R" in do else 4 + l * t
         if "R" in do and "T" not in do:
             r = r[:, None]  # (points, nodes of T, nodes of B)
+        # B and the noise of Y have mean 0, so neither appears.
         given_t = np.cos(4 * t[:, 0]) + np.sin(2 * r - l) @ b_weights
         return 0.5 + (given_t if "T" in do else np.atleast_1d(given_t @ t_weights))
 

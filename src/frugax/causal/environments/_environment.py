@@ -78,6 +78,8 @@ class Environment:
             ValueError: it is not hard, or sets a variable without a range.
         """
         intervention = intervention or Intervention()
+        # `mean` sets variables to values. It cannot express shifts or noisy
+        # interventions.
         for part in intervention.parts:
             if part.kind != "perfect" or part.target not in self.ranges:
                 raise ValueError(
@@ -144,9 +146,13 @@ class Environment:
         """The mean of the target under `best`."""
         return self._solution[1]
 
+    # `cached_property` writes to `__dict__`, which a frozen dataclass allows and one
+    # with slots would not.
     @functools.cached_property
     def _solution(self) -> tuple[Intervention, float]:
         """Search every set of variables, and no intervention."""
+        # Every subset is searched, because setting more variables can be worse than
+        # setting fewer (Lee & Bareinboim 2018, NeurIPS, "Structural causal bandits").
         sign = self._sign
         found: list[tuple[float, Intervention]] = [
             (sign * self.expected(), Intervention())
@@ -212,6 +218,7 @@ def environment_from_scm(
                 f"{name!r} has the states {', '.join(states):.200} and no range to "
                 "search: compare them by interventional_mean(scm, target, values)."
             )
+        # NaN fails every comparison, and so this check.
         if not -np.inf < low < high < np.inf:
             raise ValueError(f"range of {name!r} must go up, not from {low} to {high}.")
     causes = scm.ancestors(target)
@@ -230,6 +237,7 @@ def environment_from_scm(
         minimize=minimize,
         max_targets=max_targets,
         mean=mean,
+        # The quadrature of a whole model is dearer than a closed form, hence coarser.
         grid=121,
     )
 
@@ -260,9 +268,13 @@ def minimize_in_box(
     best, at = np.inf, low
     for start in _spaced(points[values.argsort()], 2 * step, most=3):
         centre, width = start, step
+        # At a smooth minimum an error of the place counts squared in the value: finer
+        # steps would gain less than the error of the quadrature.
         while (width > 1e-6 * (high - low)).any():
+            # Clipped and not rejected: the optimum may be an end of a range, as in PSA.
             ends = np.maximum(centre - width, low), np.minimum(centre + width, high)
             points, values = _grid(function, *ends, 9)
+            # Nine points over two widths lie a quarter of a width apart.
             centre, width = points[values.argmin()], width / 4
             if values.min() < best:
                 best, at = float(values.min()), centre

@@ -27,6 +27,7 @@ from frugax.causal.scm import SCM
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
 _ENDINGS = (".json", ".bif", ".bif.gz")
+# Far above any published network: a gzip file can unpack to a thousand times its size.
 _MAX_BYTES = 256 * 2**20
 # A few words can announce a table that does not fit into memory.
 _MAX_ENTRIES = 10_000_000
@@ -93,6 +94,8 @@ def _parse(content: bytes, where: str) -> SCM:
         CorruptFileError: they are truncated, or not a network.
     """
     if where.endswith(".gz"):
+        # 31 stands for the largest window with a gzip header. Unlike `gzip.open`, this
+        # object stops at a given number of bytes.
         unpacking = zlib.decompressobj(wbits=31)
         try:
             content = unpacking.decompress(content, _MAX_BYTES)
@@ -116,6 +119,7 @@ def _parse(content: bytes, where: str) -> SCM:
         return _linear(json.loads(text))
     except json.JSONDecodeError as error:
         raise CorruptFileError(f"{where} is not valid JSON: {error}.") from error
+    # The parser recurses once for each level of nesting, and the file chooses how many.
     except RecursionError as error:
         raise CorruptFileError(f"{where} is nested too deeply.") from error
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -133,6 +137,8 @@ def _linear(network: Any) -> SCM:
     noise_scale: dict[str, float] = {}
     for name in network["nodes"]:
         table = network["cpds"][name]
+        # R has no scalars: bnlearn exports each number as a list of one, and the
+        # constant under the name that R's regressions give it.
         weights = {key: float(value[0]) for key, value in table["coefficients"].items()}
         bias[name] = weights.pop("(Intercept)", 0.0)
         equations[name] = weights
@@ -141,6 +147,7 @@ def _linear(network: Any) -> SCM:
     weighted = {
         (cause, effect) for effect, causes in equations.items() for cause in causes
     }
+    # The file states the graph twice. If the two differ, one is silently wrong.
     if arcs != weighted:
         only = sorted(arcs ^ weighted)[0]
         raise ValueError(f"arc {only} is in the arcs or the coefficients, not in both")
@@ -165,9 +172,11 @@ class ConditionalTable:
 
     def __call__(self, parents: Mapping[str, Any], noise: Any) -> Any:
         """Invert the cumulative distribution at the noise."""
+        # NumPy stays in NumPy: `sample` must not compile anything.
         xp: Any = jnp
         if isinstance(noise, np.ndarray):
             xp = np
+        # The row of the flattened table: the last parent varies fastest, as in C order.
         row = xp.zeros(noise.shape, "int32")
         for name, size in zip(self.parents, self.sizes, strict=True):
             # Arrays passed to `simulate` are not checked: take the nearest state.
@@ -176,6 +185,8 @@ class ConditionalTable:
         table = xp.asarray(self.cumulative.reshape(-1, len(self.states)))
         # The noise is uniform with variance 1; on (0, 1) the variance is 1/12.
         share = noise / 12**0.5 + 0.5
+        # The last cumulative probability is left out: rounded below 1, it would let
+        # large noise count one state too many.
         return (share[:, None] >= table[row][:, :-1]).sum(1).astype(noise.dtype)
 
 
@@ -314,6 +325,7 @@ def _parse_table(
             f"{tokens.where}: the table of {child!r} has more than "
             f"{_MAX_ENTRIES:,} probabilities."
         )
+    # NaN marks the rows that the file has not given yet.
     table = np.full((*sizes, len(states[child])), math.nan)
     tokens.expect("{")
     while (word := tokens.expect("table", "(", "default", "property", "}")) != "}":

@@ -9,6 +9,8 @@ import numpy as np
 Equation: TypeAlias = Mapping[str, float] | Callable[[Mapping[str, Any], Any], Any]
 """Weights of the parents, or a function of the parents' values and the noise."""
 
+# The arrays of a model are float32, in which a larger number would become infinite
+# without an error.
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -42,6 +44,8 @@ def detect_parents(
     Raises:
         ValueError: the call fails, reads an unknown variable, or returns no numbers.
     """
+    # 0.5 lies in the domains of logarithms, roots and arcsines, so the call seldom
+    # fails for its value.
     half = np.broadcast_to(0.5, 1)  # read-only
     values = _RecordingMapping({other: half for other in names if other != name})
     # One made-up row: an overflow or 0/0 here says nothing about real data.
@@ -68,6 +72,7 @@ def call_function(
         result = function(parents, noise)
         value = result if hasattr(result, "dtype") else np.asarray(result)
     except Exception as error:
+        # One line is enough: JAX's errors about tracers run over a page.
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
             f"the function of {name!r} failed ({why:.200}): it is called as "
@@ -89,7 +94,7 @@ def check_names(equations: Mapping[str, Equation]) -> tuple[str, ...]:
     """Return the names of a model's variables.
 
     Raises:
-        ValueError: there are no variables, or a name is empty or not a string.
+        ValueError: `equations` is empty, or a name is empty or not a string.
     """
     if not equations:
         raise ValueError("a model needs at least one variable; there is none.")
@@ -120,6 +125,7 @@ def to_finite(value: float, what: str) -> float:
         TypeError: `value` is not a number.
         ValueError: it is not finite, or too large for float32.
     """
+    # `float` also accepts "1.5" and arrays of one number, which are mistakes here.
     if isinstance(value, str | bytes) or np.ndim(value):
         raise TypeError(f"{what} must be a number, not {value!r:.60}.")
     try:
@@ -128,6 +134,7 @@ def to_finite(value: float, what: str) -> float:
         raise TypeError(f"{what} must be a number, not {value!r:.60}.") from error
     except OverflowError:  # a Python int of more than 308 digits
         number = math.inf
+    # An int is always finite: a huge one goes on to the message about its size.
     if not math.isfinite(number) and not isinstance(value, int):
         raise ValueError(f"{what} must be finite, got {value}.")
     if abs(number) > _LARGEST:

@@ -53,6 +53,9 @@ def interventional_mean(
         raise ValueError(f"nodes must be an even number from 2, got {nodes}.")
     points = max((len(value) for value in values.values()), default=1)
     d = np.shape(scm.mechanisms.bias)[-1]
+    # do(x = v) is arithmetic here, a factor of 0 and an addend of v (Pearl 2009,
+    # section 3.2). So the points differ in two arrays only and are evaluated as one
+    # batch.
     keep = np.ones((points, d, 1), np.float32)
     offset = np.zeros((points, d, 1), np.float32)
     for other, value in values.items():
@@ -98,9 +101,12 @@ def _means(
         functions=scm.functions,
         names=scm.variables,
     )
+    # Near an optimum the means at neighbouring points differ in their last digits only,
+    # which a sum in float32 would lose.
     return x.mean(-1, dtype=np.float64)
 
 
+# A search for an optimum asks for the same points hundreds of times.
 @functools.lru_cache(maxsize=8)
 def _quadrature_noise(kinds: tuple[int, ...], nodes: int) -> Float[np.ndarray, "1 D n"]:
     """Low-discrepancy noise of unit variance for some variables."""
@@ -119,6 +125,7 @@ def _halton(n: int, d: int) -> Float[np.ndarray, "points {d}"]:
         Halton 1960, Numerische Mathematik 2:84-90; Owen 2017, arXiv:1706.02808 (the
         permutations: without them, large bases cover the space late).
     """
+    # The seed is fixed: one model has one mean, in every process.
     rng, points = np.random.default_rng(0), np.empty((n // 2, d))
     for column, base in enumerate(_primes(d)):
         count, place, total = np.arange(1, n // 2 + 1), 1.0, np.zeros(n // 2)
@@ -127,11 +134,15 @@ def _halton(n: int, d: int) -> Float[np.ndarray, "points {d}"]:
             place /= base
             total += place * rng.permutation(base)[count % base]
             count //= base
+        # Half a place moves a point from the edge of its cell to the middle. The bounds
+        # are away from 0 and 1 in float32 as well, where the inverse distributions
+        # diverge.
         points[:, column] = np.clip(total + place / 2, 1e-7, 1 - 1e-7)
     return np.concatenate([points, 1 - points])
 
 
 def _primes(n: int) -> list[int]:
+    # Trial division is enough: one prime is needed for each ancestor.
     found: list[int] = []
     candidate = 2
     while len(found) < n:

@@ -21,6 +21,8 @@ from ._scm import SCM
 FAMILIES = (*KINDS[:3], "mixed")
 """Families of mechanisms; `"mixed"` draws a kind for each variable."""
 
+# By name: the ends of the number of variables, the families, and the ends of the edges
+# per node.
 _DIFFICULTIES = {
     "easy": ((3, 5), ("linear",), (0.7, 1.5)),
     "medium": ((5, 10), ("linear", "mlp"), (1.0, 2.0)),
@@ -142,6 +144,8 @@ def generate_batch(
         ),
         noise_scale=np.where(present, scale, 0).astype(np.float32),
     )
+    # Location-scale noise (Immer et al. 2023, ICML), on which methods that assume
+    # additive noise can fail.
     if heteroscedastic:
         spread = edges * rng.standard_normal(edges.shape, np.float32)
         some = rng.random((sets, 1, 1)) < heteroscedastic
@@ -154,6 +158,8 @@ def generate_batch(
         sample_noise(rng, m.noise, rows, np.float32),
         keep=keep,
         offset=offset,
+        # Only observations define mean 0 and variance 1: the effects of interventions
+        # must stay visible.
         standardize_rows=observed,
     )
     return _permute_columns(x, intervened, m, shuffle_positions(sizes, width, rng))
@@ -214,6 +220,7 @@ def generate_scm(
     )
     names = tuple(f"x{j}" for j in range(d))
     scm = SCM(names, select_model(batch.mechanisms, 0))
+    # The last effect can have the most ancestors, which makes it the richest target.
     effects = [name for name in scm.order if scm.parents(name)]
     return scm.with_target(effects[-1]) if effects else scm
 
@@ -313,6 +320,8 @@ def _draw_mechanisms(
     # One draw in (-1, 1) gives both the size and the sign.
     draw = _uniform((-1, 1), edges.shape, rng)
     size = np.float32(weights[0]) + np.abs(draw) * np.float32(weights[1] - weights[0])
+    # Sizes stay away from 0: a weak effect is almost a violation of faithfulness, and
+    # samples cannot reveal it (Uhler et al. 2013, Annals of Statistics 41:436-463).
     m.weight[:] = np.copysign(size, draw) * (edges & linear[:, None])
     if linear.all():
         return m
@@ -321,13 +330,18 @@ def _draw_mechanisms(
     # Length scales of 1 to 2.5 standard deviations: several bends to almost linear.
     lengths = np.where(rff, _uniform((1.0, 2.5), rff.shape, rng), 1)[:, None, :, None]
     m.inner[:] = rng.standard_normal(m.inner.shape, np.float32) / lengths
+    # `evaluate` multiplies by all variables at once, so the weights of those that are
+    # not parents must be exactly 0.
     m.inner[~effects] = 0
+    # Random Fourier features need phases from a full turn (Rahimi & Recht 2007); for
+    # tanh they are biases around 0.
     phase = _uniform((0, 2 * np.pi), m.phase.shape, rng)
     m.phase[:] = np.where(rff[..., None], phase, phase - np.pi)
     # The mean square of cos is 1/2, that of tanh here about 1/2. So the standard
     # deviation of both effects is distributed like the weight of one linear parent.
     gain = _uniform(weights, rff.shape, rng) * np.sqrt(2 / hidden, dtype=np.float32)
     m.outer[:] = rng.standard_normal(m.outer.shape, np.float32) * gain[..., None]
+    # Without parents the hidden units would add a constant.
     m.outer[~effects.any(1)] = 0
     return m
 
@@ -351,6 +365,7 @@ def _draw_interventions(
     offset *= changed
     keep = (~changed).astype(np.float32)
     if shifts:
+        # A shift adds to the natural value, which a hard intervention replaces.
         keep[rng.random(len(sizes)) < shifts] = 1
     return keep, offset, changed
 
@@ -368,6 +383,8 @@ def _permute_columns(
         if field.name in by_pair:
             index = pairs
         moved[field.name] = getattr(m, field.name)[index]
+    # The columns were in causal order, so the inverse permutation lists their new
+    # places in that order.
     moved["order"] = place.argsort(1).astype(np.int32)
     m = Mechanisms(**moved)
     return GeneratedBatch(

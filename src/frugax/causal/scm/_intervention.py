@@ -72,6 +72,8 @@ class Intervention:
     parts: tuple[VariableIntervention, ...] = ()
 
     def __post_init__(self) -> None:
+        # In a fixed order `do(x) | do(y)` and `do(y) | do(x)` are equal and have one
+        # hash.
         ordered = tuple(sorted(self.parts, key=lambda part: part.target))
         object.__setattr__(self, "parts", ordered)
         for one, other in itertools.pairwise(ordered):
@@ -119,6 +121,7 @@ class Intervention:
             ValueError: a target is not among the variables.
         """
         table = np.zeros((4, d or len(variables)), np.float32)
+        # A row that is left so keeps its natural value.
         table[0] = table[3] = 1
         for part in self.parts:
             if part.target not in variables:
@@ -126,6 +129,8 @@ class Intervention:
                     f"{self} changes {part.target!r}, which is not a variable: there "
                     f"are {', '.join(variables):.200}."
                 )
+            # Hard and imperfect interventions cut a variable off from its parents
+            # (Pearl 2009, section 3.2); the others leave the edges in place.
             keep = {"shift": 1.0, "scale": part.value}.get(part.kind, 0.0)
             value = part.value * (part.kind != "scale")
             table[:, variables.index(part.target)] = keep, value, part.sd, part.hit
@@ -225,6 +230,7 @@ def check_states(scm: SCM, name: str, values: ArrayLike, where: object) -> None:
         ValueError: a value is not the number of a state; `where` begins the message.
     """
     states = scm.states(name)
+    # NaN equals no state, so callers pass it for values that cannot be one.
     if states and not np.isin(values, range(len(states))).all():
         each = ", ".join(f"{number} ({state})" for number, state in enumerate(states))
         raise ValueError(

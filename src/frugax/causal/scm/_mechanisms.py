@@ -25,6 +25,8 @@ KINDS = ("linear", "mlp", "rff", "function")
 """The kinds that `Mechanisms.kind` indexes."""
 
 
+# `eq=False`, because a generated `__eq__` would compare arrays, which have no single
+# truth value.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Mechanisms:
@@ -91,6 +93,7 @@ def empty_mechanisms(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechani
         noise_scale=ones,
         spread=zeros(d, d),
         centre=zeros(d),
+        # A copy, because callers write into both arrays.
         scale=ones.copy(),
     )
 
@@ -109,8 +112,11 @@ def pad_mechanisms(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
         )
     wide = empty_mechanisms((), d, hidden)
     wide.present[:] = False
+    # Without noise, weights or constants the padding is exactly 0.
     wide.noise_scale[:] = 0
     for field in dataclasses.fields(Mechanisms):
+        # A model fills the leading corner. The rest of `order` already lists the
+        # padding.
         small = np.asarray(getattr(mechanisms, field.name))
         getattr(wide, field.name)[tuple(slice(n) for n in small.shape)] = small
     return wide

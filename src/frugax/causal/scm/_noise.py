@@ -37,9 +37,12 @@ def sample_noise(
         if not shape[0]:
             continue
         if name == "laplace":
+            # The normal draw supplies the sign. A Laplace variable of scale b has
+            # variance 2 b^2.
             size = rng.standard_exponential(shape, dtype) / np.sqrt(2, dtype=dtype)
             noise[rows] = np.copysign(size, noise[rows])
         elif name == "uniform":
+            # On an interval of width w a uniform variable has variance w^2 / 12.
             noise[rows] = (rng.random(shape, dtype) - 0.5) * np.sqrt(12, dtype=dtype)
         else:
             # Student's t with 4 degrees of freedom is z / sqrt(chi2 / 4) and has
@@ -61,17 +64,23 @@ def noise_from_uniform(
     References:
         Shaw 2006, J. Computational Finance 9(4):37-73 (the inverse for Student's t).
     """
+    # All four distributions are symmetric: the smaller tail and a sign serve both
+    # halves.
     side = jnp.sign(uniform - 0.5)
     tail = jnp.minimum(uniform, 1 - uniform)
     root = jnp.sqrt(4 * uniform * (1 - uniform))
     # Rounding lifts `root` just above 1 in the middle, where arccos is not defined.
     heavy = jnp.cos(jnp.arccos(jnp.minimum(root, 1.0)) / 3) / root
+    # For Student's t, t = 2 sqrt(heavy - 1), here divided by its standard deviation
+    # sqrt(2). `heavy` is 1 at the median, where rounding may put it below.
     values = (
         ndtri(uniform),
         -side * jnp.log(2 * tail) * 0.5**0.5,
         (uniform - 0.5) * 12**0.5,
         side * jnp.sqrt(2 * jnp.maximum(heavy - 1, 0.0)),
     )
+    # All kinds are computed and one is selected. A branch would do the same: under
+    # `vmap`, `lax.switch` becomes a select.
     return jnp.select([kinds == i for i in range(len(NOISES))], list(values))
 
 
@@ -88,5 +97,6 @@ def sample_open_uniform(
     key: Key[Array, ""], shape: tuple[int, int]
 ) -> Float[Array, "n D"]:
     """Sample uniformly from (0, 1) without its ends, where the inverses diverge."""
+    # 1 - eps / 2 is the largest float32 below 1; the lower end mirrors it.
     edge = float(jnp.finfo(jnp.float32).eps) / 2
     return jax.random.uniform(key, shape, minval=edge, maxval=1 - edge)

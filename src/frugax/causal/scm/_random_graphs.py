@@ -52,6 +52,7 @@ def random_graphs(
     last = size - 1
     match kind:
         case "erdos_renyi":
+            # Of size * (size - 1) / 2 possible edges, size * edges_per_node are wanted.
             share = 2 * edges_per_node[:, None, None] / np.maximum(last, 1)
             edges = rng.random((len(sizes), d, d), np.float32) < share
         case "scale_free" | "scale_free_effects":
@@ -61,6 +62,8 @@ def random_graphs(
         case "small_world":
             edges = _small_world(sizes, d, edges_per_node, rng)
         case "tree":
+            # A random recursive tree: the parent is uniform among the earlier
+            # variables.
             edges = (rng.random((len(sizes), 1, d)) * j).astype(int) == i
         case "chain":
             edges = j == i + 1
@@ -81,6 +84,7 @@ def random_graphs(
             raise ValueError(
                 f"there is no graph kind {kind!r}: take one of {', '.join(GRAPHS)}."
             )
+    # This mask makes every kind acyclic, and keeps padding without edges.
     return np.broadcast_to(edges & (i < j) & (j < size), (len(sizes), d, d))
 
 
@@ -89,6 +93,7 @@ def _preferential_attachment(
 ) -> np.ndarray:
     """Give each variable parents among the earlier ones, in proportion to degree."""
     edges = np.zeros((len(sizes), d, d), bool)
+    # Every variable starts with one: without edges it could never be drawn.
     degree = np.ones((len(sizes), d), np.float32)
     # Stochastic rounding: 1.5 parents each are 1 or 2.
     whole = edges_per_node[:, None] + rng.random((len(sizes), d))
@@ -105,6 +110,8 @@ def _preferential_attachment(
 
 def _reverse(edges: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Reverse all edges and positions, so that causes still come first."""
+    # Position k becomes size - 1 - k. Padding would become negative; it is clipped, and
+    # masked by the caller.
     back = np.maximum(sizes[:, None] - 1 - np.arange(edges.shape[1]), 0)
     models = np.arange(len(sizes))[:, None, None]
     flipped = edges[models, back[:, :, None], back[:, None, :]]
@@ -120,6 +127,7 @@ def _small_world(
     near = np.minimum(gap, size - gap) <= np.maximum(edges_per_node, 1)[:, None, None]
     near &= (at[:, None] < size) & (at[None] < size)
     shape = (len(sizes), d, d)
+    # Moved edges are spread over all pairs, so the expected number of edges stays.
     share = 0.2 * near.sum((1, 2), keepdims=True) / (size * np.maximum(size - 1, 1))
     draws = rng.random(shape, np.float32)
     undirected = (near & (draws >= 0.2)) | (rng.random(shape, np.float32) < share)
@@ -136,5 +144,6 @@ def shuffle_positions(
 ) -> Int[np.ndarray, "batch {d}"]:
     """Draw a random order of each graph's variables, with the padding last."""
     keys = rng.random((len(sizes), d), np.float32)
+    # Above every random key: the sort leaves padding at the end.
     keys[np.arange(d) >= sizes[:, None]] = 2
     return keys.argsort(1).astype(np.int32)

@@ -55,6 +55,9 @@ def sample(
     for name in scm.hidden:
         if name in intervention.targets:
             raise ValueError(f"{intervention} changes {name!r}, which is hidden.")
+    # The noise is the exogenous state of each unit. Evaluated under another
+    # intervention, the same noise gives the unit's counterfactual (Pearl 2009, section
+    # 7.1).
     noise = sample_noise(rng, m.noise, n)
     keep, offset = _realize(table.astype(np.float64), n, rng)
     x, _ = evaluate(
@@ -65,6 +68,7 @@ def sample(
         functions=scm.functions,
         names=scm.variables,
     )
+    # Before hidden variables are left out, because one of them may be the cause.
     _check_finite(x[0], scm)
     with np.errstate(over="ignore"):  # `Samples` raises on values that become infinite
         values = x[0, : len(scm.variables)].T.astype(np.float32)
@@ -158,12 +162,16 @@ def evaluate(
     x = np.zeros_like(noise)
     if standardize_rows:
         m = dataclasses.replace(m, centre=m.centre.copy(), scale=m.scale.copy())
+    # 1 and 2 index `KINDS`; a batch without hidden units skips both.
     activations = ((1, np.tanh), (2, np.cos))[: 2 * bool(m.phase.shape[-1])]
     is_heteroscedastic = m.spread.any()
+    # `j` has the variable at this position of each model's own order.
     for j in m.order.T:
         own = noise[models, j] * m.noise_scale[models, j, None]
         if is_heteroscedastic:
             log_scale = np.matmul(m.spread[models, None, :, j], x)[:, 0]
+            # tanh bounds the exponent: through a long chain of variables it would
+            # overflow.
             own *= np.exp(np.tanh(log_scale))
         if any(functions) and (function := functions[j[0]]) is not None:
             causes = np.flatnonzero(m.parents[0, :, j[0]]).tolist()
@@ -172,6 +180,8 @@ def evaluate(
             value = call_function(function, names[int(j[0])], by_name, own[0])
             raw = np.broadcast_to(np.asarray(value, x.dtype), own.shape)
         else:
+            # Variables that are not computed yet are 0 in `x`, and so are their
+            # weights.
             raw = own + np.matmul(m.weight[models, None, :, j], x)[:, 0]
             raw += m.bias[models, j, None]
             for kind, activation in activations:
@@ -205,6 +215,7 @@ def _hidden_units(
         x = x[some]
     units = np.matmul(inner, x)
     units += m.phase[some, j, :, None]
+    # In place: with a value per hidden unit this is the largest array of a batch.
     activation(units, out=units)
     return np.matmul(m.outer[some, j, None], units)[:, 0]
 

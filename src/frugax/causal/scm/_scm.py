@@ -35,8 +35,8 @@ class SCM:
         mechanisms: the arrays, for at least as many variables.
         target: the variable that a campaign optimises, or None.
         hidden: unobserved variables; samples leave them out.
-        functions: for each variable its user-defined function or None; empty if there
-            are no functions.
+        functions: for each variable its user-defined function or None; empty without
+            functions.
         graph: the parents of each variable, by name; empty without functions.
             Functions are called by name, so their graph must be static under tracing.
     """
@@ -196,6 +196,7 @@ class SCM:
                 )
             m.noise[j] = NOISES.index(kind)
         scm = cls(names, m, target, tuple(hidden))
+        # Under `jit` the array of parents is a tracer, which cannot choose names.
         if any(functions):
             graph = tuple(scm.parents(name) for name in names)
             scm = dataclasses.replace(scm, functions=tuple(functions), graph=graph)
@@ -208,6 +209,7 @@ class SCM:
             return np.array(
                 [[name in causes for causes in self.graph] for name in self.variables]
             )
+        # Padding comes last and has neither causes nor effects.
         d = len(self.variables)
         return np.asarray(self.mechanisms.parents)[:d, :d]
 
@@ -247,6 +249,8 @@ class SCM:
             ValueError: there is no such variable.
         """
         found = set(self.parents(name))
+        # In reverse order every effect comes before its causes: one pass finds them
+        # all.
         for other in reversed(self.order):
             if other in found:
                 found |= set(self.parents(other))
@@ -276,6 +280,7 @@ class SCM:
         column = self.index(name)
         if not self.functions:
             return ()
+        # Only the tables of discrete networks have states.
         return getattr(self.functions[column], "states", ())
 
     def with_target(self, name: str | None) -> "SCM":
@@ -290,6 +295,7 @@ class SCM:
         return dataclasses.replace(self, target=name)
 
 
+# A change of a static field compiles anew, a change of the arrays does not.
 jax.tree_util.register_dataclass(
     SCM,
     data_fields=["mechanisms"],

@@ -59,7 +59,10 @@ def simulate(
                 "intervention.arrays(variables, D)."
             )
         intervention = intervention_table(model, intervention, d)
+    # The key is split even without an intervention, so that the noise never depends on
+    # one.
     noise_key, intervention_key = jax.random.split(key)
+    # A NumPy array cannot be indexed by the tracer that the scan below passes.
     m = jax.tree.map(jnp.asarray, m)
     noise = simulate_noise(noise_key, m.noise, n)
     if intervention is None:
@@ -108,7 +111,7 @@ def stack_models(models: Sequence[SCM], *, pad_to: int | None = None) -> Mechani
         pad_to: variables with padding; those of the largest model by default.
 
     Raises:
-        ValueError: there are no models, one has functions, or one is too large.
+        ValueError: `models` is empty, one has functions, or one is too large.
     """
     if not models:
         raise ValueError("there is no model to stack.")
@@ -133,6 +136,7 @@ def _natural(
     # An accelerator's default matmul precision keeps three digits only: the two
     # samplers would disagree.
     dot = functools.partial(jnp.dot, precision="highest")
+    # Both activations are computed, because `kind` is traced.
     units = dot(x, m.inner[:, j]) + m.phase[j][None]
     act = jnp.where(m.kind[j] == KINDS.index("rff"), jnp.cos(units), jnp.tanh(units))
     size = m.noise_scale[j] * jnp.exp(jnp.tanh(dot(x, m.spread[:, j])))
@@ -148,6 +152,8 @@ def _evaluate_unrolled(
     offset: Float[Array, "n D"],
 ) -> Float[Array, "n D"]:
     """`evaluate_jax` for a model with functions, which are called by name."""
+    # A loop in Python: a scan has one body for all variables, and their functions
+    # differ.
     x = jnp.zeros_like(noise)
     for name in scm.order:
         j = scm.index(name)
