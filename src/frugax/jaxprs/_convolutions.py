@@ -114,6 +114,7 @@ def _is_slow_anywhere(eqn: JaxprEqn) -> bool:
         return True
     batch_groups = eqn.params["batch_group_count"]
     groups = eqn.params["feature_group_count"] * batch_groups  # one of the two is 1
+    # A kernel has the input channels of one group only, and the output channels of all.
     num_read = kernel[kernel_spec[1]]
     if batch_groups > 1:
         num_read = data[data_spec[0]] // batch_groups

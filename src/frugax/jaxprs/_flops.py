@@ -103,6 +103,7 @@ def count_heavy(jaxpr: Jaxpr) -> int:
     Each counts once, also in loops and in every branch of a `cond`: this is the number
     to compare with `count_heavy_in_hlo`.
     """
+    # XLA removes dead code as well; the two counts would differ without this.
     live, _ = remove_dead_code(jaxpr, [True] * len(jaxpr.outvars))
     return sum(
         (e.primitive.name in _HEAVY) + sum(count_heavy(j) for j in _bodies(e))
@@ -158,6 +159,8 @@ def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
 
 
 def _dot(eqn: JaxprEqn) -> int:
+    # Each number of the result sums products over the contracted axes: one
+    # multiplication and one addition for each.
     (contracted, _), _ = eqn.params["dimension_numbers"]
     left = shape_of(eqn.invars[0]).shape
     return 2 * _size(eqn.outvars[0]) * math.prod(left[i] for i in contracted)

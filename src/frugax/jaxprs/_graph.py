@@ -95,6 +95,8 @@ class Graph:
             invars=list(inputs),
             outvars=list(outputs),
             eqns=list(eqns),
+            # The template's effects would claim prints and callbacks that this part
+            # lacks.
             effects=frozenset().union(*(e.effects for e in eqns)),
         )
 
@@ -121,6 +123,8 @@ class Graph:
             what = eqn.primitive.name, read, kinds(eqn.outvars)
             digest.update(repr(what).encode())
         digest.update(repr(place(self.outputs)).encode())
+        # 64 bits: a plan is compared with one program at a time, so a chance collision
+        # is out of the question.
         return digest.hexdigest()[:16]
 
 

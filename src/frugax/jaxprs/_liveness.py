@@ -20,6 +20,7 @@ def live_bytes(graph: Graph) -> tuple[int, ...]:
             dies_at.setdefault(position, []).append(bytes_of(v))
     alive, found = 0, []
     for i, eqn in enumerate(graph.eqns):
+        # A result without readers is dead code, which compilers drop.
         used = [v for v in variables(eqn.outvars) if v in graph.last_use]
         alive += sum(map(bytes_of, used))
         found.append(alive)

@@ -111,12 +111,15 @@ def time_interleaved(
         out = None
         for call_args in batch:
             out = program(*call_args)
+        # JAX returns before the work is done; without this only the dispatch is timed.
         jax.block_until_ready(out)
         return (clock() - started) / calls
 
     estimate: dict[str, float] = {}
     for name, program in programs.items():
         time_turn(program, 1)
+        # The least of three, because interruptions only ever add time (Chen & Revels
+        # 2016, arXiv:1608.04295).
         fastest = min(time_turn(program, 1) for _ in range(3))
         estimate[name] = max(fastest, _SHORTEST_CALL_S)
     calls = max(1, round(chunk_s / min(estimate.values())))

@@ -27,6 +27,7 @@ class Message:
 
     def number(self, field: int) -> int:
         """An integer; 0 if the field is absent, as the format says."""
+        # The format lets the last value win where a single field occurs twice.
         (*_, last) = self._fields.get(field, [0])
         return last if isinstance(last, int) else 0
 

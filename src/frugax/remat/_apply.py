@@ -60,6 +60,8 @@ class PlannedGrad:
             args: arguments of the loss, or their shapes.
             within: the enclosing program that the plan was made for, if there was one.
         """
+        # The plan's bytes are those of the enclosing program: the gradient alone needs
+        # fewer.
         whole = EnclosingProgram.around(within, args)
         measured = program(compile_program(whole, self).executable)
         budget = self.plan.budget

@@ -119,6 +119,7 @@ def search(bench: CompileBench, peaks: list[int]) -> Measurement | None:
     while best and bench.compiles < _MAX_COMPILES - bench.quick:
         tried = [m.candidate for m in bench.measurements]
         below = max(c for c in tried if c < best.candidate)
+        # Where `below` is the neighbour, nothing is left to try between them.
         if best.bytes >= _GOOD_USE * bench.limit or best.candidate - below < 2:
             break
         found = bench.measure(_aim(bench, peaks, range(below + 1, best.candidate)))
@@ -162,6 +163,7 @@ def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:
     known = {peaks[m.candidate]: m.bytes for m in bench.measurements}
     if len(known) == 1 and known[peaks[0]] < peaks[0]:
         known[known[peaks[0]]] = known[peaks[0]]
+    # An anchor below the smallest measurement, for the interpolation.
     known[0] = 0
     modelled = sorted(known)
     target = bench.limit * (1 - _MARGIN / len(bench.measurements))

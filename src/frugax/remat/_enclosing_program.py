@@ -63,5 +63,6 @@ def compile_program(
     return CompiledCandidate(
         executable,
         heavy_traced=count_heavy(traced.jaxpr.jaxpr),
+        # `as_text` returns None where a backend has no text of its programs.
         heavy_compiled=count_heavy_in_hlo(executable.as_text() or ""),
     )

@@ -192,6 +192,7 @@ class RematPlan(JsonPlan):
         Raises:
             ValueError: `text` is not a plan; the message names the place.
         """
+        # As a hook it sees the fields of nested parts, too.
         rename = lambda pairs: {_OLD_FIELDS.get(k, k): v for k, v in pairs}
         with contextlib.suppress(json.JSONDecodeError):  # reported by the call below
             text = json.dumps(json.loads(text, object_pairs_hook=rename))

@@ -143,6 +143,8 @@ def _delete_oldest(folder: Path, max_bytes: int) -> None:
     for file in folder.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # another process deleted it
             stat = file.stat()
+            # The time of writing stands for the last use, because `load_plan` touches
+            # the file: many systems do not record reads.
             found.append((stat.st_mtime, stat.st_size, file))
     total = 0
     for _, size, file in sorted(found, reverse=True):
@@ -161,6 +163,7 @@ def _warn_damaged(file: Path, why: object) -> None:
 
 def _digest_array(constant: Any) -> str:
     values = np.ascontiguousarray(jax.device_get(constant))
+    # Equal bytes may be different arrays, so dtype and shape count as well.
     content = f"{values.dtype}{values.shape}".encode() + values.tobytes()
     return hashlib.sha256(content).hexdigest()
 

@@ -30,7 +30,7 @@ def plan(
     block_size: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> RematPlan:
-    """Decide what the backward pass keeps and what it recomputes, to fit `budget`.
+    """Choose the results that the backward pass keeps or recomputes, within `budget`.
 
     Nothing is run. Up to five programs are compiled and measured, and the cheapest that
     fits is chosen and compiled once more as it will run. If the program fits as it is,
@@ -118,6 +118,7 @@ class _PlanSearch:
 
     def run(self) -> RematPlan:
         """The plan, by quick compilations first."""
+        # Quick compilation is known to keep the buffers on CPU only, see `_QUICK`.
         bench = self._bench(quick=self.platform == "cpu")
         found = self._find(bench)
         if found is None and bench.misled:
@@ -135,6 +136,8 @@ class _PlanSearch:
         return CompileBench(self.program, budget.kind, limit, self._grad_of, quick)
 
     def _find(self, bench: CompileBench) -> Measurement | None:
+        # The plain program always comes first: its size is reported in every plan, and
+        # its products are the standard for counting merged recomputation.
         plain = bench.measure(0)
         if not self.called:
             raise ValueError(
@@ -161,6 +164,8 @@ class _PlanSearch:
         )
 
         def grad(*args: Any) -> tuple[Any, Any]:
+            # Set while the enclosing program is traced, to notice one that ignores the
+            # gradient.
             self.called = True
             return step(*args)
 
@@ -257,6 +262,7 @@ def _check_arguments(
             f"argnums must be a position or a tuple of positions, got {argnums!r}."
         )
     count = len(example_args)
+    # -1 and the last position are one argument.
     named = {n % count for n in positions if -count <= n < count}
     if not positions or len(named) < len(positions):
         raise ValueError(

@@ -33,6 +33,7 @@ def flatten_container(tree: PyTree) -> FlatContainer | None:
     """Flatten one container by one level; None if `tree` is a leaf."""
     if tree is None:
         return FlatContainer((), (), lambda _: None)
+    # Exact types, as in JAX: a subclass of dict is a leaf unless it is registered.
     if type(tree) in (dict, collections.OrderedDict, collections.defaultdict):
         return _flatten_mapping(tree)
     if type(tree) in (list, tuple):
@@ -88,6 +89,8 @@ def _flatten_registered(tree: Any) -> FlatContainer | None:
 
 
 def _place(key: Any) -> str:
+    # JAX's keys: attributes have a `name`, dicts and registered classes a `key`,
+    # sequences an `idx`.
     for attribute in ("name", "key"):
         if hasattr(key, attribute):
             part = getattr(key, attribute)
@@ -98,6 +101,7 @@ def _place(key: Any) -> str:
 def _flatten_dataclass(tree: Any) -> FlatContainer | None:
     if not dataclasses.is_dataclass(tree):
         return None
+    # `replace` takes only the fields that `__init__` takes.
     names = [f.name for f in dataclasses.fields(tree) if f.init]
     return FlatContainer(
         tuple(f".{name}" for name in names),

@@ -16,6 +16,7 @@ def is_array(leaf: object) -> bool:
 
     Stand-ins such as `jax.ShapeDtypeStruct` count as arrays; classes do not.
     """
+    # By attributes, so that JAX and torch need not be imported for the check.
     return (
         hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
     )

@@ -20,4 +20,6 @@ def nbytes(tree: PyTree) -> int:
 
 
 def _leaf_bytes(leaf: Any) -> int:
+    # `nbytes` is missing in `jax.ShapeDtypeStruct`, and `size` is a method in torch;
+    # shape and dtype are common to all.
     return math.prod(leaf.shape) * leaf.dtype.itemsize

@@ -91,6 +91,8 @@ def _rebuild(structure: Any, leaves: Iterator[object]) -> PyTree:
         case None:
             return None
         case "*":
+            # Not `next`: an iterator such as `map` takes its StopIteration for its own
+            # end.
             for leaf in leaves:
                 return leaf
             raise ValueError("the structure has more leaves than were passed.")

@@ -98,6 +98,8 @@ def _polynomial(
         is_zero = points == zero(semiring, points)
         finite = jnp.where(is_zero, jnp.zeros_like(points), points)
         terms = product(exponents, finite.T) + coefficients[:, None]
+        # A product of two matrices of zeros and ones counts the zero factors of each
+        # monomial.
         has_zero_factor = product(used, is_zero.astype(dtype).T) > 0
         terms = jnp.where(has_zero_factor, zero(semiring, terms), terms)
         return _reduce(terms, semiring)
@@ -109,6 +111,7 @@ def _polynomial(
     if not has_infinity(points):  # integers are finite
         return jax.lax.map(evaluate, padded).reshape(-1)[:count], jnp.zeros((), bool)
     is_zero = (points == zero(semiring, points)).any(axis=0)
+    # A branch and not a `where`: finite points need not pay for the second product.
     out = jax.lax.cond(
         is_zero.any(),
         functools.partial(jax.lax.map, evaluate_with_zeros),
@@ -137,4 +140,6 @@ def convolve(short: jax.Array, long: jax.Array, semiring: str) -> jax.Array:
             first, value, jnp.where(inside, optimum(semiring)(out, value), out)
         )
 
+    # Term 0 is clipped at its end. Later terms overwrite those places when they first
+    # reach them.
     return jax.lax.fori_loop(1, n, body, term(0)[0])

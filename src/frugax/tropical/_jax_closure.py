@@ -41,6 +41,7 @@ def closure(d: jax.Array, semiring: str) -> jax.Array:
     return out
 
 
+# Differentiated as a loop, it would store the whole matrix for each block.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 @functools.partial(jax.jit, static_argnums=1)
 def _closure(d: jax.Array, semiring: str) -> tuple[jax.Array, jax.Array]:
@@ -78,6 +79,8 @@ def _update_block(
         into, from_it = columns[k], rows[k]
         columns = select(semiring, columns, block(from_it)[:, None] + into[None])
         rows = select(semiring, rows, block(into)[:, None] + from_it[None])
+        # The weight of the best cycle through the vertex comes last: it is 0 unless the
+        # cycle improves, because the empty walk counts.
         return (columns, rows), (into, from_it, into[start + k])
 
     # Two arrays with long rows: stacked into one, XLA takes five times as long.
@@ -102,9 +105,12 @@ def _closure_jvp(
     before = _predecessors(d, semiring)
     total = jnp.take_along_axis(change, before, axis=0)
     total = jnp.where(jnp.eye(n, dtype=bool), 0, total)
+    # An optimal walk visits no vertex twice, so it has at most n - 1 steps (Butkovic
+    # 2010, chapter 1: the Kleene star ends with the power n - 1).
     for _ in range((n - 1).bit_length()):
         total = total + jnp.take_along_axis(total, before, axis=1)
         before = jnp.take_along_axis(before, before, axis=1)
+    # Where j cannot be reached from i, the result is constant.
     total = jnp.where(out == zero(semiring, out), 0, total)
     # The cycle weights only serve the check above: their tangent is not used.
     return (out, cycles), (total, jnp.zeros_like(cycles))

@@ -59,6 +59,7 @@ def _product(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
     right = right.reshape(passes, _WIDTH, panels, across).transpose(2, 0, 1, 3)
 
     def panel(right: jax.Array) -> jax.Array:
+        # A maximum starts with the first term: integers lack an infinity to start with.
         first = left[0, :, :1] + right[0, :1]
         step = lambda best, k: (_reduce_pass(best, k[0], k[1], semiring), None)
         return jax.lax.scan(step, first, (left, right))[0]
@@ -122,6 +123,8 @@ def is_better(semiring: str, x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _has_invalid(a: jax.Array, semiring: str, axis: int) -> jax.Array:
     """Whether a row or column contains NaN or the infinity that is not an element."""
+    # Minus the zero is the infinity that is not an element. It is better neither than
+    # itself nor than NaN, so one comparison finds both.
     return ~is_better(semiring, -zero(semiring, a), a).all(axis=axis)
 
 
@@ -131,6 +134,7 @@ def _first_argopt(a: jax.Array, b: jax.Array, out: jax.Array) -> jax.Array:
 
     def step(found: jax.Array, k: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         column, row, at = k
+        # The same sum has the same bits again, so equality finds the optimal term.
         hit = column[:, None] + row[None] == out
         return jnp.minimum(found, jnp.where(hit, at, inner - 1)), None
 

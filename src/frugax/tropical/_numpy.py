@@ -43,6 +43,7 @@ def matmul(a: np.ndarray, b: np.ndarray, semiring: str) -> np.ndarray:
         np.add(part[:, :1], b[0], out=block)
         product = np.empty_like(block)
         for k in range(1, a.shape[1]):
+            # One k at a time, in place: all terms at once would need n * k * m numbers.
             np.add(part[:, k, None], b[k], out=product)
             optimum(block, product, out=block)
     return out
@@ -66,6 +67,7 @@ def closure(d: np.ndarray, semiring: str) -> np.ndarray:
                 f"vertex {k} lies on a cycle of weight {out[k, k]}, which improves "
                 "in every round: the optimal walk does not exist."
             )
+        # Row and column k do not change in this step, because out[k, k] is 0.
         optimum(out, out[:, k, None] + out[k], out=out)
     return out
 

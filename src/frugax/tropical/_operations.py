@@ -127,6 +127,8 @@ def power(
             )
         return out
 
+    # Powers may be grouped in any way, because the tropical product is associative in
+    # exact arithmetic (Butkovic 2010, chapter 1).
     square, result = a, None
     while True:
         if steps & 1:
@@ -168,6 +170,7 @@ def closure(d: Num[Any, "n n"], *, semiring: Semiring = "min_plus") -> Num[Any, 
     """
     _check_square("closure", d)
     engine = _engine(semiring, d)
+    # Some libraries pass NaN on through a maximum, and some drop it.
     if engine.contains_nan(d):
         raise ValueError("closure: the weights contain NaN. Replace or remove it.")
     return engine.closure(d, semiring)
@@ -246,6 +249,8 @@ def convolve(
             "convolve needs two non-empty one-dimensional sequences, got shapes "
             f"{tuple(a.shape)} and {tuple(b.shape)}."
         )
+    # Convolution commutes: the shorter sequence determines the number of passes, the
+    # longer one their width.
     short, long = sorted((a, b), key=len)
     return engine.convolve(short, long, semiring)
 
@@ -319,6 +324,7 @@ def _one_library(*arrays: Any) -> str:
 
 
 def _library(array: Any) -> str:
+    # An array of a library exists only if the program has imported it.
     jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
     if jax is not None and isinstance(array, jax.Array):
         return "jax"

@@ -38,6 +38,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, semiring: str) -> torch.Tensor:
     """Compute the product, one k at a time."""
     if a.shape[1] == 0:
         return a.new_full((a.shape[0], b.shape[1]), _zero(semiring))
+    # Detached, because autograd would store all n * k * m terms for its backward pass.
     left, right = a.detach(), b.detach()
     out = left[:, :1] + right[0]
     first = None
@@ -46,6 +47,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, semiring: str) -> torch.Tensor:
     for k in range(1, a.shape[1]):
         term = left[:, k, None] + right[k]
         if first is not None:
+            # Only a strictly better term: the first of equal ones keeps the gradient,
+            # as in JAX.
             first.masked_fill_(_is_better(semiring, term, out), k)
         out = _optimum(semiring)(out, term)
     if first is None:

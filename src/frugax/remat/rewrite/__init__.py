@@ -1,7 +1,8 @@
 """Run a loss and its gradients by a plan: segments recompute, loops are rewritten.
 
 Start at `trace_loss`, which prepares a loss, and `build_value_and_grad`, which carries
-a plan out. `rewrite_loops` changes what the bodies of `lax.scan` and `lax.cond` save.
+a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` and
+`lax.cond` save.
 """
 
 from ._backward import build_value_and_grad, value_and_gradients

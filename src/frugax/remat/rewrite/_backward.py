@@ -160,6 +160,8 @@ def _run_backward(
         if not arrived:
             continue
         cotangents = [_gradient(grads, v) for v in part.active_outputs]
+        # All readers of these come later in the program and have been pulled back, so
+        # the sums are complete and used up.
         for v in arrived:
             del grads[v]
         new = dict(zip(part.active_inputs, pull_back(cotangents), strict=True))

@@ -90,6 +90,7 @@ def _sign_bit(array: Any) -> jax.Array:
     # its readers. It would look a single number up again in each of them, and keep the
     # whole array alive for that.
     numbers = array.reshape(-1)[:16]
+    # `bitcast_convert_type` does not take complex numbers.
     if jnp.iscomplexobj(numbers):
         numbers = numbers.real
     width = numbers.dtype.itemsize * 8

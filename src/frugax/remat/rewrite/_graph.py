@@ -110,8 +110,9 @@ class RematGraph:
     def cuts(self) -> tuple[int, ...]:
         """Indices of `eqns` at which a segment may start or end, both ends included.
 
-        They follow each matrix product, convolution or loop, because what comes after
-        it can often be recomputed without it; and they stand where few bytes cross.
+        They follow each matrix product, convolution or loop, because the operations
+        after it can often be recomputed without it; and they stand where few bytes
+        cross.
         """
         crossing = self.crossing_bytes(active_only=False)
         heavy = [i for i, e in enumerate(self.eqns) if is_heavy(e) or _is_loop(e)]
@@ -161,6 +162,7 @@ class RematGraph:
         change = [0] * (len(self.eqns) + 2)
         for v, start in self.defined_at.items():
             if v in self.last_use and (v in self.active or not active_only):
+                # Differences, which are summed up once below: the work is linear.
                 change[start + 1] += bytes_of(v)
                 change[self.last_use[v] + 1] -= bytes_of(v)
         return list(itertools.accumulate(change[:-1]))

@@ -241,6 +241,7 @@ def _scan(
         for (run, recompute), end in zip(treatments, ends, strict=True)
     ]
     if reverse:
+        # A reversed scan starts at the last iterations; results are put in order below.
         parts.reverse()
 
     def run_group(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:

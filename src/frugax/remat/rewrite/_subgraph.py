@@ -79,6 +79,8 @@ def extract_subgraph(
     own = body.eqns[start:stop]
     eqns = body.include_free(own)
     defined = {v for e in eqns for v in e.outvars}
+    # A dict keeps the order of the first reads. A set would sort variables by their
+    # addresses, and give another program in each process.
     read = dict.fromkeys(v for e in eqns for v in variables(e.invars))
     inputs = [v for v in read if v not in defined]
     is_read_later = lambda v: body.last_use.get(v, -1) >= stop

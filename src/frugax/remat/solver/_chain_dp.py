@@ -82,6 +82,9 @@ def draft_plans(
     if not body.eqns:
         return costs, [DraftPlan((), 0, 0)]
     plain = _draft(costs, (SegmentChoice(0, len(body.eqns), 0),))
+    # Checkmate (Jain et al. 2020) decides about each value at each step by an integer
+    # program. With contiguous segments the work is polynomial, and one table answers
+    # for every limit.
     tables = _ChainTables(body, costs, plain.peak_bytes, block_size)
     found = [plain]
     limit = float(plain.peak_bytes)
@@ -157,6 +160,8 @@ class _ChainTables:
         shape = (n, n, _NUM_SLOTS + 1)
         self._whole, self._inner = np.full(shape, np.inf), np.full(shape, np.inf)
         # The index of the first segment's option, for reading the plan back.
+        # int16 holds the options of a start, at most cuts times modes: the tables are
+        # the largest arrays of the planner.
         self._whole_choice = np.full(shape, -1, np.int16)
         self._inner_choice = np.full(shape, -1, np.int16)
         self._options: list[list[_SegmentOption]] = [[] for _ in range(n)]
@@ -189,8 +194,13 @@ class _ChainTables:
                 flops = self._inner[s, t] + cost.flops
             else:
                 flops = np.full(_NUM_SLOTS + 1, float(cost.flops))
+                # The segment's own backward pass must fit into the slots that are free
+                # at its turn.
                 flops[:held] = np.inf
             self._options[s].append(_SegmentOption(t, mode, stored, own))
+            # Feng & Huang 2018 and Kusumoto et al. 2019 choose cuts of a graph in this
+            # way. The second table adds recomputation within recomputation (Beaumont et
+            # al. 2020).
             self._improve(self._whole, self._whole_choice, s, t, stored, flops)
             self._improve(self._inner, self._inner_choice, s, t + is_last, own, flops)
 
@@ -211,6 +221,7 @@ class _ChainTables:
         total = flops[:room] + self._whole[u, first:, :room]
         best, choice = table[s, first:, stored:], choices[s, first:, stored:]
         is_better = total < best
+        # `best` and `choice` are views: `copyto` writes through them into the tables.
         np.copyto(best, total, where=is_better)
         np.copyto(choice, len(self._options[s]) - 1, where=is_better)
 

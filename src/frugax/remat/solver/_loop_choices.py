@@ -172,6 +172,7 @@ def _scan_choices(
     carry_bytes = sum(map(bytes_of, eqn.invars[num_consts : num_consts + num_carry]))
     x_bytes = sum(map(bytes_of, eqn.invars[num_consts + num_carry :])) // length
     forward_flops = sum(map(flops_of, inner.eqns))
+    # Groups of equal length: the outer scan runs one program for all of them.
     divisors = [c for c in range(2, length + 1) if length % c == 0]
     for level in _thin_evenly(list_loop_choices(inner), _MAX_INNER_CHOICES):
 
@@ -187,6 +188,8 @@ def _scan_choices(
                 flops += iterations * (strategy.flops + level.flops)
                 if from_carry:
                     stored += carry_bytes
+                    # The whole forward body runs a second time, besides its own
+                    # recomputation.
                     flops += iterations * forward_flops
                 else:
                     stored += stack

@@ -95,6 +95,7 @@ def _trace_rule(graph: Graph, eqn: JaxprEqn, active: frozenset[Var]) -> _Reads:
             outs = run(*(local[v] for v in inputs))
             return outs[: len(active_outputs)], outs[len(active_outputs) :]
 
+        # `has_aux` keeps results without gradients out of the differentiation.
         primals = [env[v] for v in active_inputs]
         outs, pull_back, rest = jax.vjp(split_outputs, *primals, has_aux=True)
         return (outs, rest), pull_back(cotangents)

@@ -171,6 +171,7 @@ class _BackwardWalk:
             outside |= residuals[i].variables
             first_read |= dict.fromkeys(residuals[i].variables, i)
             hidden += residuals[i].hidden_bytes
+            # A second run would repeat prints and callbacks.
             possible = possible and not eqn.effects
             needed = [v for v in eqn.outvars if v in outside]
             outside -= set(needed)
