@@ -30,14 +30,14 @@ _GRAPHS = ("erdos_renyi", "scale_free")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A random problem: a model, and what experiments on it cost and give.
+    """A random problem: a model, with prices and sizes of experiments on it.
 
     Attributes:
         truth: the model.
         budget: of the campaign.
         observed: rows without an experiment.
-        rows: rows that one experiment gives.
-        seed: of everything else.
+        rows: rows of one experiment.
+        seed: of all other random numbers.
     """
 
     truth: Environment
@@ -47,10 +47,10 @@ class Task:
     seed: int
 
     def campaign(self, policy: str | Policy) -> Campaign:
-        """A campaign that has been told the observed rows.
+        """Start a campaign with the observed rows.
 
         Args:
-            policy: how it chooses.
+            policy: chooses the experiments.
         """
         made = Campaign(
             variables=self.truth.ranges,
@@ -66,10 +66,10 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrations:
-    """Moments of campaigns: what was known, what is true, what the expert chose.
+    """States of campaigns, with the truth and the expert's choices.
 
     Attributes:
-        board: what was known, stacked.
+        board: the boards of the campaigns, stacked.
         truth: the target's true mean at each place, where less is better.
         choice: the expert's, `set * places + place`.
     """
@@ -82,10 +82,10 @@ class Demonstrations:
         return len(self.choice)
 
     def take(self, which: np.ndarray | slice) -> "Demonstrations":
-        """Some of them.
+        """Select states by position.
 
         Args:
-            which: their positions.
+            which: the positions.
         """
         return Demonstrations(
             board=self.board.take(which),
@@ -97,11 +97,11 @@ class Demonstrations:
         """Write them to a NumPy archive.
 
         Args:
-            path: the file; its name should end with `.npz`. One that is there must
+            path: the file; its name should end with `.npz`. An existing file must
                 hold demonstrations.
 
         Raises:
-            OutputError: it cannot be written, or something else is there.
+            OutputError: it cannot be written, or the file is of another kind.
         """
         check_ownership(path, Demonstrations.load, "file of demonstrations")
         arrays = {
@@ -118,18 +118,18 @@ class Demonstrations:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Demonstrations":
-        """Read what was saved.
+        """Read a file that `save` wrote.
 
         Args:
             path: the file.
 
         Raises:
             CorruptFileError: it is damaged, or holds something else.
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         names = [f.name for f in dataclasses.fields(Board)]
         try:
-            # First as an archive: of what is none NumPy says that it is a pickle.
+            # First as an archive: NumPy reports any other file as a pickle.
             with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
                 return cls(
                     board=Board(**{name: file[name] for name in names}),
@@ -149,18 +149,20 @@ def random_tasks(
     variables: tuple[int, int] = (3, 7),
     experiments: float = 5.0,
 ) -> Iterator[Task]:
-    """Random problems without end; those that no experiment could change are left out.
+    """Generate random problems without end, each with a target that can be improved.
 
-    Two thirds of them have prices that differ, by up to four times.
+    Two thirds of them have different prices, by a factor of up to four.
 
     Args:
-        seed: of all of them.
+        seed: of all problems.
         families: of the models.
-        variables: fewest and most.
-        experiments: of the usual price that the budget pays for.
+        variables: smallest and largest number.
+        experiments: number of experiments of the usual price that the budget allows.
     """
     number = 0
     while True:
+        # A generator of its own for each problem: the n-th problem does not depend on
+        # how many random numbers those before it took.
         rng = np.random.default_rng([seed, number])
         number += 1
         scm = generate_scm(
@@ -173,12 +175,16 @@ def random_tasks(
         if scm.target is None:
             continue
         truth = environment_from_scm(scm, nodes=512)
+        # Nine values along each range, with both ends, where linear mechanisms are
+        # best.
         ends = {n: np.linspace(*truth.ranges[n], 9) for n in truth.ranges}
         least = min(float(truth.mean({n: at}).min()) for n, at in ends.items())
+        # A problem with little to gain teaches a policy nothing.
         if truth.expected() - least < 0.3:
             continue
         prices = dict.fromkeys(truth.ranges, 1.0)
         if rng.random() < 2 / 3:
+            # Powers of 2 between a half and two, symmetric around the usual price.
             prices = {n: round(float(2 ** rng.uniform(-1, 1)), 2) for n in prices}
         usual = float(np.mean(list(prices.values())))
         yield Task(
@@ -201,16 +207,16 @@ def expert_demonstrations(
     """Let an expert choose in real campaigns on random models.
 
     Args:
-        campaigns: how many.
-        seed: of all of them.
+        campaigns: their number.
+        seed: of all campaigns.
         expert: one of the policies by name, or `"oracle"`, who knows the truth and
             takes the best that the budget pays for.
-        stray: how often another experiment is done than the expert chose, so that a
-            policy also learns to go on after a mistake; in [0, 1].
-        experiments: of the usual price that a campaign's budget pays for.
+        stray: share of experiments chosen at random instead of by the expert, so that
+            a policy also learns to continue after a mistake; in [0, 1].
+        experiments: number of experiments of the usual price that a budget allows.
 
     Raises:
-        ValueError: there is no such expert, or a number is out of its range.
+        ValueError: the expert is unknown, or a number is out of its range.
     """
     if expert != "oracle" and expert not in POLICIES:
         raise ValueError(
@@ -227,6 +233,8 @@ def expert_demonstrations(
     for _ in range(campaigns):
         task = next(tasks)
 
+        # task=task binds this turn's task; a closure would look it up only when it is
+        # called.
         def watched(outlook: Outlook, rng: np.random.Generator, task=task) -> int:
             board = board_of(outlook)
             truth = true_means(task.truth, outlook, board)
@@ -236,14 +244,19 @@ def expert_demonstrations(
             else:
                 point = POLICIES[expert](outlook, rng)
                 choice = _place_of(outlook, board, point)
+            # A choice whose set is not on the board cannot be imitated.
             if choice >= 0:
                 boards.append(board)
                 truths.append(truth)
                 choices.append(choice)
+            # The expert's choice is recorded either way. With its own actions alone the
+            # policy would never see a state that follows a mistake.
             return POLICIES["random"](outlook, rng) if rng.random() < stray else point
 
         campaign = task.campaign(watched)
         while (ask := campaign.ask()) is not None:
+            # Noise that depends on the number of the question alone: campaigns of two
+            # policies on one task differ by their choices and not by luck.
             seed_of = task.seed + 1 + ask.id
             campaign.tell(
                 ask,
@@ -259,11 +272,11 @@ def expert_demonstrations(
 def true_means(
     truth: Environment, outlook: Outlook, board: Board
 ) -> Float[np.ndarray, "v k"]:
-    """The target's true mean at each place, where less is better.
+    """Compute the target's true mean at each place; less is better.
 
     Args:
         truth: the model, to minimise or maximise.
-        outlook: whose columns are the model's variables.
+        outlook: its columns are the model's variables.
         board: of that outlook.
     """
     found = np.zeros(board.there.shape, np.float32)
@@ -277,7 +290,7 @@ def true_means(
 
 
 def _place_of(outlook: Outlook, board: Board, point: int) -> int:
-    """The place that a point belongs to; -1 if its set is not on the board."""
+    """Find the place that a point belongs to; -1 if its set is not on the board."""
     where, value = outlook.points.at(point)
     best, found = np.inf, -1
     for row, k in np.argwhere(board.there):
@@ -299,23 +312,23 @@ def clone_expert(
     learning_rate: float = 3e-3,
     seed: int = 0,
 ) -> tuple[AcquisitionPolicy, train.FitResult]:
-    """Make what an expert chose likely; one program is compiled.
+    """Make an expert's choices likely; one program is compiled.
 
     Args:
-        policy: to begin with.
-        shown: what the expert knew and chose.
-        steps: to take.
-        batch_size: moments a step; at most 65,536.
-        learning_rate: the largest; it falls to nothing.
+        policy: the policy to start from.
+        shown: the states and choices of the expert.
+        steps: number of training steps.
+        batch_size: states in a step; at most 65,536.
+        learning_rate: at the start; it decays to 0.
         seed: of the order.
 
     Returns:
-        The policy, and what `frugax.train.fit` says of the training.
+        The policy, and the result of `frugax.train.fit`.
 
     Raises:
-        TypeError: it is no policy with weights, or what was shown is no
+        TypeError: `policy` is not an `AcquisitionPolicy`, or `shown` are not
             `Demonstrations`.
-        ValueError: a number is out of its range, or training gave weights that are
+        ValueError: a number is out of its range, or training led to weights that are
             not finite.
     """
     check_kind("policy", policy, AcquisitionPolicy)
@@ -329,13 +342,18 @@ def clone_expert(
             f"batch_size must be <= {_MOST_MOMENTS}, got {batch_size}: each moment "
             "takes 8 KB, several times over."
         )
+    # Features once for all states; they do not depend on weights.
     told, playable = board_features(shown.board), shown.board.playable
     rate = optax.cosine_decay_schedule(learning_rate, steps)
+    # compile_budget=1: all batches have one size, and a second program would be a
+    # mistake.
     step = train.make_train_step(
         _surprise, optax.adamw(rate, weight_decay=1e-3), clip=1.0, compile_budget=1
     )
 
     def batch_of(index: int) -> dict[str, Any]:
+        # By the number of the batch, so that a run that was interrupted goes on with
+        # the same batches.
         rng = np.random.default_rng([seed, index])
         some = rng.integers(0, len(shown), batch_size)
         return {
@@ -345,6 +363,7 @@ def clone_expert(
         }
 
     result = train.fit(step, step.init(policy.weights), batch_of, steps=steps)
+    # NumPy again: campaigns ask a policy without JAX.
     weights = {name: np.asarray(w) for name, w in result.state.params.items()}
     return AcquisitionPolicy(weights, greedy=policy.greedy), result
 

@@ -27,6 +27,7 @@ def kl_divergence_loss_jax(
     """
     del parent_sets
     log_q = jax.nn.log_softmax(logits / temperature)
+    # 0 log 0 is 0, but log(0) would be -inf here and NaN after the product.
     certain = expert_probs > 0
     log_p = jnp.log(jnp.where(certain, expert_probs, 1.0))
     return jnp.where(certain, expert_probs * (log_p - log_q), 0.0).sum()
@@ -48,6 +49,7 @@ def uncertainty_weighted_loss_jax(
     certain = expert_probs > 0
     log_p = jnp.log(jnp.where(certain, expert_probs, 1.0))
     entropy = -(expert_probs * log_p).sum()
+    # At least log 2, because a certain expert would divide 0 by 0.
     most = jnp.log(jnp.maximum(certain.sum(), 2).astype(logits.dtype))
     weight = 1 + weight_scale * (1 - entropy / most)
     return weight * kl_divergence_loss_jax(logits, expert_probs, parent_sets)
@@ -154,6 +156,7 @@ def _as_probs(expert: Any, parent_sets: Any) -> Any:
     for believed, p in zip(expert.parent_sets, expert.probs, strict=True):
         if believed in place:
             probs[place[believed]] = p
+        # Sets without probability may be missing: they add nothing to the divergence.
         elif p > 0:
             raise ValueError(
                 f"the expert believes in {sorted(believed)} (probability {p:.3g}), "

@@ -39,7 +39,7 @@ class SurrogateTrainingConfig:
         model_rows: rows that the raw model looks at; of more it takes as many evenly.
         model_hidden_dim: channels of a pair of variables; a multiple of 4.
         model_n_layers: blocks of attention, >= 0.
-        learning_rate: what the optimiser was made with; reported beside the losses.
+        learning_rate: of the optimiser; reported beside the losses.
         batch_size: examples in a batch.
         max_epochs: steps on each batch in `progressive_learning`.
         weight_decay: times half the sum of squared weights is added to the loss.
@@ -81,7 +81,7 @@ class SurrogateTrainingConfig:
 
 
 def initial_raw_weights(seed: int, hidden: int, blocks: int) -> Weights:
-    """Weights before training: all parent sets are as likely.
+    """Draw the weights before training: small parent sets are the likely ones.
 
     Args:
         seed: of the draw.
@@ -98,6 +98,8 @@ def initial_raw_weights(seed: int, hidden: int, blocks: int) -> Weights:
     return {
         "embed": dense(4, hidden),
         "qkv": dense(blocks, 2, hidden, 3 * hidden),
+        # Small gains where a block adds to the residual stream, so that blocks start
+        # close to the identity.
         "out": dense(blocks, 2, hidden, hidden, gain=0.3),
         "inner": dense(blocks, 2, hidden, 2 * hidden),
         "outer": dense(blocks, 2, 2 * hidden, hidden, gain=0.3),
@@ -105,6 +107,8 @@ def initial_raw_weights(seed: int, hidden: int, blocks: int) -> Weights:
         "norm": np.ones(hidden, np.float32),
         "parent": dense(hidden, hidden),
         "child": dense(hidden, hidden, gain=0.1),
+        # Below 0, because most variables are not parents: an edge has about the odds
+        # 0.3 at the start.
         "bias": np.full(1, -1.2, np.float32),
     }
 
@@ -121,6 +125,8 @@ def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any)
         inside: 1 for the variables in each set [batch, k, width].
     """
     seen = rows[..., 3].max(2)  # rows that are there
+    # A large negative number and not -inf: a row with everything hidden would give NaN
+    # in the softmax.
     hide = [(1 - of)[:, None, None, :] * -1e9 for of in (mask, seen)]
     x = rows @ weights["embed"]
 
@@ -130,21 +136,27 @@ def raw_scores(weights: Weights, rows: Any, mask: Any, target: Any, inside: Any)
         x = x + attend(y, w["qkv"][axis], hide[axis], jnp) @ w["out"][axis]
         y = layer_norm(x, w["norms"][axis, 1], jnp) @ w["inner"][axis]
         x = x + jax.nn.relu(y) @ w["outer"][axis]
+        # Rows and columns change places after each look, so both directions run the
+        # same code.
         return jnp.swapaxes(x, 1, 2)
 
     def block(x: Any, w: Weights) -> tuple[Any, None]:
         return look(look(x, w, 0), w, 1), None
 
     blocks = {name: weights[name] for name in ("qkv", "out", "inner", "outer", "norms")}
+    # One compiled block for any depth. Inside a scan XLA cannot merge a recomputation
+    # with the forward pass, so prevent_cse is not needed.
     x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, blocks)
     x = layer_norm(x, weights["norm"], jnp)
     there = seen[:, :, None, None] > 0
+    # The mean over rows forgets their order and number, as rows are exchangeable.
     x = jnp.where(there, x, 0.0).sum(1) / jnp.maximum(seen.sum(1), 1.0)[:, None, None]
     child = target[:, None] @ x @ weights["child"]
     edge = ((x @ weights["parent"]) * child).sum(-1) + weights["bias"][None]
     return (inside @ edge[:, :, None])[..., 0]
 
 
+# A named tuple is a pytree by itself, so a batch passes through jit as it is.
 class Told(NamedTuple):
     """A batch as the compiled step meets it: arrays of fixed shape, no names.
 
@@ -209,6 +221,7 @@ def tell(
         listed=np.zeros((batch, k), np.float32),
         rows=np.zeros((batch, count, MAX_VARIABLES, 4), np.float32),
     )
+    # Examples of one width share one vectorised computation of the evidence.
     for width in sorted({len(order) for order in variable_orders}):
         if not 2 <= width <= MAX_VARIABLES:
             raise ValueError(
@@ -228,6 +241,8 @@ def tell(
             inside = _inside(parent_sets[i], variable_orders[i], target_variables[i])
             target = list(variable_orders[i]).index(target_variables[i])
             others = np.delete(inside, target, axis=1).astype(int)
+            # The posterior of a target is a table over all sets of the others, indexed
+            # by bits.
             code = (others << np.arange(width - 1)).sum(1)
             sets = len(code)
             told.target[i, target] = 1
@@ -245,6 +260,8 @@ def _some_rows(data: np.ndarray, count: int) -> np.ndarray:
     """As many rows as there is room for, values standardised [count, d, 4]."""
     data = data[data[:, :, 3].max(1) > 0]
     if len(data) > count:
+        # Evenly and not the first ones, because rows are often ordered, such as
+        # interventions last.
         data = data[np.linspace(0, len(data) - 1, count).astype(int)]
     present = data[:, :, 3]
     mean = (data[:, :, 0] * present).sum(0) / np.maximum(present.sum(0), 1)
@@ -299,6 +316,7 @@ class ParentSetModel:
             batch: not looked at, as no weight depends on a size of the data.
         """
         del batch
+        # NumPy draws the weights, since JAX would compile a program for each shape.
         seed = int(jax.random.bits(key, (), jnp.uint32))
         config = self.config
         sizes = (config.model_hidden_dim, config.model_n_layers)
@@ -345,10 +363,13 @@ def scores_of(params: Weights, told: Told, config: SurrogateTrainingConfig) -> A
     if config.model == "raw":
         logits = raw_scores(params, told.rows, told.mask, told.target, told.inside)
     else:
+        # For the shapes alone, which the packed row does not have; the values are not
+        # used.
         like = initial_weights(0, config.model_hidden_dim, config.model_n_layers)
         weights = unpack_lazily(params["row"], like, jnp)
         of_sets = (told.target, told.inside, told.posteriors)
         logits = set_scores(weights, told.pairs, told.mask, *of_sets, jnp)
+    # Padding gets no probability, so the losses need no mask.
     return jnp.where(told.listed > 0, logits, NEVER)
 
 

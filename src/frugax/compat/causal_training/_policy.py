@@ -1,4 +1,4 @@
-"""A policy that was learned: campaigns take it where they take the name of another."""
+"""A learned policy, which campaigns accept in place of a policy's name."""
 
 import dataclasses
 import os
@@ -15,6 +15,7 @@ from frugax.fileio import check_ownership
 
 from ._board import FEATURES, PLACES, board_features, board_of, stacked
 
+# Finite, because -inf minus -inf is NaN in the softmax of a set without places.
 NEVER = -1e9
 
 # Arrays of NumPy or of JAX, by name.
@@ -22,7 +23,7 @@ PolicyWeights = dict[str, Any]
 
 
 def initial_policy_weights(seed: int, hidden: int) -> PolicyWeights:
-    """PolicyWeights before training: float32, of NumPy. All places are then as likely.
+    """Draw the weights before training: float32, of NumPy; all places equally likely.
 
     Args:
         seed: of the draw.
@@ -48,11 +49,13 @@ def initial_policy_weights(seed: int, hidden: int) -> PolicyWeights:
 
 
 def check_weights(weights: PolicyWeights) -> None:
-    """Refuse arrays that are no weights of such a network.
+    """Refuse arrays that are not the weights of such a network.
 
     Raises:
         ValueError: one is missing or too much, of another shape, or not finite.
     """
+    # The width is read off the weights themselves, so a policy of any size can be
+    # loaded.
     place = np.shape(weights.get("place", 0.0)) if isinstance(weights, dict) else ()
     expected = initial_policy_weights(0, place[1] if len(place) == 2 else 1)
     if not isinstance(weights, dict) or weights.keys() != expected.keys():
@@ -75,7 +78,7 @@ def log_policy(weights: PolicyWeights, told: Any, playable: Any, xp: Any = np) -
 
     Args:
         weights: from `initial_policy_weights`, or trained.
-        told: from `features` [boards, sets, places, features].
+        told: from `board_features` [boards, sets, places, features].
         playable: which places may be chosen [boards, sets, places].
         xp: `numpy` or `jax.numpy`.
 
@@ -83,6 +86,8 @@ def log_policy(weights: PolicyWeights, told: Any, playable: Any, xp: Any = np) -
         [boards, sets, places]: that of the set, plus that of the place given the set.
     """
     mask = playable[..., None]
+    # All operations exist in NumPy and JAX alike. A campaign then asks a policy without
+    # JAX, and training traces the same text.
     x = _gelu(told @ weights["place"] + weights["place_bias"][None, None, None], xp)
     of_set = _pooled(x, mask, 2, xp)
     of_board = _pooled(x.reshape(len(x), -1, x.shape[-1]), _flat(mask), 1, xp)
@@ -90,6 +95,8 @@ def log_policy(weights: PolicyWeights, told: Any, playable: Any, xp: Any = np) -
     x = x + (of_board @ weights["board"])[:, None, None]
     x = _gelu(x + weights["beside_bias"][None, None, None], xp)
     where = xp.where(playable, (x @ weights["where"])[..., 0], NEVER)
+    # A set first, then a place in it: sets with many places do not gain by their
+    # number.
     which = (_pooled(x, mask, 2, xp) @ weights["which"])[..., 0]
     which = xp.where(playable.any(2), which, NEVER)
     return _log_softmax(which, xp)[..., None] + _log_softmax(where, xp)
@@ -107,7 +114,7 @@ def entropy_of(log_p: Any, xp: Any = np) -> Any:
 
 
 def _pooled(x: Any, mask: Any, axis: int, xp: Any) -> Any:
-    """Mean and greatest over what is there."""
+    """Concatenate mean and maximum over the entries of a mask."""
     count = xp.maximum(mask.sum(axis), 1).astype(x.dtype)
     mean = xp.where(mask, x, 0.0).sum(axis) / count
     most = xp.where(mask.any(axis), xp.where(mask, x, NEVER).max(axis), 0.0)
@@ -124,6 +131,7 @@ def _log_softmax(x: Any, xp: Any) -> Any:
 
 
 def _gelu(x: Any, xp: Any) -> Any:
+    # The tanh form, since NumPy has no erf.
     return 0.5 * x * (1 + xp.tanh(0.7978846 * (x + 0.044715 * x * x * x)))
 
 
@@ -165,7 +173,7 @@ class AcquisitionPolicy:
 
     Attributes:
         weights: of the network, NumPy arrays by name.
-        greedy: whether it takes the likeliest experiment; else one by chance.
+        greedy: whether it takes the most probable experiment or samples one.
     """
 
     weights: PolicyWeights
@@ -175,11 +183,11 @@ class AcquisitionPolicy:
         check_weights(self.weights)
 
     def __call__(self, outlook: Outlook, rng: np.random.Generator) -> int:
-        """The point to try next.
+        """Choose the point to try next.
 
         Args:
-            outlook: what the campaign knows.
-            rng: used if it is not greedy.
+            outlook: the state of the campaign.
+            rng: used by a policy that is not greedy.
         """
         if self.greedy:
             log_p, points = _asked(self, outlook)
@@ -189,27 +197,27 @@ class AcquisitionPolicy:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file of `frugax.compress`, whole or not at all.
 
-        PolicyWeights are kept to 0.05 % of their size, all of them together.
+        The weights are kept to a relative error of 0.05 %, all of them together.
 
         Args:
-            path: the file; one that is there must hold a policy.
+            path: the file; an existing one must hold a policy.
 
         Raises:
-            OutputError: it cannot be written, or something else is there.
+            OutputError: it cannot be written, or the file is of another kind.
         """
         check_ownership(path, AcquisitionPolicy.load, "policy")
         compress.save(path, dict(self.weights), SizeBudget(rel_error=0.0005))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "AcquisitionPolicy":
-        """Read one that was saved.
+        """Read a file that `save` wrote.
 
         Args:
             path: the file.
 
         Raises:
             CorruptFileError: it is damaged, or holds something else.
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         with compress.open(path) as file:
             weights = dict(file.tree())
@@ -220,13 +228,13 @@ class AcquisitionPolicy:
 
 
 def create_acquisition_policy(config: PolicyConfig | None = None) -> AcquisitionPolicy:
-    """A policy before training: every set of variables and every place are as likely.
+    """Make a policy before training: all sets and all places are equally likely.
 
     Args:
-        config: its size; the usual one by default.
+        config: its size; `PolicyConfig()` by default.
 
     Raises:
-        TypeError: it is no `PolicyConfig`.
+        TypeError: `config` is not a `PolicyConfig`.
     """
     config = PolicyConfig() if config is None else config
     check_kind("config", config, PolicyConfig)
@@ -236,14 +244,15 @@ def create_acquisition_policy(config: PolicyConfig | None = None) -> Acquisition
 def sample_intervention_from_policy(
     policy: AcquisitionPolicy, outlook: Outlook, rng: np.random.Generator
 ) -> Choice:
-    """An experiment by chance, as likely as the policy says.
+    """Sample an experiment with the policy's probabilities.
 
     Args:
         policy: the policy.
-        outlook: what a campaign knows.
-        rng: decides.
+        outlook: the state of a campaign.
+        rng: the generator to draw from.
     """
     log_p, points = _asked(policy, outlook)
+    # In float64: rng.choice refuses probabilities whose sum is off by more than 1.5e-8.
     p = np.exp(log_p.astype(np.float64))
     at = int(rng.choice(len(p), p=p / p.sum()))
     return Choice(
@@ -254,22 +263,22 @@ def sample_intervention_from_policy(
 def compute_action_log_probability(
     policy: AcquisitionPolicy, outlook: Outlook, choice: Choice
 ) -> float:
-    """How likely a policy was to choose so, as a logarithm.
+    """Compute the log-probability of a choice.
 
     Args:
         policy: the policy.
-        outlook: what the campaign knew.
-        choice: what was chosen.
+        outlook: the state of the campaign at the choice.
+        choice: the chosen experiment.
     """
     return float(_asked(policy, outlook)[0][choice.set * PLACES + choice.place])
 
 
 def compute_policy_entropy(policy: AcquisitionPolicy, outlook: Outlook) -> float:
-    """How undecided a policy is, in nats; 0 if only one experiment comes into question.
+    """Compute the entropy of a policy in nats; 0 if one experiment has all probability.
 
     Args:
         policy: the policy.
-        outlook: what the campaign knows.
+        outlook: the state of the campaign.
     """
     log_p, points = _asked(policy, outlook)
     return float(entropy_of(log_p.reshape(1, *points.shape))[0])
@@ -278,7 +287,7 @@ def compute_policy_entropy(policy: AcquisitionPolicy, outlook: Outlook) -> float
 def _asked(
     policy: AcquisitionPolicy, outlook: Outlook
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities of all places, in one row, and the points they stand for."""
+    """Compute log-probabilities of all places, in one row, and their points."""
     one = board_of(outlook)
     board = stacked([one])
     log_p = log_policy(policy.weights, board_features(board), board.playable)

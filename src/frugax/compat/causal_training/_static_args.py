@@ -21,6 +21,8 @@ def prepare_static_args(*arguments: Any) -> Frozen[tuple[Any, ...]]:
         >>> restore_static_args(static)[2]
         ['y']
     """
+    # `Frozen` hashes once and compares by content, so equal lists in new objects do not
+    # compile again.
     return Frozen(arguments)
 
 

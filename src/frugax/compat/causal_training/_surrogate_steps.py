@@ -36,7 +36,7 @@ Loss = Callable[[Any, Any, Any], Any]
 
 
 class _Arrays(NamedTuple):
-    """What one step is given beside its state."""
+    """The arguments of one step beside its state."""
 
     told: Told
     probs: Any
@@ -73,6 +73,7 @@ class SurrogateStep:
         self._config = config
         self._optimizer = optimizer
         self._loss = lambda params, arrays: _total(params, arrays, loss_fn, config)
+        # All sets up to the size, and one more for a true set that is larger.
         self._room = 1 + sum(
             comb(MAX_VARIABLES - 1, s) for s in range(config.max_parent_size + 1)
         )
@@ -83,6 +84,8 @@ class SurrogateStep:
                 optimizer,
                 clip=float("inf"),  # only to have the norm reported
                 fallback=fallback,
+                # The guide's call order returns new parameters and lets callers keep
+                # the old ones, which donation would delete.
                 donate=False,
             )
 
@@ -93,7 +96,7 @@ class SurrogateStep:
 
     @property
     def compile_seconds(self) -> float:
-        """What compiling took."""
+        """Seconds spent on compiling."""
         return 0.0 if self._step is None else self._step.compile_seconds
 
     def __call__(
@@ -127,7 +130,8 @@ class SurrogateStep:
         del key
         probs = np.asarray(expert_probs, np.float32)
         k = probs.shape[1]
-        # Room for every set of the configured size: another list is no new program.
+        # Room for every set of the configured size, so another list does not compile.
+        # Longer lists are rounded up to a power of 2, so that few lengths ever compile.
         room = max(self._room, 2 ** max(k - 1, 0).bit_length() if k > self._room else 0)
         told = tell(
             parent_sets,
@@ -145,6 +149,8 @@ class SurrogateStep:
         )
         if self._step is None:
             return self._eagerly(params, opt_state, arrays)
+        # The guide passes parameters and optimiser state apart; the number of the step
+        # is not used by any of them.
         state = train.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
         state, metrics = self._step(state, arrays)
         return state.params, state.opt_state, self._named(metrics)
@@ -183,6 +189,8 @@ def _total(
         # A loss that looks at values can still be called for one example at a time,
         # if not inside a compiled step.
         losses = jnp.stack([loss_fn(*one) for one in zip(*each, strict=True)])
+    # Added to the loss and not to the update: with Adam this is L2 regularisation and
+    # not decoupled weight decay (Loshchilov & Hutter 2019).
     squares = sum(jnp.sum(x * x) for x in jax.tree.leaves(params))
     penalty = 0.5 * config.weight_decay * squares
     loss = losses.mean()
@@ -309,6 +317,8 @@ def progressive_learning(
         start = time.perf_counter()
         losses: list[Any] = []
         for problem in range(problems):
+            # Problems of different levels have different seeds for up to 1,000 problems
+            # a level.
             number = seed + 1000 * level + problem
             scm = generate_scm_for_difficulty(difficulty, seed=number)
             samples = collect_observational_data(scm, rows, seed=number)
@@ -332,6 +342,8 @@ def progressive_learning(
                     b.expert_probs,
                     b.expert_accuracies,
                 )
+                # Kept on the device: float() here would wait for each step before the
+                # next is sent.
                 losses.append(metrics["total_loss"])
         stages.append(
             Stage(

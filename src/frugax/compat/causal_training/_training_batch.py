@@ -24,7 +24,7 @@ CHANNELS = ("value", "intervened", "target", "present")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingExample:
-    """One data set, and what an expert says of one variable in it.
+    """One data set, and an expert's answer about one variable in it.
 
     Attributes:
         observational_data: float32 [n, d, 4]: value, whether it was set, whether this
@@ -65,8 +65,8 @@ class TrainingBatchJAX:
     """Arrays apart from names: nothing is compiled for a name.
 
     Attributes:
-        observational_data: [batch, n, d, 4]; shorter and narrower data sets are filled
-            up with what is not present.
+        observational_data: [batch, n, d, 4]; shorter and narrower data sets are padded
+            with absent values.
         expert_probs: [batch, k]; each row sums to 1.
         expert_accuracies: [batch].
         parent_sets: of each example, as many as it has; the rest of k is padding.
@@ -94,14 +94,16 @@ def convert_to_jax_batch(batch: TrainingBatch) -> TrainingBatchJAX:
         batch: the examples.
 
     Raises:
-        TypeError: this is no batch.
-        ValueError: there are none.
+        TypeError: `batch` is not a `TrainingBatch`.
+        ValueError: it has no examples.
     """
     check_kind("batch", batch, TrainingBatch, "create_training_batch makes one")
     examples = list(batch.examples)
     if not examples:
         raise ValueError("the batch has no examples.")
     shapes = np.array([e.observational_data.shape for e in examples])
+    # Zeros: the channel `present` is then 0 in the padding, which the model takes for
+    # absent.
     data = np.zeros((len(examples), *shapes.max(0)), np.float32)
     most = max(len(e.expert_posterior.probs) for e in examples)
     probs = np.zeros((len(examples), most), np.float32)
@@ -161,6 +163,8 @@ def create_training_batch(
         rows = np.arange(len(samples))
         if turn and len(rows) > 4:
             rows = np.sort(rng.permutation(rows)[: max(4, len(rows) * 3 // 4)])
+        # Parents that were not observed cannot be listed, as their names are not in the
+        # data.
         parents = [p for p in scm.parents(target) if p in names]
         part = samples.rows(rows)
         if len(names) > MAX_VARIABLES:
@@ -178,11 +182,14 @@ def _around(samples: Samples, target: str, parents: Sequence[str]) -> list[str]:
         )
     column = samples.index(target)
     near = nearest_variables(*table_arrays(samples))[column]
+    # The target and its parents always stay, or the true set could not be listed.
     kept = [target, *parents]
     for c in near:
         name = samples.variables[c]
         if name not in kept and len(kept) < MAX_VARIABLES:
             kept.append(name)
+    # In the order of the data, so that the position of a variable does not betray its
+    # role.
     return [name for name in samples.variables if name in kept]
 
 

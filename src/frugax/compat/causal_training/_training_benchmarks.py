@@ -92,8 +92,10 @@ def measure_compilation_speedup(
     with CompileLedger() as ledger:
         first, first_s = _time_call(step, copies)
     calls = [_time_call(step, _copy(args)) for _ in range(repeats)]
+    # The fastest call: other processes can only make a call slower.
     run_s = min(seconds for _, seconds in calls)
     return CompilationCost(
+        # The first call also runs the program once, so one run is taken off.
         compile_s=max(first_s - run_s, 0.0),
         run_s=run_s,
         programs=sum(f.compiles for f in ledger.functions.values()),
@@ -159,6 +161,8 @@ def benchmark_sustained_performance(
     check_function("slow", slow, example="slow(*args)")
     check_arguments("args", args)
     check_integer("n_runs", n_runs, minimum=2)
+    # The control is the fast function under another name: its ratio shows the noise
+    # that the rotation leaves.
     functions = {"fast": fast, "slow": slow, "control": fast}
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(n_runs + 1):
@@ -167,9 +171,11 @@ def benchmark_sustained_performance(
         names = list(functions)
         for name in names[turn % 3 :] + names[: turn % 3]:
             _, call_s = _time_call(functions[name], _copy(tuple(args)))
+            # The first round warms up and is not counted, as it compiles.
             if turn:
                 seconds[name].append(call_s)
     times = {name: np.asarray(values) for name, values in seconds.items()}
+    # Ratios within a round, because load changes more between rounds than within one.
     ratios = times["slow"] / times["fast"]
     low, high = _median_interval(ratios)
     return SustainedThroughput(
@@ -245,12 +251,16 @@ def monitor_memory_usage(function: Callable[..., Any], *args: Any) -> MemoryUse:
 
 def _time_call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     started = time.perf_counter()
+    # JAX returns before the work is done; without waiting, a call would seem to take
+    # the time of its dispatch.
     result = jax.block_until_ready(function(*args))
     return result, time.perf_counter() - started
 
 
 def _copy(args: tuple[Any, ...]) -> tuple[Any, ...]:
     def copy(x: Any) -> Any:
+        # A donated argument is gone after the call, so each call gets a copy. NumPy
+        # arrays are never donated.
         return jnp.array(x) if isinstance(x, jax.Array) else x
 
     return jax.block_until_ready(jax.tree.map(copy, args))
@@ -258,6 +268,7 @@ def _copy(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _median_interval(ratios: np.ndarray) -> tuple[float, float]:
     """95% percentile bootstrap of the median (Efron & Tibshirani 1993, ch. 13)."""
+    # A fixed seed, so that the same times give the same interval.
     rng = np.random.default_rng(0)
     picks = rng.integers(len(ratios), size=(_NUM_RESAMPLES, len(ratios)))
     medians = np.median(ratios[picks], axis=1)

@@ -218,7 +218,6 @@ def weight_names(file: Mapping[str, np.ndarray]) -> list[str]:
     """Return the names of the model's weights: packed ones once, by their own name."""
     packed = list_packed(list(file))
     parts = {part for name in packed for part in part_names(name)}
-    # Packed names first; a model cannot tell them from plain ones.
     return [*packed, *(name for name in file if name not in parts)]
 
 

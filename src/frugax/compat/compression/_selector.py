@@ -104,8 +104,8 @@ class StrategySelector:
             size=array.size,
             dtype=array.dtype.name,
             zeros_frac=zeros_frac(array),
-            # NaN and infinity have no level, and the relative error of all zeros is 0 /
-            # 0.
+            # NaN and infinity have no level, and the relative error of zeros is
+            # undefined.
             quantisable=array.dtype.name in QUANTISABLE
             and bool(np.isfinite(array).all() and array.any()),
         )
