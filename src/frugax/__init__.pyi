@@ -49,4 +49,5 @@ from .models.dtypes import (
     uint8 as uint8,
 )
 
+__all__: list[str]
 __version__: str

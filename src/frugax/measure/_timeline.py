@@ -5,6 +5,7 @@ reserves, and its schedule (`_schedule.py`) states the order of the operations.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -99,7 +100,9 @@ def timeline(compiled: jax.stages.Compiled) -> Timeline:
         >>> held.peak_bytes, held.held
         (16384, (('dot_general', 16384),))
     """
-    memory = compiled.memory_analysis()
+    # Either may be None on backends without the analysis; then `serialised` is empty.
+    memory: Any = compiled.memory_analysis()
+    executable: Any = compiled.runtime_executable()
     serialised = getattr(memory, "serialized_buffer_assignment_proto", b"")
     if not serialised:
         raise ValueError(
@@ -112,7 +115,7 @@ def timeline(compiled: jax.stages.Compiled) -> Timeline:
         at = buffer.message(_BUFFER_DEFINED_AT)
         of_instruction = definitions.setdefault(at.number(_DEFINED_AT_INSTRUCTION), {})
         of_instruction[at.numbers(_DEFINED_AT_INDEX)] = buffer.number(_BUFFER_ID)
-    (module,) = compiled.runtime_executable().hlo_modules()
+    (module,) = executable.hlo_modules()
     schedule = Schedule(module.as_serialized_hlo_module_proto(), definitions)
     operations = schedule.operations()
     places, reserved = _temporary_places(assignment)

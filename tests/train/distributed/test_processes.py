@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import distributed_worker as worker
 import forked
 from frugax.train.distributed import EXIT_PEER_LOST, launch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import worker
-
-WORKER = str(Path(worker.__file__))
+WORKER = str(Path(worker.__file__ or ""))
 KILLED = 128 + signal.SIGKILL
 
 

@@ -1,6 +1,6 @@
-"""What one process of a run does in the tests of this folder, and in the benchmark.
+"""One process of a run, for the tests of train.distributed.
 
-    python worker.py FOLDER STEPS [PHASE HOW [WHO [STEP]]]
+    python tests/distributed_worker.py FOLDER STEPS [PHASE HOW [WHO [STEP]]]
 
 Trains a small model and writes the last loss. In PHASE (step, compilation, checkpoint,
 evaluation) process WHO misbehaves, the first time only: HOW is kill, stop, hang (sleeps
