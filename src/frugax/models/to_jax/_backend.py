@@ -128,8 +128,7 @@ class JaxBackend(Backend):
                     raise TypeError(
                         f"array: data must be numbers, got {data.dtype}: {data!r:.60}."
                     )
-            # jnp's issubdtype and not NumPy's, for which bfloat16 is not a floating
-            # dtype.
+            # jnp's issubdtype: for NumPy's, bfloat16 is not a floating dtype.
             if dtype is None and jnp.issubdtype(data.dtype, jnp.floating):
                 dtype = self.dtype
             if dtype is not None:

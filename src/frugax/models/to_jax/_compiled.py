@@ -63,8 +63,7 @@ class JaxModel(CompiledModel):
         # All outputs are returned, but only those with a cotangent are differentiated;
         # the others go through aux.
         selected, pull, outputs = jax.vjp(select_outputs, dict(params), has_aux=True)
-        # pull refuses cotangents of another dtype, and JAX does not cast them by
-        # itself.
+        # pull refuses cotangents of another dtype instead of casting them.
         typed = {k: jnp.asarray(v, selected[k].dtype) for k, v in cotangents.items()}
         return outputs, pull(typed)[0]
 

@@ -86,8 +86,7 @@ class Elementwise(Dtypes):
     def absolute(self, x: Array) -> Array:
         """|x|, with gradient 0 at 0 as in torch, where jnp.abs has 1."""
         if is_floating(self.dtype_of(x)):
-            # The derivative of jnp.sign is 0, so the product has the derivative
-            # sign(x).
+            # jnp.sign has the derivative 0, so that of the product is sign(x).
             return x * jnp.sign(x)
         return jnp.abs(x)
 

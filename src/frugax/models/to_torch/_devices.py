@@ -26,8 +26,7 @@ def choose_device(device: Any) -> torch.device | None:
     if kind == "gpu":
         # JAX says "gpu" where torch says "cuda", "xpu" or "mps".
         kind = next((d.partition(":")[0] for d in there if d != "cpu"), kind)
-    # torch has one CPU device, and "cpu:0" does not equal "cpu" when tensors are
-    # compared.
+    # torch has one CPU device, and "cpu:0" does not compare equal to "cpu".
     full = f"{kind}:{number or 0}" if kind != "cpu" else "cpu"
     ordinal = number.isdigit() or not colon
     if full not in there or not ordinal or (kind == "cpu" and int(number or 0) > 0):

@@ -130,7 +130,6 @@ class Dtypes:
 
     def new(self, dtype: Any, like: Any) -> dict[str, Any]:
         """Dtype and device of a new tensor: those of `like`, or the namespace's."""
-        # Bodies of ops pass `like` so that helper tensors follow the data, also to
-        # meta.
+        # Bodies of ops pass `like`, so helper tensors follow the data, also to meta.
         device = like.device if isinstance(like, torch.Tensor) else self.device
         return {"dtype": TO_TORCH[as_dtype(dtype)], "device": device}

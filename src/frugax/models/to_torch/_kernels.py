@@ -109,8 +109,7 @@ class Kernels(ConvolutionKernels):
             attn_mask=mask,
             is_causal=square,
             scale=scale,
-            # Only where heads share keys, because fewer kernels of torch support the
-            # flag.
+            # Only where heads share keys: fewer kernels of torch support the flag.
             enable_gqa=query.shape[2] != key.shape[2],
         )
         return out.transpose(1, 2)

@@ -1,7 +1,7 @@
 """Convolutions and pools of the torch namespace, on data with channels last.
 
-torch expects channels second. A transposed view of data with channels last is what it
-calls `channels_last` memory, for which it has fast code: nothing is copied.
+torch expects channels second. A transposed view of data with channels last has the
+layout that it calls `channels_last`, for which it has fast code: nothing is copied.
 """
 
 import math
