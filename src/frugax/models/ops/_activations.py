@@ -30,6 +30,7 @@ def relu6(xp: Any, input: Array) -> Array:
 @op(promote="float")
 def leaky_relu(xp: Any, input: Array, *, slope: float = 0.01) -> Array:
     """`input` above 0, slope * input elsewhere. Maas et al. 2013, ICML workshop."""
+    # Greater, not greater or equal: at 0 the gradient is the slope, as in torch.
     return xp.where(xp.greater(input, 0), input, input * slope)
 
 
@@ -54,6 +55,7 @@ def celu(xp: Any, input: Array, *, alpha: float = 1.0) -> Array:
 @op(promote="float")
 def selu(xp: Any, input: Array) -> Array:
     """The elu that keeps mean 0 and variance 1. Klambauer 2017, arXiv:1706.02515."""
+    # alpha and scale solve the paper's fixed-point equations for mean 0 and variance 1.
     return xp.selu(input)
 
 
@@ -66,6 +68,7 @@ def silu(xp: Any, input: Array) -> Array:
 @op(promote="float")
 def swish(xp: Any, input: Array, *, beta: float = 1.0) -> Array:
     """`input` * sigmoid(beta input). Ramachandran et al. 2017, arXiv:1710.05941."""
+    # Each library has this one as a function of its own.
     if beta == 1:
         return xp.silu(input)
     return input * xp.sigmoid(input * beta)
@@ -147,6 +150,7 @@ def glu(xp: Any, input: Array, *, axis: int = -1) -> Shaped[Any, "*half"]:
     Raises:
         ValueError: the axis has an odd length.
     """
+    # (slice(None),) * -1 is empty: a negative axis would cut the first one.
     axis = axis % input.ndim
     if input.shape[axis] % 2 != 0:
         raise ValueError(

@@ -55,6 +55,8 @@ def attention(
             "attention: the mask must broadcast to (batch, heads, queries, keys), not "
             f"be {tuple(mask.shape)}."
         )
+    # Products of independent features have a variance that grows with their number, and
+    # saturate the softmax (Vaswani et al., sec. 3.2.1).
     if scale is None:
         scale = features**-0.5
     out = xp.attention(query, key, value, mask, causal=causal, scale=scale)

@@ -72,6 +72,7 @@ _UNARY_FLOAT = {
     "isfinite": "Whether each entry is neither NaN nor an infinity.",
 }
 
+# Gradients at ties and jumps are promised on both libraries: docs/ops.md lists them.
 _BINARY = {
     "add": "`left` + right; of booleans: or.",
     "subtract": "`left` - right.",
@@ -116,6 +117,7 @@ for _name, _doc in _BINARY_FLOAT.items():
 @op(promote="same", name="round")
 def round_(xp: Any, input: Array, *, decimals: int = 0) -> Array:
     """Round to decimals, halves to the even neighbour."""
+    # Halves go to the even neighbour, as in IEEE 754: rounding them up would bias sums.
     return xp.round(input, decimals=decimals)
 
 

@@ -60,6 +60,8 @@ def sinusoidal_positions(
     angles = _angles(
         xp, input, xp.arange(offset, offset + input.shape[-2], like=input), base
     )
+    # The paper alternates sines and cosines; halves are a permutation of that, which
+    # the next linear layer can absorb.
     waves = xp.concat([xp.sin(angles), xp.cos(angles)], axis=-1)
     lead = (1,) * (len(input.shape) - 2)
     waves = xp.reshape(waves, (*lead, input.shape[-2], features))
@@ -98,6 +100,8 @@ def rotary_positions(
         left, right = input[..., 0::2], input[..., 1::2]
     else:
         left, right = input[..., : features // 2], input[..., features // 2 :]
+    # Rotations of queries and keys leave only the difference of positions in their
+    # products (sec. 3.2).
     rotated = left * cosines - right * sines, right * cosines + left * sines
     if not interleaved:
         return xp.concat(list(rotated), axis=-1)

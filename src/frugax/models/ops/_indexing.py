@@ -16,6 +16,8 @@ def getitem(xp: Any, input: Any, *, index: Any) -> Any:
     `index` is a tuple of integers, None (a new axis), "..." and
     ("slice", start, stop, step).
     """
+    # Attributes are plain values, because models are saved as JSON, which has no
+    # slices.
     return xp.getitem(input, _key(index))
 
 
@@ -26,10 +28,12 @@ def _key(index: Any) -> tuple[Any, ...]:
         ValueError: an entry is of a form that `getitem` does not know.
     """
     entries = index if isinstance(index, (tuple, list)) else (index,)
+    # One slice may stand by itself, without a tuple around it.
     if len(entries) == 4 and entries[0] == "slice":
         entries = (entries,)
     key: list[Any] = []
     for entry in entries:
+        # JSON gives tuples back as lists.
         if isinstance(entry, (tuple, list)) and entry[:1] in (("slice",), ["slice"]):
             key.append(slice(*entry[1:]))
         elif entry == "...":
@@ -58,6 +62,7 @@ def take(
     """
     if mode not in ("fill", "clip"):
         raise ValueError(f"take: mode must be fill or clip, got {mode!r}.")
+    # Promoted apart: the dtype of the indices must not widen that of the entries.
     (input,), (indices,) = xp.promote((input,)), xp.promote((indices,))
     return xp.take(input, indices, axis, mode)
 
@@ -92,6 +97,7 @@ def one_hot(
     xp: Any, input: Any, *, classes: int, axis: int = -1, dtype: str | None = None
 ) -> Any:
     """1 at the index and 0 elsewhere, on a new axis; all 0 if out of range."""
+    # A comparison and not a scatter, so an index out of range is all 0 by itself.
     hot = xp.equal(
         xp.expand_dims(input, -1),
         xp.arange(classes, dtype=xp.dtype_of(input), like=input),

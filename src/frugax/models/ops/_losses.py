@@ -68,6 +68,8 @@ def cross_entropy(
             with probabilities.
     """
     z = xp.widened(logits)
+    # Subtracting the largest logit keeps exp from overflowing. It cancels in the loss,
+    # so its gradient is 0 and need not be computed.
     highest = xp.stop_gradient(xp.max(z, axis=-1, keepdims=True))
     total = xp.log(xp.sum(xp.exp(z - highest), axis=-1))
     if tuple(labels.shape) == tuple(logits.shape):
@@ -87,6 +89,8 @@ def cross_entropy(
         # pass need not keep a log softmax of all classes.
         right = total + (highest[..., 0] - xp.pick(z, at))
     if label_smoothing:
+        # The cross-entropy against the uniform distribution (Szegedy et al. 2016,
+        # arXiv:1512.00567, sec. 7).
         spread = total + xp.mean(highest - z, axis=-1)
         right = right * (1.0 - label_smoothing) + spread * label_smoothing
     return _mean_of_valid(xp, "cross_entropy", right, valid, reduction)
@@ -115,6 +119,8 @@ def binary_cross_entropy(
     """-log of sigmoid(logits)'s probability of the labels, 0 to 1; elementwise."""
     _same("binary_cross_entropy", logits, labels)
     z, y = xp.widened(logits), xp.widened(labels)
+    # -y log s - (1 - y) log(1 - s) for s = sigmoid(z), simplified: s itself would round
+    # to 0 or 1, whose logarithms are infinite.
     return reduce_losses(xp, "binary_cross_entropy", xp.softplus(z) - z * y, reduction)
 
 
@@ -198,9 +204,11 @@ def reduce_losses(xp: Any, op: str, losses: Any, reduction: str) -> Any:
 def _mean_of_valid(xp: Any, op: str, losses: Any, valid: Any, reduction: str) -> Any:
     if valid is None:
         return reduce_losses(xp, op, losses, reduction)
+    # Selected and not multiplied: 0 times NaN is NaN.
     losses = xp.where(valid, losses, 0.0)
     if reduction != "mean":
         return reduce_losses(xp, op, losses, reduction)
+    # A batch of ignored examples alone has the mean 0, where torch gives NaN.
     count = xp.sum(xp.cast_like(valid, losses))
     return xp.sum(losses) / xp.maximum(count, 1.0)
 
@@ -210,6 +218,7 @@ def _classes(xp: Any, labels: Any, ignore_index: int | None) -> tuple[Any, Any]:
     if ignore_index is None:
         return labels, None
     valid = labels != ignore_index
+    # Class 0 always exists, while -100, the usual label for padding, would read NaN.
     return xp.where(valid, labels, 0), valid
 
 
@@ -222,6 +231,8 @@ def _check_labels(op: str, scores: Any, labels: Any) -> None:
 
 
 def _same(op: str, left: Any, right: Any) -> None:
+    # (n, 1) and (n,) broadcast to (n, n): the loss would compare each prediction with
+    # all targets, and train towards their mean.
     if tuple(left.shape) != tuple(right.shape):
         raise ValueError(
             f"{op}: the shapes must be equal, not {tuple(left.shape)} and "

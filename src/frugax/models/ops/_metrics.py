@@ -57,6 +57,7 @@ def precision(
     Labels are 0 and 1; a threshold of 0 suits logits.
     """
     found, claimed, _ = _counts(xp, "precision", scores, labels, threshold)
+    # Counts are whole numbers, so a divisor of at least 1 changes nothing but 0 / 0.
     return found / xp.maximum(claimed, 1.0)
 
 
@@ -71,6 +72,7 @@ def recall(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> 
 def f1(xp: Any, scores: Array, labels: Array, *, threshold: float = 0.0) -> Scalar:
     """Harmonic mean of `precision` and `recall`; 0 if nothing was found."""
     found, claimed, there = _counts(xp, "f1", scores, labels, threshold)
+    # 2 P R / (P + R) in counts: one division that could be 0 / 0 in place of three.
     return 2.0 * found / xp.maximum(claimed + there, 1.0)
 
 
@@ -94,6 +96,7 @@ def perplexity(
 
 
 def _share_right(xp: Any, right: Any, labels: Any, ignore_index: int | None) -> Any:
+    # float32 counts up to 2^24 without an error, bfloat16 only up to 256.
     right = xp.cast(right, "float32")
     if ignore_index is None:
         return xp.mean(right)

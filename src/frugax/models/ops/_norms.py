@@ -48,6 +48,7 @@ def rms_norm(
 
     Zhang & Sennrich 2019, arXiv:1910.07467.
     """
+    # The mean stays: the paper finds that re-scaling matters and re-centring does not.
     return xp.rms_norm(input, weight, epsilon)
 
 
@@ -75,6 +76,8 @@ def group_norm(
             f"group_norm: {channels} channels cannot be divided into {groups} groups."
         )
     axes = tuple(range(1, len(input.shape) - 1))
+    # Each example has its own statistics, so training and inference agree at any batch
+    # size.
     return _normalise(xp, input, weight, bias, epsilon, axes, groups)[0]
 
 
@@ -92,6 +95,7 @@ def instance_norm(
     The input is (batch, *space, channels); weight and bias are (channels,).
     Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
     """
+    # A group norm with one group for each channel.
     axes = tuple(range(1, len(input.shape) - 1))
     return _normalise(xp, input, weight, bias, epsilon, axes)[0]
 
@@ -117,6 +121,7 @@ def batch_norm(
     as in torch. No gradient flows from them to the input.
     Ioffe & Szegedy 2015, arXiv:1502.03167.
     """
+    # With fixed statistics it is an affine map: examples do not depend on each other.
     if inference:
         x = xp.widened(input)
         x = x - _row(xp, running_mean, x)
@@ -168,7 +173,10 @@ def _normalise(
 
     mean = mean_of(x)
     x = x - mean
+    # Two passes over the data: E[x^2] - E[x]^2 cancels where the mean is large.
     variance = mean_of(x * x)
+    # Epsilon is inside of the root, as in the papers. Outside, the gradient of a
+    # constant input would be infinite.
     scale = xp.rsqrt(variance + epsilon)
     return _scale_and_shift(xp, x, scale, weight, bias, input), mean, variance
 

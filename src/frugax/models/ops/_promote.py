@@ -50,6 +50,7 @@ def is_floating(dtype: np.dtype) -> bool:
     return _kind(dtype)[0] in ("float", "complex")
 
 
+# Every op of every trace asks, with few different arguments.
 @functools.cache
 def result_dtype(
     *dtypes: np.dtype | type[bool] | type[int] | type[float],
@@ -109,6 +110,8 @@ def result_dtype(
 def sum_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype of sums and products: int32 for booleans and short integers."""
     kind, bits = _kind(dtype)
+    # int8 overflows at 128. NumPy widens to int64, which JAX lacks unless told
+    # otherwise.
     if kind not in ("float", "complex") and bits < 32:
         return INT_DTYPE
     return dtype

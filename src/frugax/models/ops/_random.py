@@ -99,6 +99,8 @@ def dropout(
     if rate == 1:  # 1 / (1 - rate) would be infinite
         return xp.where(xp.zeros(input.shape, "bool", like=input), input, 0.0)
     kept = xp.bernoulli(key, 1 - rate, input.shape)
+    # Scaled here, so that inference is the identity ("inverted" dropout; the paper
+    # scales the weights at inference). Selected, as 0 times infinity is NaN.
     return xp.where(kept, input * (1 / (1 - rate)), 0.0)
 
 

@@ -97,6 +97,7 @@ def gru(
     driven = xp.linear(input, weight, bias)
 
     recall = xp.transpose(hidden_weight)
+    # The reset gate multiplies this bias, so it cannot be added to the other one.
     hidden_bias = _as_row(xp, hidden_bias)
 
     def step(hidden: Any, driven: Any) -> Any:
@@ -188,18 +189,24 @@ def _recurrence(
 
 def _over_time(xp: Any, step: Any, carry: Any, input: Any, *, reverse: bool) -> Any:
     """Scan over time; all outputs, (batch, time, hidden), and the last carry."""
+    # A scan steps along the first axis.
     by_time = xp.transpose(input, (1, 0, 2))
     carry, outputs = xp.scan(step, carry, by_time, reverse=reverse)
     return xp.transpose(outputs, (1, 0, 2)), carry
 
 
 def _lstm_update(xp: Any, gates: Any, cell: Any) -> Any:
+    # One product serves all four gates; torch's order is i, f, g, o.
     enter, forget, new, leave = xp.parts(gates, 4)
+    # A sum and not a product: gradients pass back through time scaled by the forget
+    # gate alone (the constant error carousel of the paper).
     cell = xp.sigmoid(forget) * cell + xp.sigmoid(enter) * xp.tanh(new)
     return xp.sigmoid(leave) * xp.tanh(cell), cell
 
 
 def _gru_update(xp: Any, driven: Any, recalled: Any, hidden: Any) -> Any:
+    # With the reset gate after the product, all three products with the state are one.
+    # Cho et al. have it before, and Keras offers both.
     reset, update, new = xp.parts(driven, 3)
     reset_again, update_again, new_again = xp.parts(recalled, 3)
     reset = xp.sigmoid(reset + reset_again)
@@ -213,6 +220,7 @@ def _initial_state(xp: Any, input: Any, hidden_weight: Any, state: Any) -> Any:
     if state is not None:
         return state
     zeros = xp.zeros((input.shape[0], hidden_weight.shape[-1]), like=input)
+    # A carry must not change its dtype between steps.
     return xp.cast_like(zeros, input)
 
 

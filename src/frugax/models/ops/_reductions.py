@@ -129,6 +129,8 @@ def norm(
         ValueError: there is no such norm.
     """
     if ord == 2:
+        # A length has a kink at 0. 0 is one of its subgradients, and keeps training
+        # finite.
         return safe_sqrt(xp, xp.sum(xp.square(input), axis, keepdims=keepdims))
     if ord == 1:
         return xp.sum(xp.absolute(input), axis, keepdims=keepdims)
@@ -142,6 +144,7 @@ def count_nonzero(
     xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
 ) -> Reduced:
     """The number of entries that are not 0."""
+    # Sums of booleans are int32: see `sum_dtype`.
     return xp.sum(xp.cast(input, "bool"), axis, keepdims=keepdims)
 
 

@@ -33,6 +33,7 @@ def flatten(
 ) -> Reshaped:
     """Merge the axes start:stop into one; a 0-d array gets one axis."""
     shape = tuple(input.shape)
+    # Slicing a range resolves negative and missing bounds as Python does.
     axes = range(len(shape))[start:stop]
     if not axes:
         if shape:
@@ -160,6 +161,8 @@ def split(
                 f"along axis {axis}."
             )
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    # Only the pieces that are wanted are cut: the others would stay in the traced
+    # program.
     numbers: Sequence[int] = range(len(lengths))
     if index is not None:
         numbers = [numbers[index]]

@@ -51,6 +51,7 @@ class Op:
             *tensors: arrays of its library or Python numbers; None for an optional one.
             **attributes: keyword arguments of the op.
         """
+        # Here and not in the bodies, so that no op can have a rule of its own.
         if self.promote != "none":
             tensors = xp.promote(tensors, to_float=self.promote == "float")
         return self.body(xp, *tensors, **attributes)
@@ -89,6 +90,8 @@ def op_from_function(
     optional: set[str] = set()
     attributes: dict[str, Any] = {}
     variadic = False
+    # The kind of a parameter decides: by position a tensor, by keyword an attribute,
+    # which is fixed when a model is compiled.
     for p in parameters[1:]:
         if p.kind is p.VAR_KEYWORD:
             raise TypeError(
@@ -135,6 +138,7 @@ def op(
         made = op_from_function(
             name or body.__name__, body, promote=promote, outputs=outputs
         )
+        # Saved models name their ops: a second meaning would change them silently.
         if made.name in OPS:
             raise ValueError(f"there is an op {made.name!r} already.")
         OPS[made.name] = made
@@ -199,5 +203,6 @@ def custom_op(name: str, function: Callable[..., Any]) -> Op:
         if p.kind is p.POSITIONAL_OR_KEYWORD:
             p = p.replace(kind=p.POSITIONAL_ONLY)
         rest.append(p)
+    # Ports and attributes are read from the signature.
     body.__signature__ = inspect.Signature([xp, *rest])
     return op_from_function(name, body)

@@ -45,6 +45,8 @@ def _declare_convolutions(axes: int) -> None:
         stride = per_axis(name, "stride", stride, axes)
         dilation = per_axis(name, "dilation", dilation, axes)
         widths = pads(name, padding, input.shape[1:-1], window, stride, dilation)
+        # By the namespace, because XLA:CPU is slow at the gradients of its own
+        # convolution inside loops (docs/ops.md, "Convolutions in loops").
         result = xp.convolution(input, weight, stride, widths, dilation, groups)
         return _add_bias(xp, result, bias)
 
@@ -68,6 +70,7 @@ def _declare_convolutions(axes: int) -> None:
         that, and `output_padding` is added to the end again, as in torch.
         """
         name = f"conv{axes}d_transpose"
+        # The kernel of the convolution that is transposed: its last axis is read here.
         *window, _, read = weight.shape
         _check_channels(name, axes, input, weight, read, read, groups)
         stride = per_axis(name, "stride", stride, axes)
@@ -81,6 +84,8 @@ def _declare_convolutions(axes: int) -> None:
             crops = [(max(s, 0) // 2, s - max(s, 0) // 2) for s in surplus]
         else:
             crops = pads(name, padding, reach, window, stride, dilation)
+        # A stride maps several sizes to one; `output_padding` says which of them to
+        # give back.
         ends = [(low, high - e) for (low, high), e in zip(crops, extra, strict=True)]
         result = xp.convolution_transpose(input, weight, stride, ends, dilation, groups)
         return _add_bias(xp, result, bias)
@@ -98,6 +103,7 @@ def upsample(
     pairs = zip(space, times, strict=True)
     wide = [batch, *(n for pair in pairs for n in pair), channels]
     larger = [size * by for size, by in zip(space, times, strict=True)]
+    # Broadcast and not indexed: the gradient is a sum and not a scatter.
     repeated = xp.broadcast_to(xp.reshape(input, tuple(split)), tuple(wide))
     return xp.reshape(repeated, (batch, *larger, channels))
 
@@ -173,6 +179,8 @@ def _declare_pools(axes: int) -> None:
         total = xp.sum_pool(x, window, stride, widths)
         if count_padding or all(pair == (0, 0) for pair in widths):
             return xp.cast_like(total / math.prod(window), input)
+        # How much data each window holds at the edges, equal for all examples and
+        # channels.
         ones = xp.cast_like(xp.ones((1, *input.shape[1:-1], 1), like=input), x)
         counts = xp.sum_pool(ones, window, stride, widths)
         return xp.cast_like(total / counts, input)
@@ -189,6 +197,8 @@ def global_avg_pool(
 ) -> Shaped[Any, "batch ..."]:
     """The mean over space: (batch, *space, channels) to (batch, channels)."""
     axes = tuple(range(1, len(input.shape) - 1))
+    # The sum over an image can pass 65504, the largest float16, where the mean does
+    # not.
     mean = xp.mean(xp.widened(input), axis=axes, keepdims=keepdims)
     return xp.cast_like(mean, input)
 
@@ -307,6 +317,7 @@ def pads(
             f"of numbers for each of {axes} axes, not below 0; got {padding!r}."
         )
     for axis, size in enumerate(space):
+        # A symbolic size cannot be compared.
         if isinstance(size, int) and size + sum(widths[axis]) < reach[axis]:
             raise ValueError(
                 f"{op}: a window of {reach[axis]} does not fit into axis {axis} of "
@@ -324,6 +335,8 @@ def _same_padding(size: Any, reach: int, stride: int) -> int:
     # With a stride of 1 the result does not depend on the size, which may be symbolic.
     if stride == 1:
         return reach - 1
+    # The last window starts at (ceil(size / stride) - 1) * stride. It may end before
+    # the data does, where the stride is longer than the window.
     return max((-(-size // stride) - 1) * stride + reach - size, 0)
 
 
