@@ -21,6 +21,8 @@ class Relu(Weightless):
 class Relu6(Weightless):
     """`x` within [0, 6]."""
 
+    # The bound keeps activations within the range of low-precision arithmetic (Sandler
+    # et al. 2018, arXiv:1801.04381).
     op = "relu6"
 
 
@@ -28,6 +30,7 @@ class Relu6(Weightless):
 class LeakyRelu(Weightless):
     """`x` above 0, slope * x below."""
 
+    # The value of Maas et al., and torch's default.
     slope: float = 0.01
 
     op = "leaky_relu"
@@ -44,6 +47,8 @@ class PRelu(Primitive):
         shared: whether all features share one weight.
     """
 
+    # The paper's initial value. It takes weight decay off these weights, because decay
+    # would pull them to 0, that is, to a Relu.
     slope: float = 0.25
     shared: bool = False
 
@@ -61,6 +66,7 @@ class PRelu(Primitive):
 class Elu(Weightless):
     """`x` above 0, alpha (exp(x) - 1) below."""
 
+    # 1 makes the derivative continuous at 0.
     alpha: float = 1.0
 
     op = "elu"
@@ -70,6 +76,7 @@ class Elu(Weightless):
 class Celu(Weightless):
     """`x` above 0, alpha (exp(x / alpha) - 1) below; alpha > 0."""
 
+    # Unlike Elu's, the derivative is continuous at 0 for every alpha.
     alpha: float = 1.0
 
     op = "celu"
@@ -83,6 +90,8 @@ class Celu(Weightless):
 class Selu(Weightless):
     """The elu that keeps mean 0 and variance 1."""
 
+    # Its fixed point assumes weights of variance 1 / inputs: Glorot's in a square
+    # Linear, and half of He's.
     op = "selu"
 
 
@@ -106,6 +115,8 @@ class Swish(Weightless):
 class Gelu(Weightless):
     """`x` times the normal distribution function of x, exact or by tanh."""
 
+    # GPT-2 was trained with the tanh form: checkpoints need the form they were trained
+    # with.
     approximate: bool = False
 
     op = "gelu"
@@ -136,6 +147,7 @@ class LogSigmoid(Weightless):
 class HardSigmoid(Weightless):
     """relu6(x + 3) / 6."""
 
+    # MobileNetV3's form, and torch's. Keras 2 has 0.2 x + 0.5 under the same name.
     op = "hard_sigmoid"
 
 
@@ -143,6 +155,8 @@ class HardSigmoid(Weightless):
 class HardSwish(Weightless):
     """`x` * hard_sigmoid(x)."""
 
+    # Piecewise polynomial, for devices without a fast exp (Howard et al. 2019, sec.
+    # 5.2).
     op = "hard_swish"
 
 
@@ -171,6 +185,8 @@ class Softplus(Weightless):
 class Softsign(Weightless):
     """`x` / (1 + |x|)."""
 
+    # It nears its limits polynomially, tanh exponentially: gradients fade more slowly
+    # (Glorot & Bengio 2010).
     op = "softsign"
 
 
@@ -222,6 +238,7 @@ class Dropout(Weightless):
         [0.0, 2.0]
     """
 
+    # The paper's rate for hidden units; it keeps 0.8 of the inputs.
     rate: float = 0.5
 
     op = "dropout"

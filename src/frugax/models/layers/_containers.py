@@ -30,6 +30,7 @@ class Sequential(Composite):
         super().__post_init__()
         if not self.layers:
             raise ValueError("Sequential.layers is empty; it needs at least one layer.")
+        # Checked here, where the place in the list can still be named.
         for i, layer in enumerate(self.layers):
             if not isinstance(layer, Layer):
                 raise TypeError(
@@ -39,6 +40,8 @@ class Sequential(Composite):
     def build(self, input: Connection) -> Connection:
         x = input
         for layer in self.layers:
+            # A recurrent layer has its states as further outputs; the next layer wants
+            # the data.
             x = _first(layer(x))
         return x
 
@@ -56,6 +59,8 @@ class Residual(Composite):
     layer: Layer
 
     def build(self, input: Connection) -> Connection:
+        # The identity path carries gradients past the layer unchanged, whatever the
+        # depth (He et al. 2016, arXiv:1603.05027).
         return input + _first(self.layer(input))
 
 

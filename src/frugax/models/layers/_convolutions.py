@@ -32,6 +32,8 @@ class _Convolution(Primitive):
     dilation: Sizes = 1
     groups: int = 1
     bias: bool = True
+    # Most convolutions precede a Relu, which halves the second moment: hence He's
+    # factor.
     init: Literal["he", "glorot"] = "he"
 
     axes: ClassVar[int]
@@ -45,6 +47,8 @@ class _Convolution(Primitive):
         check_divides(self, "groups", of="channels")
 
     def attrs(self) -> dict[str, Any]:
+        # Channels and kernel are in the shape of the weight, and the op is not told
+        # twice.
         names = ("stride", "padding", "dilation", "groups")
         return {name: getattr(self, name) for name in names}
 
@@ -60,6 +64,8 @@ class _Convolution(Primitive):
         shape = self.weight_shape(before)
         found = {"weight": Weight(shape, Normal(self.std(before)))}
         if self.bias:
+            # At 0, as in both papers: random kernels break the symmetry between
+            # channels.
             found["bias"] = Weight((self.channels,), Fill(0))
         return found
 
@@ -143,6 +149,8 @@ class _Transposed(_Convolution):
         return {**super().attrs(), "output_padding": self.output_padding}
 
     def weight_shape(self, before: int) -> tuple[int, ...]:
+        # The kernel of the convolution that is transposed: its output channels are read
+        # here.
         return (*self.window(), self.channels // self.groups, before)
 
     def std(self, before: int) -> float:
@@ -181,5 +189,7 @@ class ConvTranspose2D(_Transposed):
     Zeiler et al. 2010, CVPR (deconvolutional networks).
     """
 
+    # A kernel that the stride does not divide covers outputs unevenly, which shows as a
+    # checkerboard (Odena, Dumoulin & Olah 2016, Distill).
     op = "conv2d_transpose"
     axes = 2

@@ -24,6 +24,8 @@ class Embedding(Primitive):
 
     vocabulary: int
     dimension: int
+    # With vectors of deviation 1, a head that shares them would start with logits of
+    # deviation sqrt(dimension), and a loss far above log(vocabulary).
     std: float = 0.02
 
     op = "embedding"
@@ -37,6 +39,8 @@ class Embedding(Primitive):
         check_positive(self, "std")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
+        # Rows are tokens, as in torch: the layout of the head that may share this
+        # weight.
         shape = (self.vocabulary, self.dimension)
         return {"weight": Weight(shape, Normal(self.std))}
 
@@ -72,6 +76,7 @@ class LearnedPositions(Primitive):
     def weights(self, input: Shape) -> dict[str, Weight]:
         if len(input) < 2:
             raise ValueError("it needs (..., time, features), at least 2 axes")
+        # A table ends: a sequence beyond it is refused, since wrapping would be silent.
         shape = (self.length, require_static(input[-1]))
         return {"weight": Weight(shape, Normal(self.std))}
 
@@ -87,6 +92,7 @@ class SinusoidalPositions(Weightless):
         offset: the position of the first.
     """
 
+    # Wavelengths from 2 pi to 10000 * 2 pi positions, as in the paper.
     base: float = 10000.0
     offset: int = 0
 
@@ -112,6 +118,7 @@ class RotaryPositions(Weightless):
             i + features / 2, as in Llama.
     """
 
+    # A checkpoint fixes its base: Llama 3 has 500000, for long contexts.
     base: float = 10000.0
     offset: int = 0
     interleaved: bool = False

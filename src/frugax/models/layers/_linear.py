@@ -37,6 +37,7 @@ class Linear(Primitive):
     dimension: int
     bias: bool = True
     input_size: int | None = None
+    # The layer cannot see what follows it, and He's factor is right before a Relu only.
     init: Literal["he", "glorot"] = "glorot"
 
     op = "linear"
@@ -49,6 +50,7 @@ class Linear(Primitive):
     def weights(self, input: Shape) -> dict[str, Weight]:
         if not input:
             raise ValueError("it needs at least one axis")
+        # The batch may be symbolic, the shape of a weight may not.
         fan_in = require_static(input[-1])
         if self.input_size not in (None, fan_in):
             raise ValueError(f"the last axis must have length {self.input_size}")
@@ -60,6 +62,7 @@ class Linear(Primitive):
         # time of (in, out) for 3-D data (docs/models.md).
         found = {"weight": Weight((self.dimension, fan_in), Normal(std))}
         if self.bias:
+            # At 0, as in both papers; torch draws it from a uniform distribution.
             found["bias"] = Weight((self.dimension,), Fill(0))
         return found
 
@@ -125,7 +128,11 @@ class FeedForward(Composite):
         check_integer(self, "dimension", "hidden")
 
     def build(self, input: Connection) -> Connection:
+        # 4 as in Vaswani et al. 2017, also where it is gated: Shazeer 2020 takes 2/3 of
+        # that, so that three products have the parameters of two.
         hidden = self.hidden or 4 * self.dimension
+        # He's variance for the layers before the activation, Glorot's for the one after
+        # it.
         wide = Linear(hidden, bias=self.bias, init="he", name="up")(input)
         if self.gated:
             gate = Linear(hidden, bias=self.bias, init="he", name="gate")(input)

@@ -16,6 +16,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class _Loss(Weightless):
+    # With a mean the learning rate does not depend on the batch size.
     reduction: Reduction = "mean"
 
     ports = ("input", "target")
@@ -47,6 +48,7 @@ class Huber(_Loss):
         delta: > 0.
     """
 
+    # At 1 it is the smooth L1 loss of Girshick 2015, arXiv:1504.08083.
     delta: float = 1.0
 
     op = "huber"
@@ -78,7 +80,10 @@ class CrossEntropy(_Loss):
     label_smoothing: float = 0.0
     ignore_index: int | None = None
 
+    # Of logits: softmax and logarithm join to a log-sum-exp, while the logarithm of a
+    # rounded probability can be -inf.
     op = "cross_entropy"
+    # Without it an input key of a model would take the float dtype of the backend.
     port_dtypes: ClassVar[Mapping[str, str]] = {"target": "int32"}
 
     def __post_init__(self) -> None:
@@ -104,6 +109,7 @@ class NegativeLogLikelihood(_Loss):
 class BinaryCrossEntropy(_Loss):
     """-log of the probability of the target, 0 to 1, under sigmoid(input)."""
 
+    # Of logits, as torch's BCEWithLogitsLoss; its BCELoss takes probabilities.
     op = "binary_cross_entropy"
 
 
@@ -114,6 +120,7 @@ class KLDivergence(_Loss):
     The input is log probabilities, the target probabilities, both (..., classes).
     """
 
+    # The mean is torch's "batchmean": its "mean" also divides by the number of classes.
     op = "kl_divergence"
 
 
@@ -148,6 +155,8 @@ class L1(Composite):
     scale: float
 
     def build(self, input: Connection) -> Connection:
+        # The gradient has one size at any distance, and so pulls small weights to 0
+        # (the lasso, Tibshirani 1996).
         return op("l1_penalty")(input) * self.scale
 
 
@@ -168,4 +177,6 @@ class L2(Composite):
     scale: float
 
     def build(self, input: Connection) -> Connection:
+        # Part of the loss, so Adam rescales its gradient: this is not decoupled weight
+        # decay (Loshchilov & Hutter 2019, arXiv:1711.05101).
         return op("l2_penalty")(input) * self.scale

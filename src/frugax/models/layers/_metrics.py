@@ -9,6 +9,7 @@ from ._settings import Weightless, check_integer
 
 @dataclasses.dataclass(frozen=True)
 class _ClassMetric(Weightless):
+    # The padding of token sequences must not count as examples.
     ignore_index: int | None = None
 
     ports = ("input", "target")
@@ -54,11 +55,14 @@ class Perplexity(_ClassMetric):
         ignore_index: a target whose examples are ignored.
     """
 
+    # exp is convex: a mean over equal batches is at least the perplexity of all
+    # together.
     op = "perplexity"
 
 
 @dataclasses.dataclass(frozen=True)
 class _BinaryMetric(Weightless):
+    # A logit of 0 is a probability of one half.
     threshold: float = 0.0
 
     ports = ("input", "target")
@@ -94,6 +98,7 @@ class F1(_BinaryMetric):
         threshold: the smallest positive score; 0 suits logits.
     """
 
+    # Of one batch: the mean over batches is not the F1 of all examples.
     op = "f1"
 
 

@@ -34,6 +34,8 @@ class ResidualBlock(Composite):
     def build(self, input: Connection) -> Connection:
         hidden = self.hidden or self.width
         x = Linear(hidden, init="he", name="up")(LayerNorm(name="norm")(input))
+        # The norm is inside of the branch, so the sum of all blocks stays free of norms
+        # (pre-norm; Xiong et al. 2020, arXiv:2002.04745).
         return input + Linear(self.width, name="down")(Gelu()(x))
 
 
@@ -99,8 +101,12 @@ class ConvNet(Composite):
     def build(self, input: Connection) -> Connection:
         x = input
         for i, channels in enumerate(self.channels):
+            # Strides take the place of pools (Springenberg et al. 2015,
+            # arXiv:1412.6806).
             stride = min(i + 1, 2)
             x = Relu()(Conv2D(channels, self.kernel, stride=stride)(x))
+        # A mean over space fits images of any size, and takes far fewer weights than
+        # flattening (Lin et al. 2014, arXiv:1312.4400).
         return Linear(self.classes)(GlobalAvgPool()(x))
 
 
@@ -120,6 +126,8 @@ class ConvBlock(Composite):
 
     channels: int
     kernel: int = 3
+    # Group norm does not depend on the batch; small batches make the statistics of a
+    # batch norm noisy (Wu & He 2018, fig. 1).
     norm: Norm = "group"
 
     def __post_init__(self) -> None:
@@ -130,6 +138,7 @@ class ConvBlock(Composite):
     def build(self, input: Connection) -> Connection:
         norms = {
             "batch": BatchNorm(),
+            # The largest of 8, 4, 2 and 1 that divides the channels, as groups must.
             "group": GroupNorm(math.gcd(8, self.channels)),
             "instance": InstanceNorm(),
         }
@@ -159,6 +168,7 @@ class UNetDown(Composite):
 
     def build(self, input: Connection) -> dict[str, Connection]:
         block = ConvBlock(self.channels, self.kernel, self.norm, name="block")
+        # Taken before the pool: the way up needs the positions that pooling loses.
         skip = block(input)
         return {"output": MaxPool2D(2)(skip), "skip": skip}
 
@@ -178,7 +188,11 @@ class UNetUp(Composite):
     norm: Norm = "group"
 
     def build(self, input: Connection, skip: Connection) -> Connection:
+        # The kernel is as long as the stride, so windows tile the image without
+        # overlap.
         larger = ConvTranspose2D(self.channels, kernel=2, stride=2, name="up")(input)
+        # Concatenated and not added, as in the paper: the block learns how to weigh the
+        # two.
         both = op("concat", axis=-1)(skip, larger)
         return ConvBlock(self.channels, self.kernel, self.norm, name="block")(both)
 
@@ -219,6 +233,7 @@ class UNet(Composite):
         for i, channels in reversed(levels):
             up = UNetUp(channels, self.kernel, self.norm, name=f"up_{i}")
             x = up(x, skips[i])
+        # Logits, without a Relu behind them: Glorot's variance.
         return Conv2D(self.classes, kernel=1, init="glorot", name="last")(x)
 
 

@@ -12,6 +12,7 @@ from ._settings import FieldOp, check_fraction, check_integer, check_positive
 
 @dataclasses.dataclass(frozen=True)
 class _Norm(FieldOp):
+    # These decide which weights there are; the op sees them by their presence.
     own_fields = frozenset({"affine", "bias"})
 
 
@@ -21,6 +22,7 @@ def _affine_weights(input: Shape, *, weight: bool, bias: bool) -> dict[str, Weig
     features = require_static(input[-1])
     found: dict[str, Weight] = {}
     if weight:
+        # Not random: the layers around it break the symmetry between features.
         found["weight"] = Weight((features,), Fill(1))
     if weight and bias:
         found["bias"] = Weight((features,), Fill(0))
@@ -39,6 +41,7 @@ class LayerNorm(_Norm):
         bias: whether there is a bias where there is a weight.
     """
 
+    # torch's default. A checkpoint fixes its own: BERT's is 1e-12.
     epsilon: float = 1e-5
     affine: bool = True
     bias: bool = True
@@ -64,6 +67,7 @@ class RMSNorm(_Norm):
         affine: whether there is a weight.
     """
 
+    # The first Llama's; Llama 2 has 1e-5.
     epsilon: float = 1e-6
     affine: bool = True
 
@@ -130,6 +134,7 @@ class InstanceNorm(_Norm):
         check_positive(self, "epsilon")
 
     def weights(self, input: Shape) -> dict[str, Weight]:
+        # Without space the mean is of one number, and every output would be the bias.
         if len(input) < 3:
             raise ValueError("it needs (batch, *space, channels), at least 3 axes")
         return _affine_weights(input, weight=self.affine, bias=True)
@@ -164,6 +169,7 @@ class BatchNorm(_Norm):
         [0.1, 0.1]
     """
 
+    # The share of the new batch, as in torch; Keras and flax state that of the old.
     momentum: float = 0.1
     epsilon: float = 1e-5
     affine: bool = True
@@ -189,6 +195,7 @@ class BatchNorm(_Norm):
         channels = (require_static(input[-1]),)
         # Of kind "state": no gradient is taken, and updates come out of `evaluate`.
         return {
+            # With these an untrained norm is nearly the identity at inference.
             "running_mean": Weight(channels, Fill(0), kind="state"),
             "running_var": Weight(channels, Fill(1), kind="state"),
             **affine,

@@ -11,7 +11,9 @@ from ._settings import Padding, Sizes, Weightless, check_padding, check_sizes
 @dataclasses.dataclass(frozen=True)
 class _Pool(Weightless):
     window: Sizes = 2
+    # None and not 2: the stride follows a window that is set by itself.
     stride: Sizes | None = None
+    # Not "same", the default of convolutions: windows at the edge would hold less data.
     padding: Padding = "valid"
 
     axes: ClassVar[int]
@@ -61,6 +63,8 @@ class AvgPool1D(_Pool):
         count_padding: whether padding counts as zeros, or not at all.
     """
 
+    # torch counts padding by default. Without it the mean of a constant image is
+    # constant.
     count_padding: bool = False
 
     op = "avg_pool1d"
@@ -120,6 +124,8 @@ class Upsample(Weightless):
 
     scale: Sizes = 2
 
+    # With a convolution behind it this avoids the checkerboard of a transposed one
+    # (Odena, Dumoulin & Olah 2016, Distill).
     op = "upsample"
 
     def __post_init__(self) -> None:

@@ -57,6 +57,7 @@ class _Recurrent(FieldOp):
         """The names of the biases."""
         if not self.bias:
             return ()
+        # A set of text has another order in every process, and weights must not.
         return tuple(sorted(self.weight_names - {"weight", "hidden_weight"}))
 
 
@@ -74,11 +75,14 @@ class RNN(_Recurrent):
         reverse: whether it runs from the last time to the first.
     """
 
+    # tanh bounds the state. With a Relu it can grow without limit, unless U starts near
+    # the identity (Le, Jaitly & Hinton 2015, arXiv:1504.00941).
     activation: Literal["tanh", "relu"] = "tanh"
     reverse: bool = False
 
     op = "rnn"
     ports = ("input", "state")
+    # An open state starts at 0; a wired one continues a sequence piece by piece.
     open_ports = frozenset({"state"})
     output_ports = ("output", "last_state")
 
@@ -109,6 +113,7 @@ class LSTM(_Recurrent):
     reverse: bool = False
 
     op = "lstm"
+    # Input, forget, cell and output gate, one below the other.
     gates = 4
     ports = ("input", "state", "cell_state")
     open_ports = frozenset({"state", "cell_state"})
@@ -132,6 +137,7 @@ class GRU(_Recurrent):
     reverse: bool = False
 
     op = "gru"
+    # Reset, update and new gate, one below the other.
     gates = 3
     ports = ("input", "state")
     open_ports = frozenset({"state"})
@@ -204,6 +210,7 @@ class Bidirectional(Composite):
     layer: RNN | LSTM | GRU
 
     def build(self, input: Connection) -> Connection:
+        # The backward layer's outputs stay at their times, so the two can be joined.
         both = [
             dataclasses.replace(self.layer, reverse=reverse, name=name)(input)[0]
             for name, reverse in (("forward", False), ("backward", True))

@@ -27,6 +27,7 @@ class FieldOp(Primitive):
     own_fields: ClassVar[frozenset[str]] = frozenset()
 
     def attrs(self) -> dict[str, Any]:
+        # The exceptions are listed, so that a new field reaches the op by itself.
         hidden = {"name", *self.own_fields}
         fields = dataclasses.fields(self)
         return {f.name: getattr(self, f.name) for f in fields if f.name not in hidden}
@@ -72,6 +73,7 @@ def check_sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
         numbers = (value,) * axes
         if isinstance(value, tuple):
             numbers = value
+        # True is an int in Python, and as a size it is surely a mistake.
         valid = all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
         if value is not None and (
             len(numbers) != axes or not valid or any(n < least for n in numbers)
@@ -135,6 +137,7 @@ def check_positive(layer: Layer, *names: str) -> None:
     """
     for name in names:
         value = getattr(layer, name)
+        # Written with `not`, so that NaN is refused too.
         if not value > 0:
             raise ValueError(f"{_label(layer, name)} must be > 0, got {value!r}.")
 

@@ -102,6 +102,7 @@ class MultiHeadAttention(Composite):
                 ("value", values, kv_heads),
             )
         }
+        # Positions decide where a query looks; the values found there stay as they are.
         if self.rotary:
             rotate = RotaryPositions(base=self.rotary_base)
             heads["query"], heads["key"] = rotate(heads["query"]), rotate(heads["key"])
@@ -144,6 +145,7 @@ class TransformerBlock(Composite):
     gated: bool = False
     causal: bool = False
     norm: Literal["layer", "rms"] = "layer"
+    # Pre-norm trains without a warm-up of the learning rate (Xiong et al. 2020).
     norm_first: bool = True
     dropout: float = 0.0
     bias: bool = True
@@ -164,8 +166,10 @@ class TransformerBlock(Composite):
             self.dimension,
             self.heads,
             self.kv_heads,
+            # An encoder's output is complete: every position may read all of it.
             causal=self.causal and not memory,
             bias=self.bias,
+            # Positions in two sequences have no common origin to be relative to.
             rotary=self.rotary and not memory,
             name=name,
         )
@@ -191,6 +195,7 @@ class TransformerBlock(Composite):
             if self.norm_first:
                 normed = norm(x)
             residual = part(normed, **wires)
+            # On the branch and not on the sum, so that the identity path stays whole.
             if self.dropout:
                 residual = Dropout(self.dropout)(residual)
             if self.norm_first:
@@ -311,6 +316,8 @@ class TransformerLM(Composite):
     def build(self, input: Connection) -> Connection:
         width = self.block.dimension
         vectors = Embedding(self.vocabulary, width, name="tokens")(input)
+        # Not multiplied by sqrt(dimension) as in Vaswani et al., sec. 3.4: this is
+        # GPT's form.
         x = vectors
         if self.positions == "learned":
             assert self.length is not None
@@ -338,4 +345,5 @@ def _stack_blocks(
         x = dataclasses.replace(block, name=f"block_{i}")(x, **wires)
     if not block.norm_first:
         return x  # each block ends with a norm already
+    # Pre-norm blocks only add to the sum, which would reach the head at any scale.
     return block.make_norm("norm")(x)
