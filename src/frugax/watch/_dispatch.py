@@ -166,8 +166,8 @@ class Dispatch:
         """Pass on rows that left a program as outputs.
 
         Returns:
-            The rows that the journal could not write, to be passed again later; None if
-            there are none. The error is in `writer.failure`.
+            The rows that the journal could not write, to be passed again later, or None.
+            The error is in `writer.failure`.
         """
         handler = None if rows.probe is None else rows.probe.handler
         unwritten: RowBatch | None = None

@@ -336,7 +336,7 @@ class SinkWorker:
             return False
 
     def _call_sink(self, me: _Worker) -> None:
-        """Write the taken events, or close the sink if there are none."""
+        """Write the taken events, or close the sink without any."""
         is_close = not me.taken
         error: str | None = None
         before = time.thread_time()
