@@ -71,7 +71,7 @@ class CallbackStats:
             _print_failure(name, error)
 
     def record_hang(self, name: str, seconds: float) -> None:
-        """Count a call that was abandoned after so many seconds."""
+        """Count a call that was abandoned after these seconds."""
         with self._lock:
             self._totals_of(name).hung += 1
         self.record(name, seconds, error="it did not end in time")

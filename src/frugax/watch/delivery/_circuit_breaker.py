@@ -72,6 +72,7 @@ class CircuitBreaker:
         """Rest at once, as after a try that never ended."""
         self.state = "resting"
         self.rested += 1
+        # The clock is monotonic: a corrected wall clock could extend a rest by hours.
         self._rests_until = self._clock() + self._rest_s
 
     def wake(self) -> None:

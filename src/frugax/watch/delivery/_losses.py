@@ -91,6 +91,8 @@ class Losses:
     def keep_late(self, kind: Kind, count: int = 1, *, why: Why) -> None:
         """Count records that were dropped for `why` but have arrived after all."""
         with self._lock:
+            # Corrected under one lock, so that a report never counts the record twice
+            # or not at all.
             self._dropped[kind][why] -= count
             self._kept[kind] += count
 

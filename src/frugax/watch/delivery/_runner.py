@@ -91,6 +91,8 @@ class Runner:
 
     def _start_thread(self) -> "queue.SimpleQueue[_Job]":
         inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        # Daemon: a function that hangs must not keep the process alive when the run
+        # ends.
         threading.Thread(
             target=self._serve, args=(inbox,), name="frugax callback", daemon=True
         ).start()

@@ -271,6 +271,8 @@ class SinkWorker:
             return
         worker.abandoned = True
         self._worker = None
+        # Python cannot stop a thread. It is kept here only to be counted until its call
+        # ends.
         self._abandoned.append(worker)
         self._hung += 1
         self._is_closing = False  # if `close` is what hangs, it is not tried again
@@ -336,7 +338,7 @@ class SinkWorker:
             return False
 
     def _call_sink(self, me: _Worker) -> None:
-        """Write the taken events, or close the sink without any."""
+        """Write the taken events, or close the sink if none were taken."""
         is_close = not me.taken
         error: str | None = None
         before = time.thread_time()

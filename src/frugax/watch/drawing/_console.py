@@ -23,6 +23,7 @@ from ._picture import Picture, make_picture
 _SHADES = " .:-=+*#%@"
 # Taller grids get two rows per line, or the output above would scroll away.
 _MAX_LINES = 32
+# C0, DEL and C1: a name from a journal must not be able to send an escape sequence.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 _DIM = Style(dim=True)
@@ -154,6 +155,7 @@ def _coloured_cells(
     picture: Picture, width: int, palette: Palette, *, numbers: bool, ascii_only: bool
 ) -> list[list[Segment]]:
     """Draw each cell as two characters of background, which is about square."""
+    # Coloured backgrounds need no font glyphs, so they look alike on all terminals.
     colours = picture.colours(palette)
     is_light = colours @ LUMA > LIGHT_ABOVE
     count, rest = _fit_columns(picture.columns, 2, width)
@@ -222,6 +224,7 @@ def _number_columns(
         [f"{v:.6g}" if isinstance(v, float) else str(v) for v in row]
         for row in values.tolist()
     ]
+    # One width for all columns, so that a number stands below its neighbour.
     shown = np.where(picture.known, np.array(texts), pad)
     each = max(map(len, shown.ravel().tolist())) + 1
     count, rest = _fit_columns(picture.columns, each, console.width + 1)

@@ -64,11 +64,13 @@ class Picture:
             rgb = hex_to_rgb(PALETTES[palette])[self.codes]
         else:
             rgb = ramp()[self.codes]
+        # After the palette: unknown cells hold code 0, which is a colour of its own.
         rgb[~self.known] = hex_to_rgb((PAD,))[0]
         return rgb
 
     def levels_to_values(self) -> Float[np.ndarray, "rows columns"]:
         """Return the approximate values of a picture of kind `"ramp"`."""
+        # Approximate, because 255 levels keep about two digits of the original values.
         share = self.codes / (RAMP_LEVELS - 1)
         return self.low + share * (self.high - self.low)
 
@@ -220,6 +222,8 @@ def _place_lanes_side_by_side(
     rows, columns = values.shape[-2:]
     lanes = values.reshape(-1, rows, columns)
     shown = min(len(lanes), _MAX_LANES)
+    # The gap between two lanes is an unknown column and so has no colour of the
+    # palette.
     wide = np.zeros((rows, shown * (columns + 1) - 1), values.dtype)
     seen = np.zeros(wide.shape, bool)
     flat = known.reshape(-1, rows, columns)
@@ -246,6 +250,7 @@ def encode_png(pixels: UInt8[np.ndarray, "rows columns 3"], *, scale: int = 1) -
     lines[:, 0] = 2
     flat = large.reshape(rows, -1)
     lines[0, 1:] = flat[0]
+    # The subtraction of uint8 wraps modulo 256, exactly as the PNG filter demands.
     lines[1:, 1:] = flat[1:] - flat[:-1]
     head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
     body = zlib.compress(lines.tobytes(), 6)

@@ -23,6 +23,8 @@ from ._svg_elements import (
     title_label,
 )
 
+# Pixels of the drawing. Titles and captions have 15 and 13 pixels, hence these line
+# heights.
 _MARGIN = 14
 _TITLE_HEIGHT = 26
 _LINE_HEIGHT = 20
@@ -110,6 +112,7 @@ def step_svg(
     """
     palette = check_palette(palette)
     first = make_picture(before, mask, name="before")
+    # A step may resize the grid, and the mask belongs to the old shape.
     if np.shape(np.asarray(after)) != np.shape(np.asarray(before)):
         mask = None
     last = make_picture(after, mask, name="after")
@@ -176,7 +179,7 @@ def episode_svg(
 
     Raises:
         TypeError: a grid does not hold real numbers, or is being traced.
-        ValueError: there are no grids, one is empty, `masks` or `steps` has another
+        ValueError: `grids` or one of them is empty, `masks` or `steps` has another
             length, `columns` or `max_grids` is below 1, or the palette is unknown.
     """
     palette = check_palette(palette)
@@ -242,7 +245,7 @@ def sheet_svg(
 
     Raises:
         TypeError: a grid does not hold real numbers, or is being traced.
-        ValueError: there are no grids, one is empty, the names do not match the rows or
+        ValueError: `grids` or one of them is empty, the names do not match the rows or
             columns, or the palette is unknown.
 
     Example:
@@ -307,6 +310,8 @@ def _crop_padding(grid: npt.ArrayLike, name: str) -> Picture:
     if picture.known.any():
         rows = int(np.flatnonzero(picture.known.any(axis=1))[-1]) + 1
         columns = int(np.flatnonzero(picture.known.any(axis=0))[-1]) + 1
+        # Made anew and not sliced: without the padding the range of a ramp may be
+        # another.
         picture = make_picture(np.asarray(grid)[..., :rows, :columns], name=name)
     return picture.shrink(_MAX_SHEET_CELLS)
 

@@ -31,7 +31,7 @@ _STYLE = Markup(
     ".fx-soft{fill:#9aa4b0}.fx-mark{stroke:#e7e9ec}}"
 )
 _INKS = {"ink": "#1b1f24", "soft": "#5b6470"}
-# Average widths of a letter in pixels: there is no font here to measure text with.
+# Average widths of a letter in pixels: no font is at hand to measure text with.
 _LETTER_WIDTHS = {True: 8.4, False: 7.0}  # by whether the text is a title
 
 
@@ -120,6 +120,7 @@ def panel(
         lines += "".join(f"M{c * cell} 0v{height}" for c in range(picture.columns + 1))
         parts.append(element("path", d=lines, stroke="#7a828c", stroke_opacity=".45"))
         parts += _cross_out_unknown(picture, cell)
+    # Text in cells below 8 pixels could not be read.
     if numbers and cell >= 8:
         parts += _draw_numbers(picture, colours, cell)
     place = f"translate({format_number(x)} {format_number(y)})"
@@ -133,6 +134,7 @@ def outline(
 
     Two strokes, dark inside light, so that the frame is visible on every colour.
     """
+    # Inside the cell, so that the frames of two neighbours do not cover each other.
     inset = max(cell // 8, 1)
     size = cell - 2 * inset
     number = format_number

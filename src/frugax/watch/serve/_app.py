@@ -34,6 +34,8 @@ _STATIC_FILES = (
     "alive.js", "app.css", "app.js", "charts.js", "favicon.svg", "frames.js",
     "paint.js", "tables.js", "uPlot.LICENSE", "uPlot.css", "uPlot.js",
 )  # fmt: skip
+# Limits of one answer: a request must not be able to make the server encode the whole
+# journal.
 _MAX_ROWS = 500
 _MAX_POINTS = 10_000
 _MAX_PIXELS = 2**21  # of larger frames every n-th row and column is sent
@@ -73,6 +75,8 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
     async def static(request: "Request") -> Response:
         name = request.path_params["name"]
         if name not in files:
+            # The text names nothing from the request, so it cannot carry markup to a
+            # browser.
             return Response("There is no such file.\n", 404, media_type="text/plain")
         return respond(files[name], _MEDIA_TYPES[name.rpartition(".")[2]])
 
@@ -135,6 +139,8 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
         try:
             yield
         finally:
+            # Stopped and then awaited: a reader that is cancelled in `to_thread` would
+            # leave its thread reading on.
             feed.stop()
             await reader
 
@@ -213,6 +219,8 @@ def _encode_frame(number: int, step: int, array: Shaped[np.ndarray, "..."]) -> b
         "whole": kind in "iub",
     }
     head = json.dumps(about).encode()
+    # JavaScript views an ArrayBuffer as a typed array only at a multiple of the item
+    # size; 8 suits all of them.
     head += b" " * (-(len(head) + 4) % 8)
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return len(head).to_bytes(4, "little") + head + data

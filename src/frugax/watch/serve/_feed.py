@@ -16,6 +16,8 @@ from typing import Any
 from ._history import Cursor
 from ._run_monitor import RunMonitor
 
+# A poll of a journal that has not grown is one open and one fstat, see `Follower`:
+# cheap enough for twice a second, at which a page looks alive.
 _POLL_INTERVAL_S = 0.5
 _BEAT_INTERVAL_S = 3.0
 # Browsers redraw charts for each delta; four times a second looks continuous.
@@ -49,6 +51,8 @@ class Feed:
         self._poll_interval_s = poll_interval_s
         self._beat_interval_s = beat_interval_s
         self._clock = clock
+        # Deltas wait until then: a page that followed the first read would redraw its
+        # charts for every part of a long journal.
         self._caught_up = False  # whether the journal has been read to its end once
         self._state = ""
         self._stopped = False

@@ -28,6 +28,8 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+# No-store, because pages show the data of a run; no-referrer, because the first address
+# holds the token in its query.
 _HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -67,6 +69,7 @@ class AccessGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        # WebSockets are not subject to the same-origin policy, and the page needs none.
         if scope["type"] != "http":
             return
         headers = _headers(scope)
@@ -84,6 +87,9 @@ class AccessGuard:
         if self._token is not None:
             if _tokens_equal(_token_in(scope, headers), self._token):
                 name = self._cookie_name(scope)
+                # HttpOnly hides the cookie from scripts, and Strict keeps it from
+                # requests that other sites start. Not Secure: the server speaks plain
+                # HTTP on the loopback.
                 text = f"{name}={self._session}; Path=/; HttpOnly; SameSite=Strict"
                 cookie = text.encode()
             elif not _tokens_equal(self._cookie_in(scope, headers), self._session):

@@ -71,9 +71,12 @@ class History:
     """The streams of one journal; all methods are thread-safe."""
 
     def __init__(self) -> None:
+        # One thread appends while others answer requests: without the lock a page could
+        # get steps and values of different lengths.
         self._lock = threading.Lock()
         self._tables: dict[str, NumberTable] = {"": NumberTable()}
         self._frames: dict[str, dict[str, FrameStore]] = {}
+        # All are kept, since a page may have missed several while it was disconnected.
         self._rewinds: list[Rewound] = []
         self._journal = 0
 
@@ -333,6 +336,8 @@ def _to_json_number(value: float) -> float | None:
     """Round to seven digits, more than a screen shows; NaN and infinity become None."""
     if not np.isfinite(value):
         return None
+    # Steps and counts must not be rounded; beyond 2**53 JavaScript cannot represent
+    # every integer.
     if value == int(value) and abs(value) < 2**53:
         return value
     return float(f"{value:.7g}")

@@ -79,6 +79,8 @@ def _read_mapping(folder: Path | None, name: str, missing: list[str]) -> dict[st
         return {}
     try:
         with (folder / name).open("rb") as file:
+            # One byte more than allowed tells a file that is too long without reading
+            # all of it.
             data = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         message = f"There is no {name}."
@@ -96,6 +98,7 @@ def _read_mapping(folder: Path | None, name: str, missing: list[str]) -> dict[st
         return {}
     try:
         text = data.decode()
+        # The safe loader: the full one of YAML can build any Python object.
         load = json.loads if name.endswith(".json") else yaml.safe_load
         found = load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as e:

@@ -15,6 +15,7 @@ from ._run_folder import is_lock_held, read_facts
 _QUIET_AFTER_S = 30.0
 _QUIET_AFTER_GAPS = 5.0
 # The bytes of the journal to read before the pages are notified.
+# Small enough that a page of a long journal shows progress while it is read.
 _POLL_BYTES = 4 * 2**20
 _MAX_DAMAGES = 20
 
@@ -35,7 +36,7 @@ class RunMonitor:
                 not have a journal yet.
 
         Raises:
-            ConfigError: there is no run at `path`.
+            ConfigError: `path` holds no run.
         """
         path = Path(path)
         if path.is_dir():
@@ -73,6 +74,7 @@ class RunMonitor:
         self._error = ""
         self._facts: dict[str, Any] = {}
         self._facts_key: tuple[Any, ...] = ()
+        # Recent ones only, so that a pause for compiling is forgotten after a while.
         self._write_gaps_s: deque[float] = deque(maxlen=32)
         self._progress: deque[tuple[float, int]] = deque(maxlen=64)
         self._grown_at = 0.0  # when the journal last grew, in seconds since the epoch

@@ -77,6 +77,7 @@ def serve(
         access_log=False,  # it would contain the token
         server_header=False,
         ws="none",  # the page uses server-sent events only
+        # A browser may hold its connection open although the stream has ended.
         timeout_graceful_shutdown=3,
     )
     try:

@@ -243,7 +243,7 @@ class FrameStore:
         """Return one frame.
 
         Raises:
-            LookupError: there is no frame of that number, or it was dropped.
+            LookupError: a frame of that number does not exist, or was dropped.
         """
         if not self.first <= number < len(self):
             raise LookupError(

@@ -17,6 +17,8 @@ STATUS_STREAM = "watch"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+# Frozen, since one event is shared by the queues of all sinks: a sink that changed it
+# would change the records of the others.
 class Event:
     """One record on the host.
 
@@ -84,6 +86,7 @@ def event_numbers(event: Event) -> dict[str, float]:
     An array, such as one value for each lane of a `vmap`, becomes its mean, minimum
     and maximum.
     """
+    # Frames give no numbers: their mean would add a curve that nobody asked for.
     numbers: dict[str, float] = {}
     if event.kind == "frame":
         return numbers
@@ -94,6 +97,8 @@ def event_numbers(event: Event) -> dict[str, float]:
         if value.size == 1:
             numbers[key] = float(value.reshape(()))
         else:
+            # In float64, because a sum of many float16 or float32 values loses digits
+            # or overflows.
             wide = value.astype(np.float64)
             numbers[f"{key}/mean"] = float(wide.mean())
             numbers[f"{key}/min"] = float(wide.min())

@@ -31,6 +31,7 @@ def import_extra(module: str, *, package: str, extra: str) -> Any:
 @contextlib.contextmanager
 def default_environment(defaults: Mapping[str, str]) -> Iterator[None]:
     """Set the variables that are not set yet, until the block ends."""
+    # The user's own settings win: only variables that are unset get a default.
     missing = {
         name: value for name, value in defaults.items() if name not in os.environ
     }

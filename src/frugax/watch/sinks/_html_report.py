@@ -32,6 +32,7 @@ _STYLE = PAGE_STYLE + (_STATIC / "report.css").read_text("utf-8")
 _SCRIPT = CHART_SCRIPT + (_STATIC / "report.js").read_text("utf-8")
 # The code of unknown cells in films; digits and levels of the ramp are below it.
 _UNKNOWN = 255
+# The endings that `event_numbers` gives to arrays; only these curves share a chart.
 _STATISTICS = {"mean", "min", "max"}
 _PALETTE_NAMES = {
     "arc": "ARC colours",
@@ -117,6 +118,8 @@ class HtmlReport:
         self._save()
 
     def _save(self) -> None:
+        # Set before the page is written: a disk that fails is tried again after the
+        # interval and not at every record.
         self._written_at = self._clock()
         seconds = self._written_at - self._start
         data = self._data
@@ -129,6 +132,7 @@ class HtmlReport:
             _section("Records given and dropped", _losses(data.status)),
         )
         title = f"{self._title} - frugax"
+        # Whole or not at all, since a reader may reload the page while it is written.
         write_whole(self._path, page(title, body, style=_STYLE, script=_SCRIPT))
 
 
@@ -298,8 +302,11 @@ def _pack_film(frames: Sequence[tuple[int, Picture]]) -> dict[str, object]:
     rows = max(picture.rows for _, picture in frames)
     columns = max(picture.columns for _, picture in frames)
     channels = first.codes.shape[2:]
+    # One array for the whole film: neighbouring frames resemble each other, so they
+    # compress far better together than one by one.
     codes = np.full((len(frames), rows, columns, *channels), _UNKNOWN, np.uint8)
     for i, (_, picture) in enumerate(frames):
+        # Copied, because the unknown cells of the kept picture must stay as they are.
         part = picture.codes.copy()
         if not channels:
             part[~picture.known] = _UNKNOWN
@@ -358,6 +365,7 @@ def _table(table: SummaryTable) -> Markup:
             element("td", f"{step:,}", class_="n"),
             [_cell(row.get(name)) for name in names],
         )
+        # Newest first, which is the end of the run that readers look for.
         for step, row in reversed(table.rows)
     ]
     count = f"{table.seen:,} records, newest first"
@@ -380,6 +388,7 @@ def _cell(value: PlainValue | None) -> Markup:
     match value:
         case None:
             return element("td", "-", class_="n", data_v="")
+        # Before `int`: in Python a bool is an int, and the first match wins.
         case bool():
             kind, text = ("kept", "yes") if value else ("broken", "no")
             return element("td", text, class_=f"n {kind}", data_v=str(int(value)))
@@ -404,6 +413,8 @@ def _losses(status: Mapping[str, float]) -> Markup:
 
 
 def _json_script(kind: str, data: object) -> Markup:
+    # NaN and infinity are refused, because the browser's JSON.parse rejects the whole
+    # text.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     # In a script element nothing is unescaped, and only "<" could end it.
     text = text.replace("<", "\\u003c")

@@ -44,6 +44,7 @@ class JsonLines:
         make_folder(self._path.parent)
         try:
             # In append mode every write goes to the end, also with several writers.
+            # Unbuffered: a buffer would hold half a line when the process is killed.
             self._file = self._path.open("a+b", buffering=0)
             end = self._file.seek(0, os.SEEK_END)
             if end:
@@ -63,12 +64,15 @@ class JsonLines:
         if self._file.closed:
             raise ValueError(f"{self._path} is closed: open a new sink to write.")
         chosen = [e for e in events if self._frames or e.kind != "frame"]
+        # One write for the batch, so that lines of several writers are not interleaved.
         data = memoryview(b"".join(_encode_line(event) for event in chosen))
         start = self._file.seek(0, os.SEEK_END)
         try:
             while data:
+                # A raw write may take only a part, as on a disk that is nearly full.
                 data = data[self._file.write(data) or 0 :]
         except OSError as e:
+            # Without the cut the next line would be glued to the unfinished one.
             self._file.truncate(start)
             raise OutputError(write_error_reason(self._path, e)) from e
 

@@ -18,6 +18,8 @@ from ._svg_files import safe_file_name
 
 # MLflow allows letters, digits and these characters in the name of a metric.
 _FORBIDDEN = re.compile(r"[^\w./ -]")
+# The limit of MLflow's REST API for one batch of metrics, which its file store obeys
+# too.
 _MAX_BATCH = 1000
 # Set while MLflow is imported and its store is opened. Since 3.17 it opens stores of
 # plain files on request only, and it sends telemetry for every import.
@@ -74,6 +76,8 @@ class MLflow:
                 experiment_id = existing.experiment_id
             info = self._client.create_run(experiment_id, run_name=run).info
         self._id: str = info.run_id
+        # The folder is written directly: `log_artifact` would need a temporary copy of
+        # each picture.
         self._artifacts = Path(url2pathname(urlparse(info.artifact_uri).path))
         for key, value in (params or {}).items():
             self._client.log_param(self._id, key, value)

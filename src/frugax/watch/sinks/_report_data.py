@@ -16,8 +16,10 @@ from frugax.report import downsample
 from ..drawing import Picture, make_pictures
 from ._event import STATUS_STREAM, Event, PlainValue, event_numbers, tag, to_plain
 
+# Charts are some thousand pixels wide at most, so more points could not be told apart.
 _MAX_POINTS = 4000
 _MAX_CURVES = 100
+# A browser lays out a table of this length at once; longer ones delay the whole page.
 _MAX_ROWS = 1000
 # A page has no room to show more cells than this on a side.
 _MAX_CELLS = 256
@@ -68,6 +70,8 @@ class Film:
 
     def halve(self) -> None:
         """Drop every other picture."""
+        # Halving and not dropping the oldest: the film still covers the whole run,
+        # evenly.
         self.frames = self.frames[::2]
         self.every *= 2
 
@@ -155,6 +159,8 @@ class ReportData:
             key = tag(event.stream, name)
             film = self.films.get(key)
             if film is not None and film.frames[-1][1].kind != picture.kind:
+                # The script decodes a film by one kind, so pictures of another kind get
+                # a film of their own.
                 key = f"{key} ({picture.kind})"
             film = self.films.setdefault(key, Film())
             before = len(film.frames)

@@ -81,6 +81,8 @@ class Rerun:
             if event.kind == "frame":
                 for name, picture in make_pictures(event.values).items():
                     self._log(tag(event.stream, name), self._image(picture))
+        # Flushed at each write: the viewer may have the file open while the run goes
+        # on.
         self._recording.flush()
 
     def close(self) -> None:
@@ -91,6 +93,8 @@ class Rerun:
             self._recording.disconnect()
 
     def _image(self, picture: Picture) -> object:
+        # A segmentation image has a class in every cell, so padding needs a colour
+        # image.
         if picture.kind == "digits" and picture.known.all():
             return self._rerun.SegmentationImage(picture.codes)
         return self._rerun.Image(picture.colours(self._palette))

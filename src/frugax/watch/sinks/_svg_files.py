@@ -73,6 +73,7 @@ class SvgFiles:
                 if self.written >= self._max_files:
                     self.skipped += 1
                     continue
+                # Whole or not at all, since a viewer may watch the folder.
                 write_whole(path, drawing)
                 self.written += 1
 
@@ -126,6 +127,9 @@ class SvgFiles:
 
 def safe_file_name(name: str) -> str:
     """Turn a name into a file name that stays in its folder and is unique."""
+    # Leading dots go too: ".." would lead out of the folder, and dotted files are
+    # hidden. File systems allow 255 bytes in a name; 80 leave room for the prefix and
+    # the suffix.
     safe = _UNSAFE.sub("_", name).strip(".")[:80]
     if safe != name:
         # The checksum keeps names apart that differ in replaced characters only.

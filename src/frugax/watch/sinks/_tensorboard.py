@@ -87,6 +87,8 @@ class TensorBoard:
                             wall_time=time.time(), step=event.step, summary=summary
                         )
                     )
+            # TensorBoard polls the file, so records that stay in a buffer do not
+            # appear.
             self._writer.flush()
         except OSError as e:
             raise OutputError(write_error_reason(self._folder, e)) from e

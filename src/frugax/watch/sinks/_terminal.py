@@ -26,6 +26,7 @@ from ._event import STATUS_STREAM, Event, event_numbers, loss_counts, tag
 
 # Speed is averaged over this window, so that it follows changes but does not jump.
 _WINDOW_S = 10.0
+# More figures or frames would not fit on a terminal of 24 lines.
 _MAX_FIGURES = 12
 _MAX_FRAMES = 3
 _PLURALS = {"summary": "summaries", "scalar": "scalars", "frame": "frames"}
@@ -118,6 +119,7 @@ class Terminal:
         self._figures.update(event_numbers(event))
         if not event.stream:
             self._step = event.step
+            # By the clock of arrival: events carry no time of their own.
             self._recent_steps.append((self._clock(), event.step))
 
     def _show(self, now: float) -> None:
@@ -141,7 +143,7 @@ class Terminal:
             len(self._recent_steps) > 2 and self._recent_steps[0][0] < now - _WINDOW_S
         ):
             self._recent_steps.popleft()
-        # Two points at least, or there is no difference to divide.
+        # A speed needs the difference of two points.
         if len(self._recent_steps) < 2:
             return None
         seconds = self._recent_steps[-1][0] - self._recent_steps[0][0]

@@ -26,6 +26,7 @@ class WandB:
     """
 
     name = "wandb"
+    # Counted in the class, because W&B's service process belongs to the whole program.
     _open_count: ClassVar[int] = 0
     _owns_service: ClassVar[bool] = False  # whether a sink started W&B's process
 
@@ -91,6 +92,8 @@ class WandB:
                 disable_git=True,
                 disable_code=True,
                 disable_job_creation=True,
+                # Statistics of the machine would need a thread that polls, outside of
+                # any budget.
                 x_disable_stats=True,
                 x_disable_meta=True,
                 x_disable_machine_info=True,
