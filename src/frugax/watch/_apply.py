@@ -122,6 +122,8 @@ class _PlannedConsumer:
         self._records_each_call = any(p.every == 1 for p in plan.probes)
 
     def due(self, step: int) -> int:
+        # Counted from step 0, so that even a short run has one record of every planned
+        # probe.
         if self._slow_every and not step % self._slow_every:
             return LOUD
         return QUIET if self._records_each_call else BARE

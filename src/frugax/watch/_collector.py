@@ -78,6 +78,8 @@ class Collector:
         # therefore never wait long for this lock (see `write_callback_records`).
         self._write_lock = threading.Lock()
         self._refused_error: ValueError | None = None
+        # Plain integers that the collecting thread alone changes; `update_ledger`
+        # passes the differences on.
         self._steps_kept = 0
         self._in_progress: dict[str, Any] | None = None  # metrics being written
         self._booked = 0, 0  # steps given and kept, as the ledger knows them
@@ -88,7 +90,7 @@ class Collector:
     def collect_if_due(self, entered: float) -> None:
         """Collect the affordable records, and those beyond the limit.
 
-        Raises what the journal raises; records that are not written still wait.
+        Errors of the journal are raised; records that are not written still wait.
         """
         self._collect_affordable(entered)
         if self._pending.is_over_limit:
@@ -178,6 +180,7 @@ class Collector:
             self._writer.losses.keep("scalar", self._booked[1] - kept)
 
     def _collect_affordable(self, now: float) -> None:
+        # A drain has a price whatever it carries, so a plan lets records gather first.
         if len(self._pending) < self._interval:
             return
         clock = self._bucket.clock

@@ -86,6 +86,8 @@ class CallbackBuffer:
             with self._lock:
                 taken = self._queue.take(1)
             try:
+                # The events are released only after the write: until then their memory
+                # is in use and counts against the cap.
                 for item in taken:
                     write(item.event)
             except OutputError:
@@ -166,8 +168,8 @@ class Dispatch:
         """Pass on rows that left a program as outputs.
 
         Returns:
-            The rows that the journal could not write, to be passed again later, or None.
-            The error is in `writer.failure`.
+            The rows that the journal could not write, to be passed again later; None if
+            all are written. The error is in `writer.failure`.
         """
         handler = None if rows.probe is None else rows.probe.handler
         unwritten: RowBatch | None = None
@@ -212,6 +214,8 @@ class Dispatch:
         tallies = self.writer.losses.tallies
         columns: dict[str, float] = {"overhead": overhead, "budget": limit}
         event_values = {"overhead": np.asarray(overhead), "budget": np.asarray(limit)}
+        # In every status, zeros included, so that the live page can tell "nothing lost"
+        # from "not known".
         for kind in KINDS:
             columns[f"kept_{kind}"] = tallies[kind].kept
             columns[f"dropped_{kind}"] = tallies[kind].lost

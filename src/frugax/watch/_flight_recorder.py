@@ -138,6 +138,8 @@ class FlightRecorder:
             The number of records written.
         """
         with self._lock:
+            # Taken out under the lock and read outside of it: reading waits for the
+            # device, and a call of `keep` must not.
             kept = list(self._kept)
             self._kept.clear()
             self._bytes = 0
@@ -151,6 +153,8 @@ class FlightRecorder:
                 self.last_error = error_text(e)
                 continue
             last = journal.last_step_of(self.stream)
+            # Steps of a stream must increase, and an earlier failure may have written
+            # these steps already.
             at = step if last is None else max(step, last + 1)
             try:
                 journal.write(at, columns, self.stream)

@@ -150,8 +150,8 @@ def watch_variants(
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside
-        # Inside another program there is no call to count and no array to keep: the
-        # probes are left to the `watch.jit` around, if there is one.
+        # Inside another program a call does not count as a step, and its arrays are
+        # tracers: the probes are left to the `watch.jit` around, if one is there.
         if is_tracing():
             inside += 1
             out = variants.nested(*args, **kwargs)
@@ -245,7 +245,7 @@ def _due_level(consumer: RecordConsumer, step: int) -> int:
 
 
 class _NoWatcher:
-    """Consumer where there is no watcher: calls the handlers and keeps nothing."""
+    """Consumer without a watcher: calls the handlers and keeps nothing."""
 
     def __init__(self, probes: Mapping[str, Probe]) -> None:
         self._has_handlers = any(p.handler is not None for p in probes.values())

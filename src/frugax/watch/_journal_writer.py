@@ -55,6 +55,8 @@ class JournalWriter:
 
     def leave_out(self, kind: Kind, count: int = 1) -> None:
         """Count records that nobody asked for."""
+        # Given as well, because each record of the ledger is given once and then
+        # accounted for once.
         self.losses.give(kind, count)
         self.losses.leave_out(kind, count)
 

@@ -44,6 +44,8 @@ class ProgramRecords:
 
     def fetch(self) -> list[RowBatch]:
         """Wait for the records and return them as rows; only once."""
+        # The device arrays are let go of before the rows are dispatched, which may take
+        # several tries on a full disk.
         records: Any = self.records
         self.records = None
         values: dict[str, Any]
@@ -92,6 +94,8 @@ class PendingQueue:
     @property
     def is_over_limit(self) -> bool:
         """Whether more entries or bytes wait than allowed."""
+        # Metrics are single numbers, so their number is bounded and only programs'
+        # records need a cap in bytes.
         too_many = len(self._entries) > self.max_entries
         return too_many or self._bytes > _MAX_PENDING_BYTES
 

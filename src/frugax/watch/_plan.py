@@ -1,4 +1,4 @@
-"""Plan within an overhead budget what a function records and when it is collected.
+"""Plan the records of a function and their collection within an overhead budget.
 
 Between two collections the records stay where the program left them, as device
 arrays. A collection (a "drain") has a price of its own whatever it carries, and each
@@ -53,7 +53,7 @@ class PlannedProbe:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPlan(JsonPlan):
-    """What a function records and when it is collected; `str` is a table.
+    """The planned records of a function and their collection; `str` is a table.
 
     Attributes:
         budget: the budget.
@@ -243,6 +243,8 @@ def plan_prices(
         ):
             draft = with_rate
             break
+        # The list is sorted by class and then by price, so its last probe is the most
+        # expensive of the least important class.
         slow.pop()
     drains = lambda interval: dataclasses.replace(draft, interval=interval)
     return drains(_smallest(lambda interval: fits(drains(interval)), steps))

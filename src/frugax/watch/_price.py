@@ -209,6 +209,7 @@ def _measure_collection(
     batch = [
         program(*(copy_args(args) if donates else args))[1] for _ in range(_READ_BATCH)
     ]
+    # Outside of the timed part: waiting for the device is the program's own time.
     jax.block_until_ready(batch)
     started = clock()
     values = [records.fetch() for records in batch]

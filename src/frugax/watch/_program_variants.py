@@ -78,6 +78,8 @@ class ProgramVariants:
             jax.jit(self._wrap(functools.partial(self._run_quiet, level)), **options)
             for level in (BARE, QUIET)
         ]
+        # By the number of positional arguments, which `in_shardings` must match one by
+        # one.
         self._louds: dict[int, Any] = {}
 
     @property

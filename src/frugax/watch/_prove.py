@@ -68,6 +68,8 @@ def prove(
     differing = None
     if not variants.donates:
         differing = float(_count_differing(watched(*args), bare(*args)))
+    # In turns, because the speed of a machine drifts by more than the one percent in
+    # question; neighbours in time share the drift.
     times = time_interleaved(
         {"watched": watched, "bare": bare, "again": bare},
         args,

@@ -191,5 +191,7 @@ def _select_recorded(
 def _unroll_ring(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
     """Return the rows of a ring buffer in the order in which they were recorded."""
     size = len(next(iter(columns.values())))
+    # Record k stands in row k % size. Before the ring is full, its rows from `count` on
+    # are blank and left out.
     order = np.arange(max(count - size, 0), count) % size
     return {field: column[order] for field, column in columns.items()}

@@ -65,7 +65,7 @@ class TokenBucket:
         return self.share * self.outside_s(now) - self.spent_s
 
     def can_afford(self, seconds: float, now: float) -> bool:
-        """Return whether so much can be spent beside the reserve.
+        """Return whether these seconds can be spent beside the reserve.
 
         The reserve is the price of two drains: the next one, and the one at the end of
         the run, which happens whatever the balance is.
@@ -107,6 +107,7 @@ class TokenBucket:
 
     def charge(self, seconds: float) -> None:
         """Count seconds that another thread has spent."""
+        # Outside of `enter` and `leave`, whose depth belongs to one thread.
         self._inside_s += seconds
 
     @contextlib.contextmanager
@@ -165,6 +166,7 @@ class FramePacer:
         now = self._bucket.clock()
         earned_s = self._bucket.share * (now - self._last_delivery)
         self._last_delivery = now
+        # The last price, as for drains: a mean would follow a slower disk too late.
         self._price_s = seconds
         if frames > 1 and thin:
             # A gap of four between doubling and halving keeps a constant price from

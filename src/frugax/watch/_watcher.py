@@ -212,6 +212,8 @@ class Watcher(AbstractContextManager["Watcher"]):
                 f"{metrics!r:.99}."
             )
         check_names(metrics)
+        # Checked here and not when it is collected, so that the error points at the
+        # line that records the value.
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
         self._pending.add((step, kept))
         self._last_recorded = step
@@ -303,7 +305,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._collector.write_callback_records(wait_s)
 
     def due(self, step: int) -> int:
-        """Return what a program should record at this step.
+        """Return which records a program should make at this step.
 
         Returns:
             0 nothing, 1 records without frames, 2 also frames.
@@ -336,7 +338,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         return self._frame_pacer.is_due(self._bucket.clock())
 
     def can_afford(self, seconds: float) -> bool:
-        """Return whether so much time can be spent now within the budget.
+        """Return whether these seconds can be spent now within the budget.
 
         The price of a drain and of `finish` is kept in reserve.
         """
@@ -398,6 +400,8 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def __exit__(self, *exc_info: Any) -> None:
         error: BaseException | None = exc_info[1]
+        # Before closing: a record that a sink makes while it closes must not come back
+        # to this watcher.
         leave(self)
         if error is None:
             self.close()

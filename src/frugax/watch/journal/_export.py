@@ -107,6 +107,8 @@ def export(
         )
         arrays = [a for name, one in streams.items() for a in _arrays_of(name, one)]
         labels = [array.label for array in arrays]
+        # A stream "a" with a column "b/c" and a stream "a/b" with a column "c" would
+        # collide.
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise ValueError(f"two columns would be called {min(twice)!r}; use csv.")
         about = {
@@ -197,6 +199,8 @@ def _arrays_of(stream: str, records: Records) -> Iterator[_ExportArray]:
         )
 
     def values_array(name: str, columns: tuple[Column, ...]) -> _ExportArray:
+        # Blocks of numbers may differ in width: a column may have begun as float32 and
+        # gone on as float64.
         dtype = np.result_type(*{column.dtype for column in columns})
         if is_ml_dtype(dtype):
             dtype = np.dtype(np.float32)
@@ -287,6 +291,8 @@ def _write_zarr(
                 done += part.nbytes
                 progress(done, total)
         if target.exists():
+            # Moved away first: a folder that is not empty cannot be replaced by a
+            # rename.
             target.replace(temporary / "old")
         (temporary / "new").replace(target)
     except OSError as e:

@@ -124,6 +124,8 @@ class Follower:
             now = self._size, status.st_mtime_ns
             if now == self._seen:
                 return []
+            # The size was taken before the read: bytes that come in between belong to
+            # the next call, whose comparison with `_seen` must notice them.
             found = self._scanner.scan(file, self._size, window_bytes=max_bytes)
             if not found or self._scanner.end == self._size:
                 self._seen = now

@@ -295,6 +295,8 @@ class Journal:
             self._write_mark(mark)
             self._sync()
         finally:
+            # Also after a failed write: another process must be able to go on with the
+            # journal.
             fileio.unlock(self._file)
             self._file.close()
 
@@ -335,6 +337,8 @@ class Journal:
     def _write_block(self, block: OpenBlock) -> None:
         if len(block):
             self._append(block.encode(self._written, salt=self._salt))
+            # After the write and before `reset`: a write that fails leaves the records
+            # in the block, and the next call encodes them again with the same `first`.
             self._written += len(block)
             block.reset()
 
@@ -342,6 +346,7 @@ class Journal:
         self._append(encode_mark(head, salt=self._salt))
 
     def _append(self, data: bytes) -> None:
+        # A memoryview, since slicing bytes would copy the rest of the block each time.
         rest = memoryview(data)
         try:
             while rest:
@@ -356,10 +361,14 @@ class Journal:
             except OSError as again:
                 e.add_note(f"and the unfinished block could not be cut off: {again}")
             raise OutputError(fileio.write_error_reason(self._path, e)) from e
+        # Only after the whole block: `_end` is the place to cut back to when a write
+        # fails.
         self._end += len(data)
 
     def _sync(self) -> None:
         try:
+            # The kernel's copy survives the death of the process, and only the disk's
+            # survives a power cut.
             os.fsync(self._file.fileno())
         except OSError as e:
             raise OutputError(fileio.write_error_reason(self._path, e)) from e

@@ -152,6 +152,8 @@ class OpenBlock:
     def room_for(self, record_bytes: int) -> int:
         """Return how many records of this size still fit in the block."""
         records = (MAX_BLOCK_BYTES - self._bytes) // (record_bytes or 1)
+        # The smaller of two limits: records bound the loss by a crash, bytes the
+        # memory.
         room = min(RECORDS_PER_BLOCK - self._count, records)
         # An empty block takes one record of any size.
         return max(room, 0 if self._count else 1)

@@ -187,6 +187,7 @@ def read(
             f"cannot be read ({worst.reason}). Read without strict to get the other "
             "records."
         )
+    # Bytes after the closing mark mean that a later writer went on and did not finish.
     closed = scanner.closed and not tail
     if strict and not closed:
         raise CorruptFileError(

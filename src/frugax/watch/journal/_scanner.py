@@ -62,6 +62,8 @@ class BlockScanner:
         except (CorruptFileError, UnsupportedFileError) as e:
             raise type(e)(f"{os.fspath(path)}: {e.args[0]}") from e
         self.meta = header["meta"]
+        # Every checksum starts from it, so that a block of another journal, copied into
+        # a record, is not found as a block of this one.
         self.salt = header["salt"]
         self.written = 0
         self.counts: dict[str, int] = {}
@@ -130,6 +132,8 @@ class BlockScanner:
             self._count_records(block)
             end = at = block.end
             damage = ""
+        # The next scan begins here again, so that a damage at the end of this window is
+        # judged together with the block that follows it.
         self.end = base + end
         return found
 

@@ -28,6 +28,8 @@ def as_step(step: object, *, after: int | None = None) -> int:
         ValueError: `step` does not fit in int64, or is not above `after`.
     """
     try:
+        # `int()` would accept 1.5 and "3"; `operator.index` takes integers of any
+        # library.
         number = operator.index(step)  # pyright: ignore[reportArgumentType]
     except TypeError as e:
         raise TypeError(f"step must be a whole number, got {step!r:.99}.") from e
@@ -118,6 +120,8 @@ def as_array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
     array = np.asarray(value)
     dtype = DTYPES[check_dtype(name, array.dtype)]
     check_size(name, array.shape, array.dtype.itemsize)
+    # Always a copy, even if nothing is converted: the caller may change the array
+    # before the block is written.
     return np.array(array, dtype, order="C")
 
 

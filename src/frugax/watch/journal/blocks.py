@@ -60,6 +60,8 @@ from .packing import (
 # Four bytes that are improbable in text and in small integers: after damage the reader
 # searches for the next block by them.
 MARK = b"\xf5BLK"
+# At most this many records of a stream are lost by `kill -9`. Blocks of 50 to 64 steps
+# pack nearly as well as whole runs, and far better than single records.
 RECORDS_PER_BLOCK = 64
 # The arrays of one block, unpacked; a single record may be larger.
 MAX_BLOCK_BYTES = 4 * 2**20
@@ -179,6 +181,8 @@ def encode_records(
         full["steps"] = [first, stride]
     full["columns"] = described
     full["packs"] = [len(pack) for pack in packs]
+    # The body has a checksum of its own, so that a damaged body does not hide its head,
+    # which counts the records that are lost.
     crc = zlib.crc32(body, salt)
     return MARK + encode_frame(full, salt=salt) + _CRC.pack(crc) + body
 

@@ -4,7 +4,7 @@
     header  magic, frame({"format": 1, "salt": s, "meta": {...}})
 
 Heads of blocks are short and similar, so they are deflated with a preset dictionary of
-what they usually contain; that dictionary is part of the format. The checksums of a
+their usual content; that dictionary is part of the format. The checksums of a
 file start from a random number of its own, its salt: a piece of another journal does
 not pass for a block of this one, even if a record contains one.
 """
@@ -74,6 +74,7 @@ def decode_frame(
     if len(body) < length or zlib.crc32(body, salt) != crc:
         raise CorruptFileError("its frame is cut off or damaged.")
     try:
+        # The largest window reads what any smaller one has written.
         inflater = zlib.decompressobj(-15, zdict=_DICTIONARY)
         # The limit stops a small forged frame that would inflate to gigabytes.
         text = inflater.decompress(body, max_bytes + 1)

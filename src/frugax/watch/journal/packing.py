@@ -137,6 +137,7 @@ def pack(array: Shaped[np.ndarray, "records ..."], code: str, codec: Codec) -> b
     """Pack a contiguous array of the dtype that `code` names."""
     if codec == "xor" and code in _BITS:
         plain = array.view(_BITS[code])
+        # Copied, because `array` may belong to the caller or to the open block.
         array = plain.copy()
         array[1:] ^= plain[:-1]
     return _compress(shuffle(array), _FAST)

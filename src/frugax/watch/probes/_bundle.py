@@ -32,6 +32,7 @@ class Bundle:
         self._shapes = [x.shape for x in leaves]
         small: dict[Any, list[int]] = {}
         for i, x in enumerate(leaves):
+            # By dtype, since concatenating different ones would convert the values.
             key = x.dtype if is_small(x, max_size=_MAX_BUNDLED) else i
             small.setdefault(key, []).append(i)
         self._groups = list(small.values())

@@ -28,8 +28,8 @@ def collect(
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """Transform a function so that its records are a second output.
 
-    The first output comes from the same operations, and the program has no effect:
-    there are no callbacks. With more outputs XLA may fuse the operations differently;
+    The first output comes from the same operations, and the program has no effect
+    and no callback. With more outputs XLA may fuse the operations differently;
     then last bits may differ.
 
     Records of a `scan` are stacked; those of a `while` loop are `LastValues`; those of

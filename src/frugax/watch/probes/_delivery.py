@@ -50,6 +50,7 @@ def deliver(probe: Probe, value: Any) -> None:
         value: NumPy arrays, in the form in which `collect` returns records.
     """
     global _errors
+    # Read once: another thread may set it to None between the test and the call.
     receiver = _receiver
     if receiver is None:
         return

@@ -87,6 +87,8 @@ def _split_program(
     needed = set(variables(wanted))
     first: list[JaxprEqn] = []
     second: list[JaxprEqn] = []
+    # Backwards, so that every reader of a value is known before the operation that
+    # makes it.
     for eqn in reversed(program.eqns):
         if eqn.effects or not needed.isdisjoint(eqn.outvars):
             needed.update(variables(eqn.invars))

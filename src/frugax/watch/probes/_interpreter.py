@@ -212,6 +212,8 @@ class Interpreter:
 
         # An experimental option of `lax.scan`, passed on only where it is set.
         options = {k: params[k] for k in ("_split_transpose",) if params.get(k)}
+        # The results leave as stacked outputs and not in the carry, which XLA would
+        # have to copy or update in place in every round.
         carry, (ys, packed) = lax.scan(
             step,
             args[num_consts : num_consts + num_carry],
@@ -307,6 +309,7 @@ class Interpreter:
                 filled += self._cast_to_varying([(mark, values)])
             return outs, filled
 
+        # A partial binds `i` now; a lambda in a comprehension would see the last one.
         fns = [functools.partial(run_branch, i) for i in range(len(branches))]
         return lax.switch(args[0], fns, *args[1:])
 
@@ -376,7 +379,7 @@ def _keep_latest(
             is_new = mark > 0
         values = [_select_rows(is_new, n, o) for n, o in zip(new, old, strict=True)]
         if spec.mark_kind == PRESENT and spec.mark:
-            # A mask of lanes stays a mask: there is no single count for them.
+            # A mask of lanes stays a mask, since each lane has a count of its own.
             latest.append((count | mark, values))
         else:
             latest.append((count + mark.astype(jnp.uint32), values))

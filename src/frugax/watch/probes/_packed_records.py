@@ -103,6 +103,8 @@ class PackedRecords(Mapping[str, Any]):
         """Return all values as NumPy arrays that the caller owns, as `collect` does."""
         words = None
         if self.words is not None:
+            # A copy: on CPU `np.asarray` is a view of JAX's buffer and would keep it
+            # alive.
             words = np.array(self.words)
         arrays = [np.array(x) for x in self.arrays]
         found: dict[str, Any] = {}

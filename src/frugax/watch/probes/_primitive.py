@@ -26,7 +26,7 @@ from frugax.jaxprs import Primitive, debug_effect
 from ._delivery import deliver_callback
 from ._probe import Probe
 
-# What the mark means.
+# The meanings of the mark.
 ALWAYS = "always"  # without a mark: every value exists
 PRESENT = "present"  # a mask of the values that exist; its axes are their first ones
 COUNT = "count"  # the values are the last of this many
@@ -114,6 +114,7 @@ def _batch(
 ) -> tuple[list[Any], list[int | None]]:
     """Write one operation for all lanes, with the mapped axis first in every value."""
     sizes = {x.shape[a] for x, a in zip(operands, mapped, strict=True) if a is not None}
+    # JAX maps all operands over axes of one size, so exactly one is left.
     (size,) = sizes
     lanes = params["lanes"]
     kept = min(size, lanes or size)
@@ -137,6 +138,7 @@ def _batch(
             mark = move_first(mark, mark_axis)
         params["axes"] = ("lanes", *params["axes"])
     if mark is not None:
+        # The mark stands first again, as `split_operands` expects.
         values = [mark, *values]
     outs = watch_p.bind(*tied, *values, **params)
     return outs, list(tied_axis)

@@ -52,7 +52,7 @@ class Probe:
             example: a pytree of arrays or numbers.
 
         Raises:
-            ValueError: the name is empty, the kind is unknown, or there are no values.
+            ValueError: the name is empty, the kind is unknown, or values are missing.
         """
         if not isinstance(name, str) or not name:
             raise ValueError(f"a probe needs a name that is not empty, got {name!r}.")
@@ -88,6 +88,8 @@ def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> Non
     """
     for value, field in zip(values, fields, strict=True):
         dtype = getattr(value, "dtype", None)
+        # Lists are refused although `jnp.asarray` takes them: a pytree has already
+        # split them into leaves.
         numbers = (bool, int, float, complex, np.ndarray, np.generic)
         is_known = isinstance(value, (*numbers, jax.Array))
         if not is_known or (dtype is not None and not _is_number(dtype)):

@@ -106,6 +106,7 @@ def emit(
     check_values(probe.name, values, probe.fields)
     if lanes is not None and (isinstance(lanes, bool) or lanes < 1):
         raise ValueError(f"lanes of {probe.name!r} must be >= 1, got {lanes!r}.")
+    # Before the shapes are checked: Python numbers get the dtype that JAX gives them.
     arrays = list(map(jnp.asarray, values))
     # Values of "call" probes go to a function and not to the journal.
     if probe.kind != "call":

@@ -121,6 +121,7 @@ class _Editor:
     def _edit_probe(self, eqn: JaxprEqn, *, again: bool) -> list[JaxprEqn]:
         if not self._unwanted(eqn.params["probe"], again):
             return [eqn]
+        # A tied probe has no effect anyway, so silencing leaves its mode as it is.
         mode = eqn.params["mode"]
         if self._silence:
             if mode == CALLBACK:
@@ -134,6 +135,7 @@ class _Editor:
         return [eqn.replace(params=params, invars=eqn.invars[:1])]
 
 
+# A tied operation cannot vanish, so it keeps this probe, which every reader skips.
 _REMOVED = Probe.of("removed probe", "call", None, 0)
 
 

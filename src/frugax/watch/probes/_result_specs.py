@@ -26,6 +26,7 @@ RULES = {
     "custom_vmap_call": "call",
 }
 JITS = frozenset({"jit", "pjit"})
+# Several names each, because JAX has renamed these primitives between versions.
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 
 

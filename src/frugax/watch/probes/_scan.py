@@ -82,6 +82,8 @@ def scan(
     n = _scan_length(xs, length)
     _check_count("every", every)
     _check_count("ring", ring)
+    # `lax.scan` does the same; without it a Python number in the carry would be traced
+    # as a constant.
     init = jax.tree.map(jnp.asarray, init)
     # The jit traces `f` once although it is used in several places; `inline` removes
     # the call again.
