@@ -4,6 +4,7 @@ Callbacks for use inside `jit`, a memory manager for pictures, compressed storag
 YAML configs. New code uses `frugax.watch` itself. Guide: docs/compat/visualization.md.
 """
 
+# Drawing is the same in both packages, so these are passed on unwrapped.
 from frugax.watch.drawing import episode_svg, grid_svg, log_grid_to_console, step_svg
 
 from ._callbacks import (

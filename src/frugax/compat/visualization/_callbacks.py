@@ -30,6 +30,8 @@ from ._display import (
 )
 
 _NOTHING = "nothing"
+# The order of the guide's positional arguments; journals hold these names, so renaming
+# one would break the readers of older files.
 _SUMMARY_FIELDS = (
     "episode_num",
     "total_steps",
@@ -104,6 +106,7 @@ def adaptive_visualization_callback(
         TypeError: `callback_func` is not callable.
         ValueError: `max_avg_time_ms` or `wait_s` is not positive.
     """
+    # Written as `not >`, so that NaN is refused too.
     if not max_avg_time_ms > 0:
         raise ValueError(f"max_avg_time_ms must be > 0, got {max_avg_time_ms}.")
     _call(
@@ -135,12 +138,15 @@ def jax_log_grid(
         TypeError: an option is unknown.
     """
     # `show_coordinates` is accepted for backward compatibility and ignored.
+    # Checked while tracing, where an error still points at the user's line. Later it
+    # would be raised inside the program, where it is only counted.
     _check_options("jax_log_grid", options, log_grid_to_console, "show_coordinates")
     values = {"grid": grid_data} | ({} if mask is None else {"mask": mask})
 
     def show(arrays: Sequence[np.ndarray]) -> None:
         log_grid(*arrays, title=title, **options)
 
+    # The guide's name of these statistics; scripts that read them expect it.
     name = f"log_grid_{title}"
     _emit(show, values, name=name, kind="frame", stream=title, is_display=True)
 
@@ -208,8 +214,11 @@ def jax_save_step_visualization(
         values |= {} if found is None else {name: found}
     parts = action_of(action)
     values |= {name: part for name, part in parts.items() if _is_number(part)}
+    # Text cannot enter a program, so it is bound here and joined on the host.
     text = {name: np.asarray(p) for name, p in parts.items() if not _is_number(p)}
     fields, folder = tuple(values), Path(output_dir)
+    # Counts on the host, because a traced function runs once however often it is
+    # called.
     made = iter(range(10**9))
 
     def save(arrays: Sequence[np.ndarray]) -> None:
@@ -231,9 +240,12 @@ def _call(
 ) -> None:
     if not callable(fn):
         raise TypeError(f"the callback must be a function, got {fn!r:.99}.")
+    # A wait of 0 would abandon every call and let its name rest at once.
     if not wait_s > 0:
         raise ValueError(f"wait_s must be > 0, got {wait_s}.")
     leaves, tree = jax.tree.flatten((args, kwargs))
+    # Only arrays pass through the program. Python values stay in the closure, so that
+    # flags and names reach the function with their own types.
     moving = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves]
     fixed = [leaf for leaf, moves in zip(leaves, moving, strict=True) if not moves]
 
@@ -248,6 +260,7 @@ def _call(
         for i, (leaf, moves) in enumerate(zip(leaves, moving, strict=True))
         if moves
     }
+    # A partial or an object with `__call__` has no name, and its class stands in.
     own = getattr(fn, "__name__", type(fn).__name__)
     _emit(
         act,
@@ -276,12 +289,16 @@ def _emit(
     call = host_calls.HostCall(
         name=name,
         act=act if values else lambda _: act(()),
+        # By name and not by probe: a function that is traced again keeps the rate that
+        # it has learnt.
         pace=host_calls.paces.of(name, most_avg_s),
         kind=kind,
         stream=stream or name,
         fields=tuple(given),
         **how,
     )
+    # Built from the arrays as they leave the program, which is the form in which the
+    # receiver gets them.
     tree = jax.tree.structure(arrays)
     emit(Probe(call.stream, kind or "call", call, tree, call.fields), *arrays)
 
@@ -313,6 +330,7 @@ def _is_number(value: Any) -> bool:
 def _as_data(value: Any) -> jax.Array:
     """An array that can leave the program; a random key as the numbers in it."""
     array = jnp.asarray(value)
+    # Random keys have an extended dtype, which no array on the host can have.
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(array)
     return array

@@ -20,6 +20,7 @@ from frugax.watch import Journal, Level, Sink, Watcher, WatchPlan
 
 from .memory import MemoryManager
 
+# Taken from the annotation, so that a level added to `watch` cannot be forgotten here.
 LEVELS: tuple[str, ...] = get_args(Level)
 
 # Types that OmegaConf has too: it has no Literal, so `level` is text, checked here.
@@ -37,6 +38,7 @@ class MemoryConfig:
         compression: whether what leaves the cache for the disk is compressed.
     """
 
+    # The defaults of the guide.
     max_cache_mb: float = 100.0
     max_total_mb: float = 500.0
     lazy_loading: bool = True
@@ -45,6 +47,8 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         for name in ("max_cache_mb", "max_total_mb"):
             value = getattr(self, name)
+            # One byte is the least limit: the ledger counts whole bytes, and 0 would
+            # refuse everything.
             if not 1e-6 <= value < float("inf"):
                 raise ValueError(f"{name} must be > 0 and finite, got {value}.")
         if self.max_cache_mb > self.max_total_mb:
@@ -73,6 +77,7 @@ class DebugConfig:
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
+            # One suggestion only, since several would not tell which is meant.
             close = difflib.get_close_matches(self.level, LEVELS, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(
@@ -88,6 +93,7 @@ class BudgetConfig:
         overhead: share of the running time that it may add; in [0, 1].
     """
 
+    # One percent, as `watch.prove` assumes where it is given no budget.
     overhead: float = 0.01
 
     def __post_init__(self) -> None:
@@ -121,6 +127,8 @@ class Config:
         Raises:
             ConfigError: a key is unknown or a value impossible; names the key.
         """
+        # By the module's name and not by import: OmegaConf is optional, and
+        # settings of its types exist only where it is imported already.
         if type(settings).__module__.partition(".")[0] == "omegaconf":
             from omegaconf import OmegaConf
 
@@ -186,6 +194,7 @@ def load_config(name_or_path: str | os.PathLike[str], *overrides: str) -> Config
             unknown or impossible; names file, line and key.
     """
     name, text = _read(name_or_path)
+    # YAML reads a file of comments as null, which is not a mapping.
     if all(line.lstrip()[:1] in ("", "#") for line in text.splitlines()):
         text = "{}"  # nothing but comments: every key has its default
     return parse_config(Config, text, name, overrides=overrides)
@@ -211,6 +220,7 @@ def register_with_hydra(group: str = "visualization") -> None:
         raise MissingExtraError(
             'register_with_hydra needs hydra-core: pip install "frugax[hydra]".'
         ) from e
+    # Hydra's store is one for the process; registering twice replaces the entry.
     store = ConfigStore.instance()
     for name in _names():
         node = OmegaConf.structured(load_config(name))
@@ -229,6 +239,7 @@ def _read(name_or_path: str | os.PathLike[str]) -> tuple[str, str]:
         ConfigError: the config does not exist or cannot be read.
     """
     name = os.fspath(name_or_path)
+    # A `Path` always means a file, so a file called like a config can still be read.
     if name in _names() and isinstance(name_or_path, str):
         folder = (
             importlib.resources.files("frugax.compat.visualization")
@@ -250,6 +261,8 @@ def _thaw(node: Any) -> None:
     """Let Hydra override values: OmegaConf locks values of a frozen class."""
     from omegaconf import DictConfig, OmegaConf
 
+    # None inherits the parent's flag; False would keep a read-only parent from
+    # counting.
     OmegaConf.set_readonly(node, None)
     for inner in node.values():
         if isinstance(inner, DictConfig):

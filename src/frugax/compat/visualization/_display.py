@@ -11,6 +11,7 @@ import numpy as np
 from frugax.fileio import write_whole
 from frugax.watch.drawing import log_grid_to_console, step_svg
 
+# As many lanes as pictures and grids show.
 _MOST_LANES = 4
 
 
@@ -18,6 +19,7 @@ def log_grid(
     grid: np.ndarray, mask: np.ndarray | None = None, *, title: str, **options: Any
 ) -> None:
     """Print a grid. `show_coordinates`, of older callers, is accepted and ignored."""
+    # Dropped here as well, since older code calls this function directly.
     options.pop("show_coordinates", None)
     log_grid_to_console(grid, title, mask=mask, **options)
 
@@ -39,6 +41,7 @@ def log_episode_summary(
         success: whether that was enough.
     """
     given = (episode_num, total_steps, total_reward, final_similarity, success)
+    # Under `vmap` some values may be batched and others shared by all lanes.
     lanes = np.broadcast_arrays(*[np.asarray(value) for value in given])
     rows = list(zip(*[array.ravel().tolist() for array in lanes], strict=True))
     for number, steps, reward, similarity, success in rows[:_MOST_LANES]:
@@ -71,6 +74,7 @@ def save_step(
     rest = dict(values)
     before, after, mask = rest.pop("before"), rest.pop("after"), rest.pop("mask", None)
     step = rest.pop("step", None)
+    # Under `vmap` each lane has a step, and the first of them names the file.
     number = next(numbers) if step is None else int(np.ravel(step)[0])
     action = {
         name.removeprefix("action").strip("."): v.item() if v.dtype.kind == "U" else v
@@ -78,11 +82,13 @@ def save_step(
     }
     title = f"{label} {number}"
     svg = step_svg(before, action, after, mask=mask, title=title, **options)
+    # Whole or not at all: an image viewer may watch the folder.
     write_whole(folder / f"step_{number:03d}.svg", svg)
 
 
 def grid_of(state: Any) -> Any:
     """The grid of a state: its `working_grid`, or the state itself."""
+    # Compared with None: the truth of an array of several elements is an error.
     found = _part(state, "working_grid")
     return state if found is None else found
 
@@ -99,6 +105,7 @@ def step_of(state: Any) -> Any:
 
 def action_of(action: Any) -> dict[str, Any]:
     """The leaves of an action, by name."""
+    # A single array has an empty path, hence the dot that is stripped at the end.
     leaves, _ = jax.tree_util.tree_flatten_with_path(action)
     return {
         f"action.{jax.tree_util.keystr(path, simple=True, separator='.')}".rstrip(
@@ -109,6 +116,7 @@ def action_of(action: Any) -> dict[str, Any]:
 
 
 def _part(state: Any, name: str) -> Any:
+    # Mappings first: a dict has attributes too, such as `keys`.
     if isinstance(state, Mapping):
         return state.get(name)
     return getattr(state, name, None)

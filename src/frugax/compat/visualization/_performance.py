@@ -31,7 +31,9 @@ def print_callback_performance_report() -> None:
 
 
 def _to_plain(totals: CallbackTotals) -> dict[str, float]:
+    # A name whose calls were all skipped has totals without a call.
     average_s = totals.total_s / max(totals.calls, 1)
+    # Infinity before the first call, which JSON cannot hold.
     shortest_s = totals.shortest_s if totals.calls else 0.0
     return {
         "total_calls": totals.calls,
@@ -47,6 +49,7 @@ def _to_plain(totals: CallbackTotals) -> dict[str, float]:
 
 
 def _format_report(all_totals: dict[str, CallbackTotals]) -> str:
+    # The guide's own sentence, for which scripts search.
     if not all_totals:
         return "No callback performance data available"
     rows = []

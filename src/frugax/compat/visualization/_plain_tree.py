@@ -22,6 +22,8 @@ from frugax.watch.journal import fits_array
 from frugax.watch.journal.packing import DTYPES, code_of
 
 Json: TypeAlias = Any
+# Far below Python's recursion limit of 1000, as each level takes several calls, and a
+# list that contains itself ends here too.
 MOST_DEEP = 100
 # Python reads no longer whole numbers from text, by default.
 _MOST_BITS = 14_000
@@ -48,6 +50,8 @@ def _flatten(value: object, arrays: list[np.ndarray], place: str, depth: int) ->
             f"{place:.99}... lies over {MOST_DEEP} deep, or the data holds itself."
         )
     into = lambda part, key: _flatten(part, arrays, f"{place}[{key!r}]", depth + 1)
+    # Exact types: a subclass, such as a named tuple or an ordered dict, would come back
+    # as another type, so it is refused rather than changed.
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -55,6 +59,7 @@ def _flatten(value: object, arrays: list[np.ndarray], place: str, depth: int) ->
         if value.bit_length() > _MOST_BITS:
             raise ValueError(f"{place} is a whole number of over {_MOST_BITS} bits.")
         return value
+    # NumPy's complex128 is a subclass of complex, and is stored as a scalar below.
     if isinstance(value, complex) and kind is complex:
         return {"complex": [value.real, value.imag]}
     if isinstance(value, list) and kind is list:
@@ -66,10 +71,12 @@ def _flatten(value: object, arrays: list[np.ndarray], place: str, depth: int) ->
             return {"map": {key: into(part, key) for key, part in value.items()}}
         return {"dict": [[into(k, "key"), into(v, k)] for k, v in value.items()]}
     if isinstance(value, bytes) and kind is bytes:
+        # A view: bytes cannot change, so nothing needs to be copied.
         arrays.append(np.frombuffer(value, np.uint8))
         return {"bytes": len(value)}
     array, code = _as_plain(value, place)
     arrays.append(array)
+    # NumPy's scalars keep their dtype this way; a Python number would lose float32.
     if isinstance(value, np.generic):
         return {"scalar": code}
     return {"array": [code, list(array.shape)]}
@@ -81,6 +88,7 @@ def _as_plain(value: Any, place: str) -> tuple[np.ndarray, str]:
     Raises:
         TypeError: the value is not an array of numbers.
     """
+    # JAX is not imported for this test: reading a file must not wait for it.
     jax = _jax_if_loaded()
     if jax is not None and isinstance(value, jax.core.Tracer):
         raise TypeError(
@@ -96,6 +104,7 @@ def _as_plain(value: Any, place: str) -> tuple[np.ndarray, str]:
             f"{place} is a {type(value).__qualname__}: only dicts, lists, tuples, "
             "numbers, text, None, truth values, bytes and arrays can be stored."
         )
+    # This waits for the device, and gathers an array that is sharded.
     array = np.asarray(value)
     code = code_of(array.dtype)
     if code is None:
@@ -187,5 +196,7 @@ def _is_pair(pair: object) -> bool:
 
 def _is_shape(sides: list[Any]) -> bool:
     return all(type(side) is int and side >= 0 for side in sides) and (
+        # The first term concerns empty arrays, which NumPy refuses if their other sides
+        # are huge. Arrays with elements are held to `most_bytes` instead.
         fits_array(sides) or math.prod(sides) > 0
     )

@@ -11,7 +11,10 @@ from frugax.errors import CorruptFileError, OutputError, UnsupportedFileError
 from ._plain_tree import to_tree
 from ._store_format import MOST_TREE_BYTES, TooLargeError, decode, encode
 
+# Not ".pkl.gz" as in the guide: these files are not pickles, and other tools must not
+# load them as such.
 SUFFIX = ".fxstore"
+# File systems allow 255 bytes; the rest is for the suffix and a temporary name.
 _LONGEST_NAME = 200
 _MB = 2**20
 
@@ -41,6 +44,7 @@ class CompressedStorage:
         Raises:
             ValueError: the level is not 0 to 22, or `most_bytes` is below 1.
         """
+        # `type` and not isinstance: True would pass for level 1.
         if type(compression_level) is not int or not 0 <= compression_level <= 22:
             raise ValueError(
                 "compression_level must be a whole number from 0 (none) to 22, got "
@@ -66,6 +70,8 @@ class CompressedStorage:
         """
         path = self._path(name)
         tree, arrays = to_tree(data)
+        # NaN and infinity are written as Python's own words, which `json.loads` reads
+        # back.
         text = json.dumps(tree, separators=(",", ":")).encode()
         size = len(text) + sum(array.nbytes for array in arrays)
         if size > self.most_bytes:
@@ -78,6 +84,7 @@ class CompressedStorage:
                 f"the data of {name!r} have too many small pieces: turn lists of "
                 "numbers into arrays."
             )
+        # Beside the target and then renamed, so that a crash leaves the older data.
         with fileio.atomic_write(path) as file:
             for piece in encode(text, arrays, level=self.compression_level):
                 file.write(piece)
@@ -139,6 +146,7 @@ class CompressedStorage:
 
     def list_files(self) -> list[str]:
         """The names under which something is saved, sorted."""
+        # Sorted, since file systems list in no fixed order.
         return sorted(
             path.name.removesuffix(SUFFIX)
             for path in self.base_path.glob(f"*{SUFFIX}")

@@ -39,10 +39,14 @@ from frugax.watch.journal.packing import (
 
 from ._plain_tree import from_tree, shapes
 
+# The newline shows damage by transfers that convert line ends.
 MAGIC = b"FXSTORE\n"
+# A multiple of 16, the largest itemsize, so that no number is cut. Reading needs one
+# part unpacked at a time.
 PART_BYTES = 4 * 2**20
 # Python takes some twenty bytes in memory for each of these.
 MOST_TREE_BYTES = 64 * 2**20
+# A head holds two integers; a longer one is forged.
 _LONGEST_HEAD = 1000
 _CRC = struct.Struct("<I")
 
@@ -76,6 +80,7 @@ def _parts(text: bytes, arrays: list[np.ndarray]) -> Iterator[np.ndarray]:
     yield from _cut([np.frombuffer(text, np.uint8)])
     for code in dict.fromkeys(map(_code, arrays)):
         itemsize = DTYPES[code].itemsize
+        # Views of the arrays' bytes: only `_cut` copies, one part at a time.
         alike = (a.reshape(-1).view(np.uint8) for a in arrays if _code(a) == code)
         for raw in _cut(alike):
             yield shuffle(raw.view(DTYPES[code]) if itemsize > 1 else raw)
@@ -116,6 +121,7 @@ def decode(data: bytes, *, most_bytes: int) -> Any:
     tree_bytes = header["meta"].get("tree_bytes")
     if type(level) is not int or type(tree_bytes) is not int or tree_bytes < 0:
         raise CorruptFileError("its header lacks the level or the tree's size.")
+    # Before anything is unpacked: the header of a forged file may claim any size.
     if tree_bytes > min(most_bytes, MOST_TREE_BYTES):
         raise TooLargeError(tree_bytes)
     reader = _Reader(data, at, level)
@@ -128,12 +134,15 @@ def decode(data: bytes, *, most_bytes: int) -> Any:
     sizes = [math.prod(shape) * DTYPES[code].itemsize for code, shape in wanted]
     if (size := sum(sizes, tree_bytes)) > most_bytes:
         raise TooLargeError(size)
+    # Allocated only now, when their sum is known to be allowed.
     arrays = [np.empty(shape, DTYPES[code]) for code, shape in wanted]
     for code in dict.fromkeys(code for code, _ in wanted):
         alike = [
             array for array, (own, _) in zip(arrays, wanted, strict=True) if own == code
         ]
         _fill(alike, reader, code)
+    # Before the data is rebuilt: a file that was cut off must not pass for a shorter
+    # one.
     reader.finish()
     return from_tree(tree, iter(arrays))
 
@@ -176,6 +185,7 @@ class _Reader:
             if not 0 < raw <= min(length, PART_BYTES):
                 raise CorruptFileError(f"the part at byte {self._at} is too long.")
             packed = memoryview(self._data)[end : end + size]
+            # Checked before it is decompressed, so that zstd never sees damaged data.
             crc = zlib.crc32(packed, zlib.crc32(self._data[self._at : end], self._crc))
             after = end + size + _CRC.size
             if self._data[end + size : after] != _CRC.pack(crc):

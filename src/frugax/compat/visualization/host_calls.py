@@ -27,9 +27,11 @@ from frugax.watch.sinks import Kind
 _MAX_PACES = 1000
 # The gate never gets rarer than this, so that it notices when the price has fallen.
 _MAX_STRIDE = 1024
+# Long for a callback that works, and short for a person whose program hangs.
 _WAIT_S = 10.0
 _REST_S = 30.0  # after a call that did not end
 
+# One for the process: the limit on hanging calls must hold for all callbacks together.
 runner = Runner()
 
 
@@ -71,6 +73,7 @@ class Gate:
             # The factor of four between the two limits keeps the stride from
             # alternating between two values when the price is constant.
             if seconds > self.stride * self._max_s:
+                # Doubling finds a stride of 1024 in ten calls that are let through.
                 self.stride = min(2 * self.stride, _MAX_STRIDE)
             elif seconds < self.stride * self._max_s / 4:
                 self.stride = max(self.stride // 2, 1)
@@ -82,6 +85,7 @@ class Pace:
 
     def __init__(self, max_avg_s: float | None, *, rest_s: float = _REST_S) -> None:
         self.gate = None if max_avg_s is None else Gate(max_avg_s)
+        # One call that hangs is enough: each costs the program the whole wait.
         self._breaker = CircuitBreaker(failures=1, rest_s=rest_s)
 
     def is_due(self) -> bool:
@@ -113,6 +117,8 @@ class Paces:
     def of(self, name: str, max_avg_s: float | None) -> Pace:
         """Return the pace of a name; a new one for a new name."""
         with self._lock:
+            # Made before it is known to be needed: `setdefault` keeps the first of two
+            # threads.
             new = Pace(max_avg_s, rest_s=self._rest_s)
             pace = self._known.setdefault((name, max_avg_s), new)
             self._known.move_to_end((name, max_avg_s))
@@ -154,6 +160,7 @@ class HostCall:
     def handle_callback(self, arrays: Sequence[np.ndarray]) -> None:
         """Handle values inside a callback; the program waits until this returns."""
         watcher = current()
+        # Only displays obey the level; a user's own function was asked for.
         off = self.is_display and watcher is not None and watcher.level == "off"
         if off or not self.pace.is_due():
             callback_stats.record_skip(self.name)
@@ -179,6 +186,8 @@ class HostCall:
             callback_stats.record_skip(self.name)
             return
         values = arrays[: len(self.fields)]
+        # In this thread: the values have left the program, so nothing waits for the
+        # function except its own worker, which is abandoned if it hangs.
         self._record(run_inline(lambda: self.act(values)))
 
     def __call__(self, *arrays: np.ndarray) -> None:

@@ -89,7 +89,7 @@ class AccessGuard:
                 name = self._cookie_name(scope)
                 # HttpOnly hides the cookie from scripts, and Strict keeps it from
                 # requests that other sites start. Not Secure: the server speaks plain
-                # HTTP on the loopback.
+                # HTTP only.
                 text = f"{name}={self._session}; Path=/; HttpOnly; SameSite=Strict"
                 cookie = text.encode()
             elif not _tokens_equal(self._cookie_in(scope, headers), self._session):

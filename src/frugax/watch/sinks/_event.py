@@ -16,9 +16,9 @@ PlainValue: TypeAlias = float | int | bool | str
 STATUS_STREAM = "watch"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 # Frozen, since one event is shared by the queues of all sinks: a sink that changed it
 # would change the records of the others.
+@dataclasses.dataclass(frozen=True, slots=True)
 class Event:
     """One record on the host.
 

@@ -75,6 +75,7 @@ def optimize_array_memory(
 
 
 def _smallest_integer(arr: np.ndarray) -> np.ndarray:
+    # As Python integers, because uint64 and int64 have no common integer type in NumPy.
     low, high = int(arr.min()), int(arr.max())
     for dtype in _INTEGERS:
         if dtype.itemsize >= arr.dtype.itemsize:
@@ -103,6 +104,8 @@ def _fits(arr: np.ndarray, dtype: np.dtype, absolute: float, relative: float) ->
         old = flat[start : start + _PIECE].astype(native)
         with np.errstate(all="ignore"):  # what overflows is found by the comparison
             new = old.astype(dtype).astype(native)
+        # Bytes and not values: `==` takes -0.0 for 0.0, and NaN for different from
+        # itself.
         if old.tobytes() == new.tobytes():
             continue
         if not absolute + relative or not _near(old, new, absolute, relative):

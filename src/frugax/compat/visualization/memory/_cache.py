@@ -93,11 +93,15 @@ class VisualizationCache:
         self._bytes = 0
         self._leaving: dict[str, _Item] = {}  # on their way to the store
         self._files: dict[str, Spilled] = {}
+        # Keys may hold any characters, so files have names of their own. The prefix
+        # keeps two caches in one folder apart.
         self._prefix, self._written = uuid4().hex[:12], 0
         self._counts: dict[str, int] = dict.fromkeys(
             ("hits", "misses", "spilled", "dropped", "refused", "failures"), 0
         )
         self._last_failure: str | None = None
+        # The dict and not the cache is passed, or the finalizer would keep the cache
+        # alive.
         weakref.finalize(self, remove_all, self._files)
 
     def put(self, key: str, value: Any) -> bool:
@@ -110,6 +114,7 @@ class VisualizationCache:
         Returns:
             Whether it is kept, in memory or in the store.
         """
+        # Measured outside of the lock: walking a large value takes long.
         item = _Item(value, held_bytes(value))
         self.remove(key)
         if not self._claim(item.nbytes):
@@ -188,6 +193,8 @@ class VisualizationCache:
             How many bytes left the memory.
         """
         freed = 0
+        # Each item is popped under the lock and written without it, so that `get` never
+        # waits for a disk.
         while freed < wanted_bytes and (oldest := self._pop_oldest()) is not None:
             freed += oldest[1].nbytes
             self._leave(*oldest)

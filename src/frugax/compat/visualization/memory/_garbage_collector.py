@@ -12,6 +12,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any
 
+# The guide's thresholds; Python's own depend on its version, hence `_before`.
 _FEWER_PASSES = (1000, 15, 15)
 _RUNS_KEPT = 100
 
@@ -37,6 +38,7 @@ class GarbageCollectionOptimizer:
         self._last_wall: float | None = None
         self._runs = 0
         self._recent: deque[int] = deque(maxlen=_RUNS_KEPT)
+        # By id: a reference to the object would keep it from ever being thrown away.
         self._leave = weakref.finalize(self, _stop_asking, id(self))
 
     def optimize_for_visualization(self) -> None:
@@ -61,6 +63,8 @@ class GarbageCollectionOptimizer:
         """
         found = {f"generation_{i}": gc.collect(i) for i in range(3)}
         with self._lock:
+            # Intervals by the monotonic clock, dates by the wall clock, which may be
+            # set back.
             self._last, self._last_wall = time.monotonic(), time.time()
             self._runs += 1
             self._recent.append(sum(found.values()))

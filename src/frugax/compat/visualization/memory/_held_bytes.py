@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+# SI megabytes, as the limits of the configs are documented.
 BYTES_PER_MB = 1_000_000
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, np.generic, type(None))
@@ -44,6 +45,8 @@ def held_bytes(value: object) -> int:
     """
     total = 0
     seen: set[int] = set()
+    # A list of parts to visit and not recursion: linked data may be nested deeper than
+    # Python's stack.
     waiting: list[object] = [value]
     while waiting:
         part = waiting.pop()
@@ -62,6 +65,7 @@ def _own_bytes(part: Any, waiting: list[object]) -> int:
     if isinstance(part, _PLAIN):
         return sys.getsizeof(part)
     if isinstance(part, dict | types.MappingProxyType):
+        # A copy, since another thread may change the dict during the walk.
         for key, inner in tuple(part.items()):
             waiting += (key, inner)
         return sys.getsizeof(part)

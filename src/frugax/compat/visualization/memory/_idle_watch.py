@@ -35,6 +35,7 @@ class IdleWatch:
 
     def __init__(self) -> None:
         self._wake = threading.Condition()
+        # Weak: a loader that is thrown away must be freed at once, with its data.
         self._idlers: weakref.WeakSet[Idler] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._next = 0.0  # when the thread will look again
@@ -59,6 +60,7 @@ class IdleWatch:
                     self._thread.start()
                 except RuntimeError:  # the interpreter is leaving, and all data with it
                     self._thread = None
+            # Otherwise the thread wakes early enough by itself.
             elif at < self._next:
                 self._wake.notify()
 

@@ -74,10 +74,14 @@ class LazyLoader(Generic[T]):
         self._load = loader_func
         self._clean = cleanup_func
         self._max_idle_s = float(max_idle_time)
+        # A condition and not a lock held while loading: others can ask `is_loaded`
+        # meanwhile.
         self._changed = threading.Condition()
         self._data: T = _NOTHING
         self._nbytes = 0  # charged to the account for `_data`
         self._used = 0.0  # when `get` last gave it out
+        # The thread's id tells a loader that asks for itself, which would wait for
+        # ever.
         self._loading_in: int | None = None
         self._account: Account | None = None
 
@@ -107,6 +111,8 @@ class LazyLoader(Generic[T]):
                 self._used = time.monotonic()
                 self._loading_in = None
                 self._changed.notify_all()
+        # Outside of the lock: the watch's thread holds a lock of its own while it calls
+        # `idle_at`, which takes this one.
         idle_watch().add(self)
         return data
 
@@ -187,6 +193,8 @@ class LazyLoader(Generic[T]):
                 )
             self._account = account
             data = self._data
+        # A finalizer may run while this thread holds the ledger's lock, hence
+        # `close_later`, which takes none.
         weakref.finalize(self, account.close_later)
         if data is _NOTHING:
             return

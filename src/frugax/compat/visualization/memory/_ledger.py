@@ -122,6 +122,7 @@ class ByteLedger:
                 return short
             self._add(account, change)
             total = self._total
+        # Outside of the lock: the callback may ask the ledger for its sum.
         if self._on_change is not None:
             self._on_change(total)
         return 0

@@ -16,6 +16,7 @@ from ._lazy import LazyLoader
 from ._ledger import ByteLedger
 
 T = TypeVar("T")
+# As in the guide; the deque bounds the memory of a run of any length.
 _MOST_SAMPLES = 1000
 
 
@@ -136,6 +137,8 @@ class MemoryManager:
         self._lazy = lazy_loading
         self._loaders: weakref.WeakSet[LazyLoader[Any]] = weakref.WeakSet()
         self._lock = threading.Lock()  # of `_loaders`
+        # The order decides who gives way: lazy data can be loaded again, and cached
+        # items may be dropped for good.
         self.ledger.reclaim_with(self._let_loaders_go)
         self.ledger.reclaim_with(self.cache.let_go)
 
@@ -262,6 +265,7 @@ class MemoryManager:
         return freed
 
 
+# Made on demand, so that importing the package allocates and starts nothing.
 _default: MemoryManager | None = None
 _default_lock = threading.Lock()
 
@@ -309,6 +313,7 @@ def create_lazy_visualization_loader(
 
 def _process_mb() -> float | None:
     try:
+        # The second field is the resident set, in pages.
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return None  # no Linux
