@@ -177,7 +177,7 @@ FORGED = {
     "class": (
         lambda h: h.update(structure={"os.system": ["true"]}),
         CorruptFileError,
-        "no structure",
+        "not the structure of a tree",
     ),
     "twice": (lambda h: b'{"tensors": [], "tensors": []}', CorruptFileError, "twice"),
     "nan": (lambda h: b'{"tensors": NaN}', CorruptFileError, "NaN is not a number"),

@@ -68,7 +68,7 @@ def test_the_recursion_is_a_min_plus_product():
             residue = 2 * (b ^ (state >> 1 & 1) ^ (state >> 2)) + (state & 1)
             gap = (v - residue + 2) % 4 - 2
             step[state, (state << 1 & 7) | b] = gap**2
-        cost = tropical.matmul(cost, step, semiring="min_plus")
+        cost = tropical.matmul(cost, step, kind="min")
     found = ((x - path(x)) ** 2).sum()
     assert found == pytest.approx(cost.min(), rel=1e-5)
 

@@ -109,14 +109,16 @@ def test_flat_and_stacked_are_inverse(to):
         assert type(back[key]) is type(value)
         np.testing.assert_array_equal(back[key], value)
     del flat["block_1.up.bias"]
-    with pytest.raises(ValueError, match=r"'block_1.up.bias' is missing; .* of 3 arr"):
+    with pytest.raises(
+        ValueError, match=r"'block_1.up.bias' is missing; .* stacks 3 arrays"
+    ):
         looped.stack_params(flat)
 
 
 def test_weights_of_single_blocks_are_told_how_they_are_put_together():
     looped, _, _, flat = both(chain(3))
     with pytest.raises(
-        ValueError, match=r"each block's own, and stacked\(params\) puts"
+        ValueError, match=r"belong to single blocks; stack_params\(params\) stacks"
     ):
         looped.evaluate(flat, {"x": X})
 

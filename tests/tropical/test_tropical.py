@@ -14,8 +14,8 @@ import forked
 from frugax import tropical
 
 INF = np.inf
-PICK = {"max_plus": np.max, "min_plus": np.min}
-ZERO = {"max_plus": -INF, "min_plus": INF}
+PICK = {"max": np.max, "min": np.min}
+ZERO = {"max": -INF, "min": INF}
 
 
 def torch_from(a):
@@ -24,25 +24,25 @@ def torch_from(a):
 
 LIBRARIES = {"numpy": np.asarray, "jax": jnp.asarray, "torch": torch_from}
 every_library = pytest.mark.parametrize("make", LIBRARIES.values(), ids=LIBRARIES)
-both_semirings = pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
+both_semirings = pytest.mark.parametrize("kind", ["max", "min"])
 
 
-def random(semiring, *shape, seed=0):
+def random(kind, *shape, seed=0):
     rng = np.random.default_rng(seed)
     a = rng.normal(size=shape).astype(np.float32)
-    return np.where(rng.random(shape) < 0.2, np.float32(ZERO[semiring]), a)
+    return np.where(rng.random(shape) < 0.2, np.float32(ZERO[kind]), a)
 
 
 @every_library
 @both_semirings
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 16, 3), (33, 70, 19), (7, 0, 2)])
-def test_matmul_is_the_definition_bit_for_bit(make, semiring, shape):
+def test_matmul_is_the_definition_bit_for_bit(make, kind, shape):
     n, k, m = shape
-    a, b = random(semiring, n, k), random(semiring, k, m, seed=1)
+    a, b = random(kind, n, k), random(kind, k, m, seed=1)
     terms = a[:, :, None] + b[None]
-    pick = PICK[semiring]
-    want = pick(terms, axis=1, initial=ZERO[semiring])
-    got = tropical.matmul(make(a), make(b), semiring=semiring)
+    pick = PICK[kind]
+    want = pick(terms, axis=1, initial=ZERO[kind])
+    got = tropical.matmul(make(a), make(b), kind=kind)
     assert type(got) is type(make(a))
     np.testing.assert_array_equal(np.asarray(got), want)
     assert np.asarray(got).dtype == np.float32
@@ -83,17 +83,17 @@ def test_the_semiring_laws_hold(stack, exponent):
 
 @every_library
 @both_semirings
-def test_closure_is_the_sum_of_all_powers(make, semiring):
-    sign = 1 if semiring == "min_plus" else -1
+def test_closure_is_the_sum_of_all_powers(make, kind):
+    sign = 1 if kind == "min" else -1
     rng = np.random.default_rng(0)
     d = sign * rng.integers(1, 9, (12, 12)).astype(np.float32)
-    d = np.where(rng.random((12, 12)) < 0.9, np.float32(ZERO[semiring]), d)
-    better = np.minimum if semiring == "min_plus" else np.maximum
-    want = term = tropical.identity(12, d, semiring=semiring)
+    d = np.where(rng.random((12, 12)) < 0.9, np.float32(ZERO[kind]), d)
+    better = np.minimum if kind == "min" else np.maximum
+    want = term = tropical.identity(12, d, kind=kind)
     for _ in range(12):
-        term = tropical.matmul(term, d, semiring=semiring)
+        term = tropical.matmul(term, d, kind=kind)
         want = better(want, term)
-    got = tropical.closure(make(d), semiring=semiring)
+    got = tropical.closure(make(d), kind=kind)
     np.testing.assert_array_equal(np.asarray(got), want)
     assert np.isinf(want).any()
     assert np.isfinite(want).sum() > 12
@@ -109,19 +109,19 @@ def test_a_cycle_that_gains_is_named(make):
 
 @every_library
 @both_semirings
-def test_polynomials_are_their_definition(make, semiring):
+def test_polynomials_are_their_definition(make, kind):
     rng = np.random.default_rng(0)
     exponents = rng.integers(0, 4, (20, 5)).astype(np.float32)
-    coefficients = random(semiring, 20)
-    points = random(semiring, 50, 5, seed=1)
-    want = np.full(50, ZERO[semiring], np.float32)
-    better = max if semiring == "max_plus" else min
+    coefficients = random(kind, 20)
+    points = random(kind, 50, 5, seed=1)
+    want = np.full(50, ZERO[kind], np.float32)
+    better = max if kind == "max" else min
     for i, x in enumerate(points):
         for c, e in zip(coefficients, exponents, strict=True):
             # The zero to the power 0 is the one: such variables are left out.
             want[i] = better(want[i], c + (x[e > 0] * e[e > 0]).sum())
     got = tropical.polynomial(
-        make(coefficients), make(exponents), make(points), semiring=semiring
+        make(coefficients), make(exponents), make(points), kind=kind
     )
     # Five products and sums of numbers below 20 in float32, in any order.
     np.testing.assert_allclose(np.asarray(got), want, atol=20 * 6 * 2**-23)
@@ -157,30 +157,30 @@ def test_an_infinite_point_has_no_negative_power(make):
 @every_library
 @both_semirings
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (4, 4), (7, 3)])
-def test_convolution_is_its_definition(make, semiring, sizes):
-    a, b = random(semiring, sizes[0]), random(semiring, sizes[1], seed=3)
-    want = np.full(sum(sizes) - 1, ZERO[semiring], np.float32)
-    better = np.maximum if semiring == "max_plus" else np.minimum
+def test_convolution_is_its_definition(make, kind, sizes):
+    a, b = random(kind, sizes[0]), random(kind, sizes[1], seed=3)
+    want = np.full(sum(sizes) - 1, ZERO[kind], np.float32)
+    better = np.maximum if kind == "max" else np.minimum
     for i, x in enumerate(a):
         for j, y in enumerate(b):
             want[i + j] = better(want[i + j], x + y)
-    got = tropical.convolve(make(a), make(b), semiring=semiring)
+    got = tropical.convolve(make(a), make(b), kind=kind)
     np.testing.assert_array_equal(np.asarray(got), want)
 
 
 @every_library
 def test_convolution_of_whole_numbers(make):
     a = np.array([3, 1, 2], np.int32)
-    got = tropical.convolve(make(a), make(a), semiring="min_plus")
+    got = tropical.convolve(make(a), make(a), kind="min")
     np.testing.assert_array_equal(np.asarray(got), [6, 4, 2, 3, 4])
 
 
 @every_library
 @both_semirings
-def test_the_other_infinity_is_refused(make, semiring):
-    bad = make(np.array([[-ZERO[semiring]]], np.float32))
+def test_the_other_infinity_is_refused(make, kind):
+    bad = make(np.array([[-ZERO[kind]]], np.float32))
     with pytest.raises(ValueError, match="is not an element of the"):
-        tropical.matmul(bad, bad, semiring=semiring)
+        tropical.matmul(bad, bad, kind=kind)
 
 
 @every_library
@@ -231,8 +231,8 @@ def test_wrong_arguments_are_named():
         ("closure(np.zeros(2))", "closure needs a square matrix, got (2,)"),
         ("matmul(np.zeros((2, 3)), np.zeros((2, 3)))", "(n, k) and (k, m), got (2, 3)"),
         (
-            "matmul(np.eye(2), np.eye(2), semiring='sum')",
-            'semiring must be "max_plus" or',
+            "matmul(np.eye(2), np.eye(2), kind='sum')",
+            'kind must be "max" or',
         ),
         ("polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))", "got (2,), (3"),
         ("convolve(np.zeros((2, 2)), np.zeros(2))", "one-dimensional seq"),
@@ -267,33 +267,33 @@ def test_lists_are_refused_with_what_to_write(call):
 
 
 def test_jax_operations_run_under_jit_and_vmap():
-    a = jnp.asarray(random("max_plus", 4, 5, 5))
+    a = jnp.asarray(random("max", 4, 5, 5))
     got = jax.jit(jax.vmap(lambda x: tropical.matmul(x, x)))(a)
     want = [tropical.matmul(x, x) for x in np.asarray(a)]
     np.testing.assert_array_equal(got, want)
-    d = jnp.asarray(-random("max_plus", 5, 5) + 9)
+    d = jnp.asarray(-random("max", 5, 5) + 9)
     np.testing.assert_array_equal(jax.jit(tropical.closure)(d), tropical.closure(d))
 
 
 @both_semirings
-def test_torch_gradients_are_of_the_first_best_term(semiring):
+def test_torch_gradients_are_of_the_first_best_term(kind):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     # Few values: most sums have an equal, and some rows hold nothing but the zero.
     a, b = (
-        np.where(rng.random((6, 6)) < 0.5, ZERO[semiring], rng.integers(0, 2, (6, 6)))
+        np.where(rng.random((6, 6)) < 0.5, ZERO[kind], rng.integers(0, 2, (6, 6)))
         for _ in range(2)
     )
-    a[3] = ZERO[semiring]
+    a[3] = ZERO[kind]
     terms = a[:, :, None] + b[None]
-    out = PICK[semiring](terms, axis=1)
+    out = PICK[kind](terms, axis=1)
     first = (terms == out[:, None]).argmax(axis=1)
     want = np.zeros((2, 6, 6))
-    for i, j in np.argwhere(out != ZERO[semiring]):
+    for i, j in np.argwhere(out != ZERO[kind]):
         want[0, i, first[i, j]] += 1
         want[1, first[i, j], j] += 1
     left, right = (torch.from_numpy(x).requires_grad_() for x in (a, b))
-    got = tropical.matmul(left, right, semiring=semiring)
+    got = tropical.matmul(left, right, kind=kind)
     np.testing.assert_array_equal(got.detach(), out)
     got.sum().backward()
     np.testing.assert_array_equal(left.grad, want[0])
@@ -323,7 +323,7 @@ def test_memory_is_that_of_the_result():
     a = np.random.default_rng(0).normal(size=(n, n))
     tracemalloc.start()
     tropical.matmul(a, a)
-    tropical.closure(a * a, semiring="min_plus")
+    tropical.closure(a * a, kind="min")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # The broadcast would need n times the matrix; this needs a few of them.

@@ -27,7 +27,10 @@ def check_budget(budget: object, kind: type) -> None:
     """
     # Two budgets may count the same unit: a size in bytes must not pass for memory.
     if not isinstance(budget, kind):
+        article = "a"
+        if kind.__name__[0] in "EO":
+            article = "an"
         raise TypeError(
-            f"budget must be of type {kind.__name__}, such as {_EXAMPLES[kind]}, got "
+            f"budget must be {article} {kind.__name__}, such as {_EXAMPLES[kind]}, got "
             f"{budget!r:.99}."
         )

@@ -49,25 +49,25 @@ def contains_nan(a: jax.Array) -> bool:
     return not isinstance(a, Tracer) and bool((a != a).any())
 
 
-def _reduce(terms: jax.Array, semiring: str) -> jax.Array:
-    return {"max_plus": jnp.max, "min_plus": jnp.min}[semiring](terms, axis=0)
+def _reduce(terms: jax.Array, kind: str) -> jax.Array:
+    return {"max": jnp.max, "min": jnp.min}[kind](terms, axis=0)
 
 
-def identity(n: int, like: jax.Array, semiring: str) -> jax.Array:
+def identity(n: int, like: jax.Array, kind: str) -> jax.Array:
     """Return 0 on the diagonal and the zero elsewhere."""
     on = jnp.eye(n, dtype=bool)
-    return jnp.where(on, jnp.zeros((), like.dtype), zero(semiring, like))
+    return jnp.where(on, jnp.zeros((), like.dtype), zero(kind, like))
 
 
 def polynomial(
-    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, semiring: str
+    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
 ) -> jax.Array:
     """Evaluate the optimal monomial at each point.
 
     Raises:
         ValueError: a negative power meets an infinite point.
     """
-    out, is_undefined = _polynomial(coefficients, exponents, points, semiring)
+    out, is_undefined = _polynomial(coefficients, exponents, points, kind)
     if not isinstance(is_undefined, Tracer) and bool(is_undefined):
         raise ValueError(
             "polynomial: a negative power of an infinite point is undefined."
@@ -75,9 +75,9 @@ def polynomial(
     return out
 
 
-@functools.partial(jax.jit, static_argnames="semiring")
+@functools.partial(jax.jit, static_argnames="kind")
 def _polynomial(
-    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, semiring: str
+    coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
 ) -> tuple[jax.Array, jax.Array]:
     count, variables = points.shape
     # Accelerators round the factors to fewer bits at the default precision.
@@ -91,18 +91,18 @@ def _polynomial(
     def evaluate(points: jax.Array) -> jax.Array:
         # Monomials first: reductions over the first axis use whole vector registers.
         terms = product(exponents, points.T) + coefficients[:, None]
-        return _reduce(terms, semiring)
+        return _reduce(terms, kind)
 
     def evaluate_with_zeros(points: jax.Array) -> jax.Array:
         # 0 * inf is NaN, but the zero to the power 0 is the one, else the zero.
-        is_zero = points == zero(semiring, points)
+        is_zero = points == zero(kind, points)
         finite = jnp.where(is_zero, jnp.zeros_like(points), points)
         terms = product(exponents, finite.T) + coefficients[:, None]
         # A product of two matrices of zeros and ones counts the zero factors of each
         # monomial.
         has_zero_factor = product(used, is_zero.astype(dtype).T) > 0
-        terms = jnp.where(has_zero_factor, zero(semiring, terms), terms)
-        return _reduce(terms, semiring)
+        terms = jnp.where(has_zero_factor, zero(kind, terms), terms)
+        return _reduce(terms, kind)
 
     at_once = min(_POINTS, count)
     blocks = -(-count // at_once) if count else 0
@@ -110,7 +110,7 @@ def _polynomial(
     padded = padded.reshape(blocks, at_once, variables)
     if not has_infinity(points):  # integers are finite
         return jax.lax.map(evaluate, padded).reshape(-1)[:count], jnp.zeros((), bool)
-    is_zero = (points == zero(semiring, points)).any(axis=0)
+    is_zero = (points == zero(kind, points)).any(axis=0)
     # A branch and not a `where`: finite points need not pay for the second product.
     out = jax.lax.cond(
         is_zero.any(),
@@ -122,8 +122,8 @@ def _polynomial(
     return out.reshape(-1)[:count], is_undefined
 
 
-@functools.partial(jax.jit, static_argnames="semiring")
-def convolve(short: jax.Array, long: jax.Array, semiring: str) -> jax.Array:
+@functools.partial(jax.jit, static_argnames="kind")
+def convolve(short: jax.Array, long: jax.Array, kind: str) -> jax.Array:
     """Make one pass over the long sequence for each element of the short one."""
     n, m = short.shape[0], long.shape[0]
     # Positions out of range are masked: integers do not have an infinity to pad with.
@@ -137,7 +137,7 @@ def convolve(short: jax.Array, long: jax.Array, semiring: str) -> jax.Array:
         value, inside = term(i)
         first = places == i + m - 1  # the position that no earlier term has reached
         return jnp.where(
-            first, value, jnp.where(inside, optimum(semiring)(out, value), out)
+            first, value, jnp.where(inside, optimum(kind)(out, value), out)
         )
 
     # Term 0 is clipped at its end. Later terms overwrite those places when they first

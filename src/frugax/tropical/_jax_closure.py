@@ -23,13 +23,13 @@ from ._jax_product import is_better, matmul, optimum, select, zero
 _BLOCK = 32
 
 
-def closure(d: jax.Array, semiring: str) -> jax.Array:
+def closure(d: jax.Array, kind: str) -> jax.Array:
     """Compute optimal walks, then check for improving cycles.
 
     Raises:
         ValueError: there is such a cycle.
     """
-    out, cycles = _closure(d, semiring)
+    out, cycles = _closure(d, kind)
     if not isinstance(cycles, Tracer) and bool(cycles.any()):
         vertex = int(
             (cycles != 0).argmax()
@@ -44,7 +44,7 @@ def closure(d: jax.Array, semiring: str) -> jax.Array:
 # Differentiated as a loop, it would store the whole matrix for each block.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 @functools.partial(jax.jit, static_argnums=1)
-def _closure(d: jax.Array, semiring: str) -> tuple[jax.Array, jax.Array]:
+def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
     """Return the closure, and the optimal cycle weight of each vertex; 0 if valid."""
     n = d.shape[0]
     blocks, rest = divmod(n, _BLOCK)
@@ -52,13 +52,13 @@ def _closure(d: jax.Array, semiring: str) -> tuple[jax.Array, jax.Array]:
     def body(
         i: jax.Array, state: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        return _update_block(state, i * _BLOCK, _BLOCK, semiring)
+        return _update_block(state, i * _BLOCK, _BLOCK, kind)
 
-    state = _with_empty_walks(d, semiring), jnp.zeros(n, d.dtype)
+    state = _with_empty_walks(d, kind), jnp.zeros(n, d.dtype)
     if blocks:
         state = jax.lax.fori_loop(0, blocks, body, state)
     if rest:
-        state = _update_block(state, blocks * _BLOCK, rest, semiring)
+        state = _update_block(state, blocks * _BLOCK, rest, kind)
     return state
 
 
@@ -66,7 +66,7 @@ def _update_block(
     state: tuple[jax.Array, jax.Array],
     start: "int | jax.Array",
     width: int,
-    semiring: str,
+    kind: str,
 ) -> tuple[jax.Array, jax.Array]:
     """Allow walks through `width` more vertices, beginning at `start`."""
     out, cycles = state
@@ -77,8 +77,8 @@ def _update_block(
     ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
         columns, rows = both
         into, from_it = columns[k], rows[k]
-        columns = select(semiring, columns, block(from_it)[:, None] + into[None])
-        rows = select(semiring, rows, block(into)[:, None] + from_it[None])
+        columns = select(kind, columns, block(from_it)[:, None] + into[None])
+        rows = select(kind, rows, block(into)[:, None] + from_it[None])
         # The weight of the best cycle through the vertex comes last: it is 0 unless the
         # cycle improves, because the empty walk counts.
         return (columns, rows), (into, from_it, into[start + k])
@@ -86,13 +86,13 @@ def _update_block(
     # Two arrays with long rows: stacked into one, XLA takes five times as long.
     both = block(out, axis=1).T, block(out, axis=0)
     _, (into, from_it, turns) = jax.lax.scan(vertex, both, jnp.arange(width))
-    out = select(semiring, out, matmul(into.T, from_it, semiring))
+    out = select(kind, out, matmul(into.T, from_it, kind))
     return out, jax.lax.dynamic_update_slice_in_dim(cycles, turns, start, 0)
 
 
 @_closure.defjvp
 def _closure_jvp(
-    semiring: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+    kind: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[tuple[jax.Array, ...], tuple[object, ...]]:
     """Sum the tangents of the steps of each optimal walk.
 
@@ -100,9 +100,9 @@ def _closure_jvp(
     number of steps, so log2(n) gathers replace a loop over n steps.
     """
     (d,), (change,) = primals, tangents
-    out, cycles = _closure(d, semiring)
+    out, cycles = _closure(d, kind)
     n = d.shape[0]
-    before = _predecessors(d, semiring)
+    before = _predecessors(d, kind)
     total = jnp.take_along_axis(change, before, axis=0)
     total = jnp.where(jnp.eye(n, dtype=bool), 0, total)
     # An optimal walk visits no vertex twice, so it has at most n - 1 steps (Butkovic
@@ -111,12 +111,12 @@ def _closure_jvp(
         total = total + jnp.take_along_axis(total, before, axis=1)
         before = jnp.take_along_axis(before, before, axis=1)
     # Where j cannot be reached from i, the result is constant.
-    total = jnp.where(out == zero(semiring, out), 0, total)
+    total = jnp.where(out == zero(kind, out), 0, total)
     # The cycle weights only serve the check above: their tangent is not used.
     return (out, cycles), (total, jnp.zeros_like(cycles))
 
 
-def _predecessors(d: jax.Array, semiring: str) -> jax.Array:
+def _predecessors(d: jax.Array, kind: str) -> jax.Array:
     """Return the vertex before j on the optimal walk from i to j; i for no walk."""
     n = d.shape[0]
 
@@ -125,14 +125,14 @@ def _predecessors(d: jax.Array, semiring: str) -> jax.Array:
     ) -> tuple[jax.Array, jax.Array]:
         out, before = state
         through = out[:, k, None] + out[None, k]
-        better = is_better(semiring, through, out)
+        better = is_better(kind, through, out)
         return jnp.where(better, through, out), jnp.where(better, before[k], before)
 
     start = jnp.broadcast_to(jnp.arange(n)[:, None], (n, n))
-    return jax.lax.fori_loop(0, n, body, (_with_empty_walks(d, semiring), start))[1]
+    return jax.lax.fori_loop(0, n, body, (_with_empty_walks(d, kind), start))[1]
 
 
-def _with_empty_walks(d: jax.Array, semiring: str) -> jax.Array:
+def _with_empty_walks(d: jax.Array, kind: str) -> jax.Array:
     """Add the empty walks, which cost 0, to the single steps."""
     on = jnp.eye(d.shape[0], dtype=bool)
-    return jnp.where(on, optimum(semiring)(d, jnp.zeros_like(d)), d)
+    return jnp.where(on, optimum(kind)(d, jnp.zeros_like(d)), d)

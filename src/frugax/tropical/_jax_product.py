@@ -19,31 +19,31 @@ _WIDTH = 16
 _PANEL = 128
 
 
-def optimum(semiring: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def optimum(kind: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return the function for the maximum or minimum; it propagates NaN."""
-    return {"max_plus": jnp.maximum, "min_plus": jnp.minimum}[semiring]
+    return {"max": jnp.maximum, "min": jnp.minimum}[kind]
 
 
-def zero(semiring: str, like: jax.Array) -> jax.Array:
+def zero(kind: str, like: jax.Array) -> jax.Array:
     """Return the zero of the semiring: the weight of a missing edge."""
-    value = {"max_plus": -math.inf, "min_plus": math.inf}[semiring]
+    value = {"max": -math.inf, "min": math.inf}[kind]
     return jnp.asarray(value, like.dtype)
 
 
-@functools.partial(jax.jit, static_argnames="semiring")
-def matmul(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
+@functools.partial(jax.jit, static_argnames="kind")
+def matmul(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
     """Compute the product; of two narrow operands the wider one supplies the rows."""
     dtype = jnp.result_type(a, b)
     a, b = a.astype(dtype), b.astype(dtype)
     if a.shape[1] == 0:
-        return jnp.full((a.shape[0], b.shape[1]), zero(semiring, a))
+        return jnp.full((a.shape[0], b.shape[1]), zero(kind, a))
     if b.shape[1] < min(_WIDTH, a.shape[0]):  # too few for a vector register
-        return _product(b.T, a.T, semiring).T
-    return _product(a, b, semiring)
+        return _product(b.T, a.T, kind).T
+    return _product(a, b, kind)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _product(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
+def _product(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
     rows, columns = a.shape[0], b.shape[1]
     panels = max(1, -(-columns // _PANEL))
     across = -(-columns // panels)
@@ -61,7 +61,7 @@ def _product(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
     def panel(right: jax.Array) -> jax.Array:
         # A maximum starts with the first term: integers lack an infinity to start with.
         first = left[0, :, :1] + right[0, :1]
-        step = lambda best, k: (_reduce_pass(best, k[0], k[1], semiring), None)
+        step = lambda best, k: (_reduce_pass(best, k[0], k[1], kind), None)
         return jax.lax.scan(step, first, (left, right))[0]
 
     out = jax.lax.map(panel, right).transpose(1, 0, 2)
@@ -72,7 +72,7 @@ def _product(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
     # cannot be rejected under `jit`, becomes NaN too: its product with the zero is
     # undefined.
     return jnp.where(
-        _has_invalid(a, semiring, 1)[:, None] | _has_invalid(b, semiring, 0)[None],
+        _has_invalid(a, kind, 1)[:, None] | _has_invalid(b, kind, 0)[None],
         math.nan,
         out,
     )
@@ -80,52 +80,50 @@ def _product(a: jax.Array, b: jax.Array, semiring: str) -> jax.Array:
 
 @_product.defjvp
 def _product_jvp(
-    semiring: str,
+    kind: str,
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
     """Return the tangent of the first optimal term; 0 if all terms are the zero."""
     (a, b), (da, db) = primals, tangents
-    out = _product(a, b, semiring)
+    out = _product(a, b, kind)
     best = _first_argopt(a, b, out)
     change = jnp.take_along_axis(da, best, axis=1) + jnp.take_along_axis(
         db, best, axis=0
     )
-    counts = jnp.where(
-        out == zero(semiring, out), 0, jnp.where(out == out, 1, math.nan)
-    )
+    counts = jnp.where(out == zero(kind, out), 0, jnp.where(out == out, 1, math.nan))
     return out, change * counts.astype(out.dtype)
 
 
 def _reduce_pass(
-    best: jax.Array, left: jax.Array, right: jax.Array, semiring: str
+    best: jax.Array, left: jax.Array, right: jax.Array, kind: str
 ) -> jax.Array:
     terms = [left[:, k, None] + right[None, k] for k in range(_WIDTH)]
     while len(terms) > 1:
         pairs = zip(terms[::2], terms[1::2], strict=True)
-        terms = [select(semiring, x, y) for x, y in pairs]
-    return select(semiring, best, terms[0])
+        terms = [select(kind, x, y) for x, y in pairs]
+    return select(kind, best, terms[0])
 
 
-def select(semiring: str, x: jax.Array, y: jax.Array) -> jax.Array:
+def select(kind: str, x: jax.Array, y: jax.Array) -> jax.Array:
     """Return the optimum of two numbers that are not NaN.
 
     A comparison and a select compile to one instruction; XLA emits three for
     `jnp.maximum`, which must propagate NaN.
     """
-    return jnp.where(is_better(semiring, x, y), x, y)
+    return jnp.where(is_better(kind, x, y), x, y)
 
 
-def is_better(semiring: str, x: jax.Array, y: jax.Array) -> jax.Array:
+def is_better(kind: str, x: jax.Array, y: jax.Array) -> jax.Array:
     """Whether x is strictly better than y; False for NaN."""
-    return {"max_plus": jnp.greater, "min_plus": jnp.less}[semiring](x, y)
+    return {"max": jnp.greater, "min": jnp.less}[kind](x, y)
 
 
-def _has_invalid(a: jax.Array, semiring: str, axis: int) -> jax.Array:
+def _has_invalid(a: jax.Array, kind: str, axis: int) -> jax.Array:
     """Whether a row or column contains NaN or the infinity that is not an element."""
     # Minus the zero is the infinity that is not an element. It is better neither than
     # itself nor than NaN, so one comparison finds both.
-    return ~is_better(semiring, -zero(semiring, a), a).all(axis=axis)
+    return ~is_better(kind, -zero(kind, a), a).all(axis=axis)
 
 
 def _first_argopt(a: jax.Array, b: jax.Array, out: jax.Array) -> jax.Array:

@@ -23,19 +23,19 @@ def contains_nan(a: np.ndarray) -> bool:
     return bool((a != a).any())
 
 
-def identity(n: int, like: np.ndarray, semiring: str) -> np.ndarray:
+def identity(n: int, like: np.ndarray, kind: str) -> np.ndarray:
     """Return 0 on the diagonal and the zero elsewhere."""
-    out = np.full((n, n), _zero(semiring), like.dtype)
+    out = np.full((n, n), _zero(kind), like.dtype)
     np.fill_diagonal(out, 0)
     return out
 
 
-def matmul(a: np.ndarray, b: np.ndarray, semiring: str) -> np.ndarray:
+def matmul(a: np.ndarray, b: np.ndarray, kind: str) -> np.ndarray:
     """Compute the product, a block of rows at a time."""
-    optimum = _optimum(semiring)
+    optimum = _optimum(kind)
     dtype = np.result_type(a, b)
     if a.shape[1] == 0:
-        return np.full((a.shape[0], b.shape[1]), _zero(semiring), dtype)
+        return np.full((a.shape[0], b.shape[1]), _zero(kind), dtype)
     out = np.empty((a.shape[0], b.shape[1]), dtype)
     rows = max(1, _BLOCK_BYTES // max(1, b.shape[1] * dtype.itemsize))
     for first in range(0, a.shape[0], rows):
@@ -49,13 +49,13 @@ def matmul(a: np.ndarray, b: np.ndarray, semiring: str) -> np.ndarray:
     return out
 
 
-def closure(d: np.ndarray, semiring: str) -> np.ndarray:
+def closure(d: np.ndarray, kind: str) -> np.ndarray:
     """Run the Floyd-Warshall algorithm; stop at the first improving cycle.
 
     Raises:
         ValueError: there is such a cycle.
     """
-    optimum = _optimum(semiring)
+    optimum = _optimum(kind)
     out = d.copy()
     diagonal = np.einsum("ii->i", out)  # a writable view
     optimum(diagonal, 0, out=diagonal)
@@ -73,14 +73,14 @@ def closure(d: np.ndarray, semiring: str) -> np.ndarray:
 
 
 def polynomial(
-    coefficients: np.ndarray, exponents: np.ndarray, points: np.ndarray, semiring: str
+    coefficients: np.ndarray, exponents: np.ndarray, points: np.ndarray, kind: str
 ) -> np.ndarray:
     """Evaluate the optimal monomial at each point, a block of points at a time.
 
     Raises:
         ValueError: a negative power meets an infinite point.
     """
-    zero, optimum = _zero(semiring), _optimum(semiring)
+    zero, optimum = _zero(kind), _optimum(kind)
     out = np.empty(len(points), np.result_type(coefficients, exponents, points))
     rows = max(1, _BLOCK_BYTES // (len(coefficients) * out.itemsize))
     for first in range(0, len(points), rows):
@@ -101,9 +101,9 @@ def polynomial(
     return out
 
 
-def convolve(short: np.ndarray, long: np.ndarray, semiring: str) -> np.ndarray:
+def convolve(short: np.ndarray, long: np.ndarray, kind: str) -> np.ndarray:
     """Make one pass over the long sequence for each element of the short one."""
-    optimum, dtype = _optimum(semiring), np.result_type(short, long)
+    optimum, dtype = _optimum(kind), np.result_type(short, long)
     out = np.empty(len(short) + len(long) - 1, dtype)
     out[: len(long)] = short[0] + long
     for i in range(1, len(short)):
@@ -114,9 +114,9 @@ def convolve(short: np.ndarray, long: np.ndarray, semiring: str) -> np.ndarray:
     return out
 
 
-def _zero(semiring: str) -> float:
-    return {"max_plus": -math.inf, "min_plus": math.inf}[semiring]
+def _zero(kind: str) -> float:
+    return {"max": -math.inf, "min": math.inf}[kind]
 
 
-def _optimum(semiring: str) -> np.ufunc:
-    return {"max_plus": np.maximum, "min_plus": np.minimum}[semiring]
+def _optimum(kind: str) -> np.ufunc:
+    return {"max": np.maximum, "min": np.minimum}[kind]

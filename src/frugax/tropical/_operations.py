@@ -21,11 +21,11 @@ from jaxtyping import Num
 
 from frugax.trees import is_array
 
-Semiring: TypeAlias = Literal["max_plus", "min_plus"]
+Kind: TypeAlias = Literal["max", "min"]
 
 
 def matmul(
-    a: Num[Any, "n k"], b: Num[Any, "k m"], *, semiring: Semiring = "max_plus"
+    a: Num[Any, "n k"], b: Num[Any, "k m"], *, kind: Kind = "max"
 ) -> Num[Any, "n m"]:
     """Compute the tropical matrix product: the optimum over k of `a[i, k] + b[k, j]`.
 
@@ -36,7 +36,7 @@ def matmul(
     Args:
         a: left matrix of floats or integers.
         b: right matrix, of the same library.
-        semiring: `"max_plus"` or `"min_plus"`.
+        kind: `"max"` or `"min"`.
 
     Raises:
         TypeError: an argument is not an array, or they are of two libraries.
@@ -49,7 +49,7 @@ def matmul(
            [6.]])
     """
     _check_arrays("matmul", a, b)
-    engine = _engine(semiring, a, b)
+    engine = _engine(kind, a, b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(
             f"matmul needs (n, k) and (k, m), got {tuple(a.shape)} and "
@@ -60,18 +60,16 @@ def matmul(
             "matmul of integers needs k >= 1, got k = 0: an empty sum is infinite. Use "
             "floats."
         )
-    return engine.matmul(a, b, semiring)
+    return engine.matmul(a, b, kind)
 
 
-def identity(
-    n: int, like: Num[Any, "..."], *, semiring: Semiring = "max_plus"
-) -> Num[Any, "n n"]:
+def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "n n"]:
     """Return the identity matrix: 0 on the diagonal, the semiring's zero elsewhere.
 
     Args:
         n: number of rows and columns.
         like: a float array of the wanted library and dtype.
-        semiring: `"max_plus"` or `"min_plus"`.
+        kind: `"max"` or `"min"`.
 
     Raises:
         TypeError: `like` is not an array, or `n` is not an integer.
@@ -84,15 +82,13 @@ def identity(
     """
     _check_arrays("identity", like)
     n = _to_count("n", n)
-    engine = _engine(semiring, like)
+    engine = _engine(kind, like)
     if not engine.has_infinity(like):
         raise ValueError("identity needs floats: integers do not have an infinity.")
-    return engine.identity(n, like, semiring)
+    return engine.identity(n, like, kind)
 
 
-def power(
-    a: Num[Any, "n n"], exponent: int, *, semiring: Semiring = "max_plus"
-) -> Num[Any, "n n"]:
+def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, "n n"]:
     """Compute the tropical power: the optimal walk of `exponent` steps from i to j.
 
     Repeated squaring takes about `2 log2(exponent)` products. Its sums round in another
@@ -101,7 +97,7 @@ def power(
     Args:
         a: square matrix of edge weights.
         exponent: number of steps; >= 0.
-        semiring: `"max_plus"` or `"min_plus"`.
+        kind: `"max"` or `"min"`.
 
     Raises:
         TypeError: `a` is not an array of numbers, or the exponent is not an integer.
@@ -115,12 +111,12 @@ def power(
     _check_square("power", a)
     steps = _to_count("exponent", exponent)
     if steps == 0:
-        return identity(a.shape[0], a, semiring=semiring)
-    engine = _engine(semiring, a)
+        return identity(a.shape[0], a, kind=kind)
+    engine = _engine(kind, a)
 
     def times(left: Any, right: Any) -> Any:
-        out = matmul(left, right, semiring=semiring)
-        if engine.contains(out, _absent_infinity(semiring)):  # `a` does not contain it
+        out = matmul(left, right, kind=kind)
+        if engine.contains(out, _absent_infinity(kind)):  # `a` does not contain it
             raise ValueError(
                 f"power of exponent {exponent}: a walk overflows {a.dtype}: "
                 "scale the weights, or use a wider dtype."
@@ -142,14 +138,14 @@ def power(
         square = times(square, square)
 
 
-def closure(d: Num[Any, "n n"], *, semiring: Semiring = "min_plus") -> Num[Any, "n n"]:
+def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
     """Compute the Kleene star `I + d + d^2 + ...`: optimal walks of any length.
 
-    With `semiring="min_plus"` these are shortest paths; the empty walk costs 0.
+    With `kind="min"` these are shortest paths; the empty walk costs 0.
 
     Args:
-        d: square matrix of edge weights; +inf (-inf for `"max_plus"`) for no edge.
-        semiring: `"max_plus"` or `"min_plus"`.
+        d: square matrix of edge weights; +inf (-inf for `"max"`) for no edge.
+        kind: `"max"` or `"min"`.
 
     Returns:
         The closure; memory is that of `d` and one more matrix.
@@ -169,11 +165,11 @@ def closure(d: Num[Any, "n n"], *, semiring: Semiring = "min_plus") -> Num[Any, 
            [inf,  2.,  0.]])
     """
     _check_square("closure", d)
-    engine = _engine(semiring, d)
+    engine = _engine(kind, d)
     # Some libraries pass NaN on through a maximum, and some drop it.
     if engine.contains_nan(d):
         raise ValueError("closure: the weights contain NaN. Replace or remove it.")
-    return engine.closure(d, semiring)
+    return engine.closure(d, kind)
 
 
 def polynomial(
@@ -181,7 +177,7 @@ def polynomial(
     exponents: Num[Any, "monomials variables"],
     points: Num[Any, "points variables"],
     *,
-    semiring: Semiring = "max_plus",
+    kind: Kind = "max",
 ) -> Num[Any, " points"]:
     """Evaluate a tropical polynomial: the optimum of `coefficients + exponents @ x`.
 
@@ -190,7 +186,7 @@ def polynomial(
         exponents: the power of each variable in each monomial; a negative power needs
             finite points.
         points: where to evaluate.
-        semiring: `"max_plus"` or `"min_plus"`.
+        kind: `"max"` or `"min"`.
 
     Returns:
         The values. Their sums of products may round differently by library.
@@ -204,7 +200,7 @@ def polynomial(
     """
     _check_arrays("polynomial", coefficients, exponents, points)
     _one_library(coefficients, exponents, points)
-    engine = _engine(semiring, coefficients, points)
+    engine = _engine(kind, coefficients, points)
     monomials, variables = exponents.shape if exponents.ndim == 2 else (0, 0)
     if (
         tuple(coefficients.shape) != (monomials,)
@@ -218,11 +214,11 @@ def polynomial(
             f"{tuple(coefficients.shape)}, {tuple(exponents.shape)} "
             f"and {tuple(points.shape)}."
         )
-    return engine.polynomial(coefficients, exponents, points, semiring)
+    return engine.polynomial(coefficients, exponents, points, kind)
 
 
 def convolve(
-    a: Num[Any, " n"], b: Num[Any, " m"], *, semiring: Semiring = "max_plus"
+    a: Num[Any, " n"], b: Num[Any, " m"], *, kind: Kind = "max"
 ) -> Num[Any, " n_plus_m_minus_1"]:
     """Compute the tropical convolution: the optimum over i of `a[i] + b[s - i]`.
 
@@ -233,17 +229,17 @@ def convolve(
     Args:
         a: a sequence of at least one number.
         b: another one, of the same library.
-        semiring: `"max_plus"` or `"min_plus"`.
+        kind: `"max"` or `"min"`.
 
     Raises:
         TypeError: an argument is not an array, or they are of two libraries.
         ValueError: a sequence is empty or not one-dimensional.
 
-    >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), semiring="min_plus")
+    >>> convolve(np.array([9.0, 4.0, 1.0]), np.array([5.0, 0.0]), kind="min")
     array([14.,  9.,  4.,  1.])
     """
     _check_arrays("convolve", a, b)
-    engine = _engine(semiring, a, b)
+    engine = _engine(kind, a, b)
     if a.ndim != 1 or b.ndim != 1 or not a.shape[0] or not b.shape[0]:
         raise ValueError(
             "convolve needs two non-empty one-dimensional sequences, got shapes "
@@ -252,20 +248,18 @@ def convolve(
     # Convolution commutes: the shorter sequence determines the number of passes, the
     # longer one their width.
     short, long = sorted((a, b), key=len)
-    return engine.convolve(short, long, semiring)
+    return engine.convolve(short, long, kind)
 
 
-def _engine(semiring: str, *arrays: Any) -> ModuleType:
+def _engine(kind: str, *arrays: Any) -> ModuleType:
     """Return the engine of the arrays' library, after validating their values.
 
     Raises:
         TypeError: the arrays are of two libraries.
         ValueError: the semiring is unknown, or an infinity is not an element of it.
     """
-    if semiring not in ("max_plus", "min_plus"):
-        raise ValueError(
-            f'semiring must be "max_plus" or "min_plus", got {semiring!r}.'
-        )
+    if kind not in ("max", "min"):
+        raise ValueError(f'kind must be "max" or "min", got {kind!r}.')
     match _one_library(*arrays):
         case "jax":
             from . import _jax as engine
@@ -273,20 +267,20 @@ def _engine(semiring: str, *arrays: Any) -> ModuleType:
             from . import _torch as engine
         case _:
             from . import _numpy as engine
-    absent = _absent_infinity(semiring)
+    absent = _absent_infinity(kind)
     for array in arrays:
         if engine.contains(array, absent):
             raise ValueError(
-                f"{absent} is not an element of the {semiring.replace('_', '-')} "
+                f"{absent} is not an element of the {kind.replace('_', '-')} "
                 "semiring: its product with the zero is undefined. Replace it by a "
                 "finite number."
             )
     return engine
 
 
-def _absent_infinity(semiring: str) -> float:
+def _absent_infinity(kind: str) -> float:
     """The infinity that is not an element of the semiring: minus its zero."""
-    return {"max_plus": math.inf, "min_plus": -math.inf}[semiring]
+    return {"max": math.inf, "min": -math.inf}[kind]
 
 
 def _to_count(name: str, value: Any) -> int:

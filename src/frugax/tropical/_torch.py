@@ -29,15 +29,15 @@ def contains_nan(a: torch.Tensor) -> bool:
     return bool((a != a).any())
 
 
-def identity(n: int, like: torch.Tensor, semiring: str) -> torch.Tensor:
+def identity(n: int, like: torch.Tensor, kind: str) -> torch.Tensor:
     """Return 0 on the diagonal and the zero elsewhere."""
-    return like.new_full((n, n), _zero(semiring)).fill_diagonal_(0)
+    return like.new_full((n, n), _zero(kind)).fill_diagonal_(0)
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, semiring: str) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
     """Compute the product, one k at a time."""
     if a.shape[1] == 0:
-        return a.new_full((a.shape[0], b.shape[1]), _zero(semiring))
+        return a.new_full((a.shape[0], b.shape[1]), _zero(kind))
     # Detached, because autograd would store all n * k * m terms for its backward pass.
     left, right = a.detach(), b.detach()
     out = left[:, :1] + right[0]
@@ -49,8 +49,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, semiring: str) -> torch.Tensor:
         if first is not None:
             # Only a strictly better term: the first of equal ones keeps the gradient,
             # as in JAX.
-            first.masked_fill_(_is_better(semiring, term, out), k)
-        out = _optimum(semiring)(out, term)
+            first.masked_fill_(_is_better(kind, term, out), k)
+        out = _optimum(kind)(out, term)
     if first is None:
         return out
     change = _gradient_carrier(a).gather(1, first) + _gradient_carrier(b).gather(
@@ -58,16 +58,16 @@ def matmul(a: torch.Tensor, b: torch.Tensor, semiring: str) -> torch.Tensor:
     )
     # Zero gradient where no term contributes; NaN where the output is NaN.
     counts = torch.ones_like(out).masked_fill(out != out, math.nan)
-    return out - change * counts.masked_fill(out == _zero(semiring), 0)
+    return out - change * counts.masked_fill(out == _zero(kind), 0)
 
 
-def closure(d: torch.Tensor, semiring: str) -> torch.Tensor:
+def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
     """Run the Floyd-Warshall algorithm; stop at the first improving cycle.
 
     Raises:
         ValueError: there is such a cycle.
     """
-    n, better, steps = len(d), _optimum(semiring), d.detach()
+    n, better, steps = len(d), _optimum(kind), d.detach()
     on = torch.eye(n, dtype=torch.bool, device=d.device)
     out = torch.where(on, better(steps, torch.zeros_like(steps)), steps)
     before = None  # the vertex before j on the optimal walk from i to j
@@ -81,7 +81,7 @@ def closure(d: torch.Tensor, semiring: str) -> torch.Tensor:
             )
         through = out[:, k, None] + out[k]
         if before is not None:
-            before = torch.where(_is_better(semiring, through, out), before[k], before)
+            before = torch.where(_is_better(kind, through, out), before[k], before)
         out = better(out, through)
     if before is None:
         return out
@@ -90,14 +90,14 @@ def closure(d: torch.Tensor, semiring: str) -> torch.Tensor:
     for _ in range((n - 1).bit_length()):
         change = change + change.gather(1, before)
         before = before.gather(1, before)
-    return out - change.masked_fill(out == _zero(semiring), 0)
+    return out - change.masked_fill(out == _zero(kind), 0)
 
 
 def polynomial(
     coefficients: torch.Tensor,
     exponents: torch.Tensor,
     points: torch.Tensor,
-    semiring: str,
+    kind: str,
 ) -> torch.Tensor:
     """Evaluate the optimal monomial at each point.
 
@@ -107,10 +107,10 @@ def polynomial(
     all_three = coefficients, exponents, points
     dtype = functools.reduce(torch.promote_types, (a.dtype for a in all_three))
     coefficients, exponents, points = (a.to(dtype) for a in all_three)
-    optimum = {"max_plus": torch.amax, "min_plus": torch.amin}[semiring]
+    optimum = {"max": torch.amax, "min": torch.amin}[kind]
     if not has_infinity(points):  # integers are finite
         return optimum(points @ exponents.T + coefficients, dim=1)
-    zero = _zero(semiring)
+    zero = _zero(kind)
     is_zero = points == zero
     if (is_zero.any(dim=0) & (exponents < 0).any(dim=0)).any():
         raise ValueError(
@@ -123,9 +123,9 @@ def polynomial(
     return optimum(terms, dim=1)
 
 
-def convolve(short: torch.Tensor, long: torch.Tensor, semiring: str) -> torch.Tensor:
+def convolve(short: torch.Tensor, long: torch.Tensor, kind: str) -> torch.Tensor:
     """Make one pass over the long sequence for each element of the short one."""
-    better, m = _optimum(semiring), len(long)
+    better, m = _optimum(kind), len(long)
     out = short[0] + long
     for i in range(1, len(short)):
         shifted = short[i] + long
@@ -134,12 +134,12 @@ def convolve(short: torch.Tensor, long: torch.Tensor, semiring: str) -> torch.Te
     return out
 
 
-def _zero(semiring: str) -> float:
-    return {"max_plus": -math.inf, "min_plus": math.inf}[semiring]
+def _zero(kind: str) -> float:
+    return {"max": -math.inf, "min": math.inf}[kind]
 
 
-def _optimum(semiring: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    return {"max_plus": torch.maximum, "min_plus": torch.minimum}[semiring]
+def _optimum(kind: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return {"max": torch.maximum, "min": torch.minimum}[kind]
 
 
 def _needs_derivative(*tensors: torch.Tensor) -> bool:
@@ -150,8 +150,8 @@ def _needs_derivative(*tensors: torch.Tensor) -> bool:
     )
 
 
-def _is_better(semiring: str, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    return {"max_plus": torch.gt, "min_plus": torch.lt}[semiring](new, old)
+def _is_better(kind: str, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    return {"max": torch.gt, "min": torch.lt}[kind](new, old)
 
 
 def _gradient_carrier(a: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ from ._settings import SystemConfiguration
 # JAX's own name for it is a variable to type checkers.
 Device: TypeAlias = Any
 Kind: TypeAlias = Literal["max", "min"]
-_SEMIRINGS: dict[Kind, tropical.Semiring] = {"max": "max_plus", "min": "min_plus"}
 # Below this a piece is all overhead: the pool's limit is then exceeded for its length.
 _MIN_PIECE = 1 << 16
 
@@ -316,13 +315,11 @@ class TropicalJAXEngine:
 
     def matmul(self, a: Any, b: Any, *, kind: Kind = "max") -> Any:
         """Return the tropical matrix product `(n, m)` of `(n, k)` and `(k, m)`."""
-        return self._run(
-            lambda x, y: tropical.matmul(x, y, semiring=_SEMIRINGS[kind]), a, b
-        )
+        return self._run(lambda x, y: tropical.matmul(x, y, kind=kind), a, b)
 
     def closure(self, d: Any, *, kind: Kind = "min") -> Any:
         """Return the best walks of any length, `(n, n)`; see `tropical.closure`."""
-        return self._run(lambda x: tropical.closure(x, semiring=_SEMIRINGS[kind]), d)
+        return self._run(lambda x: tropical.closure(x, kind=kind), d)
 
     def polynomial(
         self,
@@ -334,7 +331,7 @@ class TropicalJAXEngine:
     ) -> Any:
         """Return the best monomial at each point; see `tropical.polynomial`."""
         return self._run(
-            lambda c, e, p: tropical.polynomial(c, e, p, semiring=_SEMIRINGS[kind]),
+            lambda c, e, p: tropical.polynomial(c, e, p, kind=kind),
             coefficients,
             exponents,
             points,
