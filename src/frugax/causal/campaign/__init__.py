@@ -19,7 +19,7 @@ from ._drive import (
 )
 from ._experiments import Experiment, ExperimentRecord, Forecast
 from ._inference import Inference
-from ._receipt import CampaignPlan, PlannedExperiment
+from ._plan import CampaignPlan, PlannedExperiment
 from ._settings import CampaignSettings
 from .report import report_page
 

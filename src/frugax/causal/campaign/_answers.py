@@ -1,4 +1,4 @@
-"""Read the answers of experiments in any form, and check them before they count."""
+"""Read and check the answers of experiments in any form, and flag likely slips."""
 
 import difflib
 from collections.abc import Collection, Mapping

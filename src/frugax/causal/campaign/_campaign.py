@@ -36,7 +36,7 @@ from ._experiments import (
     remaining_budget,
 )
 from ._inference import Inference, infer
-from ._receipt import make_receipt
+from ._plan import make_receipt
 from ._settings import CampaignSettings, read_pairs
 from ._state import OBSERVED, CampaignState, join_tables
 

@@ -1,4 +1,4 @@
-"""The YAML file of a campaign that `frugax causal run` reads."""
+"""The YAML config of a campaign: its settings, and the simulator that may answer."""
 
 import dataclasses
 import os

@@ -9,7 +9,7 @@ from frugax.causal.policy import Policy
 
 from ._campaign import Campaign
 from ._config import CampaignConfig
-from ._receipt import CampaignPlan, make_plan
+from ._plan import CampaignPlan, make_plan
 from ._settings import CampaignSettings
 
 Subject: TypeAlias = CampaignSettings | CampaignConfig | Campaign | Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The file of a campaign: arrays and JSON in a zip archive, without executable code."""
+"""Save and load a campaign as an `.npz` file without code, locked while in use."""
 
 import io
 import json

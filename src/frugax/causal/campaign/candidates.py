@@ -1,4 +1,4 @@
-"""Candidate experiments: a grid over all ranges, refined around the promising ones."""
+"""Candidate experiments: points over all ranges, and more around promising ones."""
 
 import itertools
 from collections.abc import Sequence

@@ -54,7 +54,7 @@ class ParentCases:
         return self.parents | self.companions
 
     def sample(self, predecessors: int, rng: np.random.Generator) -> tuple[int, int]:
-        """Draw parents and companions that are these predecessors together."""
+        """Draw parents and companions whose union is `predecessors`."""
         here = np.flatnonzero(self.predecessors == predecessors)
         chosen = here[np.argmax(self.logs[here] + rng.gumbel(size=len(here)))]
         return int(self.parents[chosen]), int(self.companions[chosen])

@@ -121,7 +121,7 @@ class Intervention:
             ValueError: a target is not among the variables.
         """
         table = np.zeros((4, d or len(variables)), np.float32)
-        # A row that is left so keeps its natural value.
+        # A variable whose column stays like this keeps its natural value.
         table[0] = table[3] = 1
         for part in self.parts:
             if part.target not in variables:

@@ -10,11 +10,11 @@ from frugax.budget import MemoryBudget, Receipt, Spend
 from frugax.measure import program
 from frugax.models._compiled_model import CompiledModel
 
-from ._abstract import spec_of
 from ._compiled import Arrays, JaxModel
 from ._gradient_request import LossGradients, OutputGradients, shapes_of
 from ._memory import Candidate, Search
 from ._memory_plan import MemoryPlan
+from ._shape_rules import spec_of
 
 
 class BudgetedJaxModel(JaxModel):

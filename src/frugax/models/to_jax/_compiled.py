@@ -11,9 +11,9 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from frugax.models._compiled_model import CompiledModel
 from frugax.models.graph import ModelGraph, infer, run
 
-from ._abstract import rules_of, spec_of
 from ._backend import JaxBackend
 from ._initial import draw
+from ._shape_rules import rules_of, spec_of
 
 Arrays = dict[str, Shaped[Array, "..."]]
 

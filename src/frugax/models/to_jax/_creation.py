@@ -1,4 +1,4 @@
-"""Create JAX arrays: constant, evenly spaced, or random."""
+"""Create JAX arrays (constant, evenly spaced, random) and derive random keys."""
 
 from typing import Any
 

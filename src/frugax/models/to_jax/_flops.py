@@ -11,8 +11,8 @@ from frugax.jaxprs import flops
 from frugax.models.graph import OpNode, Spec, hash_key, op_arguments
 from frugax.models.ops import OPS
 
-from ._abstract import fill_in
 from ._namespace import JaxNamespace
+from ._shape_rules import fill_in
 
 
 def flops_of(

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from frugax import remat
 
-from ._abstract import spec_of
 from ._compiled import JaxModel
 from ._memory import Candidate
 from ._micro_batch import (
@@ -19,6 +18,7 @@ from ._micro_batch import (
     micro_batch_outputs,
     micro_batch_shapes,
 )
+from ._shape_rules import spec_of
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 

@@ -46,7 +46,7 @@ class Reductions(Dtypes):
     def var(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False, ddof: int = 0
     ) -> Array:
-        """Mean squared distance from the mean, over n - ddof."""
+        """Sum of squared distances from the mean, divided by n - ddof."""
         return jnp.var(x, axis, keepdims=keepdims, ddof=ddof)
 
     def max(self, x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:

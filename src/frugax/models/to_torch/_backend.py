@@ -1,4 +1,4 @@
-"""A torch backend: tensors, ops at once, random numbers, one device."""
+"""The torch backend: tensors, eager ops, random numbers, one device."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _PRECISIONS = {
 
 
 class TorchBackend(Backend):
-    """Where and in which precision models run under torch; also every op at once.
+    """The device and precision of models under torch, and every op as an eager method.
 
     It has the methods of `JaxBackend`, so that a program runs with either. Nothing
     global is changed: the precision of products is set around this backend's own work

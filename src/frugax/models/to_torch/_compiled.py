@@ -10,10 +10,10 @@ import torch
 from frugax.models._compiled_model import CompiledModel
 from frugax.models.graph import ModelGraph, infer
 
-from ._abstract import rules_of, spec_of
 from ._backend import TorchBackend, key_of
 from ._initial import draw
 from ._plan import Plan
+from ._shape_rules import rules_of, spec_of
 
 Tensors = dict[str, torch.Tensor]
 PLANS_KEPT = 256  # shapes that never come back must not pile up

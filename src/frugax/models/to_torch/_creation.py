@@ -1,4 +1,4 @@
-"""New tensors: filled, counted, or drawn at random."""
+"""Create torch tensors (constant, evenly spaced, random) and derive random keys."""
 
 from typing import Any
 

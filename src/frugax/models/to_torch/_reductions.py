@@ -65,7 +65,7 @@ class Reductions:
     def var(
         self, x: Array, axis: Axis = None, *, keepdims: bool = False, ddof: int = 0
     ) -> torch.Tensor:
-        """Mean squared distance from the mean, over n - ddof."""
+        """Sum of squared distances from the mean, divided by n - ddof."""
         axes = axes_of(axis, x.ndim)
         n = math.prod(x.shape[a] for a in axes)
         if n <= ddof or not axes:  # torch.var would warn

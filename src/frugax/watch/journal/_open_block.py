@@ -1,4 +1,4 @@
-"""Collect the records of one stream that are not written yet."""
+"""Buffer the unwritten records of one stream, and encode them as a block."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Infer the result shapes and dtypes of an op on torch's meta device, with a cache."""
+"""Shape rules of torch: run ops on the meta device, with named lengths left free."""
 
 import functools
 import itertools
@@ -47,7 +47,7 @@ def rules_of(backend: TorchBackend) -> BackendRules:
 
 @functools.cache
 def _meta(dtype: np.dtype) -> TorchNamespace:
-    """Where tensors have no values; one for each dtype, so that `_shapes` hits."""
+    """Build the meta-device namespace once a dtype, so that `_shapes` is cached."""
     return TorchNamespace(dtype, device=torch.device("meta"))
 
 

@@ -1,4 +1,4 @@
-"""The plan of a campaign and its receipt: its limits, and its spending beside them."""
+"""Plan the experiments that a budget pays for, and report what has been spent."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ class CampaignPlan(JsonPlan):
     many the budget pays for, and not which.
 
     Attributes:
-        budget: the budget of the plan. Its `seconds` limit no number of experiments, as
-            their durations are not known.
+        budget: the budget of the plan. Its `seconds` do not cap the number of
+            experiments, as their durations are not known.
         experiments: the kinds of experiments that the campaign may choose.
         max_experiments: number of experiments that the budget pays for if all are of
             the cheapest kind; None if only its time is limited.

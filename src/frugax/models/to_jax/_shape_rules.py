@@ -1,4 +1,4 @@
-"""Infer the result shapes and dtypes of an op by asking JAX, with a cache."""
+"""Shape rules of JAX: trace ops abstractly, with named lengths left symbolic."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
