@@ -35,7 +35,7 @@ CALLS = {
     "make(loss, sgd, compile_budget=1.5)": f"compile_budget {WHOLE}1, got 1.5.",
     "make(loss, sgd, layout='data')": "layout must be of class Layout, such as",
     "make(loss, sgd, budget='1MiB')": (
-        "budget must be of type MemoryBudget, such as MemoryBudget(\"1MiB\"), got"
+        "budget must be a MemoryBudget, such as MemoryBudget(\"1MiB\"), got"
     ),
     "make(loss, sgd, budget=TimeBudget('10s'))": (
         "a step cannot keep the 10 s of TimeBudget(seconds=10.0, compiles=None): give "

@@ -395,8 +395,7 @@ def test_callers_that_check_no_types_are_checked_all_the_same(tmp_path):
     assert steps == ["step must be a whole number, got 7.5."] * 3
     assert watcher == plan
     assert plan == (
-        'budget must be of type OverheadBudget, such as OverheadBudget("1%"), got '
-        "'1%'."
+        "budget must be an OverheadBudget, such as OverheadBudget(\"1%\"), got '1%'."
     )
 
 
