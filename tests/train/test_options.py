@@ -62,7 +62,7 @@ CALLS = {
     "fit(steps=2.5)": f"steps {WHOLE}0, got 2.5.",
     "fit(steps=-1)": f"steps {WHOLE}0, got -1.",
     "fit(steps=1, budget='1s')": (
-        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
+        "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
     "fit(steps=1, evaluate_every='1', evaluate=len)": (
         f"evaluate_every {WHOLE}1, got '1'."
@@ -108,17 +108,17 @@ CALLS = {
         "args must be a tuple of arguments, such as (weights, x), got 3."
     ),
     "train.steps_within('1s', step_seconds=1, compile_seconds=1, steps=1)": (
-        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
+        "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
     "train.steps_within(TimeBudget('1s'), step_seconds='1', compile_seconds=1, steps=1"
     ")": (
         "step_seconds must be a finite number > 0, got '1'."
     ),
     "train.plan(step, '1s', state=state, batch=1.0, steps=1)": (
-        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
+        "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got '1s'."
     ),
     "train.plan(TimeBudget('1s'), step, state=state, batch=1.0, steps=1)": (
-        "budget must be of type TimeBudget, such as TimeBudget(\"10min\"), got <fr"
+        "budget must be a TimeBudget, such as TimeBudget(\"10min\"), got <fr"
     ),
     "train.plan(step, TimeBudget('1s'), state=state, batch=1.0, steps=0)": (
         f"steps {WHOLE}1, got 0."
