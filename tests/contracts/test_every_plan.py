@@ -294,7 +294,9 @@ def planning_rooms():
     doors = {}
     for module in pkgutil.walk_packages(fx.__path__, "frugax."):
         private = any(part.startswith("_") for part in module.name.split("."))
-        if module.ispkg and not private and ".compat" not in module.name:
+        # The torch backend may be missing, and compat has the doors of older systems.
+        elsewhere = {"compat", "to_torch"} & set(module.name.split("."))
+        if module.ispkg and not private and not elsewhere:
             door = getattr(importlib.import_module(module.name), "plan", None)
             if inspect.isfunction(door):
                 name = module.name.removeprefix("frugax.")
