@@ -21,10 +21,6 @@ def receive(probe: Probe, value: Any) -> None:
     """Pass a record to its handler, or else to the current watcher.
 
     Nothing is raised except a second Ctrl-C.
-
-    Args:
-        probe: the probe that made the record.
-        value: the record as `collect` gives it, in NumPy arrays of its own.
     """
     handler = probe.handler
     name = probe.name

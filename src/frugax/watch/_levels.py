@@ -34,11 +34,7 @@ class LevelDial:
         self.set(level)
 
     def set(self, level: str) -> None:
-        """Change the level.
-
-        Raises:
-            ValueError: the level is unknown; the old one stays.
-        """
+        """Change the level."""
         for known in _STEPS_BETWEEN:
             if level == known:
                 self.level: Level = known

@@ -160,11 +160,7 @@ def price(
 
 
 def variants_of(watched: Any) -> ProgramVariants:
-    """Return the programs of a watched function.
-
-    Raises:
-        TypeError: `watched` is not from `watch.jit` or `watch.apply`.
-    """
+    """Return the programs of a watched function."""
     variants = getattr(watched, "variants", None)
     if variants is None:
         raise TypeError(

@@ -49,14 +49,7 @@ class CallbackStats:
         self._by_name: dict[str, CallbackTotals] = {}
 
     def record(self, name: str, seconds: float, *, error: str = "") -> None:
-        """Count one call of a callback.
-
-        Args:
-            name: the callback's name.
-            seconds: duration of the call.
-            error: text of the error that it raised; empty if it did not raise. The
-                first error of each name is printed to standard error.
-        """
+        """Count one call of a callback."""
         with self._lock:
             totals = self._totals_of(name)
             totals.calls += 1

@@ -27,11 +27,7 @@ class CircuitBreaker:
         rest_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start in the state "working".
-
-        Raises:
-            ValueError: `failures` is below 1, or `rest_s` is negative.
-        """
+        """Start in the state "working"."""
         if failures < 1:
             raise ValueError(f"failures must be >= 1, got {failures}.")
         if not rest_s >= 0:

@@ -73,15 +73,7 @@ class EventQueue:
         self._place(QueuedEvent(event, self._order, charge), first=False)
 
     def take(self, max_events: int) -> list[QueuedEvent]:
-        """Take out events, the most important classes first.
-
-        Args:
-            max_events: how many at most. A quarter of `max_bytes` is another limit, so
-                that one write that hangs does not occupy the whole cap.
-
-        Returns:
-            The events in the order of their arrival; at least one if any waits.
-        """
+        """Take out events, the most important classes first."""
         taken: list[QueuedEvent] = []
         taken_bytes = 0
         for kind in KINDS:

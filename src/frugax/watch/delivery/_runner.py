@@ -58,16 +58,7 @@ class Runner:
         return self._hung
 
     def run(self, call: Callable[[], object], *, wait_s: float) -> Outcome:
-        """Call a function in another thread and wait until it ends.
-
-        Args:
-            call: the function.
-            wait_s: the longest wait in seconds; the call is then abandoned.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed while the main thread waited; the call
-                goes on alone.
-        """
+        """Call a function in another thread and wait until it ends."""
         job = _Job(call)
         # Without a limit, a function that always hangs would leave a thread per call.
         with self._lock:

@@ -97,16 +97,7 @@ def panel(
     palette: Palette,
     numbers: bool = False,
 ) -> Markup:
-    """Draw the cells of a picture with lines between them.
-
-    Args:
-        picture: the picture.
-        x: the left edge.
-        y: the upper edge.
-        cell: the pixels of a cell.
-        palette: the colours of whole numbers.
-        numbers: write the value of each cell into it.
-    """
+    """Draw the cells of a picture with lines between them."""
     colours = picture.colours(palette)
     width, height = picture.columns * cell, picture.rows * cell
     parts: list[Markup] = []
@@ -194,9 +185,6 @@ def _draw_runs(
     """Draw one path for each colour, made of the runs of each row.
 
     Unknown cells are left open, so that the page shows through in light and dark.
-
-    Returns:
-        The paths; None if there are too many runs.
     """
     # Runs are found on one integer per cell instead of three bytes.
     packed = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)

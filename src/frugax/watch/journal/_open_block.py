@@ -88,12 +88,7 @@ class OpenBlock:
                 self._kinds[name] = "", ()
 
     def convert(self, values: Mapping[str, Any]) -> Row:
-        """Convert the values of one record to numbers, and to copies of arrays.
-
-        Raises:
-            TypeError: a value is neither, or is an array among the training steps.
-            ValueError: an array is too large, or differs from those before.
-        """
+        """Convert the values of one record to numbers, and to copies of arrays."""
         row: Row = {}
         for name, value in values.items():
             # Training steps take numbers only, so that their blocks stay small.
@@ -109,12 +104,7 @@ class OpenBlock:
     def convert_columns(
         self, columns: Mapping[str, Any], n: int
     ) -> dict[str, np.ndarray]:
-        """Convert columns of `n` records; arrays are copied only where necessary.
-
-        Raises:
-            TypeError: as for `convert`.
-            ValueError: as for `convert`, or a column does not have `n` records.
-        """
+        """Convert columns of `n` records; arrays are copied only where necessary."""
         converted: dict[str, np.ndarray] = {}
         for name, column in columns.items():
             array = np.asarray(column)
@@ -206,12 +196,7 @@ class OpenBlock:
         self.last_step = step
 
     def encode(self, first: int, *, salt: int) -> bytes:
-        """Encode the block without changing it; `reset` it once it is written.
-
-        Args:
-            first: how many records the file already has.
-            salt: the number from which the checksums of this file start.
-        """
+        """Encode the block without changing it; `reset` it once it is written."""
         parts = [part.to_columns() for part in self._parts]
         steps = parts[0][0]
         if len(parts) > 1:
@@ -247,12 +232,7 @@ class OpenBlock:
 
 
 def record_bytes(row: Mapping[str, Any], *, axes: int = 0) -> int:
-    """Return the size of a record's arrays.
-
-    Args:
-        row: the values by name.
-        axes: 1 if `row` holds columns, whose first axis counts records.
-    """
+    """Return the size of a record's arrays."""
     return sum(
         math.prod(value.shape[axes:]) * value.dtype.itemsize
         for value in row.values()

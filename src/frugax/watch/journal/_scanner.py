@@ -48,12 +48,7 @@ class BlockScanner:
     """
 
     def __init__(self, path: str | os.PathLike[str], file: BinaryIO) -> None:
-        """Read the header.
-
-        Raises:
-            CorruptFileError: the file is not a journal, or its header is damaged.
-            UnsupportedFileError: a newer version wrote the file.
-        """
+        """Read the header."""
         data = file.read(_FIRST_BYTES)
         if data.startswith(MAGIC) and len(data) == _FIRST_BYTES:
             data += file.read(MAX_META_BYTES)
@@ -77,11 +72,6 @@ class BlockScanner:
 
         Bytes after that block are not judged: they may be a block that is just being
         written.
-
-        Args:
-            file: the journal, open for reading.
-            size: its length.
-            window_bytes: how much to read.
         """
         while True:
             file.seek(self.end)
@@ -156,12 +146,7 @@ class BlockScanner:
 
 
 def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a journal for reading, unbuffered since whole blocks are read.
-
-    Raises:
-        FileNotFoundError: `path` does not exist.
-        IsADirectoryError: `path` is a folder.
-    """
+    """Open a journal for reading, unbuffered since whole blocks are read."""
     try:
         return open(Path(path), "rb", buffering=0)
     except FileNotFoundError as e:

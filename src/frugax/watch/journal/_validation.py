@@ -21,12 +21,7 @@ MAX_RECORD_BYTES = 2**30
 
 
 def as_step(step: object, *, after: int | None = None) -> int:
-    """Return the number of a step as a Python int.
-
-    Raises:
-        TypeError: `step` is not an integer.
-        ValueError: `step` does not fit in int64, or is not above `after`.
-    """
+    """Return the number of a step as a Python int."""
     try:
         # `int()` would accept 1.5 and "3"; `operator.index` takes integers of any
         # library.
@@ -43,13 +38,7 @@ def as_step(step: object, *, after: int | None = None) -> int:
 
 
 def as_steps(steps: object, *, after: int | None = None) -> Int64[np.ndarray, " n"]:
-    """Convert the steps of several records.
-
-    Raises:
-        TypeError: the steps are not integers.
-        ValueError: the steps are not one-dimensional or not strictly increasing, or
-            the first is not above `after`.
-    """
+    """Convert the steps of several records."""
     array = np.asarray(steps)
     if array.ndim != 1:
         raise ValueError(f"steps must have shape (n,), got {array.shape}.")
@@ -71,12 +60,7 @@ def as_steps(steps: object, *, after: int | None = None) -> Int64[np.ndarray, " 
 
 
 def as_number(name: str, value: object) -> np.number:
-    """Convert a value to int64, float32 or float64.
-
-    Raises:
-        TypeError: `value` is not a real number.
-        ValueError: `value` does not fit in int64.
-    """
+    """Convert a value to int64, float32 or float64."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(
             f"{name!r} must fit in int64, got {value!r:.40}; give a float instead."
@@ -92,12 +76,7 @@ def as_number(name: str, value: object) -> np.number:
 def as_numbers(
     name: str, array: Shaped[np.ndarray, "..."]
 ) -> Shaped[np.ndarray, "..."]:
-    """Convert real numbers to int64, float32 or float64, in a new array.
-
-    Raises:
-        TypeError: the values are not real numbers.
-        ValueError: a value does not fit in int64.
-    """
+    """Convert real numbers to int64, float32 or float64, in a new array."""
     if not is_real(array.dtype):
         raise TypeError(f"{name!r} must be real numbers, got {array.dtype}.")
     kind = array.dtype.kind
@@ -111,12 +90,7 @@ def as_numbers(
 
 
 def as_array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
-    """Copy an array, in C order and little-endian.
-
-    Raises:
-        TypeError: no file can hold its dtype.
-        ValueError: one record of it is too large.
-    """
+    """Copy an array, in C order and little-endian."""
     array = np.asarray(value)
     dtype = DTYPES[check_dtype(name, array.dtype)]
     check_size(name, array.shape, array.dtype.itemsize)
@@ -126,11 +100,7 @@ def as_array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
 
 
 def check_dtype(name: str, dtype: np.dtype) -> str:
-    """Return the name of a dtype in a file.
-
-    Raises:
-        TypeError: no file can hold the dtype.
-    """
+    """Return the name of a dtype in a file."""
     code = code_of(dtype)
     if code is None:
         raise TypeError(f"{name!r} must hold numbers or truth values, got {dtype}.")
@@ -138,11 +108,7 @@ def check_dtype(name: str, dtype: np.dtype) -> str:
 
 
 def check_size(name: str, shape: Sequence[int], itemsize: int) -> None:
-    """Refuse an array that is too large for a block.
-
-    Raises:
-        ValueError: the array is larger than 1 GiB, or has more than 32 axes.
-    """
+    """Refuse an array that is too large for a block."""
     size = math.prod(shape) * itemsize
     if size > MAX_RECORD_BYTES or not fits_array(shape):
         raise ValueError(
@@ -171,11 +137,7 @@ def is_real(dtype: np.dtype) -> bool:
 
 
 def check_names(names: Collection[object]) -> None:
-    """Refuse names that do not fit in the head of a block.
-
-    Raises:
-        ValueError: there are too many names, or one is not text, empty or too long.
-    """
+    """Refuse names that do not fit in the head of a block."""
     if len(names) > MAX_COLUMNS:
         raise ValueError(
             f"a record holds at most {MAX_COLUMNS} values, got {len(names)}."
@@ -185,11 +147,7 @@ def check_names(names: Collection[object]) -> None:
 
 
 def check_name(name: object, what: str, *, min_length: int = 1) -> None:
-    """Refuse a name that is not text, too short or too long.
-
-    Raises:
-        ValueError: the name breaks one of these rules.
-    """
+    """Refuse a name that is not text, too short or too long."""
     if not isinstance(name, str) or not min_length <= len(name) <= MAX_NAME_LENGTH:
         raise ValueError(
             f"{what} must be text of {min_length} to {MAX_NAME_LENGTH} characters, got "

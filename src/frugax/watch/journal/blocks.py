@@ -131,14 +131,7 @@ def encode_records(
     *,
     salt: int = 0,
 ) -> bytes:
-    """Encode a block of kind "records".
-
-    Args:
-        head: its "stream", "first" and "before".
-        steps: the steps, strictly increasing.
-        columns: the columns by name; at least one record has each.
-        salt: the number from which the checksums of this file start.
-    """
+    """Encode a block of kind "records"."""
     n = len(steps)
     numbers: list[np.ndarray] = []
     first, last = int(steps[0]), int(steps[-1])
@@ -188,11 +181,7 @@ def encode_records(
 
 
 def decode_block(data: bytes, at: int, *, salt: int = 0) -> Block:
-    """Decode the block that starts at offset `at`.
-
-    Raises:
-        CorruptFileError: no intact block starts there.
-    """
+    """Decode the block that starts at offset `at`."""
     if not data.startswith(MARK, at):
         raise CorruptFileError("no block starts there.")
     head, end = decode_frame(data, at + len(MARK), max_bytes=_MAX_HEAD_BYTES, salt=salt)

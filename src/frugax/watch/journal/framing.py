@@ -37,12 +37,7 @@ _DICTIONARY = (
 
 
 def encode_frame(value: dict[str, Any], *, salt: int = 0) -> bytes:
-    """Encode a mapping as a frame.
-
-    Raises:
-        TypeError: JSON cannot represent a value.
-        ValueError: the mapping contains itself, or an integer of thousands of digits.
-    """
+    """Encode a mapping as a frame."""
     text = _to_json(value)
     deflater = zlib.compressobj(
         9, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=_DICTIONARY
@@ -54,17 +49,7 @@ def encode_frame(value: dict[str, Any], *, salt: int = 0) -> bytes:
 def decode_frame(
     data: bytes, at: int, *, max_bytes: int, salt: int = 0
 ) -> tuple[dict[str, Any], int]:
-    """Decode the frame at offset `at`; return its mapping and the offset of its end.
-
-    Args:
-        data: the bytes that contain the frame.
-        at: the offset of the frame.
-        max_bytes: the longest JSON to accept.
-        salt: the number from which the checksums of this file start.
-
-    Raises:
-        CorruptFileError: the frame is cut off, damaged, or too long.
-    """
+    """Decode the frame at offset `at`; return its mapping and the offset of its end."""
     start = at + _PREFIX.size
     if len(data) < start:
         raise CorruptFileError("the file ends inside a frame.")
@@ -90,12 +75,7 @@ def decode_frame(
 
 
 def encode_header(meta: dict[str, Any], *, salt: int = 0) -> bytes:
-    """Encode the first bytes of a journal.
-
-    Raises:
-        TypeError: JSON cannot represent a value of `meta`.
-        ValueError: `meta` is too long.
-    """
+    """Encode the first bytes of a journal."""
     framed = encode_frame({"format": FORMAT, "salt": salt, "meta": meta})
     try:
         # Decoded again, since repetitive text is short only while it is deflated.
@@ -110,12 +90,7 @@ def encode_header(meta: dict[str, Any], *, salt: int = 0) -> bytes:
 def decode_header(
     data: bytes, *, magic: bytes = MAGIC, kind: str = "journal"
 ) -> tuple[dict[str, Any], int]:
-    """Decode the header of a file; return it and the offset of the first block.
-
-    Raises:
-        CorruptFileError: the file is of another kind, or its header is damaged.
-        UnsupportedFileError: a newer version wrote the file.
-    """
+    """Decode the header of a file; return it and the offset of the first block."""
     if not data.startswith(magic):
         raise CorruptFileError(f"this is not a {kind}: it starts with {data[:8]!r}.")
     header, end = decode_frame(data, len(magic), max_bytes=MAX_META_BYTES)

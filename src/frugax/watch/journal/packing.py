@@ -80,11 +80,7 @@ def _compress(raw: Buffer | np.ndarray, level: int | Literal["fast"]) -> bytes:
 
 
 def decompress(packed: Buffer, length: int, *, level: int = _LEVEL) -> bytes:
-    """Undo `compress`, where the result must have `length` bytes.
-
-    Raises:
-        CorruptFileError: the data has another length, or cannot be unpacked.
-    """
+    """Undo `compress`, where the result must have `length` bytes."""
     if level == 0:
         if len(packed) != length:
             raise CorruptFileError(f"{len(packed)} bytes stand where {length} belong.")
@@ -121,11 +117,7 @@ def shuffle(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
 
 
 def unshuffle(raw: Buffer, dtype: np.dtype) -> Shaped[np.ndarray, " n"]:
-    """Undo `shuffle` into a new array.
-
-    Raises:
-        CorruptFileError: a boolean is neither 0 nor 1.
-    """
+    """Undo `shuffle` into a new array."""
     planes = np.frombuffer(raw, np.uint8).reshape(dtype.itemsize, -1)
     # NumPy assumes that booleans are 0 or 1; other bytes would break comparisons.
     if dtype == np.bool_ and planes.size and planes.max() > 1:
@@ -172,12 +164,7 @@ class PackedArray:
     codec: Codec
 
     def unpack(self) -> Shaped[np.ndarray, "..."]:
-        """Unpack into a new array.
-
-        Raises:
-            CorruptFileError: the array cannot be unpacked. Damage cannot cause that,
-                since the checksums were right, but a forged file can.
-        """
+        """Unpack into a new array."""
         dtype = DTYPES[self.code]
         raw = decompress(self.body, math.prod(self.shape) * dtype.itemsize)
         if self.codec == "plain" or self.code not in _BITS:
@@ -224,11 +211,7 @@ class Column:
 
     @property
     def values(self) -> Shaped[np.ndarray, "count ..."]:
-        """The values of the records that have one; unpacked at each access.
-
-        Raises:
-            CorruptFileError: the values of a forged file cannot be unpacked.
-        """
+        """The values of the records that have one; unpacked at each access."""
         if isinstance(self.stored, PackedArray):
             return self.stored.unpack()[: len(self)]
         return self.stored[: len(self)]

@@ -101,13 +101,7 @@ class TracedFunction:
     def keep(
         self, chosen: Callable[[Probe], bool], *, silence: bool = False
     ) -> "TracedFunction":
-        """Remove the probes that are not chosen, and those in recomputed parts.
-
-        Args:
-            chosen: whether to keep a probe.
-            silence: instead leave them in without a callback, so that only a `collect`
-                further out finds them.
-        """
+        """Remove the probes that are not chosen, and those in recomputed parts."""
         first_run = {probe for probe, again in find_probes(self.program) if not again}
         # A checkpointed function stands twice in a gradient. Its probes are recorded
         # in the first run only, unless they exist in the recomputation alone.
@@ -129,13 +123,7 @@ class TracedFunction:
     def run(
         self, *, keep_rules: bool = True, stride: Any = None
     ) -> tuple[Any, list[ProbeResult]]:
-        """Return the outputs of the function, and the results of its probes.
-
-        Args:
-            keep_rules: as for `collect`.
-            stride: the value of the ambient stride; None leaves it to an outer
-                transformation.
-        """
+        """Return the outputs of the function, and the results of its probes."""
         interpreter = Interpreter(keep_rules=keep_rules, stride=stride)
         specs = interpreter.result_specs(self.program)
         outs, taken = interpreter.run(self.program, self.args)

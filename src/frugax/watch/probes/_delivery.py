@@ -21,15 +21,7 @@ _lock = threading.Lock()
 
 
 def set_receiver(receiver: Receiver | None) -> Receiver | None:
-    """Set the receiver of the values of probes that nobody collects.
-
-    Args:
-        receiver: called with the probe and its value as NumPy arrays that it owns, in
-            the form in which `collect` returns records; None for no receiver.
-
-    Returns:
-        The previous receiver.
-    """
+    """Set the receiver of the values of probes that nobody collects."""
     # One receiver for the whole process: callbacks of JAX know no caller.
     global _receiver
     with _lock:
@@ -43,12 +35,7 @@ def receiver_errors() -> int:
 
 
 def deliver(probe: Probe, value: Any) -> None:
-    """Pass a value to the receiver; never raises.
-
-    Args:
-        probe: the probe.
-        value: NumPy arrays, in the form in which `collect` returns records.
-    """
+    """Pass a value to the receiver; never raises."""
     global _errors
     # Read once: another thread may set it to None between the test and the call.
     receiver = _receiver

@@ -29,18 +29,7 @@ def run_gated(
     due: jax.Array,
     otherwise: Callable[[Any], Any],
 ) -> tuple[Any, Any]:
-    """Run a function whose second result is wanted only sometimes.
-
-    Args:
-        fn: returns the result that is always wanted, and the one that is wanted where
-            `due`.
-        args: the arguments, arrays or pytrees of them.
-        due: bool, `()`.
-        otherwise: called with the shapes of the second result, for its replacement.
-
-    Returns:
-        Both results of `fn`.
-    """
+    """Run a function whose second result is wanted only sometimes."""
     # `trace` inlines calls, since a call may contain operations for frames only.
     graph = trace(fn, args)
     always, sometimes = jax.tree.unflatten(graph.out_tree, graph.outputs)

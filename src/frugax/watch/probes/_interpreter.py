@@ -48,12 +48,7 @@ _Outs = tuple[list[Any], list[Taken]]
 
 
 class Interpreter:
-    """Runs programs so that the results of their probes become outputs.
-
-    Args:
-        keep_rules: leave functions with derivative rules of their own as they are.
-        stride: the value of the ambient stride; None leaves it in the program.
-    """
+    """Runs programs so that the results of their probes become outputs."""
 
     def __init__(self, *, keep_rules: bool, stride: Any = None) -> None:
         self._keep_rules = keep_rules
@@ -357,14 +352,7 @@ def _keep_latest(
     taken: Sequence[Taken],
     lanes: Any = None,
 ) -> list[Taken]:
-    """Update the last values of a loop with those of one more round.
-
-    Args:
-        specs: the specs of the loop's body.
-        kept: the last values before the round.
-        taken: the values of the round.
-        lanes: the lanes that took part in the round; None without lanes.
-    """
+    """Update the last values of a loop with those of one more round."""
     latest: list[Taken] = []
     for spec, (count, old), (mark, new) in zip(specs, kept, taken, strict=True):
         if lanes is not None:

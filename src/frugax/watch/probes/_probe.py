@@ -81,11 +81,7 @@ class Probe:
 
 
 def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> None:
-    """Refuse values that are not arrays of numbers.
-
-    Raises:
-        TypeError: a value is text, another object, or a random key.
-    """
+    """Refuse values that are not arrays of numbers."""
     for value, field in zip(values, fields, strict=True):
         dtype = getattr(value, "dtype", None)
         # Lists are refused although `jnp.asarray` takes them: a pytree has already
@@ -104,12 +100,7 @@ def check_values(name: str, values: Sequence[Any], fields: Sequence[str]) -> Non
 
 
 def check_storable(name: str, field: str, shape: tuple[int, ...], dtype: Any) -> None:
-    """Refuse values that a journal cannot store, at the line that records them.
-
-    Raises:
-        TypeError: the value is one complex number.
-        ValueError: the value is over 1 GiB, or has more than 32 axes.
-    """
+    """Refuse values that a journal cannot store, at the line that records them."""
     place = f"{name}[{field!r}]" if field else name
     if shape == () and jnp.issubdtype(dtype, np.complexfloating):
         raise TypeError(

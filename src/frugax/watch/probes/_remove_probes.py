@@ -53,13 +53,7 @@ def is_watched(eqn: JaxprEqn) -> bool:
 
 
 def remove_probes(jaxpr: Any, unwanted: Predicate, *, silence: bool = False) -> Any:
-    """Return the program without some of its probes.
-
-    Args:
-        jaxpr: a program, open or closed.
-        unwanted: whether to remove a probe.
-        silence: instead leave it without an effect, where only `collect` finds it.
-    """
+    """Return the program without some of its probes."""
     return _Editor(unwanted, silence=silence).edit(jaxpr, again=False)
 
 

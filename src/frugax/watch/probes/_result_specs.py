@@ -79,12 +79,7 @@ Taken = tuple[Any, list[Any]]
 
 
 def result_specs(jaxpr: Any, *, keep_rules: bool) -> tuple[ResultSpec, ...]:
-    """Return the specs of a program's results, in the order of the program.
-
-    Args:
-        jaxpr: a program.
-        keep_rules: leave functions with derivative rules of their own as they are.
-    """
+    """Return the specs of a program's results, in the order of the program."""
     program: Jaxpr = open_jaxpr(jaxpr)
     return tuple(
         spec

@@ -42,16 +42,7 @@ _MAX_PIXELS = 2**21  # of larger frames every n-th row and column is sent
 
 
 def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
-    """Build the application that shows the run of `feed`.
-
-    Args:
-        feed: the reader of the run; started and stopped with the application.
-        token: the token that readers must present; None to let everyone read.
-        hosts: the accepted names of this machine.
-
-    Raises:
-        MissingExtraError: Starlette is not installed.
-    """
+    """Build the application that shows the run of `feed`."""
     try:
         from starlette.applications import Starlette
         from starlette.responses import Response, StreamingResponse

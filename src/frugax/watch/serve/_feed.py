@@ -39,14 +39,7 @@ class Feed:
         beat_interval_s: float = _BEAT_INTERVAL_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nothing is read before `read`.
-
-        Args:
-            run: the run.
-            poll_interval_s: the pause between two polls of the journal.
-            beat_interval_s: the longest silence towards a page.
-            clock: seconds since the epoch.
-        """
+        """Nothing is read before `read`."""
         self.run = run
         self._poll_interval_s = poll_interval_s
         self._beat_interval_s = beat_interval_s
@@ -91,12 +84,7 @@ class Feed:
     async def events(
         self, cursor: Cursor, columns: Sequence[str] = ()
     ) -> AsyncIterator[str]:
-        """Yield the server-sent events for one page.
-
-        Args:
-            cursor: the part of the history that the page has.
-            columns: the columns that it wants; by default the first of each stream.
-        """
+        """Yield the server-sent events for one page."""
         # Browsers reconnect after this many milliseconds, and send the last cursor.
         yield "retry: 1000\n\n"
         state_sent = ""

@@ -49,14 +49,7 @@ class AccessGuard:
     """ASGI middleware that refuses requests without access to the page."""
 
     def __init__(self, app: App, *, token: str | None, hosts: frozenset[str]) -> None:
-        """Wrap an application.
-
-        Args:
-            app: the application.
-            token: the token that readers must present; None to let everyone read.
-            hosts: the accepted names of this machine, besides numeric addresses,
-                which no other site can take over.
-        """
+        """Wrap an application."""
         self._app = app
         self._token = token
         self._hosts = hosts

@@ -139,17 +139,7 @@ class History:
         }
 
     def since(self, cursor: Cursor, columns: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the changes that a page at `cursor` lacks.
-
-        Args:
-            cursor: the part that the page has.
-            columns: the columns that it wants; by default the first 32 of each stream.
-
-        Returns:
-            For JSON: `reset` (forget everything), `cut` (by stream, the step after
-            which to forget), `streams` (by stream and column, points to add) and
-            `cursor`.
-        """
+        """Return the changes that a page at `cursor` lacks."""
         with self._lock:
             now = self._cursor()
             known = self._compare(cursor, now)
@@ -179,11 +169,7 @@ class History:
     def window(
         self, stream: str, columns: Sequence[str], low: int, high: int, points: int
     ) -> dict[str, Any]:
-        """Return columns at the steps from `low` to `high`, downsampled to `points`.
-
-        Raises:
-            LookupError: the stream or a column is unknown.
-        """
+        """Return columns at the steps from `low` to `high`, downsampled to `points`."""
         with self._lock:
             table = self._tables[stream]
             start = int(np.searchsorted(table.steps, low, side="left"))
@@ -200,16 +186,7 @@ class History:
             return series
 
     def rows(self, stream: str, *, before: int | None, count: int) -> dict[str, Any]:
-        """Return whole records, newest first.
-
-        Args:
-            stream: the stream.
-            before: return records with a lower step only; None for the newest.
-            count: return at most this many.
-
-        Raises:
-            LookupError: the stream is unknown.
-        """
+        """Return whole records, newest first."""
         with self._lock:
             table = self._tables[stream]
             n = len(table)
@@ -235,14 +212,7 @@ class History:
     def frame(
         self, stream: str, column: str, *, number: int | None, step: int | None
     ) -> tuple[int, int, Shaped[np.ndarray, "..."]]:
-        """Return one frame, by its number or as the newest at or before a step.
-
-        Returns:
-            Its number, its step and the array.
-
-        Raises:
-            LookupError: the stream, the column or the frame is unknown.
-        """
+        """Return one frame, by its number or as the newest at or before a step."""
         with self._lock:
             frames = self._frames[stream][column]
             if number is None:
@@ -260,12 +230,7 @@ class History:
     def _compare(
         self, cursor: Cursor, now: Cursor
     ) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Compare a page's cursor with the present one.
-
-        Returns:
-            By stream, the records that the page keeps, and the step after which it
-            must forget; None if it must start from the beginning.
-        """
+        """Compare a page's cursor with the present one."""
         if cursor.journal != now.journal or cursor.rewinds > now.rewinds:
             return None
         if len(cursor.counts) > len(now.counts):

@@ -24,12 +24,7 @@ _LIMITS = (
 
 
 def read_facts(folder: Path | None, meta: dict[str, Any]) -> dict[str, Any]:
-    """Read config and receipt for JSON; `missing` names the parts that are not there.
-
-    Args:
-        folder: the folder of the run; None for a journal alone.
-        meta: the `meta` of the journal.
-    """
+    """Read config and receipt for JSON; `missing` names the absent parts."""
     missing: list[str] = []
     config = _read_mapping(folder, "config.yaml", missing)
     receipt = _read_mapping(folder, "receipt.json", missing)

@@ -29,15 +29,7 @@ class RunMonitor:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Find the run.
-
-        Args:
-            path: the folder of the run, or a journal file. A folder with a config need
-                not have a journal yet.
-
-        Raises:
-            ConfigError: `path` holds no run.
-        """
+        """Find the run."""
         path = Path(path)
         if path.is_dir():
             self._folder: Path | None = path.resolve()
@@ -80,11 +72,7 @@ class RunMonitor:
         self._grown_at = 0.0  # when the journal last grew, in seconds since the epoch
 
     def poll(self) -> tuple[bool, bool]:
-        """Read the next part of the journal.
-
-        Returns:
-            Whether anything new was read, and whether there may be more right away.
-        """
+        """Read the next part of the journal."""
         try:
             if self._follower is None:
                 if not self._journal.is_file():
@@ -111,11 +99,7 @@ class RunMonitor:
         return True, self._follower.offset < self._follower.size_bytes
 
     def state(self, *, now: float) -> dict[str, Any]:
-        """Return everything that a page shows besides series and frames, for JSON.
-
-        Args:
-            now: seconds since the epoch.
-        """
+        """Return everything that a page shows besides series and frames, for JSON."""
         follower = self._follower
         self._refresh_facts(follower)
         age = None

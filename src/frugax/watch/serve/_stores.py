@@ -83,12 +83,7 @@ class NumberTable:
     def append(
         self, steps: Int64[np.ndarray, " n"], columns: Mapping[str, Column]
     ) -> None:
-        """Append records.
-
-        Args:
-            steps: strictly increasing, above the last step.
-            columns: their numbers by name.
-        """
+        """Append records."""
         before, n = len(self), len(steps)
         self._steps.extend(steps)
         for name, column in columns.items():
@@ -124,11 +119,7 @@ class NumberTable:
     def column(
         self, name: str, start: int = 0, stop: int | None = None
     ) -> tuple[Int64[np.ndarray, " m"], Shaped[np.ndarray, " m"]]:
-        """Return steps and values of one column, of the records `start` to `stop`.
-
-        Raises:
-            KeyError: the column is unknown.
-        """
+        """Return steps and values of one column, of the records `start` to `stop`."""
         rows = slice(start, stop)
         steps, values = self.steps[rows], self._values[name].array[rows]
         if name not in self._present:
@@ -203,12 +194,7 @@ class FrameStore:
         return self._steps.array
 
     def append(self, steps: Int64[np.ndarray, " n"], column: Column) -> None:
-        """Append frames.
-
-        Args:
-            steps: the steps of the records that have the column; at least one.
-            column: their values.
-        """
+        """Append frames."""
         stored = column.stored
         if isinstance(stored, np.ndarray):
             size = stored.nbytes
@@ -240,11 +226,7 @@ class FrameStore:
                 self._blocks[-1] = dataclasses.replace(last, column=kept)
 
     def frame(self, number: int) -> Shaped[np.ndarray, "..."]:
-        """Return one frame.
-
-        Raises:
-            LookupError: a frame of that number does not exist, or was dropped.
-        """
+        """Return one frame."""
         if not self.first <= number < len(self):
             raise LookupError(
                 f"there is no frame {number}: {self.first} to {len(self) - 1} are held."

@@ -10,16 +10,7 @@ from frugax.errors import MissingExtraError
 
 
 def import_extra(module: str, *, package: str, extra: str) -> Any:
-    """Import a module of an optional package.
-
-    Args:
-        module: the name of the module.
-        package: the name of the package on PyPI.
-        extra: the extra of frugax that installs it.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Import a module of an optional package."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
