@@ -35,13 +35,6 @@ _Loader.add_implicit_resolver(
 def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Load a YAML file that is a mapping.
 
-    Args:
-        text: content of the file.
-        name: of the file, for error messages.
-
-    Returns:
-        The plain data, and the line of each key, by dotted path.
-
     Raises:
         ConfigError: `text` is not YAML or not a mapping, or a key is repeated.
     """
@@ -66,16 +59,8 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
 def replace_value(data: dict[str, Any], override: str) -> str:
     """Replace one value of the data in place.
 
-    Args:
-        data: as `read_mapping` returned it.
-        override: `key=value`, the key a dotted path, the value YAML.
-
-    Returns:
-        The dotted path.
-
     Raises:
-        ConfigError: `override` is not `key=value`, or the key's parent is not a
-            mapping.
+        ConfigError: `override` is not `key=value`, or its parent is not a mapping.
     """
     key, sign, value = override.partition("=")
     path = key.strip()

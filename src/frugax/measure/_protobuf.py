@@ -16,11 +16,7 @@ class Message:
     """One message: its fields by number, in the order in which they were written."""
 
     def __init__(self, data: bytes) -> None:
-        """Split a message into its fields; nested messages are left as bytes.
-
-        Raises:
-            ValueError: `data` is not a message, or is cut off.
-        """
+        """Split a message into its fields; nested messages are left as bytes."""
         self._fields: dict[int, list[int | bytes]] = {}
         for number, value in _split_fields(data):
             self._fields.setdefault(number, []).append(value)

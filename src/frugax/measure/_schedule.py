@@ -73,11 +73,6 @@ class Schedule:
     def __init__(self, module: bytes, definitions: Definitions) -> None:
         """Read a module.
 
-        Args:
-            module: an `HloModuleProto`.
-            definitions: buffers, by the number of the instruction that defines them and
-                their index in its result.
-
         Raises:
             ValueError: the module has no schedule.
         """

@@ -101,12 +101,7 @@ class CompileBench:
 
 
 def search(bench: CompileBench, peaks: list[int]) -> Measurement | None:
-    """The cheapest candidate that fits, compiled as it will run; None if none does.
-
-    Args:
-        bench: holds the measurement of the plain program, which does not fit.
-        peaks: modelled bytes of each candidate, the plain one first, falling.
-    """
+    """The cheapest candidate that fits, compiled as it will run; None if none does."""
     best: Measurement | None = None
     for candidate in _first_candidates(bench, peaks):
         if candidate in {m.candidate for m in bench.measurements}:

@@ -89,15 +89,7 @@ def draw_svg(
     curves: Mapping[str, MemoryCurve],
     limit: int,
 ) -> str:
-    """An SVG document with two curves over one pair of axes.
-
-    Args:
-        title: its heading.
-        summary: a line below the heading.
-        x_label: the unit of the x axis.
-        curves: by name; the first is the one to compare with.
-        limit: bytes, drawn as a dashed line.
-    """
+    """An SVG document with two curves over one pair of axes."""
     length = max(2, *(len(c.held) for c in curves.values()))
     # A margin above the highest curve has room for the label of its peak.
     top = max(limit, *(c.peak_bytes for c in curves.values())) * 1.12
@@ -175,13 +167,6 @@ def draw_blocks(
     height: int,
 ) -> list[str]:
     """The lines of a plot with both axes, drawn with block characters.
-
-    Args:
-        planned: drawn solid.
-        unplanned: drawn in grey where it holds more than `planned`.
-        limit: drawn as a dotted line.
-        width: columns of a line.
-        height: lines of the plot itself.
 
     Raises:
         ValueError: `width` is less than 40, or `height` less than 4.

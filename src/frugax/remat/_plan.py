@@ -263,7 +263,7 @@ def check_ranges(parts: Sequence[Segment | Chunk], start: int, stop: int) -> Non
     """Check that consecutive parts cover the operations from `start` to `stop`.
 
     Raises:
-        ValueError: the parts leave an operation out, or name one that does not exist.
+        ValueError: they leave an operation out, or name one that does not exist.
     """
     edges = [start, *(p.stop for p in parts)]
     consecutive = [p.start for p in parts] == edges[:-1] and edges[-1] == stop

@@ -83,13 +83,7 @@ def recall(
     *,
     cache: bool | str | os.PathLike[str],
 ) -> RematPlan:
-    """The plan that is stored under this name, or else a new one, which is then stored.
-
-    Args:
-        key: the result of `plan_key`; None disables the cache.
-        make: makes a plan.
-        cache: the folder; True for the user's cache folder, False for no cache.
-    """
+    """The plan that is stored under this name, or else a new one, then stored."""
     if key is None or cache is False:
         return make()
     folder = cache_folder("plans") if cache is True else Path(cache)

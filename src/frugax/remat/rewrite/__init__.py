@@ -5,19 +5,14 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 `lax.cond` save.
 """
 
-from ._backward import build_value_and_grad, value_and_gradients
-from ._gates import Gate, choose_gate
-from ._graph import RematGraph, active_variables, trace_loss
-from ._loops import loop_bodies, rewrite_loops
-
-__all__ = [
-    "Gate",
-    "RematGraph",
-    "active_variables",
-    "build_value_and_grad",
-    "choose_gate",
-    "loop_bodies",
-    "rewrite_loops",
-    "trace_loss",
-    "value_and_gradients",
-]
+from ._backward import (
+    build_value_and_grad as build_value_and_grad,
+    value_and_gradients as value_and_gradients,
+)
+from ._gates import Gate as Gate, choose_gate as choose_gate
+from ._graph import (
+    RematGraph as RematGraph,
+    active_variables as active_variables,
+    trace_loss as trace_loss,
+)
+from ._loops import loop_bodies as loop_bodies, rewrite_loops as rewrite_loops

@@ -44,12 +44,7 @@ def build_value_and_grad(
     argnums: int | tuple[int, ...],
     has_aux: bool,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments.
-
-    Raises:
-        ValueError: when called, if the loss or the shapes differ from those of the
-        plan.
-    """
+    """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments."""
 
     def step(*args: Any) -> tuple[Any, Any]:
         body = trace_loss(loss, args, argnums, has_aux=has_aux)
@@ -78,13 +73,7 @@ def build_value_and_grad(
 def value_and_gradients(
     body: RematGraph, segments: Sequence[Segment], values: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The flat outputs of the loss, and the gradients of its first output.
-
-    Args:
-        body: the loss.
-        segments: the plan; it covers all operations of `body` in order.
-        values: the arguments of the loss, flattened.
-    """
+    """The flat outputs of the loss, and the gradients of its first output."""
     graph = body.graph
     inputs = [*graph.const_values, *values]
     env: dict[Var, Any] = dict(zip(graph.inputs, inputs, strict=True))

@@ -44,15 +44,7 @@ def through_gate(
     *,
     tied: Sequence[bool],
 ) -> list[Any]:
-    """Run a segment's backward pass so that it can neither be merged nor start early.
-
-    Args:
-        gate: which gate.
-        pull_back: from (inputs, cotangents of the outputs) to cotangents of the inputs.
-        inputs: values that the segment saved, arguments of the loss included.
-        cotangents: gradients with respect to the segment's outputs.
-        tied: the inputs that `select` makes wait for the gradient.
-    """
+    """Run a segment's backward pass so that it is neither merged nor started early."""
     arrived = [c for c in cotangents if c.size]
     if not arrived:
         return pull_back(inputs, cotangents)  # no gradient arrives: nothing to protect

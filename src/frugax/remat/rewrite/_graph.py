@@ -177,16 +177,9 @@ def trace_loss(
 ) -> RematGraph:
     """Trace a loss and prepare it for planning.
 
-    Args:
-        loss: a function that returns one real number, or (number, anything) if
-            `has_aux`.
-        args: its arguments; arrays or `jax.ShapeDtypeStruct`.
-        argnums: the arguments to differentiate.
-        has_aux: whether `loss` returns an auxiliary output.
-
     Raises:
-        TypeError: the loss cannot be traced, returns something else, or is to be
-            differentiated with respect to integers.
+        TypeError: the loss cannot be traced, returns something else than a real number,
+            or is to be differentiated with respect to integers.
     """
     try:
         graph = trace(loss, args)

@@ -41,17 +41,7 @@ def rewrite_loops(
     body_plans: Sequence[BodyPlan],
     scratch_bytes: Mapping[int, int] | None = None,
 ) -> RematGraph:
-    """The same loss, whose scans and conds recompute as these plans say.
-
-    Args:
-        body: the loss.
-        body_plans: how which of its operations recompute.
-        scratch_bytes: bytes that these operations, by index, hold internally while
-            their backward pass runs; only the solver needs them.
-
-    Raises:
-        ValueError: a plan does not fit the operation that it names.
-    """
+    """The same loss, whose scans and conds recompute as these plans say."""
     if not body_plans:
         return body
     plan_of = {p.operation: p for p in body_plans}
@@ -106,11 +96,7 @@ def loop_bodies(eqn: JaxprEqn, body: RematGraph) -> list[RematGraph]:
 
 
 def run_body(body: RematGraph, recompute: Recompute) -> Callable[..., list[Any]]:
-    """The body as a function of its inputs that recomputes itself as told.
-
-    Raises:
-        ValueError: the plan names operations that do not exist.
-    """
+    """The body as a function of its inputs that recomputes itself as told."""
     graph, size = body.graph, len(body.eqns)
     chunks = recompute.chunks or (Chunk(0, size, None),)
     check_ranges(chunks, 0, size)

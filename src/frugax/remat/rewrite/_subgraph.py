@@ -106,13 +106,8 @@ def reuse_results(
 
     The derivatives of `tanh`, `exp` and the like read their own result. With the kept
     result at hand, neither the operation nor anything that leads to it runs again.
-
-    Args:
-        run: the function that made `results`. It must close over nothing: its
-            derivative may be taken when a closed-over tracer is no longer valid.
-        active: arrays that gradients may go through.
-        passive: the other arguments of `run`.
-        results: its results.
+    `run` must close over nothing: its derivative may be taken when a closed-over tracer
+    is no longer valid.
     """
     if not all(jnp.issubdtype(r.dtype, jnp.inexact) for r in results):
         return run(active, passive)

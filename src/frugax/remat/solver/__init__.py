@@ -5,30 +5,20 @@ modelled peak.
 """
 
 from ._candidates import (
-    Candidate,
-    build_segments,
-    check_block_size,
-    describe_operations,
-    list_candidates,
+    Candidate as Candidate,
+    build_segments as build_segments,
+    check_block_size as check_block_size,
+    describe_operations as describe_operations,
+    list_candidates as list_candidates,
 )
-from ._chain_dp import DraftPlan, draft_plans, model_peak
-from ._loop_choices import LoopChoices, list_loop_choices
-from ._residuals import Residuals, find_residuals
-from ._segment_costs import SegmentCost, SegmentCosts
-
-__all__ = [
-    "Candidate",
-    "DraftPlan",
-    "LoopChoices",
-    "Residuals",
-    "SegmentCost",
-    "SegmentCosts",
-    "build_segments",
-    "check_block_size",
-    "describe_operations",
-    "draft_plans",
-    "find_residuals",
-    "list_candidates",
-    "list_loop_choices",
-    "model_peak",
-]
+from ._chain_dp import (
+    DraftPlan as DraftPlan,
+    draft_plans as draft_plans,
+    model_peak as model_peak,
+)
+from ._loop_choices import (
+    LoopChoices as LoopChoices,
+    list_loop_choices as list_loop_choices,
+)
+from ._residuals import Residuals as Residuals, find_residuals as find_residuals
+from ._segment_costs import SegmentCost as SegmentCost, SegmentCosts as SegmentCosts

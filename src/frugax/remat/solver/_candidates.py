@@ -56,10 +56,6 @@ def list_candidates(body: RematGraph, block_size: int | None = None) -> list[Can
 
     Only Pareto-optimal plans are listed: no other plan needs neither more bytes nor
     more flops. The list does not depend on any budget.
-
-    Args:
-        body: the loss.
-        block_size: the most operations in a recomputed segment; None for any number.
     """
     found: list[Candidate] = []
     for loops in list_loop_choices(body):

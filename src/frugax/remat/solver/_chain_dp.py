@@ -72,12 +72,7 @@ class DraftPlan:
 def draft_plans(
     body: RematGraph, block_size: int | None = None
 ) -> tuple[SegmentCosts, list[DraftPlan]]:
-    """Plans for ever smaller limits, the plain one first, by falling peak.
-
-    Args:
-        body: the loss.
-        block_size: the most operations in a recomputed segment; None for any number.
-    """
+    """Plans for ever smaller limits, the plain one first, by falling peak."""
     costs = segment_costs(body)
     if not body.eqns:
         return costs, [DraftPlan((), 0, 0)]
@@ -295,12 +290,6 @@ def evaluate_segments(
 
     A variable that several segments store counts once here; the tables of the dynamic
     programme, in which segments know nothing of each other, count it for each.
-
-    Args:
-        costs: of all segments.
-        choices: those of the plan, in order.
-        held: variables that are in memory throughout.
-        hidden_bytes: bytes in memory throughout that no variable names.
     """
     stored = set(held)
     total = sum(map(bytes_of, held)) + hidden_bytes

@@ -42,13 +42,7 @@ class Residuals:
 def find_residuals(
     graph: Graph, active: frozenset[Var], memo: dict[Any, Any] | None = None
 ) -> list[Residuals]:
-    """The residuals of each operation; inactive operations have none.
-
-    Args:
-        graph: the program.
-        active: variables that gradients flow through.
-        memo: findings about operations of the same kind and shapes; it is added to.
-    """
+    """The residuals of each operation; inactive operations have none."""
     memo = {} if memo is None else memo
     found: list[Residuals] = []
     for eqn in graph.eqns:
