@@ -9,27 +9,14 @@ import numpy as np
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    """Raise unless an argument is an integer of at least `least`.
-
-    Raises:
-        ValueError: `value` is not an integer, is a bool, or is below `least`.
-    """
+    """Raise unless an argument is an integer of at least `least`."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or value < least:
         raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
 def check_real(name: str, value: Any, *, zero: bool = False) -> None:
-    """Raise unless an argument is a finite number above 0.
-
-    Args:
-        name: name of the argument.
-        value: its value.
-        zero: whether 0 is allowed too.
-
-    Raises:
-        ValueError: `value` is not a number, is a bool, is not finite or is too small.
-    """
+    """Raise unless an argument is a finite number above 0."""
     real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not real or not 0 <= value < math.inf or not (zero or value > 0):
         bound = ">= 0" if zero else "> 0"
@@ -37,17 +24,7 @@ def check_real(name: str, value: Any, *, zero: bool = False) -> None:
 
 
 def check_kind(name: str, value: Any, kind: type, hint: str = "") -> None:
-    """Raise unless an argument is an instance of a class.
-
-    Args:
-        name: name of the argument.
-        value: its value.
-        kind: the class.
-        hint: how to get an instance, for the message.
-
-    Raises:
-        TypeError: `value` is not an instance of `kind`.
-    """
+    """Raise unless an argument is an instance of a class."""
     if not isinstance(value, kind):
         hint = hint and f": {hint}"
         raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}{hint}.")

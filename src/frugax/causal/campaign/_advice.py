@@ -135,15 +135,7 @@ def give_advice(
     has_answer: bool,
     is_late: bool,
 ) -> StopAdvice:
-    """Advise whether another experiment is worth its price.
-
-    Args:
-        inference: the posterior samples.
-        outlook: their predictions, with the experiments that are still affordable.
-        settings: settings of the campaign.
-        has_answer: whether an experiment has given a value of the target.
-        is_late: whether the campaign's time is over.
-    """
+    """Advise whether another experiment is worth its price."""
     prob = _estimate_prob_optimal(outlook, inference, settings)
     notes = ""
     if warning := _describe_constraints(inference, outlook, settings):

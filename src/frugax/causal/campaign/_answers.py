@@ -16,20 +16,7 @@ _MAX_WIDTHS = 3.0  # widths of the usual range, beyond its ends
 
 
 def read_rows(data: Any, values: Mapping[str, float], target: str) -> Samples:
-    """Read the rows of an experiment that sets some variables, or none.
-
-    Args:
-        data: a table (`Samples`, or a frame with named columns), a mapping from
-            variables to a number or several, or one number for the target. NaN is
-            missing.
-        values: the variables that the experiment sets, and their values.
-        target: the variable that a single number belongs to.
-
-    Raises:
-        TypeError: `data` has another type.
-        ValueError: `data` has no rows, columns differ in length or hold something other
-            than numbers, or a column contradicts `values`.
-    """
+    """Read the rows of an experiment that sets some variables, or none."""
     rows = data
     if not isinstance(data, Samples):
         rows = _read_table(data, target)
@@ -59,11 +46,7 @@ def _read_table(data: Any, target: str) -> Samples:
 
 
 def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
-    """Mark the columns that the experiment set, and add those that are missing.
-
-    Raises:
-        ValueError: a column contradicts the experiment.
-    """
+    """Mark the columns that the experiment set, and add those that are missing."""
     for name, value in values.items():
         if name in rows.variables:
             column = rows[name]
@@ -97,17 +80,7 @@ def _mark_interventions(rows: Samples, values: Mapping[str, float]) -> Samples:
 def check_answer(
     rows: Samples, *, max_rows: int, target: str, known: Collection[str] | None
 ) -> None:
-    """Refuse rows that do not answer the experiment; they cost nothing then.
-
-    Args:
-        rows: rows of the experiment.
-        max_rows: most rows of one experiment.
-        target: a column that is needed.
-        known: columns that are allowed; None for any, before the first table.
-
-    Raises:
-        ValueError: there are too many rows, or a column is missing or unknown.
-    """
+    """Refuse rows that do not answer the experiment; they cost nothing then."""
     # The worth of the experiment was computed from the noise of this number of rows.
     if len(rows) > max_rows:
         raise ValueError(
@@ -134,19 +107,9 @@ def check_answer(
 
 
 def check_digits(name: str, before: Samples | None, rows: Samples) -> None:
-    """Refuse a target whose differences float32 has rounded away.
-
-    `Samples` refuses such a table of float64. Single numbers can only be judged
-    together, and only where they are large enough to round whole numbers.
-
-    Args:
-        name: the target.
-        before: the rows of the campaign.
-        rows: the new rows.
-
-    Raises:
-        ValueError: at least two values differ by no more than a few float32 steps.
-    """
+    """Refuse a target whose differences float32 has rounded away."""
+    # `Samples` refuses such a table of float64. Single numbers can only be judged
+    # together, and only where they are large enough to round whole numbers.
     # At 2^24 float32 starts to round whole numbers. Below it, answers with few digits
     # such as 4.2 may differ by little because they are alike.
     tables = [t for t in (before, rows) if t is not None and name in t.variables]
@@ -174,12 +137,6 @@ def find_outliers(
 
     A value is an outlier if it is further from its range, from the values in other rows
     and from the forecast than three times the width of the first two.
-
-    Args:
-        settings: settings of the campaign.
-        record: the experiment.
-        rows: its rows.
-        others: all other rows.
     """
     found: list[str] = []
     for name in rows.variables:

@@ -105,18 +105,7 @@ class ExperimentRecord:
 def find_experiment(
     records: Sequence[ExperimentRecord], experiment: object, *, replace: bool = False
 ) -> ExperimentRecord:
-    """Find the record of an experiment that can be answered.
-
-    Args:
-        records: all experiments.
-        experiment: the experiment, its record or its number.
-        replace: whether it may already have an answer.
-
-    Raises:
-        TypeError: `experiment` has another type.
-        ValueError: there is no such experiment, it has been answered, or it belongs to
-            another campaign.
-    """
+    """Find the record of an experiment that can be answered."""
     # NumPy's integers are numbers of experiments, too; True is not experiment 1.
     number = getattr(experiment, "id", experiment)
     if isinstance(number, bool) or not isinstance(number, Integral):

@@ -33,13 +33,8 @@ def lock_path(path: str | os.PathLike[str]) -> Path:
 
 
 def hold_lock(path: str | os.PathLike[str]) -> io.FileIO:
-    """Keep others from writing a campaign's file until the returned file is closed.
-
-    The system releases the lock when the process ends, `kill -9` included.
-
-    Raises:
-        OutputError: another writer holds it, or the folder cannot be written.
-    """
+    """Keep others from writing a campaign's file until the returned file is closed."""
+    # The system releases the lock when the process ends, `kill -9` included.
     beside = lock_path(path)
     if not (folder := Path(path).parent).is_dir():
         raise OutputError(
@@ -61,11 +56,7 @@ def hold_lock(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 def check_replaceable(path: str | os.PathLike[str], state: CampaignState) -> None:
-    """Refuse to overwrite anything but an earlier state of the same campaign.
-
-    Raises:
-        OutputError: another campaign is there, a later state, or another file.
-    """
+    """Refuse to overwrite anything but an earlier state of the same campaign."""
     there = check_ownership(path, read_state, "campaign")
     if there is None:
         return
@@ -84,11 +75,7 @@ def check_replaceable(path: str | os.PathLike[str], state: CampaignState) -> Non
 
 
 def write_state(path: str | os.PathLike[str], state: CampaignState) -> None:
-    """Write a campaign whole or not at all.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a campaign whole or not at all."""
     table = state.table
     content: dict[str, Any] = {
         "format": _FORMAT,
@@ -124,13 +111,7 @@ def write_state(path: str | os.PathLike[str], state: CampaignState) -> None:
 
 
 def read_state(path: str | os.PathLike[str]) -> CampaignState:
-    """Read a campaign; the archive checks every byte of its arrays.
-
-    Raises:
-        CorruptFileError: the file is damaged, or not a campaign.
-        FileNotFoundError: there is no such file.
-        UnsupportedFileError: a newer version of frugax wrote it.
-    """
+    """Read a campaign; the archive checks every byte of its arrays."""
     name = os.fspath(path)
     try:
         data = Path(path).read_bytes()
@@ -204,11 +185,7 @@ def _upgrade(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
 def _parse(
     content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> CampaignState:
-    """Build a state, and check that its parts agree.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Build a state, and check that its parts agree."""
     table, num_rows = None, 0
     if content["columns"] is not None:
         columns = tuple(content["columns"])

@@ -31,17 +31,7 @@ def draw_graph(
     target: str,
     settable: frozenset[str],
 ) -> Markup:
-    """Draw variables and the probabilities of the edges between them.
-
-    Args:
-        names: the variables.
-        edges: probability of each edge, `[parent, child]`.
-        target: the target, which is marked.
-        settable: the variables that experiments may set, which are marked.
-
-    Returns:
-        A `<figure>`.
-    """
+    """Draw variables and the probabilities of the edges between them."""
     column = _assign_columns(edges)
     row = np.zeros(len(names), int)
     for c in np.unique(column):

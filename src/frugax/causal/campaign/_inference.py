@@ -86,18 +86,7 @@ class _Predictor:
         *,
         individual: bool,
     ) -> None:
-        """Compare the samples with the experiments.
-
-        Args:
-            ensemble: the posterior samples.
-            outputs: the variables to predict, the target first.
-            outcomes: measured means of the experiments.
-            domain: ranges of the variables.
-            scale: standard deviation of the target.
-            rng: source of the noise and the discrepancies.
-            individual: whether each sample has a discrepancy of its own, as some
-                experiments say nothing about their graphs.
-        """
+        """Compare the samples with the experiments."""
         self._ensemble, self._outputs, self._rng = ensemble, outputs, rng
         self._outcomes, self._domain = outcomes, domain
         self._seed = int(rng.integers(1 << 30))
@@ -172,14 +161,6 @@ def infer(state: CampaignState, table: Samples, *, full: bool = False) -> Infere
 
     The order of the draws is part of the file format in effect: a saved campaign goes
     on with the same questions only if all of them stay in this order.
-
-    Args:
-        state: the campaign.
-        table: all rows, with a column for every variable of the settings.
-        full: whether samples need functions for all variables, to simulate rows.
-
-    Raises:
-        ValueError: an edge or a constraint names a variable that no row has.
     """
     settings, experiments, ids = state.settings, state.experiments, state.experiment_ids
     # Seeded by the state and not by the number of calls: a campaign that was loaded

@@ -287,17 +287,7 @@ class CampaignSettings:
 def read_pairs(
     what: str, given: Any, *, half_open: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Read a mapping from names to pairs of numbers.
-
-    Args:
-        what: the argument, for messages.
-        given: the value that the user passed.
-        half_open: whether an end may be None.
-
-    Raises:
-        TypeError: `given` is not a mapping from names.
-        ValueError: one of its values is not a pair.
-    """
+    """Read a mapping from names to pairs of numbers."""
     if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
         raise TypeError(
             f"{what} must be a mapping from names to pairs, such as "

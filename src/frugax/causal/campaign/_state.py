@@ -80,13 +80,7 @@ class CampaignState:
     def settle(
         self, record: ExperimentRecord, rows: Samples | None, **changes: Any
     ) -> "CampaignState":
-        """Return the state after an experiment's answer, or after its correction.
-
-        Args:
-            record: the experiment.
-            rows: its rows; None if it has none.
-            **changes: new fields of the record.
-        """
+        """Return the state after an experiment's answer, or after its correction."""
         state = self
         # Replaced rows stay in the table as a record. `current` drops them by their
         # sign, and -2 - id still tells whose they were.

@@ -19,13 +19,7 @@ _NUM_NEARBY = 12  # new candidates around each promising one
 def make_grid(
     settings: CampaignSettings, names: tuple[str, ...], rng: np.random.Generator
 ) -> Points:
-    """Make candidates over all ranges, with the ends of each.
-
-    Args:
-        settings: settings of the campaign.
-        names: all variables, in the order of the columns.
-        rng: source of the candidates for three variables or more.
-    """
+    """Make candidates over all ranges, with the ends of each."""
     # Variables that were not selected are in no model, so nothing predicts experiments
     # on them.
     sets = [s for s in settings.allowed_sets() if set(s) <= set(names)]
@@ -54,15 +48,7 @@ def refine_grid(
     names: tuple[str, ...],
     rng: np.random.Generator,
 ) -> Points:
-    """Make more candidates around some points, within the ranges.
-
-    Args:
-        points: the candidates.
-        centres: positions of the points to refine around.
-        settings: settings of the campaign.
-        names: all variables, in the order of the columns.
-        rng: source of the candidates.
-    """
+    """Make more candidates around some points, within the ranges."""
     extra: dict[tuple[int, ...], list[np.ndarray]] = {}
     # The criteria often agree on a point, which is refined once. A dict keeps their
     # order; that of a set could change the draws.
@@ -91,11 +77,6 @@ def select_promising(
 
     They are the three best on average, the three with the largest expected improvement,
     and the best one of each of four samples.
-
-    Args:
-        loss: mean of the target in each sample; less is better.
-        allowed: where a sample keeps all constraints.
-        breach: mean violation of the constraints.
     """
     mean = np.where(permitted(allowed, breach), loss.mean(0), np.inf)
     improvement = np.where(allowed, np.maximum(mean.min() - loss, 0), 0.0).mean(0)

@@ -35,9 +35,6 @@ def select_variables(settings: CampaignSettings, table: Samples) -> tuple[str, .
 
     The order of the table's columns would decide how sums are rounded, and which draw
     belongs to which variable; a campaign must not depend on it.
-
-    Raises:
-        ValueError: an edge or a constraint names a variable that no row has.
     """
     settings.check_columns(table.variables)
     must = settings.modelled
@@ -94,16 +91,6 @@ def find_imputed_values(
 
     Incomplete rows say little about graphs. A variable that is measured only where it
     is set was presumably constant in all other rows.
-
-    Args:
-        values: the data; NaN is missing.
-        intervened: where a value was set by an intervention.
-        names: the variables, in the order of the columns.
-        settings: settings of the campaign.
-
-    Returns:
-        By name, for variables that some observed rows lack and that never varied where
-        they were not set: their value there, or else the middle of their range.
     """
     observed = ~intervened.any(1)
     found: dict[str, float] = {}
@@ -123,13 +110,7 @@ def find_imputed_values(
 def subsample_rows(
     values: Float[np.ndarray, "n d"], experiment_ids: Int[np.ndarray, " n"], seed: int
 ) -> Bool[np.ndarray, " n"]:
-    """Select the rows for the likelihood: complete rows first, then any.
-
-    Args:
-        values: the rows; NaN is missing.
-        experiment_ids: id of the experiment of each row; -1 for observations.
-        seed: seed of the selection.
-    """
+    """Select the rows for the likelihood: complete rows first, then any."""
     used = np.ones(len(values), bool)
     incomplete = np.asarray(np.isnan(values).any(1))
     for number in set(experiment_ids.tolist()):
@@ -147,12 +128,7 @@ def subsample_rows(
 def likelihood_shares(
     used: Bool[np.ndarray, " n"], free: Bool[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """Return the share of each row that the fit of one mechanism counts.
-
-    Args:
-        used: the rows that were selected.
-        free: the rows in which the variable was not set.
-    """
+    """Return the share of each row that the fit of one mechanism counts."""
     # A mechanism learns nothing from rows in which its variable was set, so these do
     # not count towards the thousand.
     return used * tempering_power(int((used & free).sum()))
@@ -161,11 +137,7 @@ def likelihood_shares(
 def graph_row_weights(
     experiment_ids: Int[np.ndarray, " n"],
 ) -> Float[np.ndarray, " n"]:
-    """Return the share of each row that counts when graphs are compared.
-
-    Args:
-        experiment_ids: id of the experiment of each row; -1 for observations.
-    """
+    """Return the share of each row that counts when graphs are compared."""
     found = np.ones(len(experiment_ids))
     for number in set(experiment_ids.tolist()):
         rows = experiment_ids == number
@@ -201,20 +173,7 @@ def summarize_outcomes(
     scale: float,
     shares: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[Outcomes, float]:
-    """Compute the mean of a variable in each experiment, and its error.
-
-    Args:
-        settings: settings of the campaign.
-        values: the variable in each row; NaN is missing.
-        experiment_ids: id of the experiment of each row.
-        experiments: the experiments.
-        names: the variables of the models.
-        scale: standard deviation of the variable.
-        shares: share of each row that the likelihood counts; None for all of it.
-
-    Returns:
-        The outcomes, and the standard deviation of one row of an experiment.
-    """
+    """Compute the mean of a variable in each experiment, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     groups: list[np.ndarray] = []
     forecasts: list[tuple[float, float]] = []
@@ -261,11 +220,7 @@ def summarize_incomplete(
     experiments: Sequence[ExperimentRecord],
     names: tuple[str, ...],
 ) -> list[tuple[int, Outcomes, float]]:
-    """Compute the outcomes of each output in rows that lack some variable.
-
-    Returns:
-        Position, outcomes and scale of each output that such rows have.
-    """
+    """Compute the outcomes of each output in rows that lack some variable."""
     incomplete = np.isnan(values).any(1)
     found: list[tuple[int, Outcomes, float]] = []
     for v in outputs:

@@ -311,12 +311,7 @@ def _render_costs(campaign: Campaign, outcomes: Sequence[ExperimentOutcome]) -> 
 
 
 def render_calibration(outcomes: Sequence[ExperimentOutcome], scale: float) -> Markup:
-    """Render the number of outcomes inside of their forecasts.
-
-    Args:
-        outcomes: the experiments beside their forecasts.
-        scale: standard deviation of the target.
-    """
+    """Render the number of outcomes inside of their forecasts."""
     judged = [o for o in outcomes if o.inside is not None]
     if not judged:
         return _render_note("No outcome has come in yet.")
@@ -337,12 +332,7 @@ def render_calibration(outcomes: Sequence[ExperimentOutcome], scale: float) -> M
 
 
 def find_binomial_range(n: int, prob: float = 0.9) -> tuple[int, int]:
-    """Find the central 95 % range of the number of n independent events that happen.
-
-    Args:
-        n: number of events.
-        prob: probability of each.
-    """
+    """Find the central 95 % range of the number of n independent events that happen."""
     # Exact quantiles: with ten outcomes at probability .9 a normal approximation would
     # go beyond ten.
     low, high = scipy.stats.binom.ppf((0.025, 0.975), n, prob)

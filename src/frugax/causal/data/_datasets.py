@@ -61,19 +61,7 @@ def load_sachs(
 def read_package_file(
     package: str, inside: str, source: str | os.PathLike[str] | None = None
 ) -> bytes:
-    """Read a data file inside a Python package, without importing the package.
-
-    Args:
-        package: name of the package.
-        inside: path of the file in it, with slashes.
-        source: a wheel, or the folder that contains the package; the installed package
-            by default.
-
-    Raises:
-        CorruptFileError: the wheel is damaged, or the file implausibly large.
-        FileNotFoundError: `source` or the file does not exist.
-        MissingExtraError: `source` is not given and the package is not installed.
-    """
+    """Read a data file inside a Python package, without importing the package."""
     if source is not None and not Path(source).exists():
         raise FileNotFoundError(
             f"source: there is no {os.fspath(source)}. Give the path of a wheel of "
@@ -103,12 +91,7 @@ def read_package_file(
 
 
 def _from_wheel(wheel: Path, inside: str) -> bytes:
-    """Read one file of a wheel.
-
-    Raises:
-        CorruptFileError: the wheel is damaged, or the file implausibly large.
-        FileNotFoundError: the wheel does not contain the file.
-    """
+    """Read one file of a wheel."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             # The archive's index announces the size: a file that unpacks to gigabytes

@@ -24,14 +24,7 @@ def arrays_from_frame(
     intervened: Any = None,
     variables: Sequence[str] | None = None,
 ) -> tuple[tuple[str, ...], Float[np.ndarray, "n d"], Bool[np.ndarray, "n d"]]:
-    """Convert named columns to variables, values and the mask of interventions.
-
-    Arguments are those of `Samples.from_frame`. No data frame package is imported.
-
-    Raises:
-        TypeError: the frame has no columns, or is lazy.
-        ValueError: a column is missing, is not numeric, or has another length.
-    """
+    """Convert named columns to variables, values and the mask of interventions."""
     names = _column_names(frame)
     if isinstance(intervened, str):
         marks = [intervened]
@@ -84,12 +77,7 @@ def arrays_from_frame(
 def as_float32(
     values: np.ndarray, variables: Sequence[str]
 ) -> Float[np.ndarray, "n d"]:
-    """Convert float64 values `(n, d)` to float32, without losing their differences.
-
-    Raises:
-        ValueError: a value is too large for float32, or a column is so small or so far
-            from 0 that float32 loses the differences between its values.
-    """
+    """Convert float64 values `(n, d)` to float32, without losing their differences."""
     # Values that are too large become infinite; the loop names their column and row.
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
@@ -126,12 +114,7 @@ def as_float32(
 
 
 def _column_names(frame: Any) -> list[str]:
-    """Return the names of the columns.
-
-    Raises:
-        TypeError: the frame has no named columns, or is lazy.
-        ValueError: a name occurs twice.
-    """
+    """Return the names of the columns."""
     # Lazy frames of polars and narwhals are recipes without values.
     if hasattr(frame, "collect") and not hasattr(frame, "to_numpy"):
         raise TypeError("this frame is lazy: give frame.collect().")
@@ -164,11 +147,7 @@ def _cells(column: Any) -> list[Any]:
 
 
 def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
-    """Convert a column to numbers, with NaN for missing values.
-
-    Raises:
-        ValueError: a cell is not a number, or `column` is not one-dimensional.
-    """
+    """Convert a column to numbers, with NaN for missing values."""
     if np.ndim(column) != 1:
         raise ValueError(f"{name!r} is not a column: it needs one value for each row.")
     # An array of numbers needs no loop over its cells in Python.
@@ -190,11 +169,7 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _flags(column: Any, name: str) -> list[bool]:
-    """Convert a column to booleans.
-
-    Raises:
-        ValueError: a cell is neither true nor false.
-    """
+    """Convert a column to booleans."""
     words = {"true": True, "1": True, "1.0": True, "false": False, "0": False}
     words |= {"0.0": False}
     flags = [words.get(str(cell).strip().lower()) for cell in _cells(column)]
@@ -228,11 +203,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _parse_targets(cell: Any, variables: Sequence[str], where: str) -> Iterable[str]:
-    """Parse the variables in a cell of an intervention column.
-
-    Raises:
-        ValueError: a name is not a variable.
-    """
+    """Parse the variables in a cell of an intervention column."""
     if _is_missing(cell) or (isinstance(cell, float) and math.isnan(cell)):
         return []
     text = str(cell).strip()
@@ -252,11 +223,7 @@ def _parse_targets(cell: Any, variables: Sequence[str], where: str) -> Iterable[
 
 
 def _check_length(column: Sequence[Any] | np.ndarray, n: int, name: str) -> None:
-    """Raise unless a column has `n` rows.
-
-    Raises:
-        ValueError: it has another length.
-    """
+    """Raise unless a column has `n` rows."""
     if len(column) != n:
         raise ValueError(f"{name!r} has {len(column)} rows and the variables {n}.")
 
@@ -264,13 +231,7 @@ def _check_length(column: Sequence[Any] | np.ndarray, n: int, name: str) -> None
 def read_csv_columns(
     path: str | os.PathLike[str], delimiter: str = ","
 ) -> dict[str, list[str]]:
-    """Read the columns of a UTF-8 file whose first line names them.
-
-    Raises:
-        OSError: the file does not exist (`FileNotFoundError`) or cannot be read.
-        ValueError: the first line does not name the columns, or a row has another
-            number of cells.
-    """
+    """Read the columns of a UTF-8 file whose first line names them."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -291,12 +252,7 @@ def read_csv_columns(
 def parse_csv_columns(
     text: str, where: str, delimiter: str = ","
 ) -> dict[str, list[str]]:
-    """Parse columns of text cells; errors begin with `where` and name the line.
-
-    Raises:
-        ValueError: the first line does not name the columns, or a row has another
-            number of cells.
-    """
+    """Parse columns of text cells; errors begin with `where` and name the line."""
     # `newline=""` keeps line breaks inside quotes, and `strict` refuses quotes that are
     # never closed, which would swallow the rest of the file into one cell.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

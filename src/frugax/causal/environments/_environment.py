@@ -254,11 +254,6 @@ def minimize_in_box(
     The search evaluates a grid over the whole box, then ever finer grids around the
     three best points that lie apart. A second basin is found too if it is wider than a
     few steps of the first grid.
-
-    Args:
-        function: values at points `(points, dims)`.
-        ranges: ends of the box.
-        grid: points of the first grid in one dimension; fewer per axis in several.
     """
     # Each further dimension multiplies the evaluations by ten, not by `grid`.
     steps = max(int((grid * 10 ** (len(ranges) - 1)) ** (1 / len(ranges))), 5)

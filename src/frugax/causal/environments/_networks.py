@@ -88,11 +88,7 @@ def load_network(
 
 
 def _parse(content: bytes, where: str) -> SCM:
-    """Parse the bytes of a file.
-
-    Raises:
-        CorruptFileError: they are truncated, or not a network.
-    """
+    """Parse the bytes of a file."""
     if where.endswith(".gz"):
         # 31 stands for the largest window with a gzip header. Unlike `gzip.open`, this
         # object stops at a given number of bytes.
@@ -127,11 +123,7 @@ def _parse(content: bytes, where: str) -> SCM:
 
 
 def _linear(network: Any) -> SCM:
-    """Build a linear model from nodes, arcs and coefficients.
-
-    Raises:
-        ValueError: the arcs and the coefficients are of different graphs.
-    """
+    """Build a linear model from nodes, arcs and coefficients."""
     equations: dict[str, dict[str, float]] = {}
     bias: dict[str, float] = {}
     noise_scale: dict[str, float] = {}
@@ -191,12 +183,7 @@ class ConditionalTable:
 
 
 def scm_from_bif(text: str, where: str) -> SCM:
-    """Parse the text of a discrete network in the interchange format BIF.
-
-    Raises:
-        CorruptFileError: the text is truncated or not BIF.
-        UnsupportedFileError: a variable is not discrete, or a table is too large.
-    """
+    """Parse the text of a discrete network in the interchange format BIF."""
     states: dict[str, tuple[str, ...]] = {}
     tables: dict[str, ConditionalTable] = {}
     tokens = _Tokens(text, where)
@@ -267,21 +254,13 @@ class _Tokens:
             depth += {"{": 1, "}": -1}.get(word, 0)
 
     def fail(self, what: str) -> None:
-        """Raise an error that names the line.
-
-        Raises:
-            CorruptFileError: always.
-        """
+        """Raise an error that names the line."""
         line = self.text.count("\n", 0, self.at) + 1
         raise CorruptFileError(f"{self.where}, line {line}: {what}.")
 
 
 def _parse_states(tokens: _Tokens) -> tuple[str, ...]:
-    """Parse the block of a variable: its states.
-
-    Raises:
-        UnsupportedFileError: the variable is not discrete.
-    """
+    """Parse the block of a variable: its states."""
     tokens.expect("{")
     found: list[str] = []
     while (word := tokens.expect("type", "property", "}")) != "}":
@@ -306,11 +285,7 @@ def _parse_states(tokens: _Tokens) -> tuple[str, ...]:
 def _parse_table(
     tokens: _Tokens, states: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ConditionalTable]:
-    """Parse a probability block: the variable and its table.
-
-    Raises:
-        UnsupportedFileError: the table is too large.
-    """
+    """Parse a probability block: the variable and its table."""
     tokens.expect("(")
     names = tokens.until(")")
     if len(names) > 1 and names[1] != "|":

@@ -85,10 +85,6 @@ def permitted(
 
     If no point keeps them in a share of `SURE` of the worlds, the points with the
     largest share are selected; if that is 0, those with the least violation.
-
-    Args:
-        allowed: whether all constraints hold in a world.
-        breach: mean violation of the constraints.
     """
     share = allowed.mean(0)
     largest = float(share.max(initial=0.0))

@@ -26,22 +26,12 @@ _CANDIDATES = 24
 
 
 def improvement(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Maximize the expected improvement on the current recommendation, per cost.
-
-    Args:
-        outlook: the candidates.
-        rng: breaks ties.
-    """
+    """Maximize the expected improvement on the current recommendation, per cost."""
     return _select_max(expected_improvement(outlook) / outlook.price, outlook, rng)
 
 
 def thompson(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Maximize the improvement per cost in one posterior sample (Thompson sampling).
-
-    Args:
-        outlook: the candidates.
-        rng: chooses the sample.
-    """
+    """Maximize the improvement per cost in one posterior sample (Thompson sampling)."""
     world = int(rng.integers(len(outlook.loss)))
     loss = np.where(outlook.allowed[world], outlook.loss[world], np.inf)
     worst = float(np.max(outlook.loss[world]))
@@ -54,12 +44,7 @@ def thompson(outlook: Outlook, rng: np.random.Generator) -> int:
 
 
 def gain(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Maximize the value of information per cost (the knowledge gradient).
-
-    Args:
-        outlook: the candidates.
-        rng: breaks ties.
-    """
+    """Maximize the value of information per cost (the knowledge gradient)."""
     ei = expected_improvement(outlook) / outlook.price
     fits = np.flatnonzero(outlook.affordable)
     unsure = outlook.loss.std(0) / outlook.price
@@ -80,12 +65,7 @@ def gain(outlook: Outlook, rng: np.random.Generator) -> int:
 
 
 def ucb(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Minimize the lower confidence bound of the loss: mean minus two deviations.
-
-    Args:
-        outlook: the candidates.
-        rng: breaks ties.
-    """
+    """Minimize the lower confidence bound of the loss: mean minus two deviations."""
     # Two standard deviations below the mean lies the 2 % quantile of a normal loss.
     bound = outlook.mean - 2.0 * outlook.loss.std(0)
     today = float(outlook.mean[outlook.best])
@@ -93,12 +73,7 @@ def ucb(outlook: Outlook, rng: np.random.Generator) -> int:
 
 
 def random(outlook: Outlook, rng: np.random.Generator) -> int:
-    """Choose at random: first the variables, then an affordable point.
-
-    Args:
-        outlook: the candidates.
-        rng: makes both choices.
-    """
+    """Choose at random: first the variables, then an affordable point."""
     group = outlook.points.group
     which = rng.choice(np.unique(group[outlook.affordable]))
     return int(rng.choice(np.flatnonzero(outlook.affordable & (group == which))))

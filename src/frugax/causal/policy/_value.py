@@ -43,12 +43,7 @@ class Value:
 
 
 def value_of(outlook: Outlook, point: int) -> Value:
-    """Compute the value of information of one experiment.
-
-    Args:
-        outlook: the candidates.
-        point: the experiment.
-    """
+    """Compute the value of information of one experiment."""
     loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
     weights = _reweight(outlook, point)
     total = now - float((weights @ loss).min(1).mean())
@@ -64,12 +59,7 @@ def value_of(outlook: Outlook, point: int) -> Value:
 def total_values(
     outlook: Outlook, points: Int[np.ndarray, " points"]
 ) -> Float[np.ndarray, " points"]:
-    """Compute the total values of several experiments.
-
-    Args:
-        outlook: the candidates.
-        points: the experiments.
-    """
+    """Compute the total values of several experiments."""
     loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
     each = [now - (_reweight(outlook, int(c)) @ loss).min(1).mean() for c in points]
     return np.maximum(np.array(each), 0.0)

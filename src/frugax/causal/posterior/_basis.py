@@ -51,14 +51,7 @@ class Domain:
         low: Float[np.ndarray, " d"],
         high: Float[np.ndarray, " d"],
     ) -> "Domain":
-        """Cover the ranges in which interventions and data lie.
-
-        Args:
-            values: the data; NaN is missing.
-            observational: the rows in which no variable was set.
-            low: lower end of the interventions on each variable; NaN without any.
-            high: upper end of the interventions on each variable; NaN without any.
-        """
+        """Cover the ranges in which interventions and data lie."""
         ranges = np.array(
             [
                 _find_range(values[:, j], values[observational, j], low[j], high[j])
@@ -109,12 +102,7 @@ def _find_range(
 def evaluate_sines(
     u: Float[np.ndarray, "*points"], count: int
 ) -> Float[np.ndarray, "*points {count}"]:
-    """Evaluate the first eigenfunctions of the Laplace operator.
-
-    Args:
-        u: values of a variable, as `Domain.normalize` returns them.
-        count: number of eigenfunctions.
-    """
+    """Evaluate the first eigenfunctions of the Laplace operator."""
     angle = (
         np.pi
         / (2 * BOUNDARY)
@@ -137,10 +125,6 @@ def spectral_density(count: int, length: float) -> Float[np.ndarray, " {count}"]
 
     It is the spectral density of the squared-exponential kernel at the square root of
     each eigenvalue (Solin & Särkkä 2020).
-
-    Args:
-        count: number of sines.
-        length: length scale of the kernel, in half-widths of the range.
     """
     frequencies = np.pi * np.arange(1, count + 1) / (2 * BOUNDARY)
     return length * np.sqrt(2 * np.pi) * np.exp(-0.5 * (length * frequencies) ** 2)
@@ -151,9 +135,6 @@ def evaluate_bends(u: Float[np.ndarray, "*points"]) -> Float[np.ndarray, "*point
 
     They are the sines, and one column on either side that is 0 inside of the range and
     goes to 1 outside of it.
-
-    Args:
-        u: values of the parent, as `Domain.normalize` returns them.
     """
     out = np.stack([-u - _LAST_RESOLVED, u - _LAST_RESOLVED], axis=-1)
     levels = -np.expm1(-0.5 * (np.maximum(out, 0.0) / _LEVEL_LENGTH) ** 2)
@@ -167,10 +148,6 @@ def design_matrix(
 
     The waves are random Fourier features of all parents together (Rahimi & Recht 2007,
     NeurIPS): parents that interact are in no sum of functions of one parent each.
-
-    Args:
-        u: values of the parents, as `Domain.normalize` returns them.
-        frequencies: frequency vectors of the waves.
     """
     n, p = u.shape
     bent = evaluate_bends(u).reshape(n, p * NUM_BENDS)
@@ -187,9 +164,6 @@ def companion_columns(
 
     A companion shares an unmeasured cause with the variable. Its columns are centred
     where it was not set, and 0 where it was: an intervention cuts it off that cause.
-
-    Args:
-        u: normalised values of the companions, NaN where they were set.
     """
     if u is None or not u.shape[1]:
         return [], np.empty(0)

@@ -44,19 +44,7 @@ def importance_resample(
     rng: np.random.Generator,
     error_fracs: Sequence[float] = (1.0,),
 ) -> tuple[PosteriorEnsemble, float]:
-    """Resample the samples by how well they predict experiments.
-
-    Args:
-        ensemble: more samples than are wanted.
-        measured: variables, their outcomes, and their standard deviations.
-        domain: ranges of the variables.
-        count: number of samples to return.
-        rng: source of the draws.
-        error_fracs: candidates for the share of the outcomes' errors that is noise.
-
-    Returns:
-        The resampled ensemble, and the share under which the outcomes are likeliest.
-    """
+    """Resample the samples by how well they predict experiments."""
     predicted = [
         (predict_means(ensemble, outcomes.points, [v], rng)[:, :, 0], outcomes, scale)
         for v, outcomes, scale in measured
@@ -77,18 +65,7 @@ def sample_log_likelihoods(
     domain: Domain,
     scale: float,
 ) -> tuple[Float[np.ndarray, " samples"], tuple[Discrepancy, ...]]:
-    """Compute the likelihood of the outcomes under each sample.
-
-    Args:
-        predictions: predicted means of the experiments.
-        outcomes: the measured means.
-        domain: ranges of the variables.
-        scale: standard deviation of the measured variable, in its unit.
-
-    Returns:
-        Log likelihood of each sample, averaged over its discrepancy; and the
-        discrepancy of each sample that explains its residuals best.
-    """
+    """Compute the likelihood of the outcomes under each sample."""
     residuals = outcomes.mean - predictions
     # Experiments go beyond the range of the observations, and so may the errors.
     size = scale
@@ -159,14 +136,6 @@ def enkf_update(
 
     Misspecified models need tempering, but a measured mean stays true: the rows that a
     fit left out still inform that experiment and its neighbours.
-
-    Args:
-        predictions: predicted means of the points.
-        points: the interventions.
-        at_experiments: predicted means of the experiments.
-        outcomes: the measured means.
-        domain: ranges of the variables.
-        rng: source of the perturbed observations.
     """
     new = np.flatnonzero(outcomes.unused_frac > 0)
     if not len(new):

@@ -50,14 +50,7 @@ def fit_discrepancy(
     domain: Domain,
     scale: float,
 ) -> Discrepancy:
-    """Find the discrepancy under which the outcomes are likeliest.
-
-    Args:
-        predictions: predicted means of the experiments.
-        outcomes: the measured means.
-        domain: ranges of the variables.
-        scale: standard deviation of the target, in its unit.
-    """
+    """Find the discrepancy under which the outcomes are likeliest."""
     best, found = -np.inf, Discrepancy(0.0, LENGTHS[0])
     if predictions.shape[1] < 2:
         # One outcome cannot tell a discrepancy from the spread of the samples.
@@ -91,17 +84,7 @@ def add_discrepancy(
     each: Sequence[Discrepancy],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "samples points"]:
-    """Add to each sample's predictions a discrepancy that agrees with the outcomes.
-
-    Args:
-        predictions: predicted means of the points.
-        points: the interventions.
-        at_experiments: predicted means of the experiments.
-        outcomes: the measured means.
-        domain: ranges of the variables.
-        each: discrepancy of each sample.
-        rng: source of the draws.
-    """
+    """Add to each sample's predictions a discrepancy that agrees with the outcomes."""
     # np.array keeps the memory layout, which .copy() does not: products of matrices in
     # another layout round differently, and saved campaigns would go on differently.
     result = np.array(predictions)
@@ -150,18 +133,7 @@ def extrapolation_std(
     domain: Domain,
     scale: float,
 ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
-    """Estimate the error of the ensemble's mean where no experiment was done.
-
-    Args:
-        points: the interventions.
-        at_experiments: the ensemble's mean at the experiments, after all updates.
-        outcomes: the measured means.
-        domain: ranges of the variables.
-        scale: standard deviation of the target, in its unit.
-
-    Returns:
-        A shift of the mean, and its standard deviation; 0 before the first experiment.
-    """
+    """Estimate the error of the ensemble's mean where no experiment was done."""
     if not len(outcomes.mean):
         return np.zeros(len(points)), np.zeros(len(points))
     # Plain Gaussian process regression on the residuals of the experiments.
@@ -184,16 +156,6 @@ def predictive_check(
 
     Only an experiment far from all before it tests the ensemble; a repeated one does
     not.
-
-    Args:
-        points: the interventions.
-        outcomes: the measured means, with their forecasts.
-        domain: ranges of the variables.
-        scale: standard deviation of the target, in its unit.
-
-    Returns:
-        Standard deviation to add to that of the ensemble: 0 where forecasts came true,
-        and at least a quarter of `scale` for variables that were never set together.
     """
     if not len(outcomes.mean):
         return np.zeros(len(points))

@@ -64,24 +64,7 @@ def sample_posterior(
     outputs: Collection[int] | None = None,
     row_weights: Float[np.ndarray, " n"] | None = None,
 ) -> PosteriorEnsemble:
-    """Draw graphs from the posterior, then a function for every variable of each.
-
-    Args:
-        values: the data; NaN is missing.
-        intervened: where a value was set by an intervention.
-        domain: ranges of the variables.
-        count: number of samples.
-        rng: source of the draws.
-        max_parents: largest number of causes of one variable.
-        required: edges (parent, child) that every graph has.
-        forbidden: edges (parent, child) that no graph has.
-        hyperparameters: those of an earlier ensemble, which save the search.
-        curved: whether effects may bend when graphs are compared.
-        outputs: the variables that will be predicted: only they and their causes get a
-            function. None for all variables.
-        row_weights: share of a row that each row counts for when graphs are compared;
-            None for whole rows.
-    """
+    """Draw graphs from the posterior, then a function for every variable of each."""
     scores = score_parent_sets(
         values,
         intervened,

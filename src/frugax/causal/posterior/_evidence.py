@@ -28,13 +28,6 @@ def log_evidence(
     out. With straight lines as columns this is the counterpart of the BGe score with a
     ridge prior (Geiger & Heckerman 2002, Annals of Statistics 30:1412-1440).
 
-    Args:
-        gram: inner products of the columns.
-        against: inner products of the columns with the variable.
-        square: inner product of the variable with itself.
-        rows: number of rows in these sums; a fraction where rows are tempered.
-        prior: variance of each weight, in units of the noise's variance; > 0.
-
     References:
         Bishop 2006, Pattern Recognition and Machine Learning, eq. 3.118 (exercise).
     """
@@ -64,9 +57,6 @@ def tempering_power(rows: int) -> float:
     Every mechanism is misspecified. With enough rows the posterior would collapse on
     the least-wrong one, and bend it as far as it must to pass through the mean of each
     experiment. With this power the rows never count as more than a thousand.
-
-    Args:
-        rows: number of rows.
 
     References:
         Miller & Dunson 2019, J. American Statistical Association 114:1113-1125: the

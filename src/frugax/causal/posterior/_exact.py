@@ -53,17 +53,7 @@ class ExactLinearPosterior:
         required: Sequence[str] = (),
         forbidden: Sequence[str] = (),
     ) -> ParentSetPosterior:
-        """Compute the probability of each set of causes of a variable.
-
-        Args:
-            samples: the data; rows with a missing value are left out.
-            target: the variable.
-            required: variables that are known to cause it.
-            forbidden: variables that are known not to cause it.
-
-        Raises:
-            ValueError: there are more than twelve variables, or no such variable.
-        """
+        """Compute the probability of each set of causes of a variable."""
         v = samples.index(target)
         scores = self._score(
             samples,
@@ -83,14 +73,7 @@ class ExactLinearPosterior:
         )
 
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
-        """Compute the probability of each edge, `[parent, child]`.
-
-        Args:
-            samples: the data; rows with a missing value are left out.
-
-        Raises:
-            ValueError: there are more than twelve variables.
-        """
+        """Compute the probability of each edge, `[parent, child]`."""
         scores = self._score(samples, (), ())
         d = len(samples.variables)
         found = np.zeros((d, d))
@@ -125,18 +108,7 @@ class ExactLinearPosterior:
 def parent_set_probabilities(
     scores: ParentScores, target: int
 ) -> Float[np.ndarray, " sets"]:
-    """Compute the posterior probability of each parent set of a variable.
-
-    Args:
-        scores: log weights of the parent sets of all variables.
-        target: the variable.
-
-    Returns:
-        One probability for each of `scores.sets[target]`.
-
-    Raises:
-        ValueError: there are more than 12 variables, or no acyclic graph is allowed.
-    """
+    """Compute the posterior probability of each parent set of a variable."""
     d = len(scores.sets)
     if d > MAX_VARIABLES:
         raise ValueError(

@@ -34,12 +34,7 @@ class Hyperparameters:
     def prior_variances(
         self, num_parents: int, num_waves: int
     ) -> Float[np.ndarray, " k"]:
-        """Return the prior variance of each column's weight, in units of the noise's.
-
-        Args:
-            num_parents: number of parents.
-            num_waves: number of waves.
-        """
+        """Return the prior variance of each weight, in units of the noise's."""
         parts = [np.full(1, 100.0), np.full(num_parents, self.line_gain)]
         # Outside of its range a function leaves the level of the edge by as much as it
         # bends inside, so a straight mechanism extrapolates as a straight line.
@@ -71,12 +66,7 @@ class HyperparameterPosterior:
     def from_log_odds(
         cls, log_odds: dict[Hyperparameters, float], u: Float[np.ndarray, "n p"]
     ) -> "HyperparameterPosterior":
-        """Keep the most likely of the hyperparameters that a search has visited.
-
-        Args:
-            log_odds: log odds of each.
-            u: normalised values of the parents in the rows of the search.
-        """
+        """Keep the most likely of the hyperparameters that a search has visited."""
         best = sorted(log_odds, key=lambda one: -log_odds[one])[:_NUM_CANDIDATES]
         least = log_odds[best[0]] - _MAX_LOG_ODDS
         best = [one for one in best if log_odds[one] > least]
@@ -111,19 +101,6 @@ def search_hyperparameters(
 
     Coordinate ascent on a grid (empirical Bayes): with three parents the product of the
     grids has more than 100,000 points, and this visits about a hundred of them.
-
-    Args:
-        gram: inner products of the columns.
-        against: inner products of the columns with the variable.
-        square: inner product of the variable with itself.
-        rows: number of rows in these sums; a fraction where rows are tempered.
-        num_parents: number of parents.
-        num_waves: number of waves.
-        wave_length: index of the waves' length scale.
-        companion_prior: prior variances of the companions' columns, which come last.
-
-    Returns:
-        Log odds of all hyperparameters that were visited.
     """
     visited: dict[Hyperparameters, float] = {}
 

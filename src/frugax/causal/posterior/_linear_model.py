@@ -35,13 +35,7 @@ class LinearModel:
         values: Float[np.ndarray, " targets"],
         output: int,
     ) -> float:
-        """Predict the mean of a variable under an intervention.
-
-        Args:
-            targets: the variables that the intervention sets.
-            values: their values.
-            output: the variable to predict.
-        """
+        """Predict the mean of a variable under an intervention."""
         cut, fixed = self.weights.copy(), self.constant.copy()
         cut[:, list(targets)], fixed[list(targets)] = 0.0, values
         means = np.linalg.solve(np.eye(len(fixed)) - cut.T, fixed)
@@ -54,13 +48,7 @@ def fit_best_linear_model(
     *,
     max_parents: int,
 ) -> LinearModel:
-    """Fit the linear model whose graph has the best score.
-
-    Args:
-        values: the data; rows with a missing value (NaN) are left out.
-        intervened: where a value was set by an intervention.
-        max_parents: largest number of causes of one variable.
-    """
+    """Fit the linear model whose graph has the best score."""
     complete = np.isfinite(values).all(1)
     values, intervened = values[complete], intervened[complete]
     d = values.shape[1]

@@ -112,20 +112,7 @@ def fit_mechanism(
     cached: HyperparameterPosterior | None = None,
     companions: Float[np.ndarray, "n c"] | None = None,
 ) -> tuple[HyperparameterPosterior, tuple[Mechanism, ...]]:
-    """Fit a variable as a function of its parents.
-
-    Args:
-        y: the variable, in the rows in which it was not set.
-        x: its parents in the same rows.
-        parents: positions of the parents among the variables.
-        domain: ranges of the variables.
-        cached: result of an earlier search, used if it still covers the rows.
-        companions: normalised values of the companions, NaN where they were set. They
-            explain part of the variable, but are not causes of it.
-
-    Returns:
-        The hyperparameters, and a mechanism for each of them.
-    """
+    """Fit a variable as a function of its parents."""
     n, p = x.shape
     offset = spread = 0.0
     if n:

@@ -39,11 +39,7 @@ class OrderSums:
 
 
 def sum_over_orders(scores: ParentScores) -> OrderSums:
-    """Sum the posterior weights of all graphs, order by order.
-
-    Raises:
-        ValueError: there are more than 12 variables.
-    """
+    """Sum the posterior weights of all graphs, order by order."""
     d = len(scores.sets)
     if d > MAX_VARIABLES:
         raise ValueError(
@@ -76,13 +72,7 @@ def sum_over_orders(scores: ParentScores) -> OrderSums:
 def sample_graphs(
     sums: OrderSums, count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "count d"]:
-    """Draw graphs from the posterior, each as bit masks of every variable's parents.
-
-    Args:
-        sums: the result of `sum_over_orders`.
-        count: number of graphs.
-        rng: source of the draws.
-    """
+    """Draw graphs from the posterior, each as bit masks of every variable's parents."""
     # A draw by orders favours graphs with many topological orders, such as the empty
     # one. Ellis & Wong resample with one over that number as the importance weight;
     # four times as many draws leave enough different graphs.
@@ -128,11 +118,7 @@ def _sample_categorical(
 def count_topological_orders(
     graphs: Int[np.ndarray, "graphs d"],
 ) -> Float[np.ndarray, " graphs"]:
-    """Count the topological orders (linear extensions) of each graph.
-
-    Args:
-        graphs: bit masks of every variable's parents; without cycles.
-    """
+    """Count the topological orders (linear extensions) of each graph."""
     count, d = graphs.shape
     subsets = np.arange(1 << d)
     sizes = np.bitwise_count(subsets)

@@ -89,20 +89,7 @@ def score_parent_sets(
     row_weights: Float[np.ndarray, " n"] | None = None,
     companions: bool = False,
 ) -> ParentScores:
-    """Score every parent set of every variable.
-
-    Args:
-        values: the data; rows with a missing value (NaN) are left out.
-        intervened: where a value was set by an intervention.
-        domain: ranges of the variables.
-        max_parents: size of the largest set.
-        curved: whether effects may bend; False scores linear mechanisms only.
-        required: edges (parent, child) that every graph has.
-        forbidden: edges (parent, child) that no graph has.
-        power: power to which the evidence is raised.
-        row_weights: share of a row that each row counts for; None for whole rows.
-        companions: whether two variables may share a cause that nobody measured.
-    """
+    """Score every parent set of every variable."""
     complete = np.isfinite(values).all(axis=1)
     if row_weights is None:
         row_weights = np.ones(len(values))

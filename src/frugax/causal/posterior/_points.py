@@ -35,11 +35,7 @@ class Points:
         return np.repeat(np.arange(len(self.targets)), sizes)
 
     def at(self, index: int) -> tuple[tuple[int, ...], Float[np.ndarray, " targets"]]:
-        """Return the variables that a point sets, and their values.
-
-        Raises:
-            IndexError: there is no such point.
-        """
+        """Return the variables that a point sets, and their values."""
         for targets, values in zip(self.targets, self.values, strict=True):
             if index < len(values):
                 return targets, values[index]
@@ -113,14 +109,7 @@ def predict_means(
     outputs: Sequence[int],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "samples points outputs"]:
-    """Predict the means of variables under interventions, in every sample.
-
-    Args:
-        ensemble: the posterior samples.
-        points: the interventions.
-        outputs: the variables to predict.
-        rng: source of the noise.
-    """
+    """Predict the means of variables under interventions, in every sample."""
     d = len(ensemble.graphs[0])
     noise = rng.integers(0, 1 << 30, (len(ensemble.samples), d, _NUM_DRAWS))
     return np.stack(
@@ -146,12 +135,6 @@ def rbf_kernel(
 
     It is 0 between interventions on different sets of variables: an effect of one says
     nothing of how far the predicted effect of another is off.
-
-    Args:
-        one: interventions, in the rows of the result.
-        other: interventions, in the columns of the result.
-        domain: ranges of the variables.
-        length: length scale, in half-widths of the ranges.
     """
     found = np.zeros((len(one), len(other)))
     rows, columns = one.group, other.group

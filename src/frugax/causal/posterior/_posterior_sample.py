@@ -38,11 +38,7 @@ class MechanismSample:
     def __call__(
         self, parents: list[Float[np.ndarray, "_ _"]]
     ) -> Float[np.ndarray, "rows draws"]:
-        """Evaluate the function without noise.
-
-        Args:
-            parents: normalised values of the parents; rows and draws broadcast.
-        """
+        """Evaluate the function without noise."""
         value: np.ndarray = np.full((1, 1), self.constant)
         for u, slope, table in zip(parents, self.slopes, self.bend_tables, strict=True):
             value = value + slope * u
@@ -89,15 +85,7 @@ class PosteriorSample:
         outputs: Sequence[int],
         noise: Int[np.ndarray, "d draws"],
     ) -> Float[np.ndarray, "points outputs"]:
-        """Predict the means of variables under interventions.
-
-        Args:
-            targets: the variables that the interventions set.
-            values: their values, one row for each intervention.
-            outputs: the variables to predict.
-            noise: index of each variable's noise, modulo the number of its values.
-                All interventions share it, so that their differences have little noise.
-        """
+        """Predict the means of variables under interventions."""
         found = self._propagate(targets, values, outputs, noise, centre_noise=True)
         return np.stack(
             [np.broadcast_to(found[v].mean(1), (len(values),)) for v in outputs], axis=1
@@ -110,14 +98,7 @@ class PosteriorSample:
         rows: int,
         rng: np.random.Generator,
     ) -> Float[np.ndarray, "rows d"]:
-        """Sample the rows of one experiment, or observations if no variable is set.
-
-        Args:
-            targets: the variables that the experiment sets.
-            values: their values.
-            rows: number of rows.
-            rng: source of the noise.
-        """
+        """Sample the rows of one experiment, or observations if no variable is set."""
         d = len(self.mechanisms)
         noise = rng.integers(0, 1 << 30, (d, rows))
         found = self._propagate(

@@ -39,11 +39,7 @@ class _RecordingMapping(Mapping[str, Any]):
 def detect_parents(
     function: Callable[..., Any], name: str, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Call a function once and return the parents that it reads.
-
-    Raises:
-        ValueError: the call fails, reads an unknown variable, or returns no numbers.
-    """
+    """Call a function once and return the parents that it reads."""
     # 0.5 lies in the domains of logarithms, roots and arcsines, so the call seldom
     # fails for its value.
     half = np.broadcast_to(0.5, 1)  # read-only
@@ -57,17 +53,7 @@ def detect_parents(
 def call_function(
     function: Callable[..., Any], name: str, parents: Mapping[str, Any], noise: Any
 ) -> Any:
-    """Call the user's function of variable `name` and check the result.
-
-    Args:
-        function: the user's function.
-        name: its variable, for messages.
-        parents: values by name. NumPy arrays are read-only, because they are shared.
-        noise: `(rows,)`, a NumPy or JAX array.
-
-    Raises:
-        ValueError: the call fails, or returns neither one number nor one per row.
-    """
+    """Call the user's function of variable `name` and check the result."""
     try:
         result = function(parents, noise)
         value = result if hasattr(result, "dtype") else np.asarray(result)
@@ -91,11 +77,7 @@ def call_function(
 
 
 def check_names(equations: Mapping[str, Equation]) -> tuple[str, ...]:
-    """Return the names of a model's variables.
-
-    Raises:
-        ValueError: `equations` is empty, or a name is empty or not a string.
-    """
+    """Return the names of a model's variables."""
     if not equations:
         raise ValueError("a model needs at least one variable; there is none.")
     for name in equations:
@@ -105,11 +87,7 @@ def check_names(equations: Mapping[str, Equation]) -> tuple[str, ...]:
 
 
 def check_known(names: Iterable[str], known: tuple[str, ...], where: str) -> None:
-    """Raise unless all names are variables; `where` begins the message.
-
-    Raises:
-        ValueError: a name is unknown.
-    """
+    """Raise unless all names are variables; `where` begins the message."""
     for name in names:
         if name not in known:
             listed = ", ".join(map(str, known))
@@ -119,12 +97,7 @@ def check_known(names: Iterable[str], known: tuple[str, ...], where: str) -> Non
 
 
 def to_finite(value: float, what: str) -> float:
-    """Convert to a float that float32 can hold; `what` names it in messages.
-
-    Raises:
-        TypeError: `value` is not a number.
-        ValueError: it is not finite, or too large for float32.
-    """
+    """Convert to a float that float32 can hold; `what` names it in messages."""
     # `float` also accepts "1.5" and arrays of one number, which are mistakes here.
     if isinstance(value, str | bytes) or np.ndim(value):
         raise TypeError(f"{what} must be a number, not {value!r:.60}.")

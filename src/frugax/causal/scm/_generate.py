@@ -270,11 +270,7 @@ def _draw_kinds(
     what: str,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, " {sets}"]:
-    """Draw one of the given kinds for each set, as an index into the known kinds.
-
-    Raises:
-        ValueError: a kind is unknown, or none is given.
-    """
+    """Draw one of the given kinds for each set, as an index into the known kinds."""
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if name not in known:

@@ -206,13 +206,7 @@ def intervene_imperfectly(
 def intervention_table(
     scm: SCM, intervention: Intervention, d: int
 ) -> Float[np.ndarray, "4 {d}"]:
-    """`Intervention.arrays` for one model, checked against its variables and states.
-
-    Raises:
-        TypeError: `intervention` is not an Intervention.
-        ValueError: it intervenes on an unknown variable, or sets a discrete one to a
-            value that is not a state.
-    """
+    """`Intervention.arrays` for one model, checked against its variables and states."""
     check_kind("intervention", intervention, Intervention, "intervene(x=1.0) makes one")
     table = intervention.arrays(scm.variables, d)
     for part in intervention.parts:
@@ -224,11 +218,7 @@ def intervention_table(
 
 
 def check_states(scm: SCM, name: str, values: ArrayLike, where: object) -> None:
-    """Raise if a discrete variable gets a value that is not the number of a state.
-
-    Raises:
-        ValueError: a value is not the number of a state; `where` begins the message.
-    """
+    """Raise if a discrete variable gets a value that is not the number of a state."""
     states = scm.states(name)
     # NaN equals no state, so callers pass it for values that cannot be one.
     if states and not np.isin(values, range(len(states))).all():

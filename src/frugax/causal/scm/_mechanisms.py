@@ -70,13 +70,7 @@ class Mechanisms:
 
 
 def empty_mechanisms(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechanisms:
-    """Allocate NumPy arrays of `d` standard normal variables without edges.
-
-    Args:
-        batch: leading dimensions.
-        d: number of variables.
-        hidden: hidden units of each variable.
-    """
+    """Allocate NumPy arrays of `d` standard normal variables without edges."""
     zeros = lambda *shape: np.zeros((*batch, *shape), np.float32)
     ones = np.ones((*batch, d), np.float32)
     return Mechanisms(
@@ -99,11 +93,7 @@ def empty_mechanisms(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechani
 
 
 def pad_mechanisms(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
-    """Copy one model into larger arrays; the padding variables are always 0.
-
-    Raises:
-        ValueError: the model has more variables or hidden units than that.
-    """
+    """Copy one model into larger arrays; the padding variables are always 0."""
     have_d, have_hidden = np.shape(mechanisms.phase)
     if have_d > d or have_hidden > hidden:
         raise ValueError(

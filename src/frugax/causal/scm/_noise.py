@@ -22,14 +22,7 @@ def sample_noise(
     n: int,
     dtype: type[np.float32] | type[np.float64] = np.float64,
 ) -> Float[np.ndarray, "batch D {n}"]:
-    """Sample independent noise of unit variance.
-
-    Args:
-        rng: source of the random numbers.
-        kinds: index into `NOISES` of each variable.
-        n: number of values of each variable.
-        dtype: of the result.
-    """
+    """Sample independent noise of unit variance."""
     noise = rng.standard_normal((*kinds.shape, n), dtype)
     for index, name in enumerate(NOISES[1:], start=1):
         rows = kinds == index
@@ -56,10 +49,6 @@ def noise_from_uniform(
     uniform: Float[Array, "*shape"], kinds: Int[Array, "*#shape"]
 ) -> Float[Array, "*shape"]:
     """Apply the inverse distribution function of unit noise.
-
-    Args:
-        uniform: probabilities in (0, 1).
-        kinds: index into `NOISES`, broadcast against `uniform`.
 
     References:
         Shaw 2006, J. Computational Finance 9(4):37-73 (the inverse for Student's t).

@@ -31,22 +31,9 @@ def random_graphs(
     edges_per_node: Float[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch {d} {d}"]:
-    """Draw edges `[graph, parent, child]`, parents before children.
-
-    Args:
-        kind: one of `GRAPHS`.
-        sizes: variables of each graph; in [1, d].
-        d: variables with padding, which has no edges.
-        edges_per_node: mean number of edges of a random graph, per variable.
-        rng: source of the random edges.
-
-    Raises:
-        ValueError: the kind is unknown.
-
-    References:
-        Barabási & Albert 1999, Science 286:509-512 (scale-free); Newman & Watts 1999,
-        Phys. Lett. A 263:341-346 (small-world).
-    """
+    """Draw edges `[graph, parent, child]`, parents before children."""
+    # Barabási & Albert 1999, Science 286:509-512 (scale-free); Newman & Watts 1999,
+    # Phys. Lett. A 263:341-346 (small-world).
     at, size = np.arange(d), sizes[:, None, None]
     i, j = at[:, None], at[None]
     last = size - 1

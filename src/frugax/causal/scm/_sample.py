@@ -140,20 +140,6 @@ def evaluate(
     The loop runs over positions in the causal order only, so thousands of data sets
     need few NumPy calls. A test holds `evaluate_jax` to the same values.
 
-    Args:
-        mechanisms: NumPy arrays with one leading axis.
-        noise: of unit variance.
-        keep: factor of each variable's natural value.
-        offset: addend after that. Give both or neither.
-        functions: the user's, by variable; for a batch of one only.
-        names: of the variables, for those functions.
-        standardize_rows: if n > 0, each variable gets mean 0 and variance 1 over its
-            first n values before its children are computed, and the returned
-            mechanisms hold that transformation in `centre` and `scale`.
-
-    Returns:
-        The values, and the mechanisms that gave them.
-
     References:
         Ormaniec et al. 2025, ICLR, "Standardizing structural causal models" (why
         while sampling: scaled afterwards, variances reveal the causal order).
@@ -236,11 +222,7 @@ def _realize(
 
 
 def _check_finite(x: np.ndarray, scm: SCM) -> None:
-    """Raise on values that are not finite.
-
-    Raises:
-        ValueError: the first such variable in causal order is named: it is the cause.
-    """
+    """Raise on values that are not finite."""
     for name in scm.order:
         row = x[scm.index(name)]
         if not np.isfinite(row).all():

@@ -306,11 +306,7 @@ jax.tree_util.register_dataclass(
 def topological_order(
     parents: Bool[np.ndarray, "D D"], names: tuple[str, ...]
 ) -> list[int]:
-    """Order the variables, given as `[parent, child]`, causes before effects.
-
-    Raises:
-        ValueError: there is a cycle; the message shows it.
-    """
+    """Order the variables, given as `[parent, child]`, causes before effects."""
     sorter = graphlib.TopologicalSorter[int]()
     # All nodes enter first, in column order: ties then keep the order of the columns.
     for j in range(len(names)):

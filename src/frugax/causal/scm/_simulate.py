@@ -86,14 +86,7 @@ def evaluate_jax(
     keep: Float[Array, "n D"],
     offset: Float[Array, "n D"],
 ) -> Float[Array, "n D"]:
-    """Compute all variables of one model from given noise, in JAX.
-
-    Args:
-        m: arrays of one model, without functions.
-        noise: of unit variance.
-        keep: factor of each variable's natural value.
-        offset: addend after that.
-    """
+    """Compute all variables of one model from given noise, in JAX."""
 
     def place(x: Float[Array, "n D"], j: Int[Array, ""]) -> tuple[Array, None]:
         value = _natural(m, x, noise, j) * keep[:, j] + offset[:, j]

@@ -236,12 +236,7 @@ def table_arrays(
 ) -> tuple[
     Float[np.ndarray, "n d"], Float[np.ndarray, "n d"], Float[np.ndarray, "n d"]
 ]:
-    """Return scaled values and the masks of intervened and present values, float32.
-
-    Raises:
-        TypeError: `samples` is not a `Samples`.
-        ValueError: a variable has fewer than two values.
-    """
+    """Return scaled values and the masks of intervened and present values, float32."""
     check_samples(samples)
     present = np.isfinite(samples.values)
     few = [n for n, k in zip(samples.variables, present.sum(0), strict=True) if k < 2]
@@ -261,11 +256,7 @@ def table_arrays(
 
 
 def check_samples(samples: Samples) -> None:
-    """Raise on a frame or an array in place of a table.
-
-    Raises:
-        TypeError: `samples` is not a `Samples`.
-    """
+    """Raise on a frame or an array in place of a table."""
     if not isinstance(samples, Samples):
         constructor = "from_frame(frame)"
         if isinstance(samples, np.ndarray):

@@ -55,19 +55,7 @@ def draw_tasks(
     experiments: int = 64,
     vary: bool = False,
 ) -> Tasks:
-    """Draw causal models and samples.
-
-    Args:
-        seed: of all random numbers.
-        batch: number of data sets.
-        width: variables with padding.
-        variables: number of variables; None for 2 to `width`.
-        families: mechanisms to draw from.
-        noise: kind of noise; None draws one for each model.
-        observed: rows without intervention.
-        experiments: rows in which one variable was set.
-        vary: augment: drop rows and values, and vary the interventions, at random.
-    """
+    """Draw causal models and samples."""
     rng = np.random.default_rng(seed)
     if variables is None:
         sizes = rng.integers(2, width + 1, batch)
@@ -127,13 +115,6 @@ def draw_generated(
     """Draw models and samples with `generate_batch`, whose prior differs.
 
     Trained on one generator only, the network overfits to its peculiarities.
-
-    Args:
-        seed: of all random numbers.
-        batch: number of data sets.
-        width: variables with padding.
-        observed: rows without intervention.
-        experiments: rows in which one variable was set.
     """
     rng = np.random.default_rng(seed)
     reach = float(rng.uniform(1, 3.5))

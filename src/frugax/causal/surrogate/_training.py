@@ -155,14 +155,7 @@ def _learning_rate(most: float, warm: int, steps: int, step: Any) -> Any:
 
 
 def training_batch(seed: int, index: int, batch: int, width: int) -> dict[str, Any]:
-    """Generate the batch of step `index`, reproducibly.
-
-    Args:
-        seed: of the run.
-        index: number of the step.
-        batch: number of data sets.
-        width: most variables.
-    """
+    """Generate the batch of step `index`, reproducibly."""
     # Each generator, of even and of odd steps, passes through all pairs of row counts.
     observed, experiments = _ROWS[index // 2 % len(_ROWS)]
     rows: dict[str, Any] = {
@@ -189,11 +182,6 @@ def as_batch(tasks: Tasks) -> dict[str, Any]:
 
 def fit_temperature(surrogate: Surrogate, seed: int, graphs: int = 300) -> float:
     """Fit the temperature to the log loss of edges of a family not trained on.
-
-    Args:
-        surrogate: the surrogate whose weights are used.
-        seed: of the data.
-        graphs: number of data sets.
 
     References:
         Guo et al. 2017, ICML, "On calibration of modern neural networks".
@@ -227,13 +215,7 @@ def set_index(
 
 
 def labels(tasks: Tasks) -> dict[str, np.ndarray]:
-    """Return the labels of a batch for `log_loss`.
-
-    Returns:
-        `graphs`; `sets` from `set_index`; and the weights of each variable
-        `[batch, width]` and each pair `[batch, width, width]` in means over those
-        that are present.
-    """
+    """Return the labels of a batch for `log_loss`."""
     mask = tasks.mask
     pairs = mask[:, :, None] * mask[:, None] * (1 - np.eye(mask.shape[1]))
     return {
@@ -248,13 +230,6 @@ def log_loss(weights: Weights, batch: dict[str, Any]) -> tuple[Any, dict[str, An
     """Compute the mean log loss of parent sets, plus twice that of edges.
 
     Both are strictly proper scoring rules: only the true probabilities minimize them.
-
-    Args:
-        weights: of the network.
-        batch: `evidence`, `mask`, and the `labels`.
-
-    Returns:
-        The sum, and its parts `"sets"` and `"edges"` in nats.
 
     References:
         Gneiting & Raftery 2007, JASA 102:359-378 (proper scoring rules).

@@ -20,15 +20,7 @@ _ROUNDING = 1e-9
 
 
 def basis_functions(z: Rows, present: Rows) -> Float[np.ndarray, "*batch n f"]:
-    """Evaluate a constant and three functions of each standardized variable.
-
-    Args:
-        z: standardized values.
-        present: 1 for present values, else 0.
-
-    Returns:
-        f = 1 + 3 d columns: the constant, then x of all variables, then the others.
-    """
+    """Evaluate a constant and three functions of each standardized variable."""
     one = np.ones_like(z[..., :1])
     # 0.43 = exp(-1.3^2 / 2) is the mean of the cosine for a standard normal variable:
     # the even function then has mean 0 there, as the odd one has.
@@ -40,17 +32,7 @@ def basis_functions(z: Rows, present: Rows) -> Float[np.ndarray, "*batch n f"]:
 def moments(
     values: Rows, intervened: Rows, present: Rows
 ) -> Float[np.ndarray, "*batch d_plus_2 f f"]:
-    """Sum products of basis functions over rows.
-
-    Args:
-        values: float32; absent values may be any finite number.
-        intervened: 1 for values that an experiment set, else 0.
-        present: 1 if row, variable and value are present, else 0.
-
-    Returns:
-        One matrix for each variable, over the rows in which it is present and was not
-        set; then one over rows without intervention; then one over all rows.
-    """
+    """Sum products of basis functions over rows."""
     natural = present * (1 - intervened)
     count = natural.sum(-2)
     # A variable that was set in every row is scaled by the values that were set.

@@ -38,12 +38,7 @@ class Evidence(NamedTuple):
 def compute_evidence(
     moments: Float[np.ndarray, "b w2 f f"], mask: Float[np.ndarray, "b w"]
 ) -> Evidence:
-    """Compute posteriors of parent sets under two simple models, and pair features.
-
-    Args:
-        moments: from `moments`, w2 = w + 2 and f = 1 + 3 w.
-        mask: 1 for present variables.
-    """
+    """Compute posteriors of parent sets under two simple models, and pair features."""
     width = mask.shape[1]
     n = moments[:, :, 0, 0]
     # Sums of products about the mean, S - s s' / n. Values were standardized before, so

@@ -72,12 +72,6 @@ def log_scores(
     normal prior on the weights and the scale of the noise integrated out. Gaussian
     elimination removes one parent after the other; each step doubles the number of
     sets, those with and those without that parent, so all share their work.
-
-    Args:
-        gram: centred moments: child, then basis function and variable, twice.
-        n: rows of each child.
-        mask: 1 for present variables, else 0.
-        ridge: precision of a weight, relative to that of the noise.
     """
     width, k, *_, batch = gram.shape
     size = (width - 1) * k

@@ -53,13 +53,7 @@ def pack_weights(weights: Weights) -> Float[np.ndarray, " n"]:
 
 
 def unpack_lazily(row: Any, like: Weights, xp: Any) -> Weights:
-    """Unpack a vector, leaving the weights of each block in a row of `"blocks"`.
-
-    Args:
-        row: from `pack_weights`.
-        like: weights with the same names and shapes.
-        xp: `numpy` or `jax.numpy`.
-    """
+    """Unpack a vector, leaving the weights of each block in a row of `"blocks"`."""
     each = sum(math.prod(like[name].shape[1:]) for name in BLOCK)
     shapes = [(len(like["row"]), each), *(like[name].shape for name in _REST)]
     blocks, *rest = split_row(row, shapes, xp)

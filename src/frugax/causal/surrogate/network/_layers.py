@@ -44,14 +44,7 @@ def _jax_dense() -> Any:
 
 
 def attend(x: Any, qkv: Any, hide: Any, xp: Any) -> Any:
-    """Apply self-attention along the third axis of [batch, rows, tokens, hidden].
-
-    Args:
-        x: the tokens.
-        qkv: concatenated weights of queries, keys and values [hidden, 3 * hidden].
-        hide: added to the logits; very negative for absent tokens.
-        xp: `numpy` or `jax.numpy`.
-    """
+    """Apply self-attention along the third axis of [batch, rows, tokens, hidden]."""
     b, r, t, h = x.shape
     q, k, v = (dense(x, qkv[:, i * h : (i + 1) * h], xp) for i in range(3))
     # Heads are stacked, each with zeros for the channels of the others: this takes few
@@ -73,13 +66,7 @@ def layer_norm(x: Any, gain: Any, xp: Any) -> Any:
 
 
 def dense_with_transpose(x: Any, weight: Any, xp: Any) -> Any:
-    """Multiply each pair, concatenated with its transpose, by a weight.
-
-    Args:
-        x: pairs [batch, width, width, hidden].
-        weight: for the pair and for its transpose [2 * hidden, out].
-        xp: `numpy` or `jax.numpy`.
-    """
+    """Multiply each pair, concatenated with its transpose, by a weight."""
     # The concatenation is never built: its product is a sum of two products.
     n = x.shape[-1]
     across = dense(x, weight[n:], xp)

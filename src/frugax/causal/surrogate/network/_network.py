@@ -46,19 +46,9 @@ class Prediction(NamedTuple):
 
 
 def initial_weights(seed: int, hidden: int, blocks: int) -> Weights:
-    """Initialize the weights as float32 NumPy arrays.
-
-    The initial prediction is the mean of the logarithms of both posteriors,
-    independent of the pair features.
-
-    Args:
-        seed: of the random numbers.
-        hidden: channels of a token, a multiple of 4.
-        blocks: number of blocks, >= 0.
-
-    Raises:
-        ValueError: a size is out of its range.
-    """
+    """Initialize the weights as float32 NumPy arrays."""
+    # The initial prediction is the mean of the logarithms of both posteriors,
+    # independent of the pair features.
     if hidden < HEADS or hidden % HEADS or blocks < 0:
         raise ValueError(
             f"hidden must be a multiple of {HEADS} and blocks >= 0, got hidden="
@@ -99,15 +89,7 @@ def apply_network(
     temperature: float = 1.0,
     xp: Any = np,
 ) -> Prediction:
-    """Compute probabilities of parent sets and edges.
-
-    Args:
-        weights: from `initial_weights`, or trained.
-        evidence: from `compute_evidence`.
-        mask: 1 for present variables [batch, width].
-        temperature: divisor of log-probabilities.
-        xp: `numpy` or `jax.numpy`.
-    """
+    """Compute probabilities of parent sets and edges."""
     width = mask.shape[1]
     edge, trust = _heads(weights, _tokens(weights, evidence.pairs, mask, xp), mask, xp)
     sets = xp.asarray(set_membership(width))
@@ -136,17 +118,7 @@ def set_scores(
     posteriors: Any,
     xp: Any = np,
 ) -> Any:
-    """Score listed parent sets of one target in each data set [batch, k].
-
-    Args:
-        weights: of the network.
-        pairs: features of pairs [batch, width, width, features].
-        mask: 1 for present variables [batch, width].
-        target: 1 for the target, else 0 [batch, width].
-        inside: 1 for the variables in each set [batch, k, width].
-        posteriors: `linear` and `curved` of each set [batch, k, 2].
-        xp: `numpy` or `jax.numpy`.
-    """
+    """Score listed parent sets of one target in each data set [batch, k]."""
     edge, trust = _heads(weights, _tokens(weights, pairs, mask, xp), mask, xp)
     into = edge @ target[:, :, None]  # [batch, width, 1]
     trusted = target[:, None] @ trust  # [batch, 1, 2]
