@@ -220,11 +220,7 @@ class OpLayers:
 
 
 def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Make a shape of lengths, or of one sequence of them.
-
-    Raises:
-        ValueError: a length is not an integer >= 0.
-    """
+    """Make a shape of lengths, or of one sequence of them."""
     if len(given) == 1 and isinstance(given[0], (tuple, list)):
         given = tuple(given[0])
     for length in given:
@@ -234,11 +230,7 @@ def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def check_shape_keys(shapes: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """Check that `shapes` names inputs only.
-
-    Raises:
-        ValueError: a key is not an input.
-    """
+    """Check that `shapes` names inputs only."""
     unknown = sorted(set(shapes) - set(inputs))
     if unknown:
         raise ValueError(

@@ -114,12 +114,7 @@ def build_program(
     trainable_keys: Iterable[str] = (),
     scan_from: int | None = 8,
 ) -> CompiledModel:
-    """Flatten a model and infer its shapes; the arguments are those of `compile`.
-
-    Raises:
-        TypeError: an argument is of a wrong type.
-        ValueError: `scan_from` is 0 or 1.
-    """
+    """Flatten a model and infer its shapes; the arguments are those of `compile`."""
     if isinstance(model, WiredLayer):
         raise TypeError(
             "compile takes a model or a layer; this one is wired already: add it to a "
@@ -192,13 +187,7 @@ def build_program(
 def check_memory_budget(
     budget: object, graph: ModelGraph, backend: Any, *, jit: bool
 ) -> None:
-    """Check that a model can be compiled within a memory budget.
-
-    Raises:
-        TypeError: the budget is not a `MemoryBudget`.
-        ValueError: the backend is not JAX or spreads over a mesh, XLA does not compile
-            the model, or a length is free.
-    """
+    """Check that a model can be compiled within a memory budget."""
     if isinstance(budget, SizeBudget):
         raise TypeError(
             "a SizeBudget limits weights, which compile does not have: use "
@@ -242,11 +231,7 @@ def check_memory_budget(
 
 
 def _refuse_free_lengths(free: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse free dimensions with an example of `shapes` that states them.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuse free dimensions with an example of `shapes` that states them."""
     names, examples = set(), []
     for key, shape in free.items():
         lengths = []
@@ -289,11 +274,7 @@ def _infer_with_loops(
 def _assign_roles(
     graph: ModelGraph, data_keys: set[str], trainable_keys: set[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The keys that are trained, and those that go in with the data.
-
-    Raises:
-        ValueError: a weight or input does not exist, or cannot be trained.
-    """
+    """The keys that are trained, and those that go in with the data."""
     weights = {k for k, w in graph.weights.items() if w.kind == "param"}
     state = set(graph.weights) - weights
     for what, keys, known in (

@@ -291,6 +291,26 @@ class CompiledModel:
             )
         return value
 
+    def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
+        """Build the pure function `(params, inputs) -> loss` of `value_and_grad`.
+
+        Args:
+            loss: as for `value_and_grad`.
+
+        Raises:
+            ValueError: the loss does not name an output.
+            TypeError: the loss takes neither one nor two arguments.
+        """
+        of = self.resolve_loss(loss)
+
+        def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+            # The model refuses superfluous arrays, which catches misspelt keys. Labels
+            # are for the loss alone, so they are left out here.
+            read = {k: v for k, v in inputs.items() if k in self.data_keys}
+            return self.check_scalar(of(self._outputs(params, read), inputs))
+
+        return function
+
     def resolve_loss(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         """Turn a loss into a function of the outputs and the inputs.
 
@@ -371,6 +391,9 @@ class CompiledModel:
         raise FloatingPointError(
             "the gradients hold NaN or infinity; the outputs do not."
         )
+
+    def _outputs(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
 
     def check(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> ModelGraph:
         """Check names and shapes, and infer the program for them."""

@@ -18,15 +18,7 @@ FOLDED_BYTES = 2**20
 
 
 def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
-    """Remove outputs and every node that only they need.
-
-    Args:
-        graph: a program, before `infer` or after.
-        discard: names of outputs.
-
-    Raises:
-        ValueError: there is no such output, or no output would be left.
-    """
+    """Remove outputs and every node that only they need."""
     unwanted = set(discard)
     unknown = sorted(unwanted - set(graph.outputs))
     if unknown:
@@ -63,16 +55,7 @@ def prune(graph: ModelGraph, discard: Iterable[str] = ()) -> ModelGraph:
 def bind(
     graph: ModelGraph, values: Mapping[str, Any], array: Callable[..., Any]
 ) -> ModelGraph:
-    """Fix inputs or weights to values; constants become arrays of the backend.
-
-    Args:
-        graph: a program before `infer`.
-        values: a value for each key; `check_bound` checks later that all are read.
-        array: makes an array of the backend.
-
-    Raises:
-        ValueError: a value has another shape than its input.
-    """
+    """Fix inputs or weights to values; constants become arrays of the backend."""
     fixed: dict[str, Any] = {}
     for key, value in values.items():
         known = graph.inputs.get(key, IOKey(key))
@@ -98,15 +81,7 @@ def bind(
 
 
 def check_bound(graph: ModelGraph, keys: Iterable[str]) -> None:
-    """Check that every fixed value is read.
-
-    Args:
-        graph: a program after `infer`.
-        keys: the keys that were fixed.
-
-    Raises:
-        ValueError: a key is neither an input nor a weight.
-    """
+    """Check that every fixed value is read."""
     read = {key for node in graph.nodes for key in node.inputs.values()}
     for node in graph.nodes:
         if isinstance(node, LoopNode):
@@ -125,9 +100,6 @@ def merge_equal(graph: ModelGraph) -> ModelGraph:
 
     Equal layers differ by their own weights, and random draws by their keys, so they
     are never merged by mistake.
-
-    Args:
-        graph: a program after `infer`.
     """
     replaced: dict[str, str] = {}
     first: dict[Any, GraphNode] = {}
@@ -148,13 +120,7 @@ def merge_equal(graph: ModelGraph) -> ModelGraph:
 
 
 def fold_constants(graph: ModelGraph, xp: Any, find: Callable[[str], Op]) -> ModelGraph:
-    """Compute values that depend on constants only, unless they are large.
-
-    Args:
-        graph: a program after `infer`.
-        xp: the namespace of the backend.
-        find: looks an op up by its name.
-    """
+    """Compute values that depend on constants only, unless they are large."""
     constants = dict(graph.constants)
     nodes: list[GraphNode] = []
     for node in _map_loops(graph.nodes, lambda body: fold_constants(body, xp, find)):

@@ -204,11 +204,7 @@ def _plan_dtypes(
 
 
 def _check_jax_model(compiled: Any) -> Any:
-    """The same model, after checking that it was compiled for JAX.
-
-    Raises:
-        TypeError: it was not.
-    """
+    """The same model, after checking that it was compiled for JAX."""
     if getattr(getattr(compiled, "backend", None), "name", None) != "jax":
         raise TypeError(
             "dtypes are planned for a model that is compiled for a JaxBackend, got "

@@ -225,11 +225,7 @@ def _parts(text: str) -> set[str]:
 
 
 def _regex(pattern: str) -> str:
-    """Compile a pattern to a regular expression; repeated parts must be equal.
-
-    Raises:
-        ValueError: a brace does not delimit a part.
-    """
+    """Compile a pattern to a regular expression; repeated parts must be equal."""
     pieces, seen = [], set()
     for i, piece in enumerate(re.split(r"\{(\w+)\}", pattern)):
         if i % 2 == 0:
@@ -257,12 +253,7 @@ def _transform(array: np.ndarray, change: Transform | None) -> np.ndarray:
 def _read_source(
     source: str | os.PathLike[str] | Mapping[str, Any],
 ) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays, and the name of their source in errors.
-
-    Raises:
-        TypeError: the source is neither a file nor arrays.
-        UnsupportedFileError: the file is of another kind.
-    """
+    """The arrays, and the name of their source in errors."""
     if isinstance(source, Mapping):
         return {k: to_numpy(v) for k, v in source.items()}, "the state dict"
     if not isinstance(source, (str, os.PathLike)):

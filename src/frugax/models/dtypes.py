@@ -20,15 +20,7 @@ FLOATS = (float16, bfloat16, float32, float64)
 
 
 def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
-    """Convert anything that names a dtype to a NumPy dtype.
-
-    Args:
-        value: a dtype, its name, or a type such as `jnp.float32`.
-        what: the name of the argument in errors.
-
-    Raises:
-        ValueError: it does not name a dtype.
-    """
+    """Convert anything that names a dtype to a NumPy dtype."""
     try:
         # NumPy takes None for float64; the text raises its TypeError.
         return np.dtype("None" if value is None else value)
@@ -40,11 +32,7 @@ def as_dtype(value: Any, *, what: str = "dtype") -> np.dtype:
 
 
 def as_float(value: Any, *, what: str = "dtype") -> np.dtype:
-    """Convert to a floating dtype that models can run in.
-
-    Raises:
-        ValueError: models cannot run in it.
-    """
+    """Convert to a floating dtype that models can run in."""
     dtype = as_dtype(value, what=what)
     if dtype not in FLOATS:
         raise ValueError(

@@ -78,11 +78,7 @@ class _CacheKey:
 # most of the time that compiling it takes.
 @functools.lru_cache(maxsize=512)
 def _build_model(key: _CacheKey, open_ports: frozenset[str]) -> Model:
-    """Build the model inside a composite layer.
-
-    Raises:
-        TypeError: `build` returned something else than connections.
-    """
+    """Build the model inside a composite layer."""
     layer, input_keys = key.layer, key.layer.input_keys()
     ports: dict[str, Any] = {}
     for port in layer.inputs:

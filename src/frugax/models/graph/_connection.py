@@ -193,12 +193,7 @@ class IOKey(Connection):
     expose: bool = False
 
     def __post_init__(self) -> None:
-        """Check the name, and normalise shape and dtype.
-
-        Raises:
-            TypeError: the name is not text, or the shape is not a sequence.
-            ValueError: the name is empty, or has a character that paths use.
-        """
+        """Check the name, and normalise shape and dtype."""
         if not isinstance(self.name, str):
             raise TypeError(f"IOKey.name must be text, got {self.name!r:.60}.")
         # "/" separates paths from ports in the keys of values, and "*" marks the
@@ -232,11 +227,7 @@ class Constant(Connection):
     value: Any
 
     def __post_init__(self) -> None:
-        """Check the type, and copy arrays, which the caller could change later.
-
-        Raises:
-            TypeError: the value is not a number or an array of numbers.
-        """
+        """Check the type, and copy arrays, which the caller could change later."""
         # By exact type: np.float64 is a subclass of float, but a strong dtype and not a
         # weak one, so it becomes an array below.
         if type(self.value) in (bool, int, float):
@@ -259,11 +250,7 @@ class Constant(Connection):
 
 
 def as_connection(value: Any) -> Connection:
-    """Turn the name of a key, a number or an array into a connection.
-
-    Raises:
-        TypeError: the value is of another type.
-    """
+    """Turn the name of a key, a number or an array into a connection."""
     if isinstance(value, Connection):
         return value
     if isinstance(value, str):

@@ -10,12 +10,7 @@ from ._layer import Layer, LayerCall, LayerOutput, WeightRef
 
 
 def tree(model: Any, indent: str = "") -> str:
-    """List the layers of a `Model`; equal layers in a row take one line.
-
-    Args:
-        model: the model.
-        indent: the indentation of its lines.
-    """
+    """List the layers of a `Model`; equal layers in a row take one line."""
     if not model.calls:
         return "Model() without layers"
     # By identity: two uses of one layer are equal as descriptions and still two places.

@@ -25,19 +25,7 @@ def flatten(
     scan_from: int | None = None,
     excluded: frozenset[str] = frozenset(),
 ) -> ModelGraph:
-    """Flatten a model into a program without shapes.
-
-    Args:
-        layer: a model or a single layer.
-        inference: leave out or replace layers that act in training only.
-        scan_from: how many equal blocks in a row become one loop; None: never.
-        excluded: paths of blocks that must not be in a loop.
-
-    Raises:
-        TypeError: something in the model is not a layer.
-        ValueError: layers feed each other in a circle, names clash, a layer is wired
-            to something outside its model, or the model is empty.
-    """
+    """Flatten a model into a program without shapes."""
     flat = _Flattener(inference=inference, scan_from=scan_from, excluded=excluded)
     outputs = flat.add_layer(layer, "", None)
     # Whether a weight's owner is in a loop is known only after the whole program is
@@ -89,11 +77,7 @@ class _Flattener:
     def add_layer(
         self, layer: Layer, path: str, env: Mapping[str, str] | None
     ) -> dict[str, str]:
-        """Add a layer; `env` has the key of each input, None if they are the program's.
-
-        Raises:
-            TypeError: it is not a layer.
-        """
+        """Add a layer; `env` has its inputs' keys, None if they are the program's."""
         if isinstance(layer, Model):
             return self._add_model(layer, path, env)
         if isinstance(layer, Composite):
@@ -203,11 +187,7 @@ class _Flattener:
         return key
 
     def _add_random_key(self, path: str, layer: Layer) -> str:
-        """Derive a random key for one place from the input `key` of the program.
-
-        Raises:
-            ValueError: another input has that name.
-        """
+        """Derive a random key for one place from the input `key` of the program."""
         before = self.inputs.get("key")
         if before is not None and before.shape:
             raise ValueError(
@@ -296,11 +276,7 @@ class _Flattener:
         return {k: reader for k, reader in self.ties.items() if k not in owned}
 
     def reject_ties(self, ties: Mapping[str, str]) -> None:
-        """Refuse shared weights without an owner.
-
-        Raises:
-            ValueError: there is one.
-        """
+        """Refuse shared weights without an owner."""
         for key, reader in ties.items():
             paths = list(dict.fromkeys(node.path for node in self.nodes if node.path))
             raise ValueError(
@@ -332,11 +308,7 @@ class _ModelScope:
         return {port: self._key_of(wire, reader) for port, wire in wires.items()}
 
     def _key_of(self, wire: Connection, reader: str) -> str:
-        """The key of the value that a connection carries.
-
-        Raises:
-            ValueError: the connection comes from outside the model.
-        """
+        """The key of the value that a connection carries."""
         if isinstance(wire, LayerOutput):
             found = self.values.get(wire.place)
             if found is None:
@@ -372,11 +344,7 @@ def _cuts(path: str) -> list[int]:
 
 
 def _topological_order(model: Model, path: str) -> list[tuple[str, LayerCall]]:
-    """Order calls by their dependencies; the order of adding breaks ties.
-
-    Raises:
-        ValueError: layers feed each other in a circle.
-    """
+    """Order calls by their dependencies; the order of adding breaks ties."""
     # With the owner of a shared weight first, `infer` knows its shape when it comes to
     # the reader. That is not always possible, and not always needed.
     try:
@@ -386,11 +354,7 @@ def _topological_order(model: Model, path: str) -> list[tuple[str, LayerCall]]:
 
 
 def _order_calls(model: Model, path: str, *, ties: bool) -> list[tuple[str, LayerCall]]:
-    """Order calls; with `ties` also after the owners of weights that they share.
-
-    Raises:
-        ValueError: there is no such order.
-    """
+    """Order calls; with `ties` also after the owners of weights that they share."""
     names = {id(call): name for name, call in model.calls}
     done: set[int] = set()
     order: list[tuple[str, LayerCall]] = []

@@ -63,22 +63,7 @@ class LoopShapeError(ShapeError):
 def infer(
     graph: ModelGraph, inputs: Mapping[str, Spec], rules: BackendRules
 ) -> ModelGraph:
-    """Infer the shape of every value and of every weight.
-
-    Args:
-        graph: a program from `flatten`, or from this function.
-        inputs: the known shapes and dtypes of inputs.
-        rules: the backend's rules.
-
-    Returns:
-        The same program with its weights and specs; the weights are wired to the nodes.
-
-    Raises:
-        ShapeError: a layer cannot take its inputs; it is named, with the shapes and
-            with a hint at what would fit.
-        ValueError: the shape of an input is unknown, or two layers disagree on a
-            weight.
-    """
+    """Infer the shape of every value and of every weight."""
     walk = _InferWalk(graph, inputs, rules)
     nodes: list[GraphNode] = []
     for node in graph.nodes:
@@ -119,12 +104,7 @@ class _InferWalk:
         self.outputs = dict(graph.outputs)
 
     def infer_op(self, node: OpNode) -> OpNode:
-        """Add the weights of one op and the shapes of its results.
-
-        Raises:
-            ShapeError: the op cannot take its inputs.
-            ValueError: there is no such op.
-        """
+        """Add the weights of one op and the shapes of its results."""
         try:
             op = self.rules.find(node.op)
         except KeyError as e:
@@ -156,11 +136,7 @@ class _InferWalk:
         return dataclasses.replace(node, inputs=wired)
 
     def _wire_weights(self, node: OpNode) -> dict[str, str]:
-        """The inputs of a node, with the weights that its layer owns or shares.
-
-        Raises:
-            ShapeError: the layer has no weights for such inputs.
-        """
+        """The inputs of a node, with the weights that its layer owns or shares."""
         layer, wired = node.layer, dict(node.inputs)
         if not isinstance(layer, Primitive) or node.op != layer.op_name:
             return wired  # the node derives a random key for the layer
@@ -193,11 +169,7 @@ class _InferWalk:
     def _add_weight(
         self, key: str, weight: Weight, node: GraphNode, *, is_own: bool
     ) -> None:
-        """Note a weight; the layer that owns it decides how it is initialised.
-
-        Raises:
-            ShapeError: another layer needs it in another shape, or it is too large.
-        """
+        """Note a weight; the layer that owns it decides how it is initialised."""
         size = math.prod(weight.shape)
         if size > _MAX_WEIGHT_SIZE:
             raise ShapeError(
@@ -223,12 +195,7 @@ class _InferWalk:
             self.weights[key] = weight
 
     def infer_loop(self, node: LoopNode) -> LoopNode:
-        """Infer the shapes in one block, and stack the weights of all blocks.
-
-        Raises:
-            LoopShapeError: a block changes shape or dtype.
-            ShapeError: a layer in it cannot take its inputs.
-        """
+        """Infer the shapes in one block, and stack the weights of all blocks."""
         inner: dict[str, Spec] = {}
         for port, key in node.inputs.items():
             self._check_known(key, node)
@@ -278,11 +245,7 @@ class _InferWalk:
         return tuple(getattr(self._value(key), "shape", ()))
 
     def _check_known(self, key: str, node: GraphNode) -> None:
-        """Check that the shape of a value is known.
-
-        Raises:
-            ValueError: it is an input without a shape, or a weight without an owner.
-        """
+        """Check that the shape of a value is known."""
         if key in self.specs or key in self.graph.constants:
             return
         if key in self.graph.inputs:
@@ -324,13 +287,7 @@ def _first_line(error: Exception) -> str:
 
 
 def suggest_fix(op: str, tensors: list[Any], attrs: dict[str, Any]) -> str:
-    """A sentence on what would fit; empty where the library's own words are better.
-
-    Args:
-        op: the name of the op.
-        tensors: a spec, a constant or None for each tensor.
-        attrs: the attributes of the op.
-    """
+    """A sentence on what would fit; empty where the library's own words are better."""
     # Only for ops whose errors users meet most. The messages of the libraries name
     # primitives such as dot_general, which a user never wrote.
     hint = _HINTS.get(op)

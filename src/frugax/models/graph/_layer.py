@@ -80,11 +80,6 @@ class Layer:
         port. With the name of a key among the wires, or with nothing at all, it returns
         a wired layer for `model |= ...` and `model += ...`.
 
-        Args:
-            *inputs: connections, numbers or arrays, by position.
-            **wires: the same by input port, and names by output port; None leaves an
-                optional port open.
-
         Raises:
             TypeError: there are more inputs than ports.
             ValueError: a port is unknown or wired twice.
@@ -128,12 +123,7 @@ class Layer:
     def _by_port(
         self, inputs: tuple[Any, ...], wires: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Arrange arguments by port: ports in their own order, then weights.
-
-        Raises:
-            TypeError: there are more inputs than ports.
-            ValueError: a port is unknown or wired twice.
-        """
+        """Arrange arguments by port: ports in their own order, then weights."""
         ports, optional = self.inputs, self.optional
         if len(inputs) > len(ports):
             raise TypeError(
@@ -256,12 +246,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _as_name(layer: Layer, port: str, value: Any) -> IOKey:
-    """The name that was given to an output port.
-
-    Raises:
-        TypeError: it is not a name.
-        ValueError: it is the path of a weight.
-    """
+    """The name that was given to an output port."""
     key = value
     if isinstance(value, str):
         key = IOKey(value)

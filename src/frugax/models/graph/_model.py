@@ -88,20 +88,12 @@ class Model(Layer):
     # --- adding layers ------------------------------------------------------------
 
     def __ior__(self, added: Any) -> "Model":
-        """Add a layer as it is wired; open ports become inputs with the port's name.
-
-        Args:
-            added: a layer, a wired layer, or a connection.
-        """
+        """Add a layer as it is wired; open ports become inputs with the port's name."""
         self._add(added, follow=False)
         return self
 
     def __iadd__(self, added: Any) -> "Model":
-        """Add a layer whose first open port reads the last output.
-
-        Args:
-            added: a layer or a wired layer.
-        """
+        """Add a layer whose first open port reads the last output."""
         self._add(added, follow=True)
         return self
 
@@ -112,12 +104,7 @@ class Model(Layer):
         return super().__call__(*inputs, **wires)
 
     def _add(self, added: Any, *, follow: bool) -> None:
-        """Add a layer, for `|=` and `+=`.
-
-        Raises:
-            TypeError: the added object is not a layer.
-            ValueError: the model is part of another one, or a name is taken.
-        """
+        """Add a layer, for `|=` and `+=`."""
         if self._is_final:
             raise ValueError(
                 f"{self.title} is part of another model already, so it cannot be "
@@ -150,11 +137,7 @@ class Model(Layer):
         self._append(LayerCall(layer, wires, added.call.names, self))
 
     def _append(self, call: LayerCall) -> None:
-        """Add one call whose inputs are in the model already.
-
-        Raises:
-            ValueError: a name is taken, or the layer is this model.
-        """
+        """Add one call whose inputs are in the model already."""
         name = call.layer.name
         if name is not None:
             self._check_layer_name(name)
@@ -170,11 +153,7 @@ class Model(Layer):
         self._last = LayerOutput(call, call.layer.outputs[0])
 
     def _check_layer_name(self, name: str) -> None:
-        """Check the name of a new layer.
-
-        Raises:
-            ValueError: it has other characters than paths allow, or is taken.
-        """
+        """Check the name of a new layer."""
         if not re.fullmatch(r"[A-Za-z0-9_\-]+", name):
             raise ValueError(
                 f"a layer's name is made of letters, digits, _ and -, got {name!r}."
@@ -185,11 +164,7 @@ class Model(Layer):
             )
 
     def _name(self, key: str, output: LayerOutput) -> None:
-        """Name an output of a layer.
-
-        Raises:
-            ValueError: another output has the name.
-        """
+        """Name an output of a layer."""
         before = self._named.get(key)
         if before is not None:
             raise ValueError(
@@ -200,11 +175,7 @@ class Model(Layer):
         self._cache.clear()
 
     def _collect(self, wire: Connection) -> None:
-        """Add the calls that a connection depends on, dependencies first.
-
-        Raises:
-            ValueError: the connection comes from another model.
-        """
+        """Add the calls that a connection depends on, dependencies first."""
         # A stack and not a recursion: models may be deeper than Python's stack.
         stack: list[Connection] = [wire]
         while stack:
@@ -288,11 +259,7 @@ class Model(Layer):
         )
 
     def _resolve(self, wire: Connection, *, by_name: bool) -> Connection:
-        """Look up a key that may name an output of a layer or the path of a weight.
-
-        Raises:
-            ValueError: it names a weight of a layer that does not exist.
-        """
+        """Look up a key that may name an output of a layer or the path of a weight."""
         if not isinstance(wire, IOKey):
             return wire
         # Names are looked up late, so that a layer may read a key whose layer is added
@@ -341,11 +308,7 @@ class Model(Layer):
         return self._memoize("results", self._find_results)
 
     def _find_results(self) -> dict[str, LayerOutput]:
-        """Find the outputs; see `results`.
-
-        Raises:
-            ValueError: the model is empty, or nothing reads a layer.
-        """
+        """Find the outputs; see `results`."""
         if self._last is None:
             raise ValueError("the model has no layers; add one with `model += ...`.")
         wires = [wire for call in self._calls for wire in self.wires(call).values()]
@@ -380,11 +343,7 @@ class Model(Layer):
 
 
 def merge_keys(one: IOKey, other: IOKey) -> IOKey:
-    """Merge two keys of one input into one that states everything known.
-
-    Raises:
-        ValueError: they contradict each other.
-    """
+    """Merge two keys of one input into one that states everything known."""
     for what in ("shape", "dtype"):
         first, second = getattr(one, what), getattr(other, what)
         if None not in (first, second) and first != second:

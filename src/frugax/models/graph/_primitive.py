@@ -172,11 +172,7 @@ def op(op_name: str, /, *, name: str | None = None, **attributes: Any) -> OpLaye
 
 
 def to_literal(op_name: str, key: str, value: Any) -> Any:
-    """Turn an attribute into a literal: sequences into tuples, dtypes into names.
-
-    Raises:
-        TypeError: it is not a number, text, boolean, None, or sequence of these.
-    """
+    """Turn an attribute into a literal: sequences into tuples, dtypes into names."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):

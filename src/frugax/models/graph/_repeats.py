@@ -42,13 +42,6 @@ def find_runs(
     A run is a chain: each block is the only reader of the block before, at the same
     port; everything else that the blocks read is the same for all; and no output in
     the chain has a name.
-
-    Args:
-        model: the model.
-        named: its calls with their names, in the order of execution.
-        least: how many blocks make a run.
-        path: the path of the model.
-        excluded: paths of blocks that must not be in a run.
     """
     readers = collections.Counter(
         wire.place

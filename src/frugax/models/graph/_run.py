@@ -19,19 +19,7 @@ def run(
     find: Callable[[str], Op],
     scope: Scope = contextlib.nullcontext,
 ) -> dict[str, Any]:
-    """Compute the outputs of a program.
-
-    Args:
-        graph: a program that went through `infer`.
-        values: an array for each input and weight, by key.
-        xp: the namespace to compute in.
-        find: looks an op up by its name.
-        scope: opens a context in which the ops of a path run, such as one that names
-            them in profiles.
-
-    Returns:
-        An array for each output, by name.
-    """
+    """Compute the outputs of a program."""
     env: dict[str, Any] = {**graph.constants, **values}
     dead_keys = _find_dead_keys(graph)
     for i, node in enumerate(graph.nodes):

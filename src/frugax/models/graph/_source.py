@@ -27,14 +27,7 @@ def source(
     find: Callable[[str], Op],
     methods: frozenset[str],
 ) -> str:
-    """Write the function `model(params, data, backend)` of a program after `infer`.
-
-    Args:
-        graph: the program.
-        params: the keys that are read from `params`; others are read from `data`.
-        find: looks an op up by its name.
-        methods: names of ops that are other methods of a backend.
-    """
+    """Write the function `model(params, data, backend)` of a program after `infer`."""
     arrays = [k for k, v in graph.constants.items() if hasattr(v, "shape")]
     arguments = ["params", "data", "backend"]
     if array_constants(graph):

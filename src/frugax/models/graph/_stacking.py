@@ -45,16 +45,7 @@ def stack_weights(
     values: Mapping[str, Any],
     stack: Callable[[Sequence[Any]], Any],
 ) -> dict[str, Any]:
-    """The inverse of `unstack_weights`.
-
-    Args:
-        graph: the program.
-        values: arrays by the names of the blocks.
-        stack: stacks arrays along a new first axis.
-
-    Raises:
-        ValueError: the arrays of some blocks are missing.
-    """
+    """The inverse of `unstack_weights`."""
     rest = dict(values)
     stacked: dict[str, Any] = {}
     for key, blocks in block_slices(graph).items():

@@ -42,14 +42,7 @@ class _Row:
 
 
 def summary(graph: ModelGraph, plain: ModelGraph | None, flops: Flops) -> str:
-    """Format the table; equal blocks that run as one loop take one line.
-
-    Args:
-        graph: a program after `infer`.
-        plain: the same program without free dimensions, of which the flops are counted;
-            None if the model cannot take such shapes.
-        flops: counts the flops of one node.
-    """
+    """Format the table; equal blocks that run as one loop take one line."""
     rows: dict[str, _Row] = {}
     # Flops are counted on a program with numbers for all lengths, because the trace of
     # a symbolic one has no numbers to multiply.

@@ -46,11 +46,7 @@ class Weight:
 
 
 def require_static(length: Any) -> int:
-    """A dimension that must be an int, because the shape of a weight depends on it.
-
-    Raises:
-        ValueError: the dimension is free.
-    """
+    """A dimension that must be an int, because the shape of a weight depends on it."""
     if isinstance(length, int):
         return length
     raise ValueError(

@@ -41,12 +41,7 @@ class Weightless(FieldOp):
 
 
 def check_integer(layer: Layer, *names: str, least: int = 1) -> None:
-    """Check that fields are integers of at least `least`, or None.
-
-    Raises:
-        ValueError: a field is too small.
-        TypeError: a field is not an integer.
-    """
+    """Check that fields are integers of at least `least`, or None."""
     for name in names:
         value = getattr(layer, name)
         # JSON has no NumPy integers, and a saved layer must be equal when it is read.
@@ -63,11 +58,7 @@ def check_integer(layer: Layer, *names: str, least: int = 1) -> None:
 
 
 def check_sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
-    """Check that fields are one integer, or one for each axis of space, or None.
-
-    Raises:
-        ValueError: the count is wrong, or an integer is too small.
-    """
+    """Check that fields are one integer, or one for each axis of space, or None."""
     for name in names:
         value = getattr(layer, name)
         numbers = (value,) * axes
@@ -88,11 +79,7 @@ def check_sizes(layer: Layer, *names: str, axes: int, least: int = 1) -> None:
 
 
 def check_padding(layer: Layer, axes: int) -> None:
-    """Check the field `padding`, and turn lists in it into tuples.
-
-    Raises:
-        ValueError: the ops do not know such a padding.
-    """
+    """Check the field `padding`, and turn lists in it into tuples."""
     value: Any = getattr(layer, "padding")  # noqa: B009 - not every layer has it
     if isinstance(value, Sequence) and not isinstance(value, str):
         pairs, numbers = [], []
@@ -118,11 +105,7 @@ def check_padding(layer: Layer, axes: int) -> None:
 
 
 def check_fraction(layer: Layer, *names: str) -> None:
-    """Check that fields are in [0, 1].
-
-    Raises:
-        ValueError: a field is not.
-    """
+    """Check that fields are in [0, 1]."""
     for name in names:
         value = getattr(layer, name)
         if not 0 <= value <= 1:
@@ -130,11 +113,7 @@ def check_fraction(layer: Layer, *names: str) -> None:
 
 
 def check_positive(layer: Layer, *names: str) -> None:
-    """Check that fields are > 0.
-
-    Raises:
-        ValueError: a field is not.
-    """
+    """Check that fields are > 0."""
     for name in names:
         value = getattr(layer, name)
         # Written with `not`, so that NaN is refused too.
@@ -143,11 +122,7 @@ def check_positive(layer: Layer, *names: str) -> None:
 
 
 def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:
-    """Check that a field is one of a few words.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Check that a field is one of a few words."""
     value = getattr(layer, name)
     if value not in allowed:
         words = ", ".join(map(repr, allowed))
@@ -157,11 +132,7 @@ def check_choice(layer: Layer, name: str, allowed: Sequence[str]) -> None:
 
 
 def check_divides(layer: Layer, name: str, of: str) -> None:
-    """Check that one field divides another; the error lists divisors that are close.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Check that one field divides another; the error lists divisors that are close."""
     part, total = getattr(layer, name), getattr(layer, of)
     if part is not None and total is not None and total % part:
         near = [n for n in range(1, total + 1) if total % n == 0]

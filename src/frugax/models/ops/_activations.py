@@ -145,11 +145,7 @@ def log_softmax(xp: Any, input: Array, *, axis: Axis = -1) -> Array:
 
 @op(promote="float")
 def glu(xp: Any, input: Array, *, axis: int = -1) -> Shaped[Any, "*half"]:
-    """First half times sigmoid of the second. Dauphin et al. 2016, arXiv:1612.08083.
-
-    Raises:
-        ValueError: the axis has an odd length.
-    """
+    """First half times sigmoid of the second. Dauphin et al. 2016, arXiv:1612.08083."""
     # (slice(None),) * -1 is empty: a negative axis would cut the first one.
     axis = axis % input.ndim
     if input.shape[axis] % 2 != 0:

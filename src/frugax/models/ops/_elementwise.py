@@ -125,11 +125,7 @@ def round_(xp: Any, input: Array, *, decimals: int = 0) -> Array:
 def clip(
     xp: Any, input: Array, *, min: float | None = None, max: float | None = None
 ) -> Array:
-    """Clip to [min, max]; the gradient is 0 at the bounds and beyond.
-
-    Raises:
-        ValueError: `min` is above `max`.
-    """
+    """Clip to [min, max]; the gradient is 0 at the bounds and beyond."""
     if min is not None and max is not None and min > max:
         raise ValueError(f"clip: min={min!r} is above max={max!r}.")
     # The bounds take part in promotion: an int array clipped at 0.5 becomes a float.

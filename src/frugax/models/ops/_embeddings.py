@@ -27,11 +27,7 @@ def learned_positions(
     *,
     offset: int = 0,
 ) -> Shaped[Any, "*batch time features"]:
-    """Add a learnt vector to each position; `offset` is the position of the first.
-
-    Raises:
-        ValueError: the sequence is longer than the weight.
-    """
+    """Add a learnt vector to each position; `offset` is the position of the first."""
     end = offset + input.shape[-2]
     if end > weight.shape[0]:
         raise ValueError(

@@ -22,11 +22,7 @@ def getitem(xp: Any, input: Any, *, index: Any) -> Any:
 
 
 def _key(index: Any) -> tuple[Any, ...]:
-    """The index with Python's slices and ellipses.
-
-    Raises:
-        ValueError: an entry is of a form that `getitem` does not know.
-    """
+    """The index with Python's slices and ellipses."""
     entries = index if isinstance(index, (tuple, list)) else (index,)
     # One slice may stand by itself, without a tuple around it.
     if len(entries) == 4 and entries[0] == "slice":
@@ -78,11 +74,7 @@ def take_along_axis(xp: Any, input: Any, indices: Any, *, axis: int = -1) -> Any
 def scatter_add(
     xp: Any, input: Any, indices: Any, updates: Any, *, axis: int = 0
 ) -> Any:
-    """Add slices of `updates` at 1-d `indices` along the axis; repeats add up.
-
-    Raises:
-        ValueError: the indices do not have exactly one axis.
-    """
+    """Add slices of `updates` at 1-d `indices` along the axis; repeats add up."""
     (indices,) = xp.promote((indices,))
     input, updates = xp.promote((input, updates))
     if indices.ndim != 1:

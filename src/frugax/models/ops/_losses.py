@@ -185,11 +185,7 @@ def l2_penalty(xp: Any, *inputs: Loss) -> Loss:
 
 
 def reduce_losses(xp: Any, op: str, losses: Any, reduction: str) -> Any:
-    """Reduce losses to their mean or sum, or return them as they are.
-
-    Raises:
-        ValueError: the reduction is not "mean", "sum" or "none".
-    """
+    """Reduce losses to their mean or sum, or return them as they are."""
     if reduction == "mean":
         return xp.mean(losses)
     if reduction == "sum":

@@ -107,11 +107,7 @@ def _share_right(xp: Any, right: Any, labels: Any, ignore_index: int | None) -> 
 def _counts(
     xp: Any, op: str, scores: Any, labels: Any, threshold: float
 ) -> tuple[Any, ...]:
-    """The true positives, the predicted positives and the positives.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
+    """The true positives, the predicted positives and the positives."""
     if tuple(scores.shape) != tuple(labels.shape):
         raise ValueError(
             f"{op}: the shapes of scores and labels must be equal, not "

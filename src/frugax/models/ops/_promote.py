@@ -29,11 +29,7 @@ FLOAT_DTYPE = np.dtype(np.float32)
 
 
 def as_dtype(dtype: object) -> np.dtype:
-    """Convert a name such as "bfloat16", a scalar type or a dtype to a NumPy dtype.
-
-    Raises:
-        TypeError: there is no such dtype.
-    """
+    """Convert a name such as "bfloat16", a scalar type or a dtype to a NumPy dtype."""
     if dtype == "bfloat16":  # NumPy does not know the name by itself
         return np.dtype(ml_dtypes.bfloat16)
     try:
@@ -57,18 +53,7 @@ def result_dtype(
     to_float: bool = False,
     float_dtype: np.dtype = FLOAT_DTYPE,
 ) -> np.dtype:
-    """The dtype that all of these are promoted to.
-
-    Args:
-        *dtypes: dtypes of arrays; for a Python number its type, `bool`, `int` or
-            `float`.
-        to_float: whether the result must be floating.
-        float_dtype: the dtype that integers become then, and that a Python float has
-            that meets no floating array.
-
-    Raises:
-        TypeError: one of the dtypes takes no part in promotion.
-    """
+    """The dtype that all of these are promoted to."""
     strong = [_kind(d) for d in dtypes if isinstance(d, np.dtype)]
     weak = {_WEAK[d] for d in dtypes if not isinstance(d, np.dtype)}
     # The lattice orders kinds first (bool < int < float < complex) and widths second,

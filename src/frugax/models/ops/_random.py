@@ -57,11 +57,7 @@ def random_integers(
     high: int,
     dtype: str | None = None,
 ) -> Any:
-    """Uniform among low, ..., high - 1, as int32 if no dtype is given.
-
-    Raises:
-        ValueError: there is no such integer.
-    """
+    """Uniform among low, ..., high - 1, as int32 if no dtype is given."""
     if high <= low:
         raise ValueError(f"random_integers: high={high} is not above low={low}.")
     dtype = xp.as_dtype("int32" if dtype is None else dtype)
@@ -70,11 +66,7 @@ def random_integers(
 
 @op()
 def bernoulli(xp: Any, key: Any, *, shape: Sequence[int], p: float = 0.5) -> Any:
-    """True with probability p.
-
-    Raises:
-        ValueError: `p` is not in [0, 1].
-    """
+    """True with probability p."""
     if not 0 <= p <= 1:
         raise ValueError(f"bernoulli: p must be in [0, 1], got {p!r}.")
     return xp.bernoulli(key, p, tuple(shape))

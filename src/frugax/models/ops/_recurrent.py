@@ -35,9 +35,6 @@ def rnn(
     """At each time h = act(W x + U h + b); returns all h, and the last.
 
     `reverse` runs from the last time to the first; outputs stay at their times.
-
-    Raises:
-        ValueError: the activation is neither "tanh" nor "relu".
     """
     act = _activation(xp, activation)
     state = _initial_state(xp, input, hidden_weight, state)

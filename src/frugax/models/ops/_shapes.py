@@ -47,11 +47,7 @@ def flatten(
 def unflatten(
     xp: Any, input: Array, *, sizes: Sequence[int], axis: int = -1
 ) -> Reshaped:
-    """Split one axis into several, the last of them fastest; one size may be -1.
-
-    Raises:
-        ValueError: the product of the sizes is not the length of the axis.
-    """
+    """Split one axis into several, the last of them fastest; one size may be -1."""
     shape = tuple(input.shape)
     at = axis % len(shape)
     known = math.prod(size for size in sizes if size != -1)

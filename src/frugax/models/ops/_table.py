@@ -44,13 +44,7 @@ class Op:
         return self.inputs[:1] == ("key",)
 
     def __call__(self, xp: Any, *tensors: Any, **attributes: Any) -> Any:
-        """Promote the tensors, and run the body in a namespace.
-
-        Args:
-            xp: a namespace such as `to_jax.JaxNamespace`.
-            *tensors: arrays of its library or Python numbers; None for an optional one.
-            **attributes: keyword arguments of the op.
-        """
+        """Promote the tensors, and run the body in a namespace."""
         # Here and not in the bodies, so that no op can have a rule of its own.
         if self.promote != "none":
             tensors = xp.promote(tensors, to_float=self.promote == "float")
@@ -69,17 +63,7 @@ def op_from_function(
     promote: Promotion = "none",
     outputs: Iterable[str] = ("output",),
 ) -> Op:
-    """Make an op of a function; its signature gives the ports and attributes.
-
-    Args:
-        name: the name of the op.
-        body: `body(xp, *tensors, **attributes)`.
-        promote: see `Op`.
-        outputs: the names of the results, in order.
-
-    Raises:
-        TypeError: the body has no argument for `xp`, or takes `**anything`.
-    """
+    """Make an op of a function; its signature gives the ports and attributes."""
     parameters = list(inspect.signature(body).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
@@ -148,15 +132,7 @@ def op(
 
 
 def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
-    """Look an op up by name: custom ops first, then the table.
-
-    Args:
-        name: the name of the op.
-        own: ops that a user registered on a backend.
-
-    Raises:
-        KeyError: there is no such op; close names are listed.
-    """
+    """Look an op up by name: custom ops first, then the table."""
     for table in (own or {}, OPS):
         if name in table:
             return table[name]
@@ -173,16 +149,7 @@ def find(name: str, own: Mapping[str, Op] | None = None) -> Op:
 
 
 def custom_op(name: str, function: Callable[..., Any]) -> Op:
-    """Make an op of a user's function of arrays, for one backend.
-
-    Args:
-        name: the name of the op.
-        function: `function(*arrays, **attributes)` in the library of the backend.
-
-    Raises:
-        TypeError: it is not callable, or takes `**anything`.
-        ValueError: the name is not an identifier.
-    """
+    """Make an op of a user's function of arrays, for one backend."""
     if not callable(function):
         raise TypeError(f"op {name!r}: a function is needed, got {function!r:.60}.")
     if not name.isidentifier():

@@ -111,11 +111,7 @@ def upsample(
 def _check_channels(
     op: str, axes: int, input: Any, weight: Any, read: Any, shared: int, groups: int
 ) -> None:
-    """Check that data and weight fit; `shared` is the number that groups divide.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Check that data and weight fit; `shared` is the number that groups divide."""
     if len(input.shape) != axes + 2 or len(weight.shape) != axes + 2:
         raise ValueError(
             f"{op}: the input must be (batch, *space, channels) with {axes} axes of "
@@ -220,11 +216,7 @@ def _window_sizes(
     stride: Sizes | None,
     padding: Padding,
 ) -> tuple[tuple[int, ...], tuple[int, ...], Pads]:
-    """The window, stride and padding of a pool for each axis.
-
-    Raises:
-        ValueError: the input has another rank, or a window would hold padding only.
-    """
+    """The window, stride and padding of a pool for each axis."""
     if len(input.shape) != axes + 2:
         raise ValueError(
             f"{op}: the input must be (batch, *space, channels) with {axes} axes of "
@@ -251,18 +243,7 @@ def _window_sizes(
 def per_axis(
     op: str, name: str, value: Sizes, axes: int, *, least: int = 1
 ) -> tuple[int, ...]:
-    """Expand an attribute to one number for each axis of space.
-
-    Args:
-        op: the name of the op in errors.
-        name: the name of the attribute in errors.
-        value: a number for all axes, or one for each.
-        axes: the number of axes.
-        least: the smallest legal number.
-
-    Raises:
-        ValueError: the count is wrong, or a number is too small.
-    """
+    """Expand an attribute to one number for each axis of space."""
     numbers = (value,) * axes if isinstance(value, int) else tuple(value)
     if len(numbers) != axes or any(n < least for n in numbers):
         expected = "number"
@@ -282,20 +263,7 @@ def pads(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> Pads:
-    """The zeros before and after each axis of space.
-
-    Args:
-        op: the name of the op in errors.
-        padding: "same" gives ceil(size / stride) windows, with the odd zero at the end
-            as in XLA and Keras; "valid" is 0; or numbers, for all axes or for each.
-        space: sizes of the data.
-        window: sizes of the windows.
-        stride: steps between windows.
-        dilation: steps within a window.
-
-    Raises:
-        ValueError: the padding is of another form, or a window does not fit.
-    """
+    """The zeros before and after each axis of space."""
     axes = len(space)
     reach = _reach(window, dilation)
     if padding == "same":

@@ -66,10 +66,6 @@ def weights_by_block(graph: ModelGraph, place: str = "") -> dict[str, OwnedWeigh
 
     Files and other libraries name the weights of every block; a `LoopNode` reads one
     stacked array for all of them.
-
-    Args:
-        graph: a program that went through `infer`.
-        place: its path in a larger program.
     """
     found: dict[str, OwnedWeight] = {}
     stacked: set[str] = set()
@@ -108,13 +104,7 @@ def find_mismatches(
     arrays: HostArrays,
     origin: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """List why arrays cannot be the weights of a model; empty if they fit.
-
-    Args:
-        program: a compiled model.
-        arrays: arrays by the names of the blocks.
-        origin: the name of an array in its source, where it differs.
-    """
+    """List why arrays cannot be the weights of a model; empty if they fit."""
     needed = expected_weights(program)
     # All problems are collected, because a map of names from another library is seldom
     # right at the first attempt.
@@ -152,12 +142,7 @@ def find_mismatches(
 
 
 def check_arrays(program: CompiledWeights, arrays: HostArrays, source: str) -> None:
-    """Check that there is an array of the right shape for each weight, and no other.
-
-    Raises:
-        ShapeError: an array is missing, unknown, of a wrong shape or of integers; all
-            are named, with their layers and shapes.
-    """
+    """Check that there is an array of the right shape for each weight, and no other."""
     problems = find_mismatches(program, arrays)
     if problems:
         raise ShapeError(f"{source} does not fit the model: {'; '.join(problems)}.")
@@ -172,23 +157,7 @@ def assign_weights(
     cast: bool,
     allow_non_finite: bool,
 ) -> tuple[Arrays, Arrays]:
-    """Make the parameters and the state of a model of arrays by block.
-
-    Args:
-        program: a compiled model.
-        arrays: an array for each weight.
-        source: the name of their source in errors.
-        keep: leave every dtype as it is.
-        cast: cast to the backend's dtype even where digits are lost.
-        allow_non_finite: accept NaN and infinity.
-
-    Returns:
-        The trained arrays, and those that go in with the data, by key.
-
-    Raises:
-        ShapeError: arrays are missing, too many, or of wrong shapes.
-        ValueError: there are NaN or infinite numbers, or a dtype would lose digits.
-    """
+    """Make the parameters and the state of a model of arrays by block."""
     check_arrays(program, arrays, source)
     backend = program.backend
     if not allow_non_finite:

@@ -59,16 +59,7 @@ class ExportedModel:
         return {k: tuple(a.shape) for given in self._inputs for k, a in given.items()}
 
     def __call__(self, *arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the program.
-
-        Args:
-            *arrays: the parameters and the data, each by key; the data alone if the
-                program contains its parameters.
-
-        Raises:
-            TypeError: the number of arguments is wrong.
-            ValueError: an array is missing, unknown, or of a wrong shape or dtype.
-        """
+        """Run the program."""
         import jax
 
         names = ("params", "data")
@@ -101,11 +92,7 @@ def export(
     platforms: Sequence[str] | None = None,
     gradients: bool = False,
 ) -> ExportedModel:
-    """Turn a compiled model into a StableHLO program; see `CompiledModel.export`.
-
-    Raises:
-        TypeError: the model was compiled for another library.
-    """
+    """Turn a compiled model into a StableHLO program; see `CompiledModel.export`."""
     import jax
 
     if compiled.backend.name != "jax":

@@ -77,11 +77,7 @@ class _LayerReader:
         self.models: list[Model | None] = []  # None while it is not complete
 
     def layer(self, data: Any, place: str) -> Layer:
-        """Build the layer at a place.
-
-        Raises:
-            ValueError: it is nested too deep.
-        """
+        """Build the layer at a place."""
         if self.depth > MAX_DEPTH:
             raise ValueError(f"more than {MAX_DEPTH} layers inside each other.")
         self.depth += 1
@@ -90,11 +86,7 @@ class _LayerReader:
         return layer
 
     def _build(self, data: Any, place: str) -> Layer:
-        """Build a layer at any depth.
-
-        Raises:
-            ValueError: its kind is unknown, or its settings do not suit it.
-        """
+        """Build a layer at any depth."""
         kind = require_fields(data, place, {"kind"}, others=True)["kind"]
         check_type(data.get("name"), str | None, join_place(place, "name"))
         if kind == "Model":
@@ -143,11 +135,7 @@ class _LayerReader:
             raise ValueError(f"{place_prefix(place)}{kind}: {e}") from e
 
     def same(self, data: dict[str, Any], place: str) -> Model:
-        """The model with a number that was built before.
-
-        Raises:
-            ValueError: no model with that number is complete.
-        """
+        """The model with a number that was built before."""
         number = require_fields(data, place, {"kind", "model"})["model"]
         model = None
         # By exact type: True would be model 1, and -1 the last one.
@@ -159,11 +147,7 @@ class _LayerReader:
         return model
 
     def model(self, data: dict[str, Any], place: str) -> Model:
-        """Build the model at a place.
-
-        Raises:
-            ValueError: its names clash.
-        """
+        """Build the model at a place."""
         # The number is taken before the models inside are read, in the order in which
         # the writer counted.
         number = len(self.models)
@@ -224,11 +208,7 @@ def _op(data: dict[str, Any], place: str) -> Layer:
 
 
 def _fill(model: Model, calls: list[LayerCall], named: dict[str, LayerOutput]) -> None:
-    """Add calls to a model, and restore the order of the names of its outputs.
-
-    Raises:
-        ValueError: names clash, or `named` contradicts the calls.
-    """
+    """Add calls to a model, and restore the order of the names of its outputs."""
     # By the model's own method, so that names are checked as for models made in Python.
     for call in calls:
         model._append(call)
@@ -290,11 +270,7 @@ class _CallReader:
         return LayerOutput(self.calls[number], data["port"])
 
     def number(self, data: dict[str, Any], at: str) -> int:
-        """The number of a call.
-
-        Raises:
-            ValueError: there is no such call.
-        """
+        """The number of a call."""
         number = data["call"]
         if type(number) is not int or not 0 <= number < len(self.calls):
             raise ValueError(f"{at}.call: there is no call {number!r:.40}.")

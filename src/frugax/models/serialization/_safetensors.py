@@ -49,18 +49,7 @@ def write_safetensors(
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write arrays to a file, whole or not at all.
-
-    Args:
-        path: the file.
-        arrays: an array for each name.
-        metadata: a text for each name.
-
-    Raises:
-        OutputError: it cannot be written.
-        TypeError: the format has no name for the dtype of an array.
-        ValueError: the names and texts are too long for the format.
-    """
+    """Write arrays to a file, whole or not at all."""
     # Largest items first: then every array is aligned to its own item size, which
     # readers that map the file rely on.
     order = sorted(arrays, key=lambda k: (-arrays[k].dtype.itemsize, k))
@@ -102,16 +91,7 @@ def write_safetensors(
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
-    """Map the arrays of a file; nothing in it is executed.
-
-    Args:
-        path: the file.
-
-    Raises:
-        CorruptFileError: it is damaged, cut off, or of another format.
-        FileNotFoundError: the file does not exist.
-        UnsupportedFileError: NumPy lacks the dtype of an array.
-    """
+    """Map the arrays of a file; nothing in it is executed."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")

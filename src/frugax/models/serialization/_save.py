@@ -34,12 +34,7 @@ def save(
     params: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a compiled model and its weights to one file; see `CompiledModel.save`.
-
-    Raises:
-        ShapeError: arrays are missing, too many, or of wrong shapes.
-        ValueError: the model has state and none is given.
-    """
+    """Write a compiled model and its weights to one file; see `CompiledModel.save`."""
     graph = compiled.graph
     held = sorted(set(graph.weights) - compiled.param_keys)
     # A file without the state could be loaded but not evaluated.

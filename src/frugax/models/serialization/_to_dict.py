@@ -70,11 +70,7 @@ class _Describer:
     def layer(
         self, layer: Layer, place: str, name: str | None = None
     ) -> dict[str, Any]:
-        """Convert a layer; `name` is used if it has none of its own.
-
-        Raises:
-            ValueError: it is nested too deep.
-        """
+        """Convert a layer; `name` is used if it has none of its own."""
         if self.depth > MAX_DEPTH:
             raise ValueError(
                 f"more than {MAX_DEPTH} layers inside each other cannot be saved."
@@ -85,11 +81,7 @@ class _Describer:
         return plain
 
     def _convert(self, layer: Layer, place: str, name: str | None) -> dict[str, Any]:
-        """Convert a layer at any depth.
-
-        Raises:
-            TypeError: the layer could not be built again.
-        """
+        """Convert a layer at any depth."""
         named = {}
         if name is not None:
             named["name"] = name
@@ -145,12 +137,7 @@ class _Describer:
         return {"kind": cls.__name__, **named, **settings}
 
     def model(self, model: Model, place: str) -> dict[str, Any]:
-        """Convert the calls of a model, and the names of its outputs.
-
-        Raises:
-            TypeError: a wire is of an unknown kind.
-            ValueError: a wire comes from outside the model.
-        """
+        """Convert the calls of a model, and the names of its outputs."""
         named = model.calls
         # Wires refer to calls by number, as names may be generated and change.
         indices = {id(call): i for i, (_, call) in enumerate(named)}

@@ -40,11 +40,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; sequences are tuples here.
-
-    Raises:
-        TypeError: the annotation is of a kind that no file can hold.
-    """
+    """Whether a value is of an annotated type; sequences are tuples here."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -81,11 +77,7 @@ def matches_type(value: Any, hint: Any) -> bool:
 
 
 def check_type(value: Any, hint: Any, place: str) -> None:
-    """Check that a value is of an annotated type.
-
-    Raises:
-        TypeError: it is not, or no file can hold such a value.
-    """
+    """Check that a value is of an annotated type."""
     try:
         matches = matches_type(value, hint)
     except TypeError as e:
@@ -98,11 +90,7 @@ def check_type(value: Any, hint: Any, place: str) -> None:
 
 
 def field_types(cls: type, place: str) -> Mapping[str, Any]:
-    """The annotations of the class of a layer.
-
-    Raises:
-        TypeError: they name something that does not exist.
-    """
+    """The annotations of the class of a layer."""
     try:
         # get_type_hints resolves annotations that are texts, as under `from __future__
         # import annotations`.
@@ -122,19 +110,7 @@ def require_fields(
     optional: Set[str] = frozenset(),
     others: bool = False,
 ) -> dict[str, Any]:
-    """Check that `data` is a JSON object with these fields, and return it.
-
-    Args:
-        data: the value that was read.
-        place: its place in errors.
-        needed: fields that must be present.
-        optional: fields that may be present.
-        others: whether any other field may be present.
-
-    Raises:
-        TypeError: it is not an object.
-        ValueError: a field is missing or unknown.
-    """
+    """Check that `data` is a JSON object with these fields, and return it."""
     if not isinstance(data, dict):
         raise TypeError(f"{place_prefix(place)}an object is needed, got {data!r:.60}.")
     missing = sorted(needed - set(data))
@@ -151,11 +127,7 @@ def require_fields(
 
 
 def check_size(data: Any) -> None:
-    """Check that a JSON value is small and flat enough to walk by recursion.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Check that a JSON value is small and flat enough to walk by recursion."""
     stack, count = [(data, 0)], 0
     while stack:  # without recursion, since this check is what allows it elsewhere
         value, depth = stack.pop()
@@ -184,16 +156,7 @@ def place_prefix(place: str) -> str:
 
 
 def value_to_json(value: Any, place: str, layer: Callable[..., Any]) -> Any:
-    """Convert a setting; tuples become lists, and NaN and infinity become objects.
-
-    Args:
-        value: a number, text, boolean, None, layer, initialiser, or a sequence.
-        place: its place in errors.
-        layer: `layer(value, place)` converts a layer.
-
-    Raises:
-        TypeError: the value is of another type.
-    """
+    """Convert a setting; tuples become lists, and NaN and infinity become objects."""
     # `json` refuses NumPy's scalars.
     if isinstance(value, np.generic):
         value = value.item()
@@ -221,16 +184,7 @@ def value_to_json(value: Any, place: str, layer: Callable[..., Any]) -> Any:
 
 
 def value_from_json(data: Any, place: str, layer: Callable[..., Any]) -> Any:
-    """Read a setting that `value_to_json` wrote; lists become tuples.
-
-    Args:
-        data: the JSON value.
-        place: its place in errors.
-        layer: `layer(data, place)` reads a layer.
-
-    Raises:
-        ValueError: it is an object of an unknown form.
-    """
+    """Read a setting that `value_to_json` wrote; lists become tuples."""
     if isinstance(data, list):
         return tuple(
             value_from_json(d, f"{place}[{i}]", layer) for i, d in enumerate(data)
@@ -258,11 +212,7 @@ def value_from_json(data: Any, place: str, layer: Callable[..., Any]) -> Any:
 
 
 def constant_to_json(value: Any, place: str) -> dict[str, Any]:
-    """Convert a number or array that is written into a model; arrays byte for byte.
-
-    Raises:
-        TypeError: its dtype cannot go to a file.
-    """
+    """Convert a number or array that is written into a model; arrays byte for byte."""
     if not isinstance(value, np.ndarray):
         return {"value": value_to_json(value, place, reject_layer)}
     if value.dtype.name not in DTYPES:
@@ -277,12 +227,7 @@ def constant_to_json(value: Any, place: str) -> dict[str, Any]:
 
 
 def constant_from_json(data: dict[str, Any], place: str) -> Constant:
-    """Read a number or array that `constant_to_json` wrote.
-
-    Raises:
-        TypeError: it is neither a number nor an array.
-        ValueError: it is damaged.
-    """
+    """Read a number or array that `constant_to_json` wrote."""
     if set(data) == {"value"}:
         value = value_from_json(data["value"], place, reject_layer)
         if not matches_type(value, bool | int | float):
@@ -311,9 +256,5 @@ def constant_from_json(data: dict[str, Any], place: str) -> Constant:
 
 
 def reject_layer(value: Any, place: str) -> Any:
-    """Refuse a layer where only a plain value may be.
-
-    Raises:
-        TypeError: always.
-    """
+    """Refuse a layer where only a plain value may be."""
     raise TypeError(f"{place}: a plain value is needed, got {value!r:.60}.")

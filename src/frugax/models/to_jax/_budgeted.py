@@ -131,11 +131,7 @@ class BudgetedJaxModel(JaxModel):
         return _PlannedFunction(plan, request.at(plan.micro_batches), self)
 
     def _follow(self, plan: MemoryPlan, request: OutputGradients) -> "_PlannedFunction":
-        """Build the function of an existing plan.
-
-        Raises:
-            ValueError: the plan is for other gradients, shapes or batches.
-        """
+        """Build the function of an existing plan."""
         batch_keys: tuple[str, ...] = ()
         if plan.micro_batches > 1:
             batch_keys = request.batch_keys

@@ -175,26 +175,6 @@ class JaxModel(CompiledModel):
                             "in JAX; convert it with backend.array(...)."
                         )
 
-    def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
-        """Build the pure function `(params, inputs) -> loss` of `value_and_grad`.
-
-        Args:
-            loss: as for `value_and_grad`.
-
-        Raises:
-            ValueError: the loss does not name an output.
-            TypeError: the loss takes neither one nor two arguments.
-        """
-        of = self.resolve_loss(loss)
-
-        def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-            # The model refuses superfluous arrays, which catches misspelt keys. Labels
-            # are for the loss alone, so they are left out here.
-            read = {k: v for k, v in inputs.items() if k in self.data_keys}
-            return self.check_scalar(of(self._outputs(params, read), inputs))
-
-        return function
-
     def _make_step(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
         step = jax.value_and_grad(self.loss_function(loss))
         if self.jit:

@@ -10,18 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def choose_device(device: Any, platform: str | None) -> Any:
-    """Choose a device by its name.
-
-    Args:
-        device: `"cpu"`, `"gpu:1"`, a `jax.Device`, or None.
-        platform: the platform of the device, or None for any.
-
-    Returns:
-        The device, or None for JAX's default.
-
-    Raises:
-        ValueError: the device does not exist; the message lists those that do.
-    """
+    """Choose a device by its name."""
     if device is not None and not isinstance(device, str):
         return device
     if device is None:
@@ -57,15 +46,7 @@ def _devices(platform: str) -> list[Any]:
 
 
 def make_mesh(shape: Sequence[int] | None, platform: str | None) -> Mesh | None:
-    """Build a mesh of the first devices, with axes `d0`, `d1`, ...
-
-    Args:
-        shape: number of devices along each axis; None for no mesh.
-        platform: of the devices; None for JAX's default.
-
-    Raises:
-        ValueError: the mesh needs more devices than exist, or `shape` is not a shape.
-    """
+    """Build a mesh of the first devices, with axes `d0`, `d1`, ..."""
     if shape is None:
         return None
     lengths: tuple[Any, ...] = (shape,)
@@ -94,19 +75,7 @@ def sharding_of(
     device_mesh: Sequence[int] | None,
     tensor_split: Sequence[int | None] | None,
 ) -> NamedSharding:
-    """Build the sharding of an array over a mesh.
-
-    Args:
-        shape: the array's shape.
-        mesh: the backend's mesh.
-        device_mesh: another mesh shape for this array; None for the backend's.
-        tensor_split: for each axis of the mesh the dimension that it splits, or None
-            to replicate along it. By default the first axis splits dimension 0, the
-            second axis dimension 1, and so on.
-
-    Raises:
-        ValueError: the mesh is missing, or it cannot split a dimension evenly.
-    """
+    """Build the sharding of an array over a mesh."""
     # The backend's own mesh is reused if the shapes agree; a new one takes the devices
     # of the default platform, which may be another.
     if device_mesh is not None:

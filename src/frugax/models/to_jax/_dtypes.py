@@ -61,13 +61,7 @@ class Dtypes:
     def promote(
         self, tensors: Sequence[Array], *, to_float: bool = False
     ) -> tuple[Array, ...]:
-        """Bring tensors to one dtype by `result_dtype`; see there.
-
-        Args:
-            tensors: arrays, None, or Python numbers, which stay unchanged next to an
-                array because JAX treats their dtype as weak.
-            to_float: whether integers become `float_dtype`.
-        """
+        """Bring tensors to one dtype by `result_dtype`; see there."""
         values = list(tensors)
         for i, t in enumerate(values):
             if not (t is None or isinstance(t, jax.Array) or type(t) in _NUMBERS):

@@ -18,16 +18,7 @@ from ._shape_rules import fill_in
 def flops_of(
     node: OpNode, known: Mapping[str, Any], float_dtype: np.dtype
 ) -> int | None:
-    """Count the floating-point operations of a node's forward pass, for any backend.
-
-    Args:
-        node: the node.
-        known: the spec or the constant of each key.
-        float_dtype: the backend's dtype.
-
-    Returns:
-        The number; None for an op that is not in the table.
-    """
+    """Count the floating-point operations of a node's forward pass, for any backend."""
     op = OPS.get(node.op)
     if op is None:
         return None

@@ -225,13 +225,7 @@ class LossGradients(GradientRequest):
 def build_vjp(
     grad: Callable[..., Any], keys: tuple[str, ...], pieces: int
 ) -> Callable[..., Any]:
-    """Build the function to outputs and gradients, in micro-batches if asked for.
-
-    Args:
-        grad: value-and-gradient function of `GradientRequest.objective`.
-        keys: the data with a batch axis.
-        pieces: number of micro-batches.
-    """
+    """Build the function to outputs and gradients, in micro-batches if asked for."""
 
     def pull(params: Any, data: Any, cotangents: Any) -> tuple[Any, Any]:
         (_, outputs), grads = grad(params, data, cotangents)

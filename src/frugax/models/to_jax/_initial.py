@@ -18,14 +18,7 @@ def draw(
     dtype: np.dtype,
     mesh: Mesh | None,
 ) -> dict[str, Shaped[Array, "..."]]:
-    """Draw every weight by key.
-
-    Args:
-        key: a random key.
-        weights: shape and initializer of each weight.
-        dtype: of all weights.
-        mesh: distribute them over this mesh from the start; None for one device.
-    """
+    """Draw every weight by key."""
     items = tuple(weights.items())
     if not items:
         return {}

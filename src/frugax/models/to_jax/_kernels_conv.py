@@ -57,16 +57,7 @@ class ConvolutionKernels:
         dilation: Sequence[int],
         groups: int,
     ) -> jax.Array:
-        """The gradient of a convolution's data; the weight is (*window, out / g, in).
-
-        Args:
-            input: (batch, *space, in).
-            weight: the kernel of that convolution.
-            stride: of that convolution.
-            crops: entries removed (added if negative) at both ends of each axis.
-            dilation: of that convolution.
-            groups: of that convolution.
-        """
+        """A convolution's gradient in the data; (*window, out / g, in)."""
         *window, made, read = weight.shape
         space = range(len(window))
         # A transposed convolution is an ordinary one on data with zeros between

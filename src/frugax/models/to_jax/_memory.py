@@ -64,11 +64,7 @@ class Candidate:
         return self.build(remat.apply(self.objective, plan))
 
     def plan(self, budget: MemoryBudget) -> remat.RematPlan:
-        """Plan the recomputation that fits.
-
-        Raises:
-            InfeasibleBudgetError: no plan fits.
-        """
+        """Plan the recomputation that fits."""
         whole = remat.EnclosingProgram(build=self.build, args=self.args)
         return remat.plan(
             self.objective,
@@ -134,13 +130,7 @@ class Search:
     undone: RematUndoneError | None = None
 
     def find(self) -> MemoryPlan:
-        """Find the first candidate that fits.
-
-        Raises:
-            InfeasibleBudgetError: no candidate fits.
-            RematUndoneError: the compiler merged all recomputation away, and
-                micro-batches do not help.
-        """
+        """Find the first candidate that fits."""
         counts: tuple[int, ...] = (1,)
         reason = ""
         found = self._try(1)

@@ -53,10 +53,6 @@ def find_batch_axis(graph: ModelGraph, specs: Mapping[str, Spec]) -> BatchAxis |
 
     These are the inputs whose first dimension the model leaves free; without any, those
     with the most common number of rows.
-
-    Args:
-        graph: the program.
-        specs: shape and dtype of each input.
     """
     first = {
         key: specs[key].shape[0]
@@ -85,15 +81,7 @@ def explain_indivisible(
     axis: BatchAxis,
     graph: ModelGraph,
 ) -> str:
-    """Explain why batches cannot be split; empty if they can.
-
-    Args:
-        forward: from parameters and data to outputs.
-        params: shapes of the parameters.
-        data: shapes of the data.
-        axis: the data that would be split.
-        graph: the program, with its weights.
-    """
+    """Explain why batches cannot be split; empty if they can."""
     for key, weight in graph.weights.items():
         if weight.kind == "state":
             return f"{key!r} is updated by every batch, as in a batch norm"
@@ -138,13 +126,7 @@ def explain_indivisible(
 
 
 def _draw_numbers(specs: Specs, seed: int) -> dict[str, Any]:
-    """Draw inputs that most models accept: floats in (0.1, 1), integers 0 and 1.
-
-    Args:
-        specs: shapes and dtypes.
-        seed: 0 draws weights, with random signs and a scale that keeps deep models
-            finite.
-    """
+    """Draw inputs that most models accept: floats in (0.1, 1), integers 0 and 1."""
     draws = np.random.default_rng(seed)
     numbers: dict[str, Any] = {}
     for key, spec in specs.items():

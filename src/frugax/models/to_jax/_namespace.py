@@ -53,12 +53,5 @@ class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels)
         *,
         reverse: bool = False,
     ) -> tuple[Any, Any]:
-        """Run `carry, y = step(carry, x)` along the first axis; return carry and all y.
-
-        Args:
-            step: one step; `carry`, `x` and `y` are arrays, or tuples of them.
-            carry: argument of the first step.
-            xs: arrays that all have the same first axis.
-            reverse: whether to start at the end; the y stay in the order of the xs.
-        """
+        """Run `carry, y = step(carry, x)` along the first axis; carry and all y."""
         return lax.scan(step, carry, xs, reverse=reverse)

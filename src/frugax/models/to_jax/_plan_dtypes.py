@@ -36,14 +36,7 @@ def plan_dtypes(
     *,
     dtypes: Sequence[Any] = ("float16", "bfloat16"),
 ) -> DtypePlan:
-    """Plan short dtypes; see `frugax.models.plan`.
-
-    Raises:
-        InfeasibleBudgetError: no choice is within the error and the size.
-        TypeError: `budget` is not a `SizeBudget`.
-        ValueError: there are too few batches, a dtype does not have 16 bits, or the
-            outputs are not finite.
-    """
+    """Plan short dtypes; see `frugax.models.plan`."""
     check_budget(budget, SizeBudget)
     if budget.max_abs is not None:
         raise ValueError(
@@ -144,11 +137,7 @@ class _ErrorBench:
         return max(error_of(m, e) for m, e in pairs)
 
     def plan(self, budget: SizeBudget, steps: list[_RoundedWeight]) -> DtypePlan:
-        """Round as many weights as the error allows, or as few as the size needs.
-
-        Raises:
-            InfeasibleBudgetError: no number of weights satisfies both.
-        """
+        """Round as many weights as the error allows, or as few as the size needs."""
         before = sum(v.nbytes for v in self.params.values())
         limit = limit_bytes(budget, self.params)
         least = self._steps_for(limit, before, steps)

@@ -152,23 +152,7 @@ class TorchModel(CompiledModel):
         data: Mapping[str, Any],
         output_gradients: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Compute the outputs, and optionally the gradients.
-
-        Args:
-            params: a tensor for each parameter, by key; NumPy arrays are converted.
-            data: a tensor for each input, by key; also the state, where the model has
-                one, and a random `key`, where it draws.
-            output_gradients: for outputs by name the gradient of some loss with
-                respect to them, of their shapes; outputs left out count zero.
-
-        Returns:
-            The outputs by name; with `output_gradients` a pair of these and the
-            gradients with respect to the parameters, by key.
-
-        Raises:
-            ShapeError: a tensor does not suit the layer that reads it.
-            ValueError: a tensor is missing, or there is one too many.
-        """
+        """Compute outputs and gradients as `JaxModel.evaluate` does, with tensors."""
         if output_gradients is None:
             return self._run(self._outputs, params, data)
         return self._run(self._outputs_and_gradients, params, data, output_gradients)
@@ -181,23 +165,7 @@ class TorchModel(CompiledModel):
         inputs: Mapping[str, Any],
         loss: str | Callable[..., Any],
     ) -> tuple[torch.Tensor, Tensors]:
-        """The loss and its gradients with respect to the parameters.
-
-        Args:
-            params: a tensor for each parameter, by key.
-            inputs: a tensor for each input, by key; tensors that only the loss reads,
-                such as labels, may be among them.
-            loss: the name of a scalar output, or a function of the outputs, or of the
-                outputs and the inputs, written in torch.
-
-        Returns:
-            The loss, and gradients by key.
-
-        Raises:
-            ShapeError: a tensor does not suit the layer that reads it.
-            ValueError: a tensor is missing, or the loss does not name an output.
-            TypeError: the loss does not return a scalar.
-        """
+        """Compute a loss, written in torch, and its gradients as `JaxModel` does."""
         return self._run(self._loss_and_gradients, params, inputs, loss)
 
     def _loss_and_gradients(
@@ -212,24 +180,6 @@ class TorchModel(CompiledModel):
         with torch.enable_grad():
             value = self.check_scalar(of(outputs, inputs))
         return value.detach(), _gradients([value], leaves, None)
-
-    def loss_function(self, loss: str | Callable[..., Any]) -> Callable[..., Any]:
-        """The function `(params, inputs) -> loss` that `value_and_grad` derives.
-
-        Args:
-            loss: as for `value_and_grad`.
-
-        Raises:
-            ValueError: the loss names no output.
-            TypeError: it takes neither one nor two arguments.
-        """
-        of = self.resolve_loss(loss)
-
-        def function(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-            read = {k: v for k, v in inputs.items() if k in self.data_keys}
-            return self.check_scalar(of(self._outputs(params, read), inputs))
-
-        return function
 
     def _run(self, function: Callable[..., Any], *args: Any) -> Any:
         if self._plain:

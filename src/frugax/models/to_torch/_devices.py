@@ -6,18 +6,7 @@ import torch
 
 
 def choose_device(device: Any) -> torch.device | None:
-    """A device from its name.
-
-    Args:
-        device: `"cpu"`, `"gpu:1"` (the first kind of accelerator there is), torch's own
-            names such as `"cuda:1"`, a `torch.device`, or None.
-
-    Returns:
-        The device, or None where torch's own choice will do.
-
-    Raises:
-        ValueError: there is no such device; those that are there are listed.
-    """
+    """A device from its name."""
     if device is None:
         return None
     there = devices()
@@ -50,11 +39,7 @@ def devices() -> list[str]:
 
 
 def no_mesh(**given: Any) -> None:
-    """Refuse what only JAX can do.
-
-    Raises:
-        ValueError: a mesh, or a split over one, is asked for.
-    """
+    """Refuse what only JAX can do."""
     for name, value in given.items():
         if value is not None:
             raise ValueError(

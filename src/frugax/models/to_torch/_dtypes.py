@@ -88,13 +88,7 @@ class Dtypes:
     def promote(
         self, tensors: Sequence[Array], *, to_float: bool = False
     ) -> tuple[Array, ...]:
-        """Bring tensors to one dtype by `result_dtype`; see there.
-
-        Args:
-            tensors: tensors, Python numbers (they stay numbers beside a tensor) or
-                None.
-            to_float: whether integers become `float_dtype`.
-        """
+        """Bring tensors to one dtype by `result_dtype`; see there."""
         given = [
             t
             if t is None or isinstance(t, torch.Tensor) or type(t) in (bool, int, float)

@@ -23,12 +23,7 @@ def _tensors(left: Array, right: Array) -> tuple[torch.Tensor, torch.Tensor]:
 def _binary(
     function: Callable[..., Any], *, takes_number: bool = True
 ) -> Callable[..., Any]:
-    """The method that runs `function` on two tensors, or a tensor and a number.
-
-    Args:
-        function: one of torch.
-        takes_number: whether it takes a Python number on the right by itself.
-    """
+    """The method that runs `function` on two tensors, or a tensor and a number."""
 
     def method(self: "Elementwise", left: Array, right: Array) -> torch.Tensor:
         # A number on the right costs less than a tensor made for it. On the left some

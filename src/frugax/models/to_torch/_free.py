@@ -50,13 +50,7 @@ def at(length: int | FreeLength, which: int) -> int:
 def lengths(
     first: tuple[int, ...], second: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[int | FreeLength, ...]:
-    """The shape behind the answers with either stand-in.
-
-    Args:
-        first: the shape with the first.
-        second: the shape with the second.
-        names: the free dimensions it may depend on.
-    """
+    """The shape behind the answers with either stand-in."""
     return tuple(
         a if a == b else FreeLength((a, b), names)
         for a, b in zip(first, second, strict=True)
@@ -110,16 +104,7 @@ _FIRST, _SECOND = _primes(1009, 100), _primes(3001, 300)
 
 
 def dimension(key: str, length: object, unnamed: Iterator[int]) -> int | FreeLength:
-    """Parse a dimension: a length, a name, or None.
-
-    Args:
-        key: the input's name.
-        length: the dimension.
-        unnamed: numbers for dimensions without a name.
-
-    Raises:
-        ValueError: `length` is neither of these.
-    """
+    """Parse a dimension: a length, a name, or None."""
     if isinstance(length, FreeLength):
         return length
     if isinstance(length, (int, np.integer)) and not isinstance(length, bool):

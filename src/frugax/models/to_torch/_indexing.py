@@ -83,11 +83,7 @@ class Indexing:
         return order.to(torch.int32)
 
     def top_k(self, x: Array, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The k largest of the last axis in order, and their indices.
-
-        Raises:
-            ValueError: there are fewer than k.
-        """
+        """The k largest of the last axis in order, and their indices."""
         if k > x.shape[-1]:
             raise ValueError(f"top_k: k={k} of only {x.shape[-1]} entries.")
         # torch.topk returns equal entries in any order; a stable sort does not.

@@ -16,14 +16,7 @@ def draw(
     dtype: np.dtype,
     xp: TorchNamespace,
 ) -> dict[str, torch.Tensor]:
-    """Every weight by key.
-
-    Args:
-        key: a random key.
-        weights: shape and start of each.
-        dtype: of all of them.
-        xp: the namespace to draw in.
-    """
+    """Every weight by key."""
     # Drawn in float32 at least, so that all dtypes start alike.
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
     made: dict[str, torch.Tensor] = {}

@@ -50,16 +50,7 @@ class ConvolutionKernels:
         dilation: Sequence[int],
         groups: int,
     ) -> torch.Tensor:
-        """The gradient of a convolution's data; the weight is (*window, out / g, in).
-
-        Args:
-            input: (batch, *space, in).
-            weight: the kernel of that convolution.
-            stride: of that convolution.
-            crops: how much is cut off (negative: added) at both ends of each axis.
-            dilation: of that convolution.
-            groups: of that convolution.
-        """
+        """A convolution's gradient in the data; (*window, out / g, in)."""
         # torch's `padding` crops both ends alike. Everything else is computed whole and
         # cut after, where a negative pad is a crop.
         even = all(low == high >= 0 for low, high in crops)

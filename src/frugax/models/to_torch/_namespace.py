@@ -53,17 +53,7 @@ class TorchNamespace(
         *,
         reverse: bool = False,
     ) -> tuple[Any, Any]:
-        """Run `carry, y = step(carry, x)` along the first axis; give carry and all y.
-
-        Args:
-            step: one step; `carry`, `x` and `y` are tensors, or tuples of them.
-            carry: argument of the first step.
-            xs: tensors that all have the same first axis.
-            reverse: whether to start at the end; the y stay in the order of the xs.
-
-        Raises:
-            ValueError: there is nothing to run along.
-        """
+        """Run `carry, y = step(carry, x)` along the first axis; carry and all y."""
         # Bodies may nest tuples and leave optional tensors out as None, so the first
         # tensor gives the length.
         first = xs

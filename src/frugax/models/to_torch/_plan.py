@@ -52,14 +52,7 @@ class Plan:
         *,
         exact: bool = False,
     ) -> None:
-        """Prepare the steps.
-
-        Args:
-            graph: the program.
-            xp: the namespace to run in.
-            find: the op of a name.
-            exact: whether all tensors will have the dtypes of the program.
-        """
+        """Prepare the steps."""
         self.graph, self.outputs = graph, dict(graph.outputs)
         self._constants: dict[str | None, Any] = {
             key: xp.asarray(v) if isinstance(v, (np.ndarray, np.generic)) else v

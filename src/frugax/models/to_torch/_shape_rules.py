@@ -102,16 +102,7 @@ def _once(
 def input_specs(
     flat: ModelGraph, shapes: Mapping[str, Any], backend: TorchBackend
 ) -> dict[str, Spec]:
-    """Determine the shape and dtype of each input by the caller and the model.
-
-    Args:
-        flat: the program.
-        shapes: by input: a sequence of lengths, names and None; or an array.
-        backend: its dtype is the default.
-
-    Raises:
-        ValueError: a key does not name an input, or its value is not a shape.
-    """
+    """Determine the shape and dtype of each input by the caller and the model."""
     check_shape_keys(shapes, flat.inputs)
     unnamed = itertools.count(1)
     specs: dict[str, Spec] = {}

@@ -62,11 +62,7 @@ class Shapes:
     moveaxis = staticmethod(torch.moveaxis)
 
     def squeeze(self, x: Array, axis: Axis = None) -> torch.Tensor:
-        """Without axes of length 1.
-
-        Raises:
-            ValueError: a given one is longer.
-        """
+        """Without axes of length 1."""
         if axis is None:
             return torch.squeeze(x)
         axes = axes_of(axis, x.ndim)

@@ -23,14 +23,6 @@ def traced(
 
     It is traced to torch's own operations first: `torch.compile` keeps a few programs
     for each piece of Python only, and all plans are the same Python.
-
-    Args:
-        plan: the program.
-        values: a tensor for each input and weight.
-        failed: called with the reason if tracing or compiling fails.
-
-    Returns:
-        The compiled program, which turns into the plan itself where that fails.
     """
     names = tuple(values)
     results = tuple(plan.outputs)
