@@ -8,11 +8,7 @@ Progress = Callable[[float, str], None]
 
 
 def check_path(path: object) -> None:
-    """Refuse anything that does not name a file before the work, not during it.
-
-    Raises:
-        TypeError: `path` is neither text nor a path.
-    """
+    """Refuse anything that does not name a file before the work, not during it."""
     if isinstance(path, str | os.PathLike):
         return
     instead = ""
@@ -25,11 +21,7 @@ def check_path(path: object) -> None:
 
 
 def check_progress(progress: object) -> None:
-    """Refuse anything that cannot be called before the work, not during it.
-
-    Raises:
-        TypeError: `progress` is neither a function nor None.
-    """
+    """Refuse anything that cannot be called before the work, not during it."""
     if progress is not None and not callable(progress):
         raise TypeError(
             "progress must be a function of (share, text), or None, got "

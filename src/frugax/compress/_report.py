@@ -171,11 +171,7 @@ class CompressedBytes(bytes):
 
 
 def measure_tensors(draft: Draft) -> tuple[TensorReport, ...]:
-    """Decode a file and measure every tensor against its original.
-
-    Raises:
-        CorruptFileError: the file does not hold the coded values: a bug, never seen.
-    """
+    """Decode a file and measure every tensor against its original."""
     reports: list[TensorReport] = []
     with draft.open() as file:
         file.check()
@@ -209,15 +205,7 @@ def make_report(
     *,
     file_bytes: int,
 ) -> CompressReport:
-    """Report a file that was written.
-
-    Args:
-        draft: the file.
-        tensors: `measure_tensors` of it.
-        budget: the limits that were stated.
-        plan: the plan that was carried out; None after a search on these very weights.
-        file_bytes: the length of the file.
-    """
+    """Report a file that was written."""
     before = "by coding these very weights" if plan is None else "by the plan"
     plan = plan or make_plan(draft, budget)
     limit = limit_bytes(draft.sources, budget)

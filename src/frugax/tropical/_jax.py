@@ -62,11 +62,7 @@ def identity(n: int, like: jax.Array, kind: str) -> jax.Array:
 def polynomial(
     coefficients: jax.Array, exponents: jax.Array, points: jax.Array, kind: str
 ) -> jax.Array:
-    """Evaluate the optimal monomial at each point.
-
-    Raises:
-        ValueError: a negative power meets an infinite point.
-    """
+    """Evaluate the optimal monomial at each point."""
     out, is_undefined = _polynomial(coefficients, exponents, points, kind)
     if not isinstance(is_undefined, Tracer) and bool(is_undefined):
         raise ValueError(

@@ -24,11 +24,7 @@ _BLOCK = 32
 
 
 def closure(d: jax.Array, kind: str) -> jax.Array:
-    """Compute optimal walks, then check for improving cycles.
-
-    Raises:
-        ValueError: there is such a cycle.
-    """
+    """Compute optimal walks, then check for improving cycles."""
     out, cycles = _closure(d, kind)
     if not isinstance(cycles, Tracer) and bool(cycles.any()):
         vertex = int(

@@ -50,11 +50,7 @@ def matmul(a: np.ndarray, b: np.ndarray, kind: str) -> np.ndarray:
 
 
 def closure(d: np.ndarray, kind: str) -> np.ndarray:
-    """Run the Floyd-Warshall algorithm; stop at the first improving cycle.
-
-    Raises:
-        ValueError: there is such a cycle.
-    """
+    """Run the Floyd-Warshall algorithm; stop at the first improving cycle."""
     optimum = _optimum(kind)
     out = d.copy()
     diagonal = np.einsum("ii->i", out)  # a writable view
@@ -75,11 +71,7 @@ def closure(d: np.ndarray, kind: str) -> np.ndarray:
 def polynomial(
     coefficients: np.ndarray, exponents: np.ndarray, points: np.ndarray, kind: str
 ) -> np.ndarray:
-    """Evaluate the optimal monomial at each point, a block of points at a time.
-
-    Raises:
-        ValueError: a negative power meets an infinite point.
-    """
+    """Evaluate the optimal monomial at each point, a block of points at a time."""
     zero, optimum = _zero(kind), _optimum(kind)
     out = np.empty(len(points), np.result_type(coefficients, exponents, points))
     rows = max(1, _BLOCK_BYTES // (len(coefficients) * out.itemsize))

@@ -252,12 +252,7 @@ def convolve(
 
 
 def _engine(kind: str, *arrays: Any) -> ModuleType:
-    """Return the engine of the arrays' library, after validating their values.
-
-    Raises:
-        TypeError: the arrays are of two libraries.
-        ValueError: the semiring is unknown, or an infinity is not an element of it.
-    """
+    """Return the engine of the arrays' library, after validating their values."""
     if kind not in ("max", "min"):
         raise ValueError(f'kind must be "max" or "min", got {kind!r}.')
     match _one_library(*arrays):
@@ -284,12 +279,7 @@ def _absent_infinity(kind: str) -> float:
 
 
 def _to_count(name: str, value: Any) -> int:
-    """Return an integer >= 0.
-
-    Raises:
-        TypeError: `value` is not an integer.
-        ValueError: it is negative.
-    """
+    """Return an integer >= 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if value < 0:
@@ -298,11 +288,7 @@ def _to_count(name: str, value: Any) -> int:
 
 
 def _one_library(*arrays: Any) -> str:
-    """Return the library of all arrays.
-
-    Raises:
-        TypeError: they are of two libraries.
-    """
+    """Return the library of all arrays."""
     libraries = {_library(array) for array in arrays}
     if len(libraries) > 1:
         hint = "convert all to one of them"
@@ -328,11 +314,7 @@ def _library(array: Any) -> str:
 
 
 def _check_arrays(what: str, *arrays: Any) -> None:
-    """Raise on lists and scalars, which do not determine the library of the result.
-
-    Raises:
-        TypeError: an argument is not an array of floats or integers, or is masked.
-    """
+    """Raise on lists and scalars, which do not determine the library of the result."""
     for array in arrays:
         if not is_array(array):
             raise TypeError(

@@ -62,11 +62,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
-    """Run the Floyd-Warshall algorithm; stop at the first improving cycle.
-
-    Raises:
-        ValueError: there is such a cycle.
-    """
+    """Run the Floyd-Warshall algorithm; stop at the first improving cycle."""
     n, better, steps = len(d), _optimum(kind), d.detach()
     on = torch.eye(n, dtype=torch.bool, device=d.device)
     out = torch.where(on, better(steps, torch.zeros_like(steps)), steps)
@@ -99,11 +95,7 @@ def polynomial(
     points: torch.Tensor,
     kind: str,
 ) -> torch.Tensor:
-    """Evaluate the optimal monomial at each point.
-
-    Raises:
-        ValueError: a negative power meets an infinite point.
-    """
+    """Evaluate the optimal monomial at each point."""
     all_three = coefficients, exponents, points
     dtype = functools.reduce(torch.promote_types, (a.dtype for a in all_three))
     coefficients, exponents, points = (a.to(dtype) for a in all_three)

@@ -26,11 +26,7 @@ DTYPE_NAMES = frozenset(_NUMPY_NAMES + _ML_NAMES)
 
 
 def dtype_from_name(name: str) -> "np.dtype[Any]":
-    """Return the little-endian dtype with one of `DTYPE_NAMES`.
-
-    Raises:
-        MissingExtraError: the dtype needs `ml_dtypes`, which is not installed.
-    """
+    """Return the little-endian dtype with one of `DTYPE_NAMES`."""
     if name in _NUMPY_NAMES:
         return np.dtype(name).newbyteorder("<")
     try:
@@ -43,16 +39,8 @@ def dtype_from_name(name: str) -> "np.dtype[Any]":
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return every leaf by name as a contiguous little-endian NumPy array.
-
-    The input is never changed; NumPy arrays that are already contiguous are not copied.
-
-    Raises:
-        CorruptFileError: a leaf is a view of a mapped file that was cut off meanwhile.
-        TypeError: a leaf is not an array, or has a dtype that a file cannot hold.
-        ValueError: two leaves share a name, a name cannot be written as UTF-8, or the
-            tree has over 100 levels.
-    """
+    """Return every leaf by name as a contiguous little-endian NumPy array."""
+    # The input is never changed; arrays that are already contiguous are not copied.
     leaves = named_leaves(tree)
     for name, _ in leaves:
         try:
@@ -66,11 +54,7 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def check_not_input(path: str | os.PathLike[str], tree: PyTree) -> None:
-    """Refuse to overwrite the file that the weights are read from.
-
-    Raises:
-        ValueError: `path` is that file.
-    """
+    """Refuse to overwrite the file that the weights are read from."""
     if not os.path.exists(path):
         return
     for name, leaf in named_leaves(unwrap_modules(tree)):

@@ -19,11 +19,7 @@ class MappedFile(mmap.mmap):
     place: str
 
     def check(self) -> None:
-        """Check that the file is still as long as it was.
-
-        Raises:
-            CorruptFileError: it is shorter.
-        """
+        """Check that the file is still as long as it was."""
         # Touching a page past the end of a truncated file is SIGBUS, which ends the
         # process: no exception handler would see it.
         if self.size() < len(self):
@@ -35,11 +31,7 @@ class MappedFile(mmap.mmap):
 
 
 def map_file(path: str | os.PathLike[str]) -> MappedFile:
-    """Map a file for reading; an empty file cannot be mapped.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+    """Map a file for reading; an empty file cannot be mapped."""
     with Path(path).open("rb") as file:
         mapped = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
     mapped.place = os.fspath(path)
@@ -59,11 +51,7 @@ def find_mapped(array: np.ndarray) -> mmap.mmap | None:
 
 
 def check_mapped(array: np.ndarray) -> None:
-    """Check that the file under an array, if there is one, was not cut off.
-
-    Raises:
-        CorruptFileError: it was.
-    """
+    """Check that the file under an array, if there is one, was not cut off."""
     mapped = find_mapped(array)
     if isinstance(mapped, MappedFile):
         try:

@@ -5,15 +5,7 @@ import torch
 
 
 def to_numpy(tensor: torch.Tensor, place: str) -> np.ndarray:
-    """Return a tensor's values on the CPU, bfloat16 and 8-bit floats included.
-
-    Args:
-        tensor: the tensor; it is only read.
-        place: where it stands in the tree, for error messages.
-
-    Raises:
-        TypeError: it has no dense values, or a dtype that NumPy cannot hold.
-    """
+    """Return a tensor's values on the CPU, bfloat16 and 8-bit floats included."""
     if (reason := _reason_without_values(tensor)) is not None:
         raise TypeError(f"{place} is {reason}.")
     # torch conjugates and negates lazily, by a bit of the tensor that NumPy cannot

@@ -35,15 +35,7 @@ def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
 def encode_lossless(
     array: np.ndarray, progress: Callable[[int], object] = lambda _: None
 ) -> tuple[str, tuple[bytes, ...]]:
-    """Code an array exactly.
-
-    Args:
-        array: the numbers to code.
-        progress: called with the count of numbers that are done.
-
-    Returns:
-        The codec, which is "stored" if coding does not make it shorter, and the blocks.
-    """
+    """Code an array exactly."""
     coded: list[bytes] = []
     for block in _lossless_blocks(array):
         coded.append(block)

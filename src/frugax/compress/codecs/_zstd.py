@@ -18,11 +18,7 @@ _THREAD = _ThreadLocal()
 
 
 def decompress_frame(data: bytes | memoryview, *, max_bytes: int) -> bytes:
-    """Decompress one zstd frame of at most `max_bytes` bytes.
-
-    Raises:
-        CorruptFileError: the frame is damaged, or longer.
-    """
+    """Decompress one zstd frame of at most `max_bytes` bytes."""
     try:
         # zstandard would allocate whatever length the frame states.
         size = zstandard.frame_content_size(data)

@@ -66,18 +66,7 @@ def decode(
     size: int,
     into: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the flat array of `size` numbers that `encode` coded.
-
-    Args:
-        block: bytes from `encode`.
-        dtype: of the numbers.
-        size: how many numbers there are.
-        into: a flat array to decode into; by default a new one.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-        UnsupportedFileError: a plane has an unknown coder.
-    """
+    """Return the flat array of `size` numbers that `encode` coded."""
     word = _word_bytes(dtype)
     count = size * (dtype.itemsize // word)
     # Allocate nothing before every part has shown bytes for its numbers.

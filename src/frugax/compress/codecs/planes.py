@@ -83,12 +83,7 @@ def decode(
     dtype: "np.dtype[Any]",
     size: int,
 ) -> np.ndarray:
-    """Return the values of the first layer and any number of layers after it.
-
-    Raises:
-        CorruptFileError: these are not such layers.
-        UnsupportedFileError: one uses a coder of a newer version.
-    """
+    """Return the values of the first layer and any number of layers after it."""
     *_, (levels, shift) = _decode_levels(blocks, planes, dtype, size)
     values = reconstruct(levels, shift, step, dtype)
     if len(blocks) > planes:
@@ -103,12 +98,7 @@ def decode_each_layer(
     dtype: "np.dtype[Any]",
     size: int,
 ) -> Iterator[np.ndarray]:
-    """Yield the values after each layer; the last ones are those of `decode`.
-
-    Raises:
-        CorruptFileError: these are not such layers.
-        UnsupportedFileError: one uses a coder of a newer version.
-    """
+    """Yield the values after each layer; the last ones are those of `decode`."""
     values = np.zeros(0, dtype)
     for levels, shift in _decode_levels(blocks, planes, dtype, size):
         values = reconstruct(levels, shift, step, dtype)

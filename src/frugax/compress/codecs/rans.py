@@ -39,14 +39,7 @@ _FEW_LANES = 16
 
 
 def encode(numbers: np.ndarray) -> bytes:
-    """Code integers at close to their entropy.
-
-    Args:
-        numbers: one-dimensional, at least one, within +-2^62.
-
-    Returns:
-        The block; `decode(block, len(numbers))` gives the numbers back.
-    """
+    """Code integers at close to their entropy."""
     low = int(numbers.min())
     offsets = (numbers - low).astype(np.uint64)
     low_bits, counts = _choose_split(offsets)
@@ -82,11 +75,7 @@ def estimate_bytes(numbers: np.ndarray) -> float:
 
 
 def decode(block: bytes | memoryview, size: int) -> np.ndarray:
-    """Return the `size` numbers that `encode` coded, as int64.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-    """
+    """Return the `size` numbers that `encode` coded, as int64."""
     block = memoryview(block)
     if len(block) < _HEADER.size:
         raise CorruptFileError("an entropy-coded block is cut off.")

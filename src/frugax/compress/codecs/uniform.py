@@ -99,20 +99,12 @@ estimate_bytes = rans.estimate_bytes
 def decode(
     block: memoryview, step: Step, dtype: "np.dtype[Any]", size: int
 ) -> np.ndarray:
-    """Return `size` values.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-    """
+    """Return `size` values."""
     return to_values(decode_levels(block, dtype, size), step, dtype)
 
 
 def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
-    """Return `size` int64 levels of weights of a dtype.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-    """
+    """Return `size` int64 levels of weights of a dtype."""
     levels = rans.decode(block, size)
     limit = MAX_LEVEL[np.dtype(compute_type(dtype)).itemsize]
     if np.abs(levels).max() > limit:

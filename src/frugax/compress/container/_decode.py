@@ -30,17 +30,7 @@ _GRIDS = {"quantised": uniform, "trellis": trellis}
 def decode_tensor(
     content: FileContent, record: Record, *, check_values: bool = True
 ) -> np.ndarray:
-    """Decode one tensor; check every chunk, and the whole against its digest.
-
-    Args:
-        content: the file.
-        record: the tensor to decode.
-        check_values: whether to compare the values with their digest.
-
-    Raises:
-        CorruptFileError: its bytes are damaged; the message names the tensor.
-        UnsupportedFileError: it uses a coder of a newer version.
-    """
+    """Decode one tensor; check every chunk, and the whole against its digest."""
     numbers = numbers_per_chunk(record.codec, record.shape)
     # One chunk is decoded in place of a copy, unless it is stored: the values would be
     # a view of the file.
@@ -65,16 +55,6 @@ def iter_parts(
     """Yield the flat values of a tensor chunk by chunk; only one is in memory.
 
     The digest is compared after the last chunk, when all were yielded.
-
-    Args:
-        content: the file.
-        record: the tensor to decode.
-        into: a flat array for all of them; by default each chunk gets a new one.
-        check_values: whether to compare the values with their digest.
-
-    Raises:
-        CorruptFileError: its bytes are damaged; the message names the tensor.
-        UnsupportedFileError: it uses a coder of a newer version.
     """
     numbers = numbers_per_chunk(record.codec, record.shape)
     # Chunks stand layer by layer, so those of one piece of the tensor are `each` apart.
@@ -97,21 +77,7 @@ def iter_parts(
 def decode_tensors(
     content: FileContent, records: Sequence[Record], *, check_exact: bool = True
 ) -> Iterator[tuple[Record, np.ndarray]]:
-    """Decode many tensors as `decode_tensor` does, the small ones side by side.
-
-    Args:
-        content: the file.
-        records: the tensors to decode.
-        check_exact: whether to compare exact values with their digests too. Where the
-            SHA-256 of the file was right they are its bytes, in another order.
-
-    Yields:
-        Each record and its tensor, in the order in which they are ready.
-
-    Raises:
-        CorruptFileError: some bytes are damaged; the message names the tensor.
-        UnsupportedFileError: one tensor uses a coder of a newer version.
-    """
+    """Decode many tensors as `decode_tensor` does, the small ones side by side."""
     parts: list[tuple[Record, int]] = []
     blocks: list[trellis.ParsedBlock] = []
     for record in records:
@@ -169,9 +135,6 @@ def decode_integers(content: FileContent, record: Record) -> np.ndarray | None:
     For decoders on a device, which multiply there. None where the codec has none, and
     for planes, whose step depends on how many are read. The product is not compared
     with the digest here.
-
-    Raises:
-        CorruptFileError: its bytes are damaged; the message names the tensor.
     """
     if record.codec not in _GRIDS:
         return None
@@ -188,11 +151,7 @@ def decode_integers(content: FileContent, record: Record) -> np.ndarray | None:
 
 
 def verify_chunks(content: FileContent, record: Record) -> None:
-    """Compare every chunk of a tensor with its own checksum, without decoding.
-
-    Raises:
-        CorruptFileError: they differ; the message names the tensor.
-    """
+    """Compare every chunk of a tensor with its own checksum, without decoding."""
     # A right SHA-256 lets other readers skip these checksums. A forger can make that
     # sum right and leave these wrong, for a reader of single tensors to meet.
     unverified = dataclasses.replace(content, verified=False)
@@ -202,12 +161,7 @@ def verify_chunks(content: FileContent, record: Record) -> None:
 
 
 def verify_layers(content: FileContent, record: Record) -> None:
-    """Decode a tensor of planes up to each of its layers, and compare the digests.
-
-    Raises:
-        CorruptFileError: a digest differs; the message names the tensor.
-        UnsupportedFileError: it uses a coder of a newer version.
-    """
+    """Decode a tensor of planes up to each of its layers, and compare the digests."""
     step, dtype = record.step, dtype_from_name(record.dtype)
     if step is None or not record.planes:
         return
@@ -226,12 +180,7 @@ def verify_layers(content: FileContent, record: Record) -> None:
 
 @contextlib.contextmanager
 def name_errors(record: Record) -> Iterator[None]:
-    """Put the name of the tensor before any error of a damaged file inside.
-
-    Raises:
-        CorruptFileError: as inside.
-        UnsupportedFileError: as inside.
-    """
+    """Put the name of the tensor before any error of a damaged file inside."""
     try:
         yield
     except (CorruptFileError, UnsupportedFileError) as e:

@@ -17,16 +17,7 @@ MAX_RATIO, FREE_BYTES = 4096, 64 << 20
 
 
 def parse_header(plain: bytes, data_bytes: int) -> Header:
-    """Parse and check a header.
-
-    Args:
-        plain: its JSON.
-        data_bytes: the length of the file's data.
-
-    Raises:
-        CorruptFileError: the header is damaged, or contradicts itself.
-        UnsupportedFileError: it names a codec or a dtype of a newer version.
-    """
+    """Parse and check a header."""
     match _load_json(plain):
         case {"structure": structure, "tensors": list(items), **others}:
             records = tuple(_parse_record(item, data_bytes) for item in items)

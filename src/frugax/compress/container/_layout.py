@@ -47,20 +47,12 @@ class FileContent:
     verified: bool = False
 
     def check(self) -> None:
-        """Check that a mapped file was not cut off meanwhile.
-
-        Raises:
-            CorruptFileError: it was.
-        """
+        """Check that a mapped file was not cut off meanwhile."""
         if isinstance(self.file.obj, MappedFile):
             self.file.obj.check()
 
     def read_chunk(self, chunk: Chunk) -> memoryview:
-        """Return the bytes of one chunk.
-
-        Raises:
-            CorruptFileError: its checksum is wrong, or the file was cut off.
-        """
+        """Return the bytes of one chunk."""
         self.check()
         start = len(PRELUDE) + chunk.offset
         block = self.file[start : start + chunk.length]
@@ -70,13 +62,7 @@ class FileContent:
 
 
 def pack_tail(packed: bytes, plain_bytes: int, before: int) -> bytes:
-    """Return header and footer, without the SHA-256 that ends the file.
-
-    Args:
-        packed: the header, compressed.
-        plain_bytes: its length before compression.
-        before: the bytes of the file so far.
-    """
+    """Return header and footer, without the SHA-256 that ends the file."""
     total = before + len(packed) + _FOOTER.size
     crc = _header_crc(packed, plain_bytes)
     footer = _FOOTER.pack(len(packed), plain_bytes, crc, total, bytes(32))
@@ -84,12 +70,7 @@ def pack_tail(packed: bytes, plain_bytes: int, before: int) -> bytes:
 
 
 def read_header(file: memoryview) -> Header:
-    """Read and check everything but the data.
-
-    Raises:
-        CorruptFileError: the file is damaged, cut off, or contradicts itself.
-        UnsupportedFileError: it is not a `.fxz` file, or is of a newer version.
-    """
+    """Read and check everything but the data."""
     start = bytes(file[: len(PRELUDE)])
     if not start.startswith(MAGIC):
         # Too short for the magic, but right so far: a cut-off file rather than a
@@ -127,15 +108,7 @@ def _header_crc(packed: bytes, plain_bytes: int) -> int:
 
 
 def verify_checksum(content: FileContent, after_each: Callable[[], None]) -> None:
-    """Compare the SHA-256 of the whole file with its footer.
-
-    Args:
-        content: the file.
-        after_each: called after each piece that was read.
-
-    Raises:
-        CorruptFileError: they differ.
-    """
+    """Compare the SHA-256 of the whole file with its footer."""
     file = content.file
     end = len(file) - 32
     checksum = hashlib.sha256()

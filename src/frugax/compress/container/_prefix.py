@@ -35,12 +35,7 @@ class Prefix:
 
 
 def list_prefixes(header: Header, file_bytes: int) -> tuple[Prefix, ...]:
-    """Return every prefix of a file, the shortest first; the last is the whole file.
-
-    Args:
-        header: the header of the file.
-        file_bytes: the length of the file.
-    """
+    """Return every prefix of a file, the shortest first; the last is the whole file."""
     overhead = file_bytes - header.data_bytes
     ends = {record.name: _layer_ends(record) for record in header.tensors}
     # The first layer of every tensor is needed: a tree cannot lack a leaf.
@@ -70,20 +65,7 @@ def list_prefixes(header: Header, file_bytes: int) -> tuple[Prefix, ...]:
 def choose_prefix(
     header: Header, file_bytes: int, budget: SizeBudget, *, place: str
 ) -> tuple[Prefix, Receipt]:
-    """Return the most exact prefix within a size, or the shortest within an error.
-
-    Args:
-        header: the header of the file.
-        file_bytes: the length of the file.
-        budget: bytes that may be read, or the error allowed, or both.
-        place: the file, for error messages.
-
-    Returns:
-        The prefix, and each limit beside the amount that the prefix uses of it.
-
-    Raises:
-        InfeasibleBudgetError: no prefix is as short as asked, or none as exact.
-    """
+    """Return the most exact prefix within a size, or the shortest within an error."""
     prefixes = list_prefixes(header, file_bytes)
     limit = budget.limit_bytes(
         original_bytes=sum(record.nbytes for record in header.tensors),

@@ -40,14 +40,7 @@ class ContainerWriter:
     def write_chunks(
         self, blocks: Iterable[bytes], *, aligned: bool
     ) -> tuple[Chunk, ...]:
-        """Write chunks of one tensor.
-
-        Args:
-            blocks: the coded bytes of each chunk; each is written before the next is
-                asked for.
-            aligned: start at a multiple of 64, so that a mapped file can be used as
-                it is.
-        """
+        """Write chunks of one tensor."""
         if aligned:
             self._append(bytes(-self._position % ALIGN))
         chunks: list[Chunk] = []
@@ -57,15 +50,7 @@ class ContainerWriter:
         return tuple(chunks)
 
     def close(self, head: Mapping[str, Any], records: Sequence[Record]) -> int:
-        """Write the header and the footer; the file itself stays open.
-
-        Args:
-            head: the entries of the header beside the tensors, such as `structure`.
-            records: the tensors in the tree's order, with their chunks.
-
-        Returns:
-            The length of the file in bytes.
-        """
+        """Write the header and the footer; the file itself stays open."""
         decoded = sum(record.nbytes for record in records)
         if decoded > FREE_BYTES:  # readers refuse a file that shrinks more
             self._append(bytes(max(0, -(-decoded // MAX_RATIO) - self._position)))
@@ -121,15 +106,7 @@ class LayeredWriter:
     def close(
         self, head: Mapping[str, Any], weights: Mapping[str, float]
     ) -> tuple[int, tuple[Record, ...]]:
-        """Write the finer layers and the header.
-
-        Args:
-            head: the entries of the header beside the tensors, such as `structure`.
-            weights: the worth of a squared error, for every tensor that has layers.
-
-        Returns:
-            The length of the file in bytes, and the record of each tensor.
-        """
+        """Write the finer layers and the header."""
         starts = [start for start, _ in self._finer]
         for i, layer in self._order_by_worth(weights):
             lengths = self._finer[i][1][layer]

@@ -46,19 +46,7 @@ def choose(
     sensitivity: Mapping[str, float] | None,
     progress: Progress,
 ) -> Draft:
-    """Find the file that meets the budget with the least error, or with fewest bytes.
-
-    Args:
-        sources: the tensors.
-        head: the entries of the header beside the tensors.
-        budget: the size, the error, or both.
-        sensitivity: the weight of each tensor's squared error; None for the default.
-        progress: called with the share that is done.
-
-    Raises:
-        InfeasibleBudgetError: no file is as short as asked, or none within the error.
-        ValueError: `sensitivity` does not fit the tensors.
-    """
+    """Find the file within the budget of the least error, or of the fewest bytes."""
     model = ScaleModel(sources, error_weights(sources, sensitivity))
     search = StepSearch(sources, head, model, ProgressStages(progress))
     limit = limit_bytes(sources, budget)
@@ -107,18 +95,7 @@ def _raise_infeasible(
     budget: SizeBudget,
     in_size: Draft | None,
 ) -> NoReturn:
-    """Say that no file meets the budget, the best there is, and the way out.
-
-    Args:
-        search: the search that found no file.
-        draft: the shortest file within the error of the budget, longer than `limit`.
-        limit: the longest file allowed.
-        budget: the budget.
-        in_size: the best file of that size; None if the budget has no error.
-
-    Raises:
-        InfeasibleBudgetError: always.
-    """
+    """Say that no file meets the budget, the best there is, and the way out."""
     reachable: dict[str, float] = {"bytes": draft.length}
     only_size = budget.rel_error is None and budget.max_abs is None
     hint = _suggest(search, draft, limit, only_size=only_size)
@@ -198,16 +175,6 @@ def describe_best_size(
     budget: SizeBudget, needed: int, *, original_bytes: int, weights: int
 ) -> tuple[str, dict[str, float]]:
     """State the smallest file in the unit that the budget was given in.
-
-    Args:
-        budget: a size that is out of reach.
-        needed: bytes of the smallest file.
-        original_bytes: bytes of the weights as they are.
-        weights: how many numbers they hold.
-
-    Returns:
-        The beginning of a message, and the best value by the name of its limit, rounded
-        so that it can be reached; both empty where the budget is in bytes.
 
     >>> asked = SizeBudget("9x")
     >>> describe_best_size(asked, 300, original_bytes=1000, weights=250)

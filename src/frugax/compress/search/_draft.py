@@ -107,12 +107,7 @@ class EncodeRequest:
 def encode_all(
     requests: Sequence[EncodeRequest], progress: CountProgress = lambda _: None
 ) -> Iterator[EncodedTensor]:
-    """Yield the shortest coding of each tensor, in order.
-
-    Args:
-        requests: the tensors; small ones are coded with the trellis side by side.
-        progress: called with how many numbers of the tensor at hand are done.
-    """
+    """Yield the shortest coding of each tensor, in order."""
     blocks = encode_trellis(
         part
         for request in requests
@@ -158,19 +153,7 @@ def make_draft(
     gap: float | None = None,
     progress: Progress | None = None,
 ) -> Draft:
-    """Code all tensors with these steps into a temporary file.
-
-    Args:
-        sources: the tensors.
-        head: the entries of the header beside the tensors.
-        steps: the step of each tensor.
-        codec: the codec of each; by default those that suit.
-        gap: kept in the draft.
-        progress: called with the share that is done.
-
-    Raises:
-        OutputError: the disk has no space for the temporary file.
-    """
+    """Code all tensors with these steps into a temporary file."""
     total = max(1, sum(source.array.nbytes for source in sources))
     errors: list[Distortion] = []
     done = 0

@@ -22,13 +22,7 @@ _SIZE_RANGE = 16
 def error_weights(
     sources: Sequence[Source], sensitivity: Mapping[str, float] | None
 ) -> dict[str, float]:
-    """Return the weight of each float tensor's squared error.
-
-    Raises:
-        TypeError: `sensitivity` is not a mapping of numbers.
-        ValueError: it names a tensor that is not there, leaves one out, or has a weight
-            that is negative or not finite.
-    """
+    """Return the weight of each float tensor's squared error."""
     if sensitivity is not None:
         return _weights_by_sensitivity(sources, sensitivity)
     floats = [source for source in sources if source.quantisable]

@@ -46,17 +46,7 @@ class ScaleModel:
     def allocate(
         self, scale: float, room: float, spare: float
     ) -> tuple[dict[str, float], float]:
-        """Choose the scale of each tensor within a number of bytes.
-
-        Args:
-            scale: the common scale that the options lie around.
-            room: bytes for all tensors.
-            spare: bytes more, for tensors that become exact with them.
-
-        Returns:
-            The scale of each tensor, without those that are best kept exact, and the
-            gap to the lower bound on the weighted error.
-        """
+        """Choose the scale of each tensor within a number of bytes."""
         cost = np.zeros((len(self.sources), len(_OPTIONS) + 1), np.int64)
         loss = np.full(cost.shape, np.inf)
         for row, source in enumerate(self.sources):

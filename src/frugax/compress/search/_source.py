@@ -152,15 +152,7 @@ class Source:
         trellis_blocks: CodedBlocks,
         progress: CountProgress,
     ) -> EncodedTensor:
-        """Return the shortest coding at a step; the exact one if that is as short.
-
-        Args:
-            step: None for the exact coding.
-            codec: use only this one; by default those that suit.
-            trellis_blocks: `encode_trellis` of `trellis_inputs`, perhaps with more
-                blocks of other tensors after them.
-            progress: called with how many numbers are done.
-        """
+        """Return the shortest coding at a step; the exact one if that is as short."""
         if step is None:
             return self._encode_exactly(progress)
         options: list[EncodedTensor] = []

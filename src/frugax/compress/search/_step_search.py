@@ -179,16 +179,7 @@ class StepSearch:
         return self._draft(step, codec=_use_uniform)
 
     def min_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
-        """Find about the least largest error within `limit` bytes; None if none fits.
-
-        Args:
-            limit: bytes of the file.
-            draft: a file of `fit_max_abs` that is longer.
-            above: its largest error.
-
-        Returns:
-            A target for which `fit_max_abs` gives such a file.
-        """
+        """Find about the least largest error in `limit` bytes; None if none fits."""
         weights = sum(s.array.size for s in self.sources if s.quantisable)
         if not weights:
             return None
@@ -239,17 +230,10 @@ class StepSearch:
         *,
         spare: float = 0.0,
     ) -> Draft:
-        """Code real files around the best allocation until one meets the budget.
-
-        Args:
-            scale: the common scale that meets it by estimate.
-            room: bytes of all tensors at that scale.
-            miss: the distance of a file from the middle of the wanted range; in [-1, 1]
-                it is right, above 1 it breaks the budget.
-            slope: of `miss` over a power of two of finer steps; about.
-            fallback: returns a file within the budget if there is one.
-            spare: bytes more, for tensors that become exact with them.
-        """
+        """Code real files around the best allocation until one meets the budget."""
+        # `miss` is the distance of a file from the middle of the wanted range: in
+        # [-1, 1] it is right, above 1 it breaks the budget. `slope` is that of `miss`
+        # over a power of two of finer steps, about.
         scales, gap = self.scales.allocate(scale, room, spare)
         best: Draft | None = None
         best_miss = -math.inf
@@ -300,22 +284,13 @@ def find_root(
     tolerance: float,
     max_evaluations: int = 24,
 ) -> float:
-    """Find `x` where a decreasing function is at most `target` and close to it.
+    """Find `x` where a decreasing function is at most `target`, by `tolerance` at most.
+
+    `low` is above the target and `high` is not; `high` is the answer if nothing is.
 
     Regula falsi with the Illinois modification (Dowell & Jarratt 1971, BIT 11,
     168-174): bytes and log-errors are nearly linear in the logarithm of the step, so it
     takes five or six evaluations where bisection takes a dozen.
-
-    Args:
-        function: decreasing, or nearly so.
-        target: the value to approach from below.
-        low: where the function is above the target.
-        high: where it is at or below the target.
-        tolerance: how far below the target is close enough, in the function's unit.
-        max_evaluations: when to stop.
-
-    Returns:
-        The best point seen, or `high` if none was at or below the target.
     """
     best, best_value = high, -float("inf")
     at_low, at_high = function(low) - target, function(high) - target

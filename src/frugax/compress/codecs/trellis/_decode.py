@@ -69,11 +69,7 @@ class ParsedBlock:
 
 
 def parse(block: memoryview, size: int) -> ParsedBlock:
-    """Take a block of `size` integers apart.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-    """
+    """Take a block of `size` integers apart."""
     if len(block) < HEADER.size:
         raise CorruptFileError("a trellis-coded block is cut off.")
     head = HEADER.unpack_from(block)
@@ -131,15 +127,7 @@ def group_blocks(blocks: Sequence[ParsedBlock]) -> Iterator[list[int]]:
 def decode_blocks(
     blocks: Sequence[ParsedBlock], out: Sequence[np.ndarray]
 ) -> Iterator[None]:
-    """Decode the levels of all blocks at once; each turn confirms the next block.
-
-    Args:
-        blocks: the blocks.
-        out: where the levels of each block go, flat floats of 32 bits or more.
-
-    Raises:
-        CorruptFileError: the block whose turn it is contradicts itself.
-    """
+    """Decode the levels of all blocks at once; each turn confirms the next block."""
     valid = _trellis_decode_lanes(blocks, out)
     for block, levels, ends_well in zip(blocks, out, valid, strict=True):
         if not ends_well:
@@ -153,22 +141,14 @@ def decode_blocks(
 def decode(
     block: memoryview, step: Step, dtype: "np.dtype[Any]", size: int
 ) -> np.ndarray:
-    """Return `size` values.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-    """
+    """Return `size` values."""
     levels = np.empty(size, compute_type(dtype))
     next(decode_blocks([parse(block, size)], [levels]))
     return scale_levels(levels, step, dtype)
 
 
 def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
-    """Return `size` int64 levels of weights of a dtype.
-
-    Raises:
-        CorruptFileError: this is not such a block.
-    """
+    """Return `size` int64 levels of weights of a dtype."""
     levels = np.empty(size, compute_type(dtype))
     next(decode_blocks([parse(block, size)], [levels]))
     return levels.astype(np.int64)

@@ -296,13 +296,6 @@ def viterbi(problems: Sequence[PathProblem]) -> list[np.ndarray]:
 
     No path depends on the other problems. Their lanes stand side by side, because a
     step of few lanes takes NumPy as long as a step of many.
-
-    Args:
-        problems: all with rates, or all without.
-
-    Returns:
-        The integers of each, int32, `(steps, lanes)`. Of two equal paths the one whose
-        oldest differing bit is 0.
     """
     if not problems:
         return []

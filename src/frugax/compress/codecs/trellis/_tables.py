@@ -75,15 +75,7 @@ class Tables:
 
 
 def classify_rms(squares: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Sort runs of numbers into classes of like scale.
-
-    Args:
-        squares: sum of squares of each run.
-        lengths: how many numbers each run has.
-
-    Returns:
-        The class of each run, uint8; at most `MAX_CLASSES`, none of them empty.
-    """
+    """Sort runs of numbers into classes of like scale."""
     mean = squares / np.maximum(lengths, 1)
     with np.errstate(divide="ignore"):
         # Twice the log2 of a mean square: bins a quarter of an octave of rms wide.
@@ -135,11 +127,7 @@ def fit_tables(numbers: np.ndarray, classes: np.ndarray) -> Tables:
 
 
 def parse_tables(packed: bytes, *, classes: int, raw_bits: int) -> Tables:
-    """Read tables that `fit_tables` packed.
-
-    Raises:
-        CorruptFileError: these are not such tables.
-    """
+    """Read tables that `fit_tables` packed."""
     if len(packed) < 5 * classes or raw_bits > 24:
         raise CorruptFileError("a trellis-coded block has a damaged table.")
     lowest = np.frombuffer(packed, "<i4", classes).astype(np.int64)
