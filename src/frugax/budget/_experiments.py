@@ -94,12 +94,7 @@ class ExperimentBudget:
 
 
 def _amount(value: object, name: str) -> float:
-    """Check a price and convert it to a float.
-
-    Raises:
-        TypeError: `value` is not a number.
-        ValueError: `value` is not > 0, or not finite.
-    """
+    """Check a price and convert it to a float."""
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise TypeError(f"{name} must be a number, got {value!r:.80}.")
     try:

@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 def ask_person(
     campaign: "Campaign", record: "ExperimentRecord"
 ) -> "Samples | FailedExperiment":
-    """Ask until the campaign accepts the answer; earlier answers may be corrected.
-
-    Args:
-        campaign: the campaign.
-        record: the experiment.
-
-    Raises:
-        EOFError: the input has ended, or the person has quit.
-    """
+    """Ask until the campaign accepts the answer; earlier answers may be corrected."""
     from frugax.causal.scm import intervene
 
     forecast = record.forecast
@@ -49,12 +41,7 @@ def ask_person(
 
 
 def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
-    """Print the answer of an experiment, and the rest of the budget.
-
-    Args:
-        campaign: the campaign.
-        record: the experiment.
-    """
+    """Print the answer of an experiment, and the rest of the budget."""
     from frugax.causal.scm import intervene
 
     left = ", ".join(f"{what} {value:.6g}" for what, value in campaign.left.items())
@@ -71,12 +58,7 @@ def print_answer(campaign: "Campaign", record: "ExperimentRecord") -> None:
 
 
 def print_outliers(campaign: "Campaign", record: "ExperimentRecord") -> None:
-    """Print values that are so odd that they may be slips.
-
-    Args:
-        campaign: the campaign.
-        record: an experiment, with or without an answer.
-    """
+    """Print values that are so odd that they may be slips."""
     if record.status != "answered":
         return
     # A person is asked before a slip counts. A function cannot be asked, so its answers
@@ -89,15 +71,7 @@ def print_outliers(campaign: "Campaign", record: "ExperimentRecord") -> None:
 
 
 def read_values(line: str, target: str) -> dict[str, list[float]]:
-    """Read the values that a person typed, by name.
-
-    Args:
-        line: the line.
-        target: the variable of values without a name.
-
-    Raises:
-        ValueError: the line holds no values.
-    """
+    """Read the values that a person typed, by name."""
     found: dict[str, list[float]] = {}
     for word in line.split():
         # Much of the world writes decimals with a comma. Splitting there would turn 4,2
@@ -137,11 +111,7 @@ def _help(target: str) -> str:
 def _parse_answer(
     campaign: "Campaign", record: "ExperimentRecord", line: str
 ) -> "Samples | FailedExperiment | None":
-    """Read an answer; None if the question must be asked again.
-
-    Raises:
-        EOFError: the person has quit.
-    """
+    """Read an answer; None if the question must be asked again."""
     from frugax.causal.campaign import FailedExperiment
 
     target = campaign.settings.target
@@ -190,11 +160,7 @@ def _find_earlier(campaign: "Campaign", number: str) -> "ExperimentRecord | None
 
 
 def _correct(campaign: "Campaign", record: "ExperimentRecord") -> None:
-    """Ask for an answer again; the cost of the experiment stays spent.
-
-    Raises:
-        EOFError: the person has quit; the answer stays as it was.
-    """
+    """Ask for an answer again; the cost of the experiment stays spent."""
     from frugax.causal.campaign import FailedExperiment
     from frugax.causal.scm import intervene
 

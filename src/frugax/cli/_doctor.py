@@ -27,11 +27,7 @@ _EXTRAS = {
 
 
 def examine(console: Console) -> int:
-    """Print the result of every check.
-
-    Returns:
-        0 if frugax can run here, 1 if a requirement is missing or broken.
-    """
+    """Print the result of every check."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column()

@@ -40,14 +40,7 @@ _GROUPS = {
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the `frugax` command and exit.
-
-    Args:
-        args: the arguments after the command's name; None for the process's own.
-
-    Raises:
-        SystemExit: always, with the exit code.
-    """
+    """Run the `frugax` command and exit."""
     if args is None:
         args = sys.argv[1:]
     try:

@@ -16,15 +16,7 @@ _MAX_FAILURES = 3
 
 
 def load_experiment(target: str) -> tuple[str, Callable[..., Any]]:
-    """Load a function, and refuse it before any cost if it cannot be called.
-
-    Args:
-        target: module:function, or file.py:function.
-
-    Raises:
-        ConfigError: there is no such function, or it does not take
-            (values, *, rows, seed).
-    """
+    """Load a function, and refuse it before any cost if it cannot be called."""
     function = load_function(target)
     _check_signature(target, function)
     return target, function
@@ -59,15 +51,7 @@ class OwnExperiment:
         )
 
     def __call__(self, record: "ExperimentRecord") -> Any:
-        """Return the function's answer, or `FailedExperiment` with the error.
-
-        Args:
-            record: the experiment.
-
-        Raises:
-            FrugaxError: it did not return an answer, or it ended the program; the
-                experiment stays pending.
-        """
+        """Return the function's answer, or `FailedExperiment` with the error."""
         from frugax.causal.campaign import FailedExperiment
 
         try:
@@ -107,11 +91,7 @@ class OwnExperiment:
         return rows
 
     def check(self) -> None:
-        """Stop if the function fails again and again.
-
-        Raises:
-            FrugaxError: it raised or gave None or NaN in the last three experiments.
-        """
+        """Stop if the function fails again and again."""
         # Called after an answer was told, so the last failure is already on disk.
         if self.failed >= _MAX_FAILURES:
             raise FrugaxError(
@@ -121,11 +101,7 @@ class OwnExperiment:
 
 
 def _check_signature(target: str, function: Any) -> None:
-    """Refuse a function that cannot be called, before any cost.
-
-    Raises:
-        ConfigError: it does not take (values, *, rows, seed).
-    """
+    """Refuse a function that cannot be called, before any cost."""
     try:
         signature = inspect.signature(function)
     except ValueError:

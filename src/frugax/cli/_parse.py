@@ -21,18 +21,7 @@ def parse(
     prog: str,
     about: str,
 ) -> Callable[[], int]:
-    """Parse arguments into a call that is not made yet.
-
-    Args:
-        commands: each command by its name.
-        args: the arguments, the command's name first.
-        prog: the program's name in help and errors.
-        about: introduction of `--help`.
-
-    Raises:
-        ConfigError: no command takes these arguments.
-        SystemExit: with code 0, after printing the help that was asked for.
-    """
+    """Parse arguments into a call that is not made yet."""
     output = io.StringIO()
     try:
         # tyro prints its errors and exits; the messages exist only as printed text.

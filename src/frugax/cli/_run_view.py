@@ -78,11 +78,7 @@ class RunView:
         self._bar.stop()
 
     def stage(self, text: str) -> None:
-        """Print the stage.
-
-        Raises:
-            KeyboardInterrupt: an earlier Ctrl-C was swallowed.
-        """
+        """Print the stage."""
         if self._interrupted:
             raise KeyboardInterrupt
         handler = self._interrupt

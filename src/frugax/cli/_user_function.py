@@ -82,15 +82,7 @@ def plan_function(
 
 
 def load_function(target: str) -> Callable[..., Any]:
-    """Load a function by its module's name or file.
-
-    Args:
-        target: module:function, or file.py:function.
-
-    Raises:
-        ConfigError: the function does not exist, its module has a syntax error, or
-            importing it ended the program.
-    """
+    """Load a function by its module's name or file."""
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise ConfigError(
@@ -132,11 +124,7 @@ def load_function(target: str) -> Callable[..., Any]:
 
 
 def _call_function(target: str) -> dict[str, Any]:
-    """Call the function at `target` for the arguments of `remat.plan`.
-
-    Raises:
-        ConfigError: the function does not exist, or returns anything else.
-    """
+    """Call the function at `target` for the arguments of `remat.plan`."""
     function = load_function(target)
     result = function()
     if isinstance(result, tuple) and len(result) == 2:
@@ -159,12 +147,7 @@ def _call_function(target: str) -> dict[str, Any]:
 
 
 def _import_module(place: str) -> ModuleType:
-    """Import a module by its dotted name or by its file.
-
-    Raises:
-        ConfigError: the module does not exist.
-        ModuleNotFoundError: it imports another one that does not exist.
-    """
+    """Import a module by its dotted name or by its file."""
     if place.endswith(".py") or "/" in place:
         return _import_file(Path(place))
     # An installed command finds its own folder on the path, not the working folder as

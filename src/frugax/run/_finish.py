@@ -49,21 +49,7 @@ def finish(
     stopwatch: Stopwatch,
     observer: Observer,
 ) -> Outcome:
-    """Turn a trained state into the run's files.
-
-    Args:
-        config: the run's config.
-        folder: receives the files.
-        ready: the model and its step.
-        trained: the outcome of training.
-        stopwatch: the time spent so far.
-        observer: receives progress.
-
-    Raises:
-        InfeasibleBudgetError: the weights cannot be made as small as asked; the
-            checkpoints stay, so the run can be resumed with a larger budget.
-        OutputError: a file cannot be written.
-    """
+    """Turn a trained state into the run's files."""
     result, watcher = trained.result, trained.watcher
     # Fetched once: compressing and the first evaluation read the same arrays.
     params = jax.device_get(result.state.params)

@@ -118,12 +118,7 @@ def free_folder(runs: Path, name: str) -> RunFolder:
 
 @contextlib.contextmanager
 def exclusive_access(folder: RunFolder) -> Iterator[None]:
-    """Keep other processes out of a run's folder: two would mix their records.
-
-    Raises:
-        ConfigError: another run is working there.
-        OutputError: the folder cannot be written to.
-    """
+    """Keep other processes out of a run's folder: two would mix their records."""
     lock = filelock.FileLock(folder.lock)
     try:
         # Without waiting: the other run may train for hours.

@@ -69,13 +69,7 @@ class Prepared:
 def prepare(
     config: RunConfig, config_folder: Path, stopwatch: Stopwatch, observer: Observer
 ) -> Prepared:
-    """Build the model, plan its memory and compile its step.
-
-    Raises:
-        InfeasibleBudgetError: the memory or the size budget cannot be met.
-        ConfigError: the task cannot be built or evaluated as the config asks.
-        MissingExtraError: a package for the data is not installed.
-    """
+    """Build the model, plan its memory and compile its step."""
     observer.stage("building the model")
     with stopwatch.measure("building the model"):
         task = load_task(config, config_folder=config_folder)
@@ -159,11 +153,7 @@ def prepare(
 
 
 def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
-    """Split a fresh model into its floating-point arrays and everything else.
-
-    Raises:
-        ConfigError: the model has nothing to train.
-    """
+    """Split a fresh model into its floating-point arrays and everything else."""
     model = task.init(jax.random.key(seed))
     arrays, static = trees.partition(model, select=train.is_trainable)
     if not jax.tree.leaves(arrays):

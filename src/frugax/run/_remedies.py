@@ -12,15 +12,7 @@ from ._config import MemorySetting
 
 @contextlib.contextmanager
 def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
-    """Name the config's key in a room's error, and the value to write there instead.
-
-    Args:
-        key: the key, such as `"budgets.memory"`.
-        remedy: from the needed limit to the line to write, such as `"memory: 52%"`.
-
-    Raises:
-        InfeasibleBudgetError: the block raised one.
-    """
+    """Name the config's key in a room's error, and the value to write there instead."""
     try:
         yield
     # Rooms name the limit in bytes, but the reader has written a share or a ratio.

@@ -34,15 +34,7 @@ class Snapshots:
         *,
         min_steps_apart: int = 1,
     ) -> None:
-        """Start without any snapshot.
-
-        Args:
-            show: from weights to streams, compiled.
-            watcher: its budget pays for the snapshots.
-            journal: receives the streams; the journal of `watcher`.
-            min_steps_apart: least number of training steps between two snapshots, so
-                that unused overhead is not spent all at once.
-        """
+        """Start without any snapshot."""
         self.last_step: int | None = None
         self._show = show
         self._watcher = watcher
@@ -51,11 +43,7 @@ class Snapshots:
         self._prices_s: list[float] = []
 
     def offer(self, step: int, params: PyTree) -> None:
-        """Record a snapshot after `step` if the budget affords one now.
-
-        Raises:
-            OutputError: the journal cannot be written.
-        """
+        """Record a snapshot after `step` if the budget affords one now."""
         if self.last_step is not None and step < self.last_step + self._min_steps_apart:
             return
         # The median, because on a busy machine a few take many times as long. The
@@ -65,11 +53,7 @@ class Snapshots:
             self.record(step, params)
 
     def record(self, step: int, params: PyTree) -> None:
-        """Record a snapshot after `step` whatever it costs; once for each step.
-
-        Raises:
-            OutputError: the journal cannot be written.
-        """
+        """Record a snapshot after `step` whatever it costs; once for each step."""
         if step == self.last_step:
             return
         # Waiting for the weights is training time; only the rest counts as watching.

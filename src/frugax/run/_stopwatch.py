@@ -13,11 +13,7 @@ class Stopwatch:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Start the stopwatch.
-
-        Args:
-            clock: reads the time in seconds.
-        """
+        """Start the stopwatch."""
         self._clock = clock
         # The default clock is monotonic, so setting the system's time spends no budget.
         self._start = clock()

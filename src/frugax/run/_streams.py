@@ -23,11 +23,7 @@ _MAX_OPEN_ROWS = 12  # longer tables are folded
 
 
 def render_streams(streams: Mapping[str, Records]) -> Markup:
-    """Render all streams of a task as HTML; empty without any.
-
-    Args:
-        streams: the streams of the run's journal.
-    """
+    """Render all streams of a task as HTML; empty without any."""
     own = {k: v for k, v in streams.items() if k not in RESERVED_STREAMS and len(v)}
     recorded = sorted({int(step) for records in own.values() for step in records.steps})
     if not recorded:

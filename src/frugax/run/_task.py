@@ -167,11 +167,7 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
 def _check_options(
     function: Callable[..., Any], options: Mapping[str, Any], name: str
 ) -> None:
-    """Name an option that the user's function does not accept, or lacks.
-
-    Raises:
-        ConfigError: the options do not fit the function's arguments.
-    """
+    """Name an option that the user's function does not accept, or lacks."""
     signature = inspect.signature(function)
     try:
         # Bound and not called: building the task may load data for minutes.
@@ -238,11 +234,7 @@ def _as_task(result: Any, name: str) -> Task:
 
 
 def _check_arguments(function: Callable[..., Any], names: list[str], what: str) -> None:
-    """Check a function's arguments before JAX calls it with them.
-
-    Raises:
-        ConfigError: the function cannot be called with these arguments.
-    """
+    """Check a function's arguments before JAX calls it with them."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

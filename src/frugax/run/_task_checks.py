@@ -17,11 +17,7 @@ RESERVED_STREAMS = ("", "watch")
 
 
 def check_batch(batch: PyTree) -> None:
-    """Check that a batch is a pytree of arrays or numbers.
-
-    Raises:
-        ConfigError: the batch contains anything else.
-    """
+    """Check that a batch is a pytree of arrays or numbers."""
     # JAX treats an iterator as a leaf, with a warning; here it is an error.
     is_leaf = lambda x: isinstance(x, Iterator)
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch, is_leaf=is_leaf):
@@ -80,9 +76,6 @@ def check_show(show: Any, arrays: PyTree) -> dict[str, tuple[str, ...]]:
 
     The user's own errors pass through unchanged.
 
-    Returns:
-        The names in each stream in the task's order, which JAX would sort.
-
     Raises:
         ConfigError: `show` returns anything else, or uses a stream name of frugax's.
     """
@@ -113,11 +106,7 @@ def check_show(show: Any, arrays: PyTree) -> dict[str, tuple[str, ...]]:
 
 
 def evaluate_model(task: Task, model: PyTree) -> dict[str, float]:
-    """Evaluate a model by its task; empty if the task has no `evaluate`.
-
-    Raises:
-        ConfigError: the result is not a dict of numbers.
-    """
+    """Evaluate a model by its task; empty if the task has no `evaluate`."""
     if task.evaluate is None:
         return {}
     figures = task.evaluate(model)

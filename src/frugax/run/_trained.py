@@ -43,11 +43,7 @@ def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
 
 
 def read_weights(arrays: PyTree, folder: RunFolder) -> PyTree:
-    """Read the weights of a run's model file into the structure of `arrays`.
-
-    Raises:
-        ConfigError: the file has other leaves.
-    """
+    """Read the weights of a run's model file into the structure of `arrays`."""
     leaves = []
     with compress.open(folder.model) as file:
         for name, leaf in trees.named_leaves(arrays):

@@ -22,12 +22,7 @@ def join_first(
 
 
 def check_integer(name: str, value: object, *, minimum: int = 1) -> None:
-    """Require an integer of at least `minimum`; NumPy's integers are accepted.
-
-    Raises:
-        TypeError: `value` is not an integer; True and 2.0 are not.
-        ValueError: it is too small.
-    """
+    """Require an integer of at least `minimum`; NumPy's integers are accepted."""
     message = f"{name} must be an integer >= {minimum}, got {value!r:.99}."
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(message)
@@ -43,12 +38,7 @@ def check_number(
     minimum: float = -math.inf,
     allow_infinite: bool = False,
 ) -> None:
-    """Require a number greater than `above`, or of at least `minimum`.
-
-    Raises:
-        TypeError: `value` is not a number.
-        ValueError: it is NaN or too small, or infinite where that is not allowed.
-    """
+    """Require a number greater than `above`, or of at least `minimum`."""
     limit = f"> {above:g}" if above > -math.inf else f">= {minimum:g}"
     kind = "number" if allow_infinite else "finite number"
     message = f"{name} must be a {kind} {limit}, got {value!r:.99}."
@@ -61,21 +51,13 @@ def check_number(
 
 
 def check_flag(name: str, value: object) -> None:
-    """Require True or False.
-
-    Raises:
-        TypeError: `value` is neither.
-    """
+    """Require True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r:.99}.")
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Require one of several names.
-
-    Raises:
-        ValueError: `value` is not among them.
-    """
+    """Require one of several names."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(f'"{choice}"' for choice in choices)
         raise ValueError(f"{name} must be one of {names}, got {value!r:.99}.")
@@ -94,11 +76,7 @@ def check_function(name: str, value: object, *, example: str) -> None:
 
 
 def check_instance(name: str, value: object, cls: type, *, example: str) -> None:
-    """Require an instance of `cls`; `example` shows how to make one.
-
-    Raises:
-        TypeError: `value` is not an instance of it.
-    """
+    """Require an instance of `cls`; `example` shows how to make one."""
     if not isinstance(value, cls):
         raise TypeError(
             f"{name} must be of class {cls.__name__}, such as {example}, got "
@@ -107,12 +85,7 @@ def check_instance(name: str, value: object, cls: type, *, example: str) -> None
 
 
 def check_path(name: str, value: object) -> None:
-    """Require the name of a file or folder.
-
-    Raises:
-        TypeError: `value` is neither text nor a path.
-        ValueError: it contains a null character, which no file name can.
-    """
+    """Require the name of a file or folder."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(
             f"{name} must be a path, such as 'runs/one', got {value!r:.99}."
@@ -122,11 +95,7 @@ def check_path(name: str, value: object) -> None:
 
 
 def check_arguments(name: str, value: object) -> None:
-    """Require a tuple or list of arguments, not a single array.
-
-    Raises:
-        TypeError: `value` is not a tuple or list.
-    """
+    """Require a tuple or list of arguments, not a single array."""
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise TypeError(
             f"{name} must be a tuple of arguments, such as (weights, x), got "
