@@ -27,8 +27,10 @@ from .budget import (
     TimeBudget as TimeBudget,
 )
 from .errors import (
+    CorruptFileError as CorruptFileError,
     FrugaxError as FrugaxError,
     InfeasibleBudgetError as InfeasibleBudgetError,
+    UnsupportedFileError as UnsupportedFileError,
 )
 from .models import (
     JaxBackend as JaxBackend,

@@ -1,9 +1,5 @@
 """Search for the codec and step of every tensor that meet a `SizeBudget`."""
 
-from ._choose import (
-    choose as choose,
-    describe_best_size as describe_best_size,
-)
 from ._draft import (
     Draft as Draft,
     EncodeRequest as EncodeRequest,
@@ -15,6 +11,9 @@ from ._error_weights import (
     error_weights as error_weights,
     sensitivity_of as sensitivity_of,
 )
+from ._infeasible import (
+    describe_best_size as describe_best_size,
+)
 from ._layered import (
     LayeredSource as LayeredSource,
 )
@@ -22,6 +21,9 @@ from ._plan import (
     CompressPlan as CompressPlan,
     TensorPlan as TensorPlan,
     make_plan as make_plan,
+)
+from ._search import (
+    choose as choose,
 )
 from ._source import (
     Source as Source,

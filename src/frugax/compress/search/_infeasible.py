@@ -1,95 +1,26 @@
-"""Choose the step of each tensor for a budget, or say why no file can meet it.
-
-The objective is the sum over tensors of squared error times a weight. A tensor's weight
-is, by default, 1 over its size (root mean square): plain squared error would silence
-tensors whose weights are small, and relative error spends 3 dB on protecting them
-(measured on trained residual networks of 6 to 14 times smaller files; half way costs
-0.9 dB). That holds within a factor of 16 of the common size; beyond it the relative
-error counts, so that no tensor is lost while others are fine.
-
-1. A common scale that meets the budget by estimate is found.
-2. Each tensor gets options around it, with bytes and error from real samples, and the
-   best choice of one option each is found exactly (a multiple-choice knapsack,
-   `frugax.allocate.multiple_choice_knapsack`).
-3. The whole is coded, and all steps are scaled by one fine factor until the file
-   itself is right.
-
-When the budget is a largest error, all steps are twice that error.
-"""
+"""Say why no file meets a budget, the nearest that one does, and the way out."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
 
-from .._arguments import Progress, ProgressStages
 from ..arrays import round_up
-from ._draft import Draft, limit_bytes
-from ._error_weights import error_weights
+from ._draft import Draft
 from ._plan import make_plan
-from ._scales import ScaleModel
-from ._source import Source
-from ._step_search import StepSearch
+
+if TYPE_CHECKING:
+    from ._search import Search
 
 _LARGER_ERROR = "allow a larger error: "
 # The digits of a value that a message offers: few enough to type it as a budget.
 _DIGITS = 4
 
 
-def choose(
-    sources: tuple[Source, ...],
-    head: Mapping[str, Any],
-    budget: SizeBudget,
-    *,
-    sensitivity: Mapping[str, float] | None,
-    progress: Progress,
-) -> Draft:
-    """Find the file within the budget of the least error, or of the fewest bytes."""
-    model = ScaleModel(sources, error_weights(sources, sensitivity))
-    search = StepSearch(sources, head, model, ProgressStages(progress))
-    limit = limit_bytes(sources, budget)
-    only_size = budget.rel_error is None and budget.max_abs is None
-    if only_size:
-        assert limit is not None  # a budget has a size or an error
-        # `exact_bytes` leaves out the header. It comes first, because `exact` codes a
-        # whole file, which most budgets have no room for.
-        if search.exact_bytes <= limit and search.exact.length <= limit:
-            return search.exact
-        draft = search.fit_bytes(limit)
-    elif budget.max_abs is not None:
-        draft = search.fit_max_abs(budget.max_abs)
-    else:
-        assert budget.rel_error is not None  # the only limit that is left
-        draft = search.fit_rel_error(budget.rel_error)
-    # The savings of quantising a few weights may be less than its header bytes.
-    if any(t.step for t in draft.tensors) and search.exact_bytes < draft.length:
-        draft = min(search.exact, draft, key=lambda option: option.length)
-    if limit is None or draft.length <= limit:
-        return draft
-    in_size = None
-    if not only_size:
-        # The best allocation in a size and the shortest file within an error are two
-        # searches: one may find a file that the other misses by a little.
-        in_size = search.fit_bytes(limit)
-        if in_size.length <= limit and _meets_error(in_size, budget):
-            return in_size
-    _raise_infeasible(search, draft, limit, budget, in_size)
-
-
-def _meets_error(draft: Draft, budget: SizeBudget) -> bool:
-    return all(
-        limit is None or error <= limit
-        for error, limit in (
-            (draft.rel_error, budget.rel_error),
-            (draft.max_abs, budget.max_abs),
-        )
-    )
-
-
-def _raise_infeasible(
-    search: StepSearch,
+def raise_infeasible(
+    search: "Search",
     draft: Draft,
     limit: int,
     budget: SizeBudget,
@@ -137,7 +68,7 @@ def _raise_infeasible(
     )
 
 
-def _suggest(search: StepSearch, draft: Draft, limit: int, *, only_size: bool) -> str:
+def _suggest(search: "Search", draft: Draft, limit: int, *, only_size: bool) -> str:
     """Say what would help besides more bytes; name the tensors in the way."""
     needed = draft.length
     if not draft.tensors:
