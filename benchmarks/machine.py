@@ -4,12 +4,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from frugax.run import environment
+from frugax.run import describe_environment
 
 
 def made_with() -> dict[str, Any]:
     """Date, versions, and the processor's name, where the system tells it."""
-    return environment() | {"cpu": _cpu_model()}
+    return describe_environment() | {"cpu": _cpu_model()}
 
 
 def _cpu_model() -> str:

@@ -27,7 +27,7 @@ import numpy as np
 import torch  # noqa: TID253
 from benchmarks import tropical_relu
 from benchmarks.machine import made_with
-from benchmarks.train_calls import paired
+from benchmarks.train_calls import paired_ratio
 from scipy.sparse import csgraph
 
 from frugax import tropical
@@ -65,7 +65,7 @@ def race(
     found: dict[str, Any] = {}
     for name, times in spent.items():
         pairs = zip(times, spent["frugax"], strict=True)
-        ratios = paired([theirs / ours for theirs, ours in pairs])
+        ratios = paired_ratio([theirs / ours for theirs, ours in pairs])
         found[name] = {"ms": float(np.median(times)), "times_frugax": ratios}
     return found
 

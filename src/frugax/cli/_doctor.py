@@ -48,7 +48,8 @@ def examine(console: Console) -> int:
             # The module alone could be a folder of that name in the working folder.
             found = importlib.util.find_spec(module) and _version(package)
         if not found:
-            use = f"for {use}: {install}"
+            # Unescaped, rich takes the [data] of the command for a style and drops it.
+            use = escape(f"for {use}: {install}")
         table.add_row(package, found or "-", use)
     for name, check in (
         ("devices", _devices),
