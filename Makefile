@@ -2,7 +2,9 @@
 #   make run       train a real model inside stated budgets; writes runs/digits/report.html
 #   make test      everything CI runs
 #   make thorough  what takes too long for CI: hundreds of random models and programs
-.PHONY: run test thorough setup clean
+#   make wheel     build the package into dist/
+#   make release-check  build, then install and test it in clean environments
+.PHONY: run test thorough wheel release-check setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -17,6 +19,14 @@ test:
 thorough:
 	@scripts/setup dev
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -q -n 2 -m thorough tests
+
+wheel:
+	@scripts/setup dev
+	@"$$(scripts/tools release)"/pyproject-build --installer uv --outdir dist
+
+release-check:
+	@scripts/setup dev
+	@RELEASE_TOOLS="$$(scripts/tools release)" .venv/bin/python scripts/release_check.py
 
 setup:
 	@scripts/setup dev

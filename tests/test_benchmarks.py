@@ -20,9 +20,11 @@ def broken_imports(source: str) -> list[str]:
             continue
         if node.module.split(".")[0] not in OURS:
             continue
-        for alias in node.names:
-            if not is_there(node.module, alias.name):
-                broken.append(f"{node.module}.{alias.name}")
+        broken += [
+            f"{node.module}.{alias.name}"
+            for alias in node.names
+            if not is_there(node.module, alias.name)
+        ]
     return broken
 
 
@@ -35,7 +37,7 @@ def is_there(module: str, name: str) -> bool:
             hasattr(loaded, "__path__")
             and importlib.util.find_spec(f"{module}.{name}") is not None
         )
-    # Some benchmarks pin themselves to a core when they are imported: read them instead.
+    # Read, not imported: some benchmarks pin themselves to a core when imported.
     path = ROOT.joinpath(*module.split("."))
     if path.is_dir():
         return (path / f"{name}.py").is_file() or (path / name).is_dir()
