@@ -17,7 +17,7 @@ test:
 	scripts/check
 
 thorough:
-	@scripts/setup dev
+	@FRUGAX_SETUP_TPU=1 scripts/setup dev
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -q -n 2 -m thorough tests
 
 wheel:

@@ -14,6 +14,7 @@ from . import (
     remat as remat,
     report as report,
     run as run,
+    targets as targets,
     train as train,
     trees as trees,
     tropical as tropical,

@@ -8,6 +8,7 @@ from jax.core import Tracer
 
 from frugax.budget import Receipt, Spend
 from frugax.measure import program
+from frugax.targets import find_platform
 
 from ._enclosing_program import EnclosingProgram, compile_program
 from ._plan import RematPlan
@@ -25,8 +26,11 @@ class PlannedGrad:
         plan: the plan it follows.
     """
 
-    def __init__(self, loss: Callable[..., Any], plan: RematPlan) -> None:
+    def __init__(
+        self, loss: Callable[..., Any], plan: RematPlan, *, anywhere: bool = False
+    ) -> None:
         self.plan = plan
+        self._anywhere = anywhere
         self._step = build_value_and_grad(
             loss,
             plan.segments,
@@ -41,8 +45,10 @@ class PlannedGrad:
         """The loss, with its auxiliary output if it has one, and its gradients.
 
         Raises:
-            ValueError: the loss or the shapes differ from those of the plan.
+            ValueError: the loss, the shapes or the kind of device differ from those of
+                the plan.
         """
+        self._check_platform(args)
         # Inside a transformation or a `jit` of the caller the plain function is traced
         # into the caller's program, where its gates hold as well.
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
@@ -51,7 +57,20 @@ class PlannedGrad:
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
         """Lower the program for these arguments or shapes, ready to be compiled."""
+        self._check_platform(args)
         return self._jitted.lower(*args)
+
+    def _check_platform(self, args: tuple[Any, ...]) -> None:
+        plan = self.plan
+        if self._anywhere or not plan.platform:
+            return
+        if (found := find_platform(args)) != plan.platform:
+            raise ValueError(
+                f"this plan was made for {plan.target} ({plan.platform}), but the "
+                f"arguments live on {found}, where its recomputation may be undone: "
+                "plan again there, or measure it there: apply(loss, plan, "
+                "anywhere=True).report(*args)."
+            )
 
     def report(self, *args: Any, within: EnclosingProgram | None = None) -> Receipt:
         """Compile and measure the program, and compare it with the plan.
@@ -63,6 +82,7 @@ class PlannedGrad:
         # The plan's bytes are those of the enclosing program: the gradient alone needs
         # fewer.
         whole = EnclosingProgram.around(within, args)
+        whole = whole.on_target_of(self.plan.target, self.plan.platform)
         measured = program(compile_program(whole, self).executable)
         budget = self.plan.budget
         spend = Spend(
@@ -71,17 +91,21 @@ class PlannedGrad:
             limit=budget.limit_bytes,
             predicted=self.plan.predicted,
             measured=measured.bytes_of(budget.kind),
-            source="memory_analysis() of the compiled program",
+            source=f"memory_analysis() of the program compiled for {whole.target}",
         )
         return Receipt((spend,))
 
 
-def apply(loss: Callable[..., Any], plan: RematPlan) -> PlannedGrad:
+def apply(
+    loss: Callable[..., Any], plan: RematPlan, *, anywhere: bool = False
+) -> PlannedGrad:
     """Carry out a plan.
 
     Args:
         loss: the function that the plan was made for, or one with the same trace.
         plan: the result of `remat.plan` or `RematPlan.from_json`.
+        anywhere: whether it may run on another kind of device than it was made for;
+            only `report` tells whether it keeps to its budget there.
 
     Raises:
         TypeError: `plan` is not a RematPlan.
@@ -91,4 +115,4 @@ def apply(loss: Callable[..., Any], plan: RematPlan) -> PlannedGrad:
             "apply needs a loss and the RematPlan that remat.plan made for it, got "
             f"{type(plan).__name__}."
         )
-    return PlannedGrad(loss, plan)
+    return PlannedGrad(loss, plan, anywhere=anywhere)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
@@ -76,14 +77,21 @@ class CompileBench:
     def measure(self, candidate: int, *, final: bool = False) -> Measurement:
         """Compile this candidate and read the bytes that it needs."""
         options = _QUICK if self.quick and not final else ()
-        compiled = compile_program(self.program, self.grad_of(candidate), options)
         self.compiles += 1
+        try:
+            compiled = compile_program(self.program, self.grad_of(candidate), options)
+        except InfeasibleBudgetError as e:
+            # The compiler for TPUs refuses a program that is larger than the device.
+            refused = Measurement(candidate, max(int(e.needed), self.limit + 1), 0)
+            self.measurements.append(refused)
+            return refused
         self._plain = self._plain or compiled
-        found = Measurement(
-            candidate,
-            program(compiled.executable).bytes_of(self.kind),
-            _count_undone(self._plain, compiled),
-        )
+        undone = 0
+        # Other compilers keep barriers, and merge products that share an operand.
+        if self.program.target.platform == "cpu":
+            undone = _count_undone(self._plain, compiled)
+        size = program(compiled.executable).bytes_of(self.kind)
+        found = Measurement(candidate, size, undone)
         self.measurements.append(found)
         return found
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 import jax
 
 from frugax.jaxprs import count_heavy, count_heavy_in_hlo
+from frugax.targets import CompiledAnswer, Target, find_platform, find_target
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +31,41 @@ class EnclosingProgram:
         """`within`, or else the program that is only the gradient at `args`."""
         return within or cls(build=lambda grad: grad, args=args)
 
+    def on(self, target: Target) -> Self:
+        """The same program for the devices of this target."""
+        return dataclasses.replace(self, args=target.place(self.args))
+
+    def on_target_of(self, target: str, platform: str) -> Self:
+        """The same program where a plan was made, if its arguments are only shapes.
+
+        Args:
+            target: the plan's target.
+            platform: the plan's platform.
+        """
+        shapes = all(
+            isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(self.args)
+        )
+        if platform and shapes and find_platform(self.args) != platform:
+            return self.on(Target(target))
+        return self
+
+    @property
+    def target(self) -> Target:
+        """The devices where its arguments live."""
+        return find_target(self.args)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledCandidate:
     """A compiled program and the number of its matrix products and convolutions.
 
     Attributes:
-        executable: the compiled program.
+        executable: the compiled program, or the report of an absent target's compiler.
         heavy_traced: matrix products and convolutions in the traced program.
         heavy_compiled: those left after XLA's optimisations.
     """
 
-    executable: jax.stages.Compiled
+    executable: jax.stages.Compiled | CompiledAnswer
     heavy_traced: int
     heavy_compiled: int
 
@@ -51,15 +75,13 @@ def compile_program(
     grad: Callable[..., Any],
     options: tuple[tuple[str, str], ...] = (),
 ) -> CompiledCandidate:
-    """Compile `program` around `grad` with these compiler options."""
-    jitted = jax.jit(
-        program.build(grad),
-        donate_argnums=program.donate_argnums,
-        compiler_options=dict(options),
-    )
+    """Compile `program` around `grad` with these compiler options, for its target."""
+    target = program.target
+    jitted = jax.jit(program.build(grad), donate_argnums=program.donate_argnums)
     # One trace serves both the count of products and the compilation.
-    traced = jitted.trace(*program.args)
-    executable = traced.lower().compile()
+    with target.tracing():
+        traced = jitted.trace(*program.args)
+    executable = target.compile(traced, options=dict(options))
     return CompiledCandidate(
         executable,
         heavy_traced=count_heavy(traced.jaxpr.jaxpr),

@@ -157,6 +157,7 @@ def draw_memory(
         True
     """
     program = EnclosingProgram.around(within, tuple(example_args))
+    program = program.on_target_of(plan.target, plan.platform)
     # Compiled without gates, as a user would: the comparison is with the plain program.
     plain = jax.value_and_grad(loss, plan.argnums, has_aux=plan.has_aux)
     kind = plan.budget.kind

@@ -168,6 +168,9 @@ class RematPlan(JsonPlan):
         argnums: the arguments that are differentiated.
         has_aux: whether the loss returns more than a number.
         compiles: the number of programs that were compiled to find the plan.
+        target: the devices whose compiler measured it; "" in plans of old versions.
+        platform: their platform, on which alone the plan is applied.
+        caveat: how the measurement may differ from one on a real device.
     """
 
     budget: MemoryBudget
@@ -181,6 +184,9 @@ class RematPlan(JsonPlan):
     argnums: int | tuple[int, ...]
     has_aux: bool
     compiles: int
+    target: str = ""
+    platform: str = ""
+    caveat: str = ""
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -213,6 +219,7 @@ class RematPlan(JsonPlan):
         lines = [
             f"{verdict} {self.budget}: {format_bytes(self.predicted)} measured, "
             f"{format_share(self.predicted / limit)} of the limit",
+            *self._describe_target(),
             f"without a plan: {format_bytes(self.unplanned_bytes)}, "
             f"{format_share(self.unplanned_bytes / limit)} of the limit",
             f"recomputed: {self.extra_flops:,} flops, "
@@ -238,6 +245,12 @@ class RematPlan(JsonPlan):
             f"{gate}: {why}" for gate, why in _GATE_REASONS.items() if gate in used
         ]
         return "\n".join(lines)
+
+    def _describe_target(self) -> list[str]:
+        if not self.target:
+            return []
+        line = f"measured by the compiler for {self.target}, bytes of one device"
+        return [f"{line}; {self.caveat}" if self.caveat else line]
 
     def __str__(self) -> str:
         rows = [

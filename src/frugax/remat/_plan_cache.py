@@ -25,6 +25,7 @@ from frugax.budget import MemoryBudget, to_plain
 from frugax.errors import OutputError
 from frugax.fileio import cache_folder, write_whole
 from frugax.jaxprs import constants, program_text
+from frugax.targets import Target
 
 from ._enclosing_program import EnclosingProgram
 from ._plan import RematPlan
@@ -58,7 +59,7 @@ def plan_key(
         has_aux,
         program.donate_argnums,
         block_size,
-        _compiler_facts(),
+        _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does
     # not show the backward rules that the user has defined.
@@ -167,18 +168,14 @@ def _describe_sharding(leaf: Any) -> str:
     return str(sharding) if sharding and sharding.num_devices > 1 else ""
 
 
-def _compiler_facts() -> list[object]:
-    """Everything besides the program that changes XLA's output on this machine."""
-    device = jax.devices()[0]
+def _compiler_facts(target: Target) -> list[object]:
+    """Everything besides the program that changes XLA's output for this target."""
     settings = jax.config.values
     return [
         _planner_digest(),
         jax.__version__,
         importlib.metadata.version("jaxlib"),
-        device.client.platform_version,
-        device.platform,
-        device.device_kind,
-        len(jax.devices()),
+        target.fingerprint(),
         platform.machine(),
         os.cpu_count(),  # XLA on CPU splits work by it
         # The location of JAX's compilation cache does not change the programs in it.
@@ -196,7 +193,7 @@ def _planner_digest() -> str:
     """A digest of the planner's own source: a changed planner makes new plans."""
     digest = hashlib.sha256()
     rooms = Path(__file__).parent.parent
-    for room in ("budget", "jaxprs", "measure", "remat"):
+    for room in ("budget", "jaxprs", "measure", "remat", "targets"):
         for file in sorted((rooms / room).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ import jax
 from frugax.budget import MemoryBudget, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import flops
+from frugax.targets import Target
 
 from ._compile_search import CompileBench, Measurement, initial_candidates, search
 from ._enclosing_program import EnclosingProgram
@@ -29,6 +30,7 @@ def plan(
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
+    target: Target | str | None = None,
 ) -> RematPlan:
     """Choose the results that the backward pass keeps or recomputes, within `budget`.
 
@@ -51,8 +53,12 @@ def plan(
         cache: whether to look the plan up among remembered ones and to remember it, or
             the folder that holds them. The default folder is `frugax/plans` in the
             user's cache folder.
+        target: the devices to plan for, which need not be here, such as `"h100"`; by
+            default those where the arguments live.
 
     Raises:
+        ConfigError: there is no such target, or a mesh does not fit it.
+        MissingExtraError: the compiler of the target is not installed.
         InfeasibleBudgetError: none of the measured plans fits; one does at `needed`,
             and `best` is that plan.
         RematUndoneError: the compiler merged away all recomputation.
@@ -81,13 +87,19 @@ def plan(
     check_block_size(block_size)
     _check_arguments(loss, example_args, argnums, within=within, cache=cache)
     args = tuple(example_args)
+    program = EnclosingProgram.around(within, args)
+    if target is not None:
+        chosen = Target(target) if isinstance(target, str) else target
+        program = program.on(chosen)
+        args = chosen.place(args)
+        if within is not None:
+            within = program
     body = trace_loss(loss, args, argnums, has_aux=has_aux)
     how: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux}
     key = None
     if cache is not False:
         options = how | {"within": within, "block_size": block_size}
         key = plan_key(loss, budget, args, **options)
-    program = EnclosingProgram.around(within, args)
     search = _PlanSearch(loss, args, budget, body, program, block_size, how)
     return recall(key, search.run, cache=cache)
 
@@ -102,7 +114,6 @@ class _PlanSearch:
         how: the keywords `argnums` and `has_aux`.
         candidates: the plans by the model; empty until they are needed.
         called: whether the enclosing program called the gradient.
-        platform: the kind of device.
     """
 
     loss: Callable[..., Any]
@@ -114,12 +125,11 @@ class _PlanSearch:
     how: dict[str, Any]
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     called: bool = False
-    platform: str = dataclasses.field(default_factory=jax.default_backend)
 
     def run(self) -> RematPlan:
         """The plan, by quick compilations first."""
         # Quick compilation is known to keep the buffers on CPU only, see `_QUICK`.
-        bench = self._bench(quick=self.platform == "cpu")
+        bench = self._bench(quick=self.program.target.platform == "cpu")
         found = self._find(bench)
         if found is None and bench.misled:
             # Compiled in full, the chosen plan needs more than quickly compiled, so the
@@ -152,7 +162,7 @@ class _PlanSearch:
     def _segments(self, index: int) -> tuple[Segment, ...]:
         if not index:
             return ()
-        return build_segments(self.candidates[index], self.platform)
+        return build_segments(self.candidates[index], self.program.target.platform)
 
     def _grad_of(self, index: int) -> Callable[..., Any]:
         step = build_value_and_grad(
@@ -189,6 +199,9 @@ class _PlanSearch:
             segments=self._segments(found.candidate),
             fingerprint=self.body.graph.fingerprint,
             compiles=bench.compiles,
+            target=self.program.target.name,
+            platform=self.program.target.platform,
+            caveat=self.program.target.caveat,
             **self.how,
         )
 

@@ -1,0 +1,21 @@
+"""Compile for devices that need not be here: GPUs, TPUs and clusters of them.
+
+Start at `Target`, which knows the memory of a device, gives devices for meshes and
+compiles for them. Guide: docs/targets.md.
+"""
+
+from ._answers import CompiledAnswer
+from ._compilers import TargetCompiler, installed_compilers
+from ._device_facts import known_devices
+from ._target import Target, find_platform, find_target, listen
+
+__all__ = [
+    "CompiledAnswer",
+    "Target",
+    "TargetCompiler",
+    "find_platform",
+    "find_target",
+    "installed_compilers",
+    "known_devices",
+    "listen",
+]

@@ -1,0 +1,84 @@
+"""Wait for a compiler so that a user can stop waiting, and explain what it refuses."""
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from frugax.errors import FrugaxError, InfeasibleBudgetError
+
+_SIZE = r"([\d.]+)([KMGT]?)i?B?"
+# "... the total memory required for HLO temporaries (44.00G) exceeds available HBM
+# (15.75G)." and "Used 20.01G of 15.75G hbm. ..."
+_TOO_LARGE = (
+    re.compile(rf"required for .*?\({_SIZE}\) exceeds available \w+ \({_SIZE}\)"),
+    re.compile(rf"Used {_SIZE} of {_SIZE}"),
+)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def run_patiently(work: Callable[[], Any], timeout: float | None, name: str) -> Any:
+    """Run the compiler so that Ctrl-C and the timeout are heard at once.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    if threading.current_thread() is not threading.main_thread() and timeout is None:
+        return work()
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work_and_tell() -> None:
+        try:
+            done.put((work(), None))
+        except BaseException as e:  # raised again by the waiting thread
+            done.put((None, e))
+
+    threading.Thread(target=work_and_tell, daemon=True).start()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        # In short waits: a lock that is waited for without end hides Ctrl-C.
+        wait = 0.2
+        if deadline is not None:
+            wait = min(wait, max(deadline - time.monotonic(), 0.0))
+        try:
+            result, error = done.get(timeout=wait)
+        except queue.Empty:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"compiling for {name} took longer than {timeout:g} seconds: "
+                    "allow more time, or plan a smaller program."
+                ) from None
+            continue
+        if error is not None:
+            raise error
+        return result
+
+
+def translate(error: Exception, target: str) -> Exception:
+    text = str(error)
+    for pattern in _TOO_LARGE:
+        if found := pattern.search(text):
+            needed, unit, limit, limit_unit = found.groups()
+            return InfeasibleBudgetError(
+                f"the program, by the compiler of {target},",
+                # Rounded up in the last digit that the compiler prints.
+                needed=int((float(needed) + 0.01) * _UNITS[unit]),
+                limit=int(float(limit) * _UNITS[limit_unit]),
+                unit="bytes",
+                hint="use a smaller batch or more devices.",
+                proven=False,
+            )
+    return FrugaxError(explain(error, target))
+
+
+def explain(error: Exception, target: str) -> str:
+    text = " ".join(str(error).split())
+    if "custom call" in text.lower() or "FFI handler" in text:
+        what = "the program calls a library that this compiler lacks"
+    elif "Unknown backend" in text:
+        what = "the program calls back to Python (jax.debug, io_callback)"
+    else:
+        what = "the compiler refuses the program"
+    return f"{target}: {what}: {text:.300}"

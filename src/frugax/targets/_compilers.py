@@ -1,0 +1,185 @@
+"""Find and load XLA's compilers for GPUs and TPUs without a GPU or a TPU."""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from frugax.errors import MissingExtraError
+
+# Kept off Python's path until a target is compiled for: a plug-in on the path makes
+# every start of JAX look for a GPU and log that there is none.
+_FOLDER = Path(sys.prefix) / "compilers"
+# libtpu asks the cloud's metadata server for all of this where it is not set.
+_TPU_SETTINGS = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Without it a lock file refuses a second process.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_loading = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCompiler:
+    """One of XLA's compilers, as it is installed here.
+
+    Attributes:
+        platform: the devices it compiles for.
+        version: of its package; None if it is missing.
+        problem: why it cannot be used, with the remedy; empty if it can.
+    """
+
+    platform: Literal["gpu", "tpu"]
+    version: str | None
+    problem: str
+
+
+def installed_compilers() -> tuple[TargetCompiler, ...]:
+    """The compilers for GPUs and TPUs, found but not loaded."""
+    found: list[TargetCompiler] = []
+    platforms: tuple[Literal["gpu", "tpu"], ...] = ("gpu", "tpu")
+    for platform in platforms:
+        versions = {name: _version(name) for name in _packages(platform)}
+        problem = _find_problem(platform, versions)
+        version = next(iter(versions.values()))
+        found.append(
+            TargetCompiler(platform=platform, version=version, problem=problem)
+        )
+    return tuple(found)
+
+
+def load_compiler(platform: str) -> str:
+    """Load the compiler for a platform; return its version.
+
+    Raises:
+        MissingExtraError: a package is missing, or belongs to another version of JAX.
+    """
+    compiler = next(c for c in installed_compilers() if c.platform == platform)
+    if compiler.problem:
+        raise MissingExtraError(compiler.problem)
+    with _loading:
+        _load(platform)
+    return str(compiler.version)
+
+
+def compiler_options(platform: str) -> dict[str, Any]:
+    """Options without which this compiler asks for a device."""
+    if platform != "gpu":
+        return {}
+    # Autotuning runs candidates of each matrix product on the device.
+    options: dict[str, Any] = {"xla_gpu_autotune_level": "0"}
+    for root in _search_path():
+        if (root / "nvidia" / "cuda_nvcc" / "bin" / "ptxas").is_file():
+            options["xla_gpu_cuda_data_dir"] = str(root / "nvidia" / "cuda_nvcc")
+            break
+    return options
+
+
+def _packages(platform: str) -> tuple[str, ...]:
+    if platform == "gpu":
+        return ("jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12")
+    return ("libtpu",)
+
+
+def _find_problem(platform: str, versions: dict[str, str | None]) -> str:
+    extra = {"gpu": "cuda-targets", "tpu": "tpu-targets"}[platform]
+    install = f'pip install "frugax[{extra}]"'
+    if missing := [name for name, version in versions.items() if version is None]:
+        return (
+            f"compiling for {platform.upper()}s needs {' and '.join(missing)}: "
+            f"{install}"
+        )
+    for name, version in versions.items():
+        if name.startswith("jax-") and version != jax.__version__:
+            return (
+                f"{name} {version} does not belong to jax {jax.__version__}: "
+                f'pip install "{name}=={jax.__version__}"'
+            )
+    return ""
+
+
+def _search_path() -> list[Path]:
+    return [Path(p) for p in sys.path if p] + [_FOLDER]
+
+
+def _version(package: str) -> str | None:
+    places = [str(p) for p in _search_path()]
+    found = importlib.metadata.distributions(name=package, path=places)
+    return next((d.version for d in found), None)
+
+
+@functools.cache
+def _load(platform: str) -> None:
+    # JAX chooses its default backend first, so that the plug-in is never one of them.
+    jax.devices()
+    if platform == "tpu":
+        places = [p / "libtpu" / "libtpu.so" for p in _search_path()]
+        library = next(str(p) for p in places if p.is_file())
+        with _settings({**_TPU_SETTINGS, "TPU_LIBRARY_PATH": library}), _no_stderr():
+            from jax.experimental import topologies
+
+            # The settings are read when the library is loaded, so it is loaded here.
+            topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+        return
+    if str(_FOLDER) not in sys.path:
+        sys.path.append(str(_FOLDER))
+    with _settings({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}), _no_stderr():
+        _initialise_cuda()
+
+
+def _initialise_cuda() -> None:
+    from jax.experimental import topologies
+
+    try:  # where there is a GPU, JAX has registered the plug-in itself
+        topologies.get_topology_desc("", "cuda")
+    except NotImplementedError:
+        importlib.import_module("jax_plugins.xla_cuda12").initialize()
+    except Exception:  # a topology needs more arguments, but the plug-in is there
+        return
+    # jaxlib has looked for these modules as it was imported, before the folder was on
+    # the path. Solvers and sparse products are custom calls that they register.
+    for name in ("_solver", "_hybrid", "_linalg", "_prng", "_rnn", "_sparse"):
+        module = importlib.import_module(f"jax_cuda12_plugin.{name}")
+        for call, handler in module.registrations().items():
+            # Those without the ending belong to an interface that JAX no longer uses.
+            if call.endswith("_ffi") or name == "_hybrid":
+                with contextlib.suppress(Exception):  # registered by jaxlib already
+                    jax.ffi.register_ffi_target(call, handler, platform="CUDA")
+
+
+@contextlib.contextmanager
+def _settings(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables while a library is loaded; the user's own win."""
+    added = {k: v for k, v in values.items() if k not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for key in added:
+            os.environ.pop(key, None)
+
+
+@contextlib.contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Discard what C++ writes: the libraries log that there is no device."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)

@@ -1,0 +1,67 @@
+"""Plans for devices that are not here, and where they are refused."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from frugax import MemoryBudget, measure, remat
+from frugax.targets import Target, installed_compilers
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def loss(ws, x):
+    for up, down in ws:
+        x = x + jax.nn.gelu(x @ up) @ down
+    return jnp.mean(x**2)
+
+
+ARGS = ([(f32(64, 256), f32(256, 64))] * 4, f32(1024, 64))
+
+
+@pytest.fixture
+def gpu_compiler():
+    compiler = next(c for c in installed_compilers() if c.platform == "gpu")
+    if compiler.problem:
+        pytest.skip(compiler.problem)
+
+
+def test_a_plan_for_a_gpu_uses_its_gates_and_is_refused_on_a_cpu(
+    gpu_compiler, tmp_path
+):
+    grad = jax.jit(jax.value_and_grad(loss))
+    whole = measure.program(Target("h100").compile(grad, *ARGS))
+    limit = MemoryBudget(limit_bytes=whole.temp_bytes // 2)
+    plan = remat.plan(loss, limit, ARGS, target="h100", cache=tmp_path)
+    assert (plan.target, plan.platform) == ("h100", "gpu")
+    assert {s.gate for s in plan.segments} == {None, "barrier"}
+    assert "autotuning" in plan.caveat
+    assert remat.RematPlan.from_json(plan.to_json()) == plan
+    planned = remat.apply(loss, plan)
+    # Shapes live nowhere: the report compiles for the plan's own target.
+    (spend,) = planned.report(*ARGS).spends
+    assert spend.measured == plan.predicted
+    assert "h100" in spend.source
+    arrays = jax.tree.map(lambda s: jnp.full(s.shape, 0.01, s.dtype), ARGS)
+    with pytest.raises(ValueError, match=r"made for h100 \(gpu\).* live on cpu"):
+        planned(*arrays)
+    with pytest.raises(ValueError, match="made for h100"):
+        jax.jit(lambda *args: planned(*args))(*arrays)
+    value, grads = remat.apply(loss, plan, anywhere=True)(*arrays)
+    expected, expected_grads = jax.value_and_grad(loss)(*arrays)
+    assert jnp.allclose(value, expected)
+    jax.tree.map(
+        lambda a, b: jnp.allclose(a, b) or pytest.fail("gradients differ"),
+        grads,
+        expected_grads,
+    )
+
+
+def test_plans_for_a_cpu_and_a_gpu_never_share_a_cache_entry(gpu_compiler, tmp_path):
+    limit = MemoryBudget("1GiB")
+    here = remat.plan(loss, limit, ARGS, cache=tmp_path)
+    there = remat.plan(loss, limit, ARGS, target="h100", cache=tmp_path)
+    assert (here.platform, there.platform) == ("cpu", "gpu")
+    assert len(list(tmp_path.glob("*.json"))) == 2

@@ -1,0 +1,220 @@
+"""Names of targets, and the devices, meshes and answers that they give."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from frugax import measure
+from frugax.errors import ConfigError, FrugaxError, InfeasibleBudgetError
+from frugax.targets import (
+    CompiledAnswer,
+    Target,
+    find_platform,
+    find_target,
+    known_devices,
+)
+
+
+def f32(*shape, sharding=None):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+
+def loss(w, x):
+    for i in range(3):
+        x = x + jnp.tanh(x @ w[i])
+    return jnp.mean(x**2)
+
+
+ARGS = (f32(3, 64, 64), f32(256, 64))
+
+
+def ask(target, jitted, *args, **options):
+    answer = target.compile(jitted, *args, **options)
+    assert isinstance(answer, CompiledAnswer)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical", "devices", "hosts"),
+    [
+        ("h100", "h100", 1, 1),
+        ("NVIDIA H100", "h100", 1, 1),
+        ("h100x8", "h100x8", 8, 1),
+        ("h100x256", "h100x256", 256, 32),
+        ("32 x 8 h100", "h100x256", 256, 32),
+        ("8 x 32 h100", "h100x256", 256, 32),
+        ("4 x 2 l4", "l4x8", 8, 4),
+        ("rtx 4090", "rtx-4090", 1, 1),
+        ("a100", "a100-80", 1, 1),
+        ("tpu-v5e:4x4", "tpu-v5e:4x4", 16, 4),
+        ("v5p:2x2x2", "tpu-v5p:2x2x2", 8, 2),
+        ("tpu-v7x", "tpu-v7x", 2, 1),
+    ],
+)
+def test_a_name_states_devices_and_hosts(name, canonical, devices, hosts):
+    target = Target(name)
+    assert target.name == canonical
+    assert (target.num_devices, target.num_hosts) == (devices, hosts)
+    assert not target.is_here
+    assert target.memory_bytes is not None
+    assert target.source
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("h10", "unknown target 'h10': perhaps you meant h100"),
+        ("h100x9", "9 devices do not fill hosts of 8"),
+        ("h100x0", "0 devices do not fill"),
+        ("tpu-v5e:3", "named by the shape of its slice"),
+        ("tpu-v5e:4x4x4", "has 2 sides, such as tpu-v5e:4x4"),
+        ("h100:2x2", "GPUs have no shape"),
+        ("v5e x 8", "named by the shape of its slice"),
+        ("", "unknown target"),
+    ],
+)
+def test_a_wrong_name_is_one_line_with_the_remedy(name, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        Target(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_known_device_is_a_target():
+    for facts in known_devices():
+        assert Target(facts.name).memory_bytes == facts.memory_bytes
+
+
+def test_a_description_of_ones_own_is_read_and_checked(tmp_path):
+    text = """name: small
+memory_bytes: 8000000000
+compute_capability: 8.9
+cores: 20
+fpus_per_core: 128
+shared_memory_per_core: 102400
+shared_memory_per_block: 101376
+threads_per_core: 1536
+l2_cache: 33554432
+bandwidth: 200000000000
+clock_ghz: 2.0
+"""
+    file = tmp_path / "small.yaml"
+    file.write_text(text)
+    target = Target(str(file))
+    assert (target.name, target.memory_bytes) == ("small", 8_000_000_000)
+    assert target.source == str(file)
+    for wrong, message in (
+        (text.replace("cores:", "coers:", 1), "unknown key 'coers'; perhaps .*'cores'"),
+        (text.replace("cores: 20\n", ""), "missing cores"),
+        (text.replace("cores: 20", "cores: -1"), "cores must be a number > 0"),
+        ("- 1", "described by keys"),
+        ("a: [", "cannot be read"),
+    ):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            Target(str(file))
+
+
+def test_arguments_tell_where_they_live():
+    assert find_target(ARGS).name == "cpu"
+    assert find_platform(ARGS) == "cpu"
+    mesh = jax.make_mesh((4,), ("data",))
+    sharded = f32(8, sharding=NamedSharding(mesh, P("data")))
+    assert find_target((f32(3), sharded)).num_devices == 4
+    with Target("h100").tracing():
+        assert find_platform(ARGS) == "gpu"
+        assert find_platform(jax.device_put(jnp.ones(3))) == "cpu"
+
+
+def test_a_gpu_that_is_not_here_compiles(gpu_compiler, tmp_path):
+    target = Target("h100")
+    grad = jax.jit(jax.value_and_grad(loss))
+    answer = ask(target, grad, *ARGS, cache=tmp_path)
+    costs = measure.program(answer)
+    assert costs.argument_bytes == 4 * (3 * 64 * 64 + 256 * 64)
+    assert costs.temp_bytes > 0
+    assert not answer.remembered
+    again = ask(target, grad, *ARGS, cache=tmp_path)
+    assert again.remembered
+    assert measure.program(again) == costs
+    # JAX still runs where it ran before.
+    assert jax.default_backend() == "cpu"
+    assert find_target(target.place(ARGS)).name == "h100"
+
+
+def test_a_damaged_answer_is_made_again(gpu_compiler, tmp_path):
+    grad = jax.jit(lambda x: x * 2)
+    target = Target("h100")
+    first = target.compile(grad, f32(8), cache=tmp_path)
+    (file,) = tmp_path.glob("*.answer")
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.warns(UserWarning, match="checksum does not match"):
+        second = target.compile(grad, f32(8), cache=tmp_path)
+    assert measure.program(second) == measure.program(first)
+
+
+def test_a_mesh_of_other_devices_becomes_one_of_the_target(gpu_compiler, tmp_path):
+    target = Target("h100x8")
+    mesh = jax.make_mesh((8,), ("data",))
+    x = f32(256, 64, sharding=NamedSharding(mesh, P("data")))
+    w, placed = target.place((f32(3, 64, 64), x))
+    assert placed.sharding.spec == P("data")
+    assert placed.sharding.mesh.devices.flat[0].platform == "gpu"
+    assert w.sharding.is_fully_replicated
+    answer = ask(target, jax.jit(loss), w, x, cache=tmp_path)
+    # Bytes are those of one device.
+    assert answer.argument_bytes == 4 * (3 * 64 * 64 + 256 * 64 // 8)
+    with pytest.raises(
+        ConfigError, match="the mesh data=8 has 8 devices, but h100 has"
+    ):
+        Target("h100").place(x)
+
+
+def test_operations_that_the_compiler_lacks_are_one_line(gpu_compiler, tmp_path):
+    def calls_back(x):
+        return jax.pure_callback(lambda x: x, f32(8), x)
+
+    with pytest.raises(FrugaxError, match="calls back to Python") as caught:
+        Target("h100").compile(jax.jit(calls_back), f32(8), cache=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_linear_solvers_compile_for_a_gpu(gpu_compiler, tmp_path):
+    factor = jax.jit(jnp.linalg.cholesky)
+    answer = ask(Target("l4"), factor, f32(64, 64), cache=tmp_path)
+    assert "cusolver" in answer.as_text()
+
+
+def test_waiting_for_a_compiler_can_end(gpu_compiler, tmp_path):
+    with pytest.raises(TimeoutError, match="longer than 0 seconds"):
+        Target("h100").compile(jax.jit(loss), *ARGS, timeout=0, cache=tmp_path)
+
+
+@pytest.mark.thorough
+def test_a_tpu_that_is_not_here_compiles_or_says_how_much_is_needed(
+    tpu_compiler, tmp_path
+):
+    target = Target("tpu-v5e")
+    costs = measure.program(target.compile(jax.jit(loss), *ARGS, cache=tmp_path))
+    assert costs.argument_bytes >= 4 * (3 * 64 * 64 + 256 * 64)
+    assert len(Target("tpu-v5e:4x4").devices) == 16
+    assert len(Target("tpu-v4:2x2x1").devices) == 4
+
+    def double(x):
+        return (x * 2).reshape(2, -1) @ jnp.ones((x.size // 2, 2))
+
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        target.compile(jax.jit(double), f32(4 * 2**30), cache=tmp_path)
+    assert caught.value.limit == int(15.75 * 2**30)
+    assert caught.value.needed > 16 * 2**30
+
+
+def test_a_missing_compiler_names_its_extra(monkeypatch):
+    from frugax.errors import MissingExtraError
+    from frugax.targets import _compilers
+
+    monkeypatch.setattr(_compilers, "_version", lambda _: None)
+    with pytest.raises(
+        MissingExtraError, match=r'pip install "frugax\[cuda-targets\]"'
+    ):
+        Target("h100").compile(jax.jit(loss), *ARGS)
