@@ -87,13 +87,34 @@ def test_a_run_and_its_second_go_to_folders_of_their_own(small):
     assert sorted(os.listdir(small / "runs")) == ["small", "small-2"]
 
 
-def test_a_broken_budget_is_exit_code_one_unless_allowed(small):
-    # Ten steps in which watching may cost nothing: it always costs something.
-    args = ["run", "c.yaml", "--set", "budgets.overhead=0%"]
-    done = frugax(*args, cwd=small)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "broken" in done.stdout
+def test_an_undecided_budget_is_exit_code_one_unless_allowed(small):
+    # One number as accuracy has no interval, and NaN is not an accuracy.
+    for accuracy, problem in ("1.0", "no interval"), ("np.nan", "returns nan"):
+        task = (small / "cli_task.py").read_text()
+        (small / "cli_task.py").write_text(
+            task.replace("[x]\n", f"[x], lambda p: {{'accuracy': {accuracy}}}\n")
+        )
+        args = [
+            "run",
+            "c.yaml",
+            "--set",
+            "budgets.size=3x",
+            "budgets.accuracy_drop=0.5",
+        ]
+        done = frugax(*args, cwd=small)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "cannot tell" in done.stdout
+        receipt = (sorted((small / "runs").iterdir())[-1] / "receipt.json").read_text()
+        assert problem in receipt
+        (small / "cli_task.py").write_text(task)
     assert frugax(*args, "--allow-broken", cwd=small).returncode == 0
+
+
+def test_watching_alone_does_not_fail_a_run(small):
+    # Ten steps in which watching may cost nothing: it always costs something.
+    done = frugax("run", "c.yaml", "--set", "budgets.overhead=0%", cwd=small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "broken" in done.stdout
 
 
 def test_planning_writes_nothing(small):
@@ -123,6 +144,10 @@ def test_planning_writes_nothing(small):
         (["run", "c.yaml", "--set", "budgets.memory=1%"], ["budgets.memory", "100%"]),
         (["run", "c.yaml", "--set", "budgets.memory=1B"], ["write memory: ", "B, or"]),
         (["run", "c.yaml", "--set", "options.numbr=1"], ["Did you mean 'number'"]),
+        (["run", "c.yaml", "--set", f"train.steps={10**30}"], ["steps must be < 2"]),
+        (["run", "c.yaml", "--set", "train.weight_decay=.nan"], ["finite, got nan"]),
+        (["run", "c.yaml", "--set", "train.optimizer=adm"], ["Did you mean 'adam'"]),
+        (["run", "c.yaml", "--set", f"name={'[' * 20_000}"], ["nested too deep"]),
         (["run", "c.yaml", "--runs", "c.yaml"], ["cannot write c.yaml", "choose"]),
         (["plan", "c.yaml", "--set", "budgets.memory=x"], ["budgets.memory"]),
         (["compress", "none.npz", "--ratio", "2"], ["none.npz"]),
@@ -143,12 +168,10 @@ def test_a_loss_that_is_no_number_is_one_line(small):
     assert_one_line(done, "the loss of step 0", "is nan", "checkpoint of step 0")
 
 
-def test_an_error_in_the_users_own_code_keeps_its_traceback(small):
+def test_an_error_in_the_users_own_code_is_one_line_with_its_place(small):
     done = frugax("run", "c.yaml", "--set", "options={number: text}", cwd=small)
-    assert done.returncode == 70
-    assert "cli_task.py" in done.stderr
-    assert "could not convert string to float" in done.stderr
-    assert not any((small / "runs").iterdir())
+    assert_one_line(done, "ValueError at cli_task.py:3", "could not convert string")
+    assert not (small / "runs").exists()
 
 
 def test_a_damaged_checkpoint_is_one_line(small):

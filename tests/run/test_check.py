@@ -5,8 +5,14 @@ import numpy as np
 import pytest
 
 from frugax.errors import ConfigError
-from frugax.run._task import Task
+from frugax.run import Task
+from frugax.run._bound_task import BoundTask
 from frugax.run._task_checks import check_batch, check_loss, evaluate_model
+
+
+def drop_carried(loss):
+    return lambda w, x, _: loss(w, x)
+
 
 W, X = jnp.ones((4, 2)), np.ones((8, 4), "float32")
 
@@ -20,7 +26,7 @@ W, X = jnp.ones((4, 2)), np.ones((8, 4), "float32")
     ],
 )
 def test_a_scalar_with_or_without_metrics_is_a_loss(loss):
-    check_loss(loss, W, X)
+    check_loss(drop_carried(loss), W, X, None)
 
 
 @pytest.mark.parametrize(
@@ -41,36 +47,60 @@ def test_a_scalar_with_or_without_metrics_is_a_loss(loss):
 )
 def test_what_is_no_loss_is_named(loss, message):
     with pytest.raises(ConfigError, match=message):
-        check_loss(loss, W, X)
+        check_loss(drop_carried(loss), W, X, None)
 
 
-def test_an_error_of_the_users_own_loss_passes_through():
-    with pytest.raises(ZeroDivisionError):
-        check_loss(lambda w, x: 1 / 0, W, X)
+def test_an_error_of_the_users_own_loss_is_one_line_with_its_place():
+    message = r"loss raised ZeroDivisionError at test_check.py:\d+: division by zero"
+    with pytest.raises(ConfigError, match=message):
+        check_loss(lambda w, x, _: 1 / 0, W, X, None)
+
+
+def test_a_loss_that_forgets_its_carried_arrays_is_told_so():
+    carried = {"n": jnp.zeros(2)}
+    check_loss(lambda w, x, c: (0.5, {}, c), W, X, carried)
+    with pytest.raises(ConfigError, match=r"must return .*carried"):
+        check_loss(lambda w, x, c: (0.5, {}), W, X, carried)
+    with pytest.raises(ConfigError, match=r"carried\['n'\] of shape \(\)"):
+        check_loss(lambda w, x, c: (0.5, {}, {"n": c["n"].sum()}), W, X, carried)
 
 
 def test_a_batch_is_made_of_arrays():
     check_batch({"x": X, "n": 3})
-    with pytest.raises(ConfigError, match=r"batches\(0\)\['x'\] is a generator"):
-        check_batch({"x": (i for i in range(3))})
+    for batch, message in [
+        ({"x": (i for i in range(3))}, r"batches\(0\)\['x'\] .*type generator"),
+        (None, "is None"),
+        ({}, "is empty"),
+        (X[:0], r"has no rows, its shape is \(0, 4\)"),
+        ({"x": "abc"}, "'abc'"),
+        (np.array(["a", "b"]), "holds text"),
+        (np.array([None]), "pytree of arrays"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            check_batch(batch)
 
 
-def task(said):
-    return Task(lambda key: W, lambda w, x: 0.0, [X], lambda w: said)
+def evaluate(said):
+    task = Task(lambda key: W, lambda w, x: 0.0, [X], lambda w: said)
+    return evaluate_model(BoundTask.build(task, W), W)
 
 
-def test_an_evaluation_is_a_dict_of_numbers():
-    assert evaluate_model(task({"accuracy": jnp.float32(0.5)}), W) == {"accuracy": 0.5}
+def test_an_evaluation_is_a_dict_of_numbers_or_of_one_for_each_example():
+    assert evaluate({"accuracy": jnp.float32(0.5)}).values == {"accuracy": 0.5}
+    found = evaluate({"accuracy": np.array([True, True, False, True])})
+    assert found.values == {"accuracy": 0.75}
+    assert found.examples["accuracy"].tolist() == [1, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (0.5, r"a dict of numbers.*got 0\.5"),
+        (0.5, r"a dict of figures.*got 0\.5"),
         ({"accuracy": "high"}, "'high' .*must be a number"),
-        ({"accuracy": np.ones(3)}, r"float64\[3\] as 'accuracy'"),
+        ({"accuracy": np.ones((3, 2))}, r"float64\[3, 2\] as 'accuracy'"),
+        ({"accuracy": np.ones(0)}, r"float64\[0\] as 'accuracy'"),
     ],
 )
 def test_what_is_no_evaluation_is_named(said, message):
     with pytest.raises(ConfigError, match=message):
-        evaluate_model(task(said), W)
+        evaluate(said)

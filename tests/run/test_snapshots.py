@@ -39,7 +39,7 @@ def journal(tmp_path):
         yield journal
 
 
-def one_grid(params):
+def one_grid(params, carried):
     return {"grids": {"now": params[None]}, "told": {"sum": params.sum()}}
 
 

@@ -48,7 +48,7 @@ def test_a_tuple_is_a_task_and_options_are_arguments(folder):
         ("own_task_a:value", "no function 'value'"),
         ("own_task_a:number", "returned a int; return frugax.run.Task"),
         ("own_task_a:no_loss", "loss must be a function, got a int"),
-        ("own_task_a:empty", "batches is an empty list"),
+        ("own_task_a:empty", "batches is empty"),
         ("own_task_a:swapped", r"init must take \(key\), but it takes \(m, b\)"),
         ("own_task_a:no_step", r"batches must take \(step\), but it takes \(\)"),
         ("own_task_a:iterator", "batches must be .*got a list_iterator"),

@@ -79,7 +79,7 @@ def test_code_that_makes_another_model_now_is_refused(trained):
     folder, _ = trained
     with (
         edited(folder.config_folder() / "net_task.py", "Linear(3, 2", "Linear(3, 5"),
-        pytest.raises(ConfigError, match=r"weight is float32\(2, 3\) there and"),
+        pytest.raises(ConfigError, match=r"bias is float32\(2,\) there and"),
     ):
         load_trained(folder.path)
 

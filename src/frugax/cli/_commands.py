@@ -4,6 +4,7 @@ Nothing heavy is imported until a command runs, so that `frugax --help` is quick
 command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 """
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -32,6 +33,7 @@ def run(
     resume: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
     set: Changes = (),
+    accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False,
     allow_broken: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Train, compress and evaluate inside stated budgets; write a report.
@@ -50,6 +52,8 @@ def run(
         runs: parent folder of the run's own folder.
         set: replace single values, as key=value with a dotted key; with --resume only
             budgets that do not change the trained numbers.
+        accept_changes: with --resume, continue although the config, code, data or
+            versions have changed; the receipt says so.
         allow_broken: exit with 0 even when a budget was not kept.
 
     Raises:
@@ -58,6 +62,9 @@ def run(
     """
     from frugax import run as room
 
+    # Before the imports of a run, which take seconds on a busy machine.
+    elapsed_s = room.process_seconds()
+    started = time.perf_counter()
     if (config is None) == (resume is None):
         raise ConfigError(
             "give either a config file (frugax run examples/digits.yaml) or a run to "
@@ -82,6 +89,8 @@ def run(
                 folder,
                 config_folder=config_folder,
                 resume=resume is not None,
+                accept_changes=accept_changes,
+                elapsed_s=elapsed_s + time.perf_counter() - started,
                 observer=view,
             )
         except room.InterruptedRunError as e:
@@ -115,9 +124,7 @@ def run(
     for note in outcome.notes:
         console.print(note)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
-    # `cannot tell` fails as well: a script must not take doubt for success.
-    kept = outcome.receipt.verdict is Verdict.KEPT
-    return int(not kept and not allow_broken)
+    return int(not _is_success(outcome.receipt) and not allow_broken)
 
 
 def plan(
@@ -214,7 +221,45 @@ def _print_finished(folder: "RunFolder") -> int:
     console.print(f"{folder.path}: this run is finished; nothing is left to resume.")
     print_receipt(console, receipt)
     console.print(f"Report: {folder.report}", highlight=False, soft_wrap=True)
-    return int(receipt.verdict is not Verdict.KEPT)
+    return int(not _is_success(receipt))
+
+
+def _is_success(receipt: Receipt) -> bool:
+    # `cannot tell` fails as well: a script must not take doubt for success. Watching
+    # alone is not the run's purpose, so its share does not fail one.
+    spends = [s for s in receipt.spends if s.name != "time spent watching"]
+    return all(s.verdict is Verdict.KEPT for s in spends)
+
+
+def compare(
+    runs: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")
+    ],
+    /,
+    *,
+    page: Target = None,
+) -> int:
+    """Compare finished runs: budgets, verdicts, figures and config differences.
+
+    For example:
+
+    frugax compare runs/digits runs/digits-2
+
+    frugax compare runs/* --page compared.html
+
+    Args:
+        runs: folders of finished runs.
+        page: also write a page with the curves of all runs into this file.
+    """
+    from frugax import run as room
+    from frugax.fileio import write_whole
+
+    found = room.compare_runs(runs)
+    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    if page is not None:
+        write_whole(page, found.to_page())
+        console.print(f"Page: {page}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def launch(

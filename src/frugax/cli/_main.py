@@ -76,7 +76,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _commands_by_name() -> dict[str, Callable[..., int]]:
     return {
-        **{name: getattr(_commands, name) for name in ("run", "plan", "launch")},
+        **{
+            name: getattr(_commands, name)
+            for name in ("run", "plan", "compare", "launch")
+        },
         **_weights_commands.COMMANDS,
         "doctor": _commands.doctor,
         # `main` handles these groups itself; here they appear in the help.

@@ -49,6 +49,8 @@ def read_mapping(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
             line = f":{mark.line + 1}"
         problem = getattr(e, "problem", None) or str(e).splitlines()[0]
         raise ConfigError(f"{name}{line}: this is not YAML: {problem}.") from e
+    except RecursionError:
+        raise ConfigError(f"{name}: lists and mappings are nested too deep.") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: a config is a mapping of keys to values.")
     lines: dict[str, int] = {}
@@ -80,6 +82,8 @@ def replace_value(data: dict[str, Any], override: str) -> str:
         data[last] = yaml.load(value, Loader=_Loader)
     except yaml.YAMLError as e:
         raise ConfigError(f"override {override!r}: the value is not YAML.") from e
+    except RecursionError:
+        raise ConfigError(f"override {key!r}: the value is nested too deep.") from None
     return path
 
 

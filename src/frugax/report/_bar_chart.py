@@ -6,8 +6,8 @@ from frugax.budget import amount
 
 from ._markup import Markup, element
 
-_WIDTH = 720
-_LEFT, _RIGHT, _ROW = 190, 110, 34  # room for labels, for values, and for one bar
+_WIDTH = 440  # fills a phone; on a screen it is not enlarged
+_LEFT, _RIGHT, _ROW = 2, 100, 42  # room for values, and for one label above its bar
 _GAP, _GLYPH = 8, 7.5  # px before a value, and for each of its characters
 
 
@@ -33,13 +33,13 @@ def bar_chart(
 
     parts = []
     for i, (label, value, kind) in enumerate(rows):
-        y = i * _ROW + 8
+        y = i * _ROW + 22
         text = amount(value, unit)
         x = px(value) + _GAP
         if limit is not None and px(value) <= px(limit) < x + _GLYPH * len(text):
             x = px(limit) + _GAP  # otherwise the line would run through the number
         parts += [
-            element("text", label, x=_LEFT - 10, y=y + 15, text_anchor="end"),
+            element("text", label, x=_LEFT, y=y - 6),
             element(
                 "rect",
                 element("title", text),
@@ -48,15 +48,21 @@ def bar_chart(
                 y=y,
                 # A bar without width would look like a missing value.
                 width=max(px(value) - _LEFT, 1.0),
-                height=20,
+                height=14,
                 rx=3,
             ),
-            element("text", text, class_="value", x=x, y=y + 15),
+            element("text", text, class_="value", x=x, y=y + 12),
         ]
     if limit is not None:
         x = px(limit)
         parts += [
-            element("line", class_="limit", x1=x, x2=x, y1=0, y2=bottom),
+            # In pieces, so that it does not run through the labels.
+            element(
+                "line", class_="limit", x1=x, x2=x, y1=i * _ROW + 20, y2=i * _ROW + 38
+            )
+            for i in range(len(rows))
+        ]
+        parts += [
             element(
                 "text",
                 f"limit {amount(limit, unit)}",
@@ -73,4 +79,4 @@ def bar_chart(
         role="img",
         aria_label="bars",
     )
-    return element("figure", svg, class_="chart")
+    return element("figure", svg, class_="chart bars")

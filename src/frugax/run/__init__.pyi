@@ -1,6 +1,12 @@
+from ._compare import (
+    RunComparison as RunComparison,
+    compare_runs as compare_runs,
+)
 from ._config import (
     Budgets as Budgets,
     DataConfig as DataConfig,
+    EarlyStopConfig as EarlyStopConfig,
+    LayoutConfig as LayoutConfig,
     MemorySetting as MemorySetting,
     ModelConfig as ModelConfig,
     RunConfig as RunConfig,
@@ -14,6 +20,9 @@ from ._folder import (
     RunFolder as RunFolder,
     free_folder as free_folder,
     reopen as reopen,
+)
+from ._ledger import (
+    process_seconds as process_seconds,
 )
 from ._observer import (
     Observer as Observer,

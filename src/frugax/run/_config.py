@@ -150,42 +150,125 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStopConfig:
+    """Stop when evaluations no longer improve; see `train.EarlyStop`.
+
+    Attributes:
+        metric: a figure that the task's `evaluate` returns.
+        patience: evaluations to wait for an improvement; >= 1.
+        better: whether lower or higher figures are better.
+        min_delta: the smallest change that counts; >= 0.
+    """
+
+    metric: str = "loss"
+    patience: int = 3
+    better: Literal["lower", "higher"] = "lower"
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_least("patience", self.patience, 1)
+        _in_range("min_delta", self.min_delta, least=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutConfig:
+    """How the step is spread over devices; see `train.distributed.Layout`.
+
+    Attributes:
+        kind: `"data"`, `"tensor"` or `"fully-sharded"`.
+        shape: devices along the batch, or along batch and weights; by default all.
+    """
+
+    kind: Literal["data", "tensor", "fully-sharded"] = "data"
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and not (
+            1 <= len(self.shape) <= 2 and min(self.shape) >= 1
+        ):
+            raise ValueError(f"shape is like [8] or [4, 2], got {list(self.shape)}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """How to train.
 
     Attributes:
-        steps: training steps; >= 1.
+        steps: training steps; in [1, 2**31).
         learning_rate: highest learning rate; > 0.
-        optimizer: `"adam"`, `"adamw"` or `"sgd"` (with momentum 0.9).
-        schedule: `"constant"`, or `"cosine"`: down to 0 at the last step.
-        weight_decay: of `"adamw"`; >= 0.
-        save_every: steps between checkpoints; >= 1.
-        evaluate_every: steps between evaluations; >= 1, or None for the end only.
+        optimizer: the name of any optimiser of optax, such as `"adam"`, or its name
+            and arguments: `{name: adam, b2: 0.95}`. `sgd` has momentum 0.9 by default.
+        schedule: `"constant"`; `"cosine"` or `"linear"`, down to 0 at the last step; or
+            the name and arguments of any schedule of optax.
+        warmup: steps in which the rate rises from 0 before the schedule starts; >= 0.
+        weight_decay: of optimisers that have it, such as `"adamw"`; >= 0.
+        clip: largest norm of the gradient; > 0, or None.
+        ema: decay of a moving average of the weights, in (0, 1), or None. The average
+            is evaluated and goes into the model file.
+        accum: micro-batches in a step; >= 1.
+        precision: of the loss and its gradient.
+        evaluate_every: steps between evaluations; >= 1, or None for the start and end.
+        early_stop: when to stop early; needs `evaluate_every`.
+        save_every: steps between checkpoints; >= 1. By default as often as saving
+            takes at most 5% of the time.
+        keep: number of newest checkpoints to keep; or `"last"`, the same as 2; or
+            `"best"`: the best evaluated one too, whose weights go into the model file.
+        layout: how the step is spread over devices; None for one device.
+        prefetch: batches made ahead, and moved to the device, in a thread; >= 0.
     """
 
     steps: int
     learning_rate: float = 1e-3
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    schedule: Literal["constant", "cosine"] = "cosine"
+    optimizer: str | dict[str, Any] = "adam"
+    schedule: str | dict[str, Any] = "cosine"
+    warmup: int = 0
     weight_decay: float = 0.0
-    save_every: int = 100
+    clip: float | None = None
+    ema: float | None = None
+    accum: int = 1
+    precision: Literal["f32", "bf16", "f16"] = "f32"
     evaluate_every: int | None = None
+    early_stop: EarlyStopConfig | None = None
+    save_every: int | None = None
+    keep: int | Literal["last", "best"] = "last"
+    layout: LayoutConfig | None = None
+    prefetch: int = 0
 
     def __post_init__(self) -> None:
         _at_least("steps", self.steps, 1)
-        _at_least("save_every", self.save_every, 1)
-        if self.evaluate_every is not None:
-            _at_least("evaluate_every", self.evaluate_every, 1)
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}.")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay must be >= 0, got {self.weight_decay}.")
-        # The other optimisers would ignore it. For Adam weight decay also differs from
-        # an L2 term in the loss (Loshchilov & Hutter 2019, ICLR).
-        if self.weight_decay and self.optimizer != "adamw":
+        # The step number is an int32 in the state, as in optax.
+        if self.steps >= 2**31:
+            raise ValueError(f"steps must be < 2**31, got {self.steps}.")
+        for name in ("save_every", "evaluate_every", "accum"):
+            value = getattr(self, name)
+            if value is not None:
+                _at_least(name, value, 1)
+        for name in ("warmup", "prefetch"):
+            _at_least(name, getattr(self, name), 0)
+        if isinstance(self.keep, int):
+            _at_least("keep", self.keep, 1)
+        _in_range("learning_rate", self.learning_rate, above=0)
+        _in_range("weight_decay", self.weight_decay, least=0)
+        if self.clip is not None:
+            _in_range("clip", self.clip, above=0)
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema must be in (0, 1), got {self.ema}.")
+        if self.warmup >= self.steps:
             raise ValueError(
-                f"weight_decay is for the optimizer adamw, not {self.optimizer}."
+                f"warmup must be < steps ({self.steps}), got {self.warmup}."
             )
+        for name in ("optimizer", "schedule"):
+            value = getattr(self, name)
+            if isinstance(value, dict) and not isinstance(value.get("name"), str):
+                raise ValueError(
+                    f"{name} needs a name beside its arguments, such as "
+                    "{name: adam, b2: 0.95}."
+                )
+        for name, needs in (("early_stop", self.early_stop), ("keep", self.keep)):
+            if needs in (None, "last") or isinstance(needs, int):
+                continue
+            if self.evaluate_every is None:
+                raise ValueError(f"{name} {needs!s:.60} needs evaluate_every.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,3 +343,15 @@ def load_config(
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ValueError(f"{name} must be >= {least}, got {value}.")
+
+
+def _in_range(
+    name: str, value: float, *, least: float = 0.0, above: float | None = None
+) -> None:
+    limit = f">= {least:g}"
+    if above is not None:
+        limit = f"> {above:g}"
+    # NaN compares as False with everything, so this is the one form that refuses it.
+    is_allowed = value >= least and (above is None or value > above)
+    if not (is_allowed and value < float("inf")):
+        raise ValueError(f"{name} must be {limit} and finite, got {value}.")

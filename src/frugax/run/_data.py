@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from frugax.errors import MissingExtraError
 
 from ._config import DataConfig
+from ._sources import epoch_order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,19 +60,10 @@ def epoch_batches(
         raise ValueError(
             f"batch must be <= {count} (the training images), got {batch}."
         )
-    # The rest of an epoch is dropped: a shorter last batch would be another shape, and
-    # so another compile.
-    per_epoch = count // batch
-    last: tuple[int, np.ndarray] = (-1, np.empty(0))
+    order = epoch_order(count, batch=batch, seed=seed)
 
     def at(step: int) -> dict[str, np.ndarray]:
-        nonlocal last  # the order of the current epoch, drawn once
-        epoch, place = divmod(step, per_epoch)
-        # Seeded by the epoch and not drawn one after another, so that a resumed run can
-        # ask for any step first.
-        if last[0] != epoch:
-            last = (epoch, np.random.default_rng((seed, epoch)).permutation(count))
-        chosen = last[1][place * batch : (place + 1) * batch]
+        chosen = order(step)
         return {"x": data.train_x[chosen], "y": data.train_y[chosen]}
 
     return at

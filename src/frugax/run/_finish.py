@@ -1,26 +1,34 @@
 """After training: compress, evaluate the file's weights, write receipt and report."""
 
+import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from frugax import compress, train, trees, watch
-from frugax.budget import Receipt, SizeBudget, Spend
+from frugax.budget import Receipt, SizeBudget, Spend, Verdict
 from frugax.fileio import write_whole
 from frugax.trees import PyTree
 
 from ._config import RunConfig
 from ._environment import describe_environment
+from ._fingerprint import hash_tree
 from ._folder import RunFolder, file_sha256
+from ._ledger import Ledger
 from ._observer import Observer
 from ._outcome import MemoryFacts, ModelFacts, Outcome
 from ._page import report_page
-from ._prepare import Prepared
+from ._paired import PairedDifference, examples_that_tell, paired_difference
+from ._prepare import Prepared, file_sensitivity
 from ._remedies import in_config_terms, size_remedy
-from ._stopwatch import Stopwatch
+from ._task_checks import Figures, evaluate_model
 from ._trained import read_weights
+
+_RATE_POINTS = 200  # of the learning rate that the report draws
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,27 +54,35 @@ def finish(
     folder: RunFolder,
     ready: Prepared,
     trained: Trained,
-    stopwatch: Stopwatch,
+    ledger: Ledger,
     observer: Observer,
+    config_folder: Path,
 ) -> Outcome:
-    """Turn a trained state into the run's files."""
-    result, watcher = trained.result, trained.watcher
+    """Turn a trained state into the run's files.
+
+    Raises:
+        InfeasibleBudgetError: the weights cannot be made as small as asked; the
+            checkpoints stay, so the run can be resumed with a larger budget.
+        OutputError: a file cannot be written.
+    """
+    result, watcher, checked = trained.result, trained.watcher, ready.checked
+    state, notes = _choose_state(folder, result.state)
     # Fetched once: compressing and the first evaluation read the same arrays.
-    params = jax.device_get(result.state.params)
+    tree = jax.device_get(checked.bound.file_tree(state))
     observer.stage("compressing the weights")
-    with stopwatch.measure("compressing"):
-        # Without a size budget the file is exact: an error of zero.
-        size = config.budgets.size or SizeBudget(rel_error=0.0)
-        with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(params))):
-            saved = compress.save(folder.model, params, size)
+    with ledger.measure("compressing"):
+        saved = _compress(config, folder, ready, tree, ledger)
     observer.stage("evaluating the weights in the file")
-    with stopwatch.measure("evaluating"):
-        # Both evaluations run here and in the same way, so that the file alone makes
-        # the difference.
-        before = ready.evaluate(params)
+    with ledger.measure("evaluating"):
+        # The last evaluation of training is reused if it was of these weights.
+        before = checked.evaluator(state)
         # Read back from the disk, as users will load it: an error in the file shows
         # here.
-        after = ready.evaluate(read_weights(params, folder))
+        decoded = read_weights(tree, folder)
+        whole = checked.bound.with_file_tree(state, decoded)
+        after = evaluate_model(checked.bound, whole)
+    is_exact = hash_tree(tree) == hash_tree(decoded)
+    differences = _compare_figures(before, after)
 
     observer.stage("writing the report")
     spends = [*ready.step.report().spends]
@@ -74,26 +90,77 @@ def finish(
         spends += [_overhead_spend(s, result) for s in watcher.report().spends]
     if ready.size is not None:
         spends += [_size_spend(s, ready.size) for s in saved.receipt.spends]
-    spends += _accuracy_spend(config.budgets.accuracy_drop, before, after)
-    spends += _time_spend(config, stopwatch, trained.predicted_seconds)
+    limit = config.budgets.accuracy_drop
+    if limit is not None:
+        spends.append(
+            _accuracy_spend(limit, before, after, differences, is_exact=is_exact)
+        )
+    spends += _time_spend(config, ledger, trained.predicted_seconds)
     records = watch.read(folder.journal)
-    evaluations = tuple((e.step, dict(e.values)) for e in result.history)
+    steps = np.unique(np.linspace(0, config.train.steps - 1, _RATE_POINTS, dtype=int))
     outcome = Outcome(
         config=config,
         receipt=Receipt(tuple(spends)),
-        steps=int(result.state.step),
+        steps=int(state.step),
         stopped_because=result.stopped_because,
-        seconds=stopwatch.spent | {"total": stopwatch.total},
-        evaluations=evaluations,
+        seconds=ledger.spent | {"total": ledger.total},
+        evaluations=tuple((e.step, dict(e.values)) for e in result.history),
         memory=_memory_facts(ready),
-        model=_model_facts(folder, ready, params, saved, before, after),
-        notes=(*trained.notes, *_notes(config, result, records)),
-        environment=describe_environment(),
+        model=ModelFacts(
+            summary=checked.task.summary,
+            weights=sum(int(np.size(leaf)) for _, leaf in trees.named_leaves(tree)),
+            original_bytes=trees.nbytes(tree),
+            file_name=folder.model.name,
+            file_bytes=folder.model.stat().st_size,
+            file_sha256=file_sha256(folder.model),
+            rel_error=saved.rel_error,
+            tensors=str(saved),
+            before=before.values,
+            after=after.values,
+            noise={name: d.noise for name, d in differences.items()},
+        ),
+        notes=(*trained.notes, *notes, *_notes(config, result, records)),
+        environment=describe_environment(config_folder),
+        learning_rates=tuple((s, checked.rate(s)) for s in steps.tolist()),
     )
     write_whole(folder.report, report_page(outcome, records))
     # The receipt comes last: --resume takes a run that has one for finished.
     write_whole(folder.receipt, outcome.to_json())
     return outcome
+
+
+def _choose_state(
+    folder: RunFolder, final: train.TrainState
+) -> tuple[train.TrainState, list[str]]:
+    """Return the best state if one was kept, otherwise the last."""
+    best = train.Checkpoints(folder.best, keep=1)
+    step = best.latest_intact_step()
+    if step is None:
+        return final, []
+    state, extra = best.restore(like=final, step=step)
+    figure = f"{extra['metric']} {extra['value']:.4g}"
+    return state, [f"The model is the best one, of step {step:,} ({figure})."]
+
+
+def _compress(
+    config: RunConfig,
+    folder: RunFolder,
+    ready: Prepared,
+    tree: PyTree,
+    ledger: Ledger,
+) -> compress.CompressReport:
+    # Without a size budget the file is exact: an error of zero.
+    size = config.budgets.size or SizeBudget(rel_error=0.0)
+    # The search again would take about as long as before training. Where that time is
+    # gone, the plan for the fresh weights is carried out, if it fits the trained ones.
+    is_late = ledger.left_s + ledger.reserve_s < ledger.reserved.get("compressing", 0.0)
+    if is_late and ready.size is not None:
+        with contextlib.suppress(ValueError):
+            return compress.apply(tree, ready.size, path=folder.model)
+    with in_config_terms("budgets.size", size_remedy(size, trees.nbytes(tree))):
+        return compress.save(
+            folder.model, tree, size, sensitivity=file_sensitivity(tree)
+        )
 
 
 def _memory_facts(ready: Prepared) -> MemoryFacts:
@@ -114,28 +181,6 @@ def _memory_facts(ready: Prepared) -> MemoryFacts:
     )
 
 
-def _model_facts(
-    folder: RunFolder,
-    ready: Prepared,
-    params: PyTree,
-    saved: compress.CompressReport,
-    before: dict[str, float],
-    after: dict[str, float],
-) -> ModelFacts:
-    return ModelFacts(
-        summary=ready.task.summary,
-        weights=sum(int(np.size(leaf)) for _, leaf in trees.named_leaves(params)),
-        original_bytes=trees.nbytes(params),
-        file_name=folder.model.name,
-        file_bytes=folder.model.stat().st_size,
-        file_sha256=file_sha256(folder.model),
-        rel_error=saved.rel_error,
-        tensors=str(saved),
-        before=before,
-        after=after,
-    )
-
-
 def _overhead_spend(spend: Spend, result: train.FitResult) -> Spend:
     # Without a step the share would be 0 of 0.
     if result.steps:
@@ -152,29 +197,68 @@ def _size_spend(spend: Spend, planned: compress.CompressPlan) -> Spend:
     return dataclasses.replace(spend, predicted=planned.file_bytes, source=source)
 
 
+def _compare_figures(before: Figures, after: Figures) -> dict[str, PairedDifference]:
+    found: dict[str, PairedDifference] = {}
+    for name, examples in before.examples.items():
+        others = after.examples.get(name, np.empty(0))
+        is_finite = np.isfinite(examples).all() and np.isfinite(others).all()
+        if len(others) == len(examples) > 1 and is_finite:
+            found[name] = paired_difference(examples, others)
+    return found
+
+
 def _accuracy_spend(
-    limit: float | None, before: Mapping[str, float], after: Mapping[str, float]
-) -> list[Spend]:
-    if limit is None:
-        return []
-    measured, source = None, "the task's evaluate does not return 'accuracy'"
-    if "accuracy" in before:
-        # Rounding the weights sometimes helps; a gain is not a negative expense.
-        measured = max(0.0, before["accuracy"] - after["accuracy"])
-        source = "test set: trained weights, then the weights decoded from the file"
-    return [
-        Spend(
-            name="accuracy lost by compression",
-            unit="",
-            limit=limit,
-            measured=measured,
-            source=source,
+    limit: float,
+    before: Figures,
+    after: Figures,
+    differences: Mapping[str, PairedDifference],
+    *,
+    is_exact: bool,
+) -> Spend:
+    source = "test set: trained weights, then the weights decoded from the file"
+    lost = before.values["accuracy"] - after.values["accuracy"]
+    spend = Spend(
+        name="accuracy lost by compression",
+        unit="",
+        limit=limit,
+        # Rounding the weights sometimes helps; a gain is not a negative expense. The
+        # comparison keeps NaN, which `max` might drop.
+        measured=0.0 if lost < 0 else lost,
+        source=source,
+    )
+    if not math.isfinite(lost):
+        problem = f"evaluate returns {before.values['accuracy']:g} as accuracy"
+        if math.isfinite(before.values["accuracy"]):
+            problem = "evaluate returns NaN for the weights in the file"
+        return dataclasses.replace(spend, measured=None, problems=f"{problem}.")
+    if is_exact:
+        exact = f"{source}; the file holds the same weights, bit for bit"
+        return dataclasses.replace(spend, source=exact)
+    difference = differences.get("accuracy")
+    if difference is None:
+        return dataclasses.replace(
+            spend,
+            noise=math.inf,
+            problems="one number has no interval: let evaluate return accuracy as an "
+            "array with 1 for each right answer and 0 for each wrong one.",
         )
-    ]
+    spend = dataclasses.replace(
+        spend,
+        noise=difference.noise,
+        source=f"{source}; {difference.method}, 95% sure on either side",
+    )
+    if spend.verdict is not Verdict.CANNOT_TELL:
+        return spend
+    enough = examples_that_tell(difference, limit)
+    remedy = "no number of examples would tell, the change is too near the limit."
+    if enough is not None:
+        remedy = f"about {enough:,} would tell, or a limit of {difference.high:.2g}."
+    problem = f"{difference.num_examples:,} test examples are too few: {remedy}"
+    return dataclasses.replace(spend, problems=problem)
 
 
 def _time_spend(
-    config: RunConfig, stopwatch: Stopwatch, predicted: float | None
+    config: RunConfig, ledger: Ledger, predicted: float | None
 ) -> list[Spend]:
     budget = config.budgets.time
     if budget is None or budget.seconds is None:
@@ -186,8 +270,8 @@ def _time_spend(
             unit="seconds",
             limit=budget.seconds,
             predicted=predicted,
-            measured=stopwatch.total,
-            source="wall clock, from the start of the run to writing this receipt",
+            measured=ledger.total,
+            source="wall clock, from the start of the process to writing this receipt",
         )
     ]
 

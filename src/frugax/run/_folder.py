@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import filelock
 import yaml
@@ -16,6 +17,7 @@ from frugax.errors import ConfigError, OutputError
 from frugax.fileio import make_folder, write_error_reason, write_whole
 
 from ._config import RunConfig, load_config
+from ._fingerprint import CHANGEABLE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,14 +79,19 @@ class RunFolder:
             # Missing or damaged: in both cases the file has to be made again.
             return False
 
-    def write_origin(self, **facts: str) -> None:
+    @property
+    def best(self) -> Path:
+        """The checkpoint of the best evaluated state."""
+        return self.path / "best"
+
+    def write_origin(self, **facts: Any) -> None:
         """Add facts about the origin of this run."""
         # Merged, as the facts come one by one: the folder before the loss is traced.
         if self.origin.exists():
             facts = json.loads(self.origin.read_text()) | facts
         write_whole(self.origin, json.dumps(facts, indent=1) + "\n")
 
-    def read_origin(self, fact: str) -> str | None:
+    def read_origin(self, fact: str) -> Any:
         """Read a fact about the origin of this run; None if it is not known.
 
         Raises:
@@ -161,15 +168,6 @@ def claim(folder: RunFolder, config: RunConfig, config_folder: Path) -> Iterator
         raise
 
 
-# Settings that a resumed run may change: the trained numbers do not depend on them.
-_CHANGEABLE = (
-    "budgets.time",
-    "budgets.overhead",
-    "budgets.size",
-    "budgets.accuracy_drop",
-)
-
-
 def reopen(path: Path, *, overrides: Sequence[str] = ()) -> tuple[RunFolder, RunConfig]:
     """Open the folder and config of a run that is to be resumed.
 
@@ -185,10 +183,10 @@ def reopen(path: Path, *, overrides: Sequence[str] = ()) -> tuple[RunFolder, Run
         key = override.partition("=")[0].strip()
         # The dots keep whole keys apart: budgets.time.seconds may change, and a key
         # that merely starts with the same letters may not.
-        if not any(f"{key}.".startswith(f"{name}.") for name in _CHANGEABLE):
+        if not any(f"{key}.".startswith(f"{name}.") for name in CHANGEABLE):
             raise ConfigError(
                 f"--set {override!r}: a resumed run keeps its numbers, so only "
-                f"{', '.join(_CHANGEABLE)} may change. Start a new run for the rest."
+                f"{', '.join(CHANGEABLE)} may change. Start a new run for the rest."
             )
     folder = RunFolder(path)
     if not folder.config.is_file():

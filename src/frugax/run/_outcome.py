@@ -53,6 +53,8 @@ class ModelFacts:
         tensors: the table of tensors, codecs, bytes and errors.
         before: evaluation of the trained weights; empty if nothing is evaluated.
         after: evaluation of the weights decoded from the file.
+        noise: half-width of the interval of the change between the two, for figures
+            of single examples.
     """
 
     summary: str
@@ -65,6 +67,7 @@ class ModelFacts:
     tensors: str
     before: dict[str, float]
     after: dict[str, float]
+    noise: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,8 @@ class Outcome:
         memory: bytes of the training step.
         model: the model and its file.
         notes: shortcomings, omissions and fallbacks, one sentence each.
-        environment: versions, device and date.
+        environment: versions, device, date, command and commit.
+        learning_rates: (step, learning rate), for some steps.
     """
 
     config: RunConfig
@@ -94,6 +98,7 @@ class Outcome:
     model: ModelFacts
     notes: tuple[str, ...]
     environment: dict[str, str]
+    learning_rates: tuple[tuple[int, float], ...]
 
     def to_json(self) -> str:
         """Write all of it as JSON text, including the verdicts."""

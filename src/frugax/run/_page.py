@@ -6,11 +6,18 @@ Without its script, which shows values under the pointer, the page says the same
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import yaml
 from jaxtyping import Float
 
-from frugax.budget import Spend, Verdict, amount, format_bytes, format_seconds
+from frugax.budget import (
+    Spend,
+    Verdict,
+    amount,
+    format_bytes,
+    format_seconds,
+    to_plain,
+)
 from frugax.report import (
-    FULL_WIDTH,
     Markup,
     bar_chart,
     element,
@@ -23,6 +30,8 @@ from frugax.watch import Records
 from ._outcome import Outcome
 from ._streams import render_streams
 from ._style import SCRIPT, STYLE
+
+_MAX_CHARTS = 12  # of figures; a task may report hundreds
 
 
 def report_page(outcome: Outcome, records: Records) -> str:
@@ -40,6 +49,7 @@ def report_page(outcome: Outcome, records: Records) -> str:
         "Memory of one training step": _render_memory(outcome),
         "The model file": _render_model(outcome),
         "Where the time went": _render_time(outcome),
+        "Config": _fold("The whole config", _dump_config(outcome)),
         "Versions and machine": _render_pairs(outcome.environment),
     }
     body = [
@@ -99,10 +109,18 @@ def _render_budgets(spends: Sequence[Spend]) -> Markup:
             element("td", s.name),
             element("td", _render_verdict(s.verdict)),
             _number_cells(
-                amount(s.limit, s.unit), amount(s.predicted, s.unit), s.measured_text
+                amount(s.limit, s.unit),
+                amount(s.predicted, s.unit),
+                s.measured_text,
+                labels=("limit", "predicted", "measured"),
             ),
         )
         for s in spends
+    ]
+    problems = [
+        element("p", element("b", s.name), f": {s.problems}", class_="note")
+        for s in spends
+        if s.problems
     ]
     head = element(
         "tr",
@@ -112,7 +130,8 @@ def _render_budgets(spends: Sequence[Spend]) -> Markup:
     )
     sources = [element("li", element("b", s.name), f": {s.source}") for s in spends]
     return fragment(
-        element("div", element("table", head, rows), class_="scroll"),
+        element("table", head, rows, class_="stack"),
+        problems,
         element(
             "details",
             element("summary", "How each figure was measured"),
@@ -122,19 +141,48 @@ def _render_budgets(spends: Sequence[Spend]) -> Markup:
 
 
 def _render_training(outcome: Outcome, records: Records) -> Markup:
-    loss = {"loss": _read_series(records, "loss")}
-    # The loss has a chart of its own: its axis may be logarithmic.
-    charts = [line_chart(loss, title="loss", size=FULL_WIDTH)]
-    lines = {}
-    if "accuracy" in records:
-        lines["training batch"] = _read_series(records, "accuracy")
-    tests = [(s, e["accuracy"]) for s, e in outcome.evaluations if "accuracy" in e]
-    if tests:
-        steps, accuracies = np.array(tests, dtype=np.float64).T
-        lines["test set"] = (steps, accuracies)
-    if lines:
-        charts.append(line_chart(lines, title="accuracy", size=FULL_WIDTH))
-    return fragment(charts)
+    evaluated = {name for _, figures in outcome.evaluations for name in figures}
+    # The loss first; every other figure of training or testing follows by name.
+    names = sorted(
+        {*records.names, *evaluated} - {"seconds"}, key=lambda n: n != "loss"
+    )
+    charts = []
+    for name in names[:_MAX_CHARTS]:
+        lines = {}
+        if name in records:
+            lines["training batch"] = _read_series(records, name)
+        tests = [(s, e[name]) for s, e in outcome.evaluations if name in e]
+        if tests:
+            steps, values = np.array(tests, dtype=np.float64).T
+            lines["test set"] = (steps, values)
+        title = name if len(lines) > 1 else f"{name}, {next(iter(lines), 'empty')}"
+        charts.append(line_chart(lines, title=title))
+    rates = np.array(outcome.learning_rates, dtype=np.float64).reshape(-1, 2)
+    if len(rates):
+        line = {"learning rate": (rates[:, 0], rates[:, 1])}
+        charts.append(line_chart(line, title="learning rate"))
+    if (throughput := _compute_throughput(records)) is not None:
+        charts.append(line_chart({"steps": throughput}, title="steps per second"))
+    note = Markup()
+    if len(names) > _MAX_CHARTS:
+        left = f"{len(names) - _MAX_CHARTS} more figures are in the journal."
+        note = element("p", left, class_="note")
+    return fragment(element("div", charts, class_="charts"), note)
+
+
+def _compute_throughput(
+    records: Records,
+) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]] | None:
+    """Return steps per second over equal parts of the training; None if too short."""
+    steps, seconds = _read_series(records, "seconds")
+    parts = min(40, len(steps) // 5)
+    if parts < 2:
+        return None
+    at = np.linspace(0, len(steps) - 1, parts + 1).round().astype(int)
+    taken, spent = np.diff(steps[at]), np.diff(seconds[at])
+    # A resumed part starts at an earlier second than the one before it ended.
+    known = spent > 0
+    return steps[at][1:][known], (taken[known] / spent[known])
 
 
 def _read_series(
@@ -197,15 +245,22 @@ def _render_model(outcome: Outcome) -> Markup:
                 _number_cells(
                     f"{before:.5g}",
                     f"{m.after[name]:.5g}",
-                    f"{m.after[name] - before:+.3g}",
+                    _format_change(m.after[name] - before, m.noise.get(name)),
+                    labels=heads,
                 ),
             )
             for name, before in m.before.items()
         ]
-        tables.append(element("table", head, rows))
+        tables.append(element("table", head, rows, class_="stack"))
     return fragment(
         bar_chart(bars, unit="bytes"), tables, _fold("Every tensor", m.tensors)
     )
+
+
+def _format_change(change: float, noise: float | None) -> str:
+    if noise is None:
+        return f"{change:+.3g}"
+    return f"{change:+.3g} ± {noise:.2g}"
 
 
 def _render_time(outcome: Outcome) -> Markup:
@@ -217,16 +272,24 @@ def _render_time(outcome: Outcome) -> Markup:
     return bar_chart([*bars, ("everything else", rest, "plain")], unit="seconds")
 
 
+def _dump_config(outcome: Outcome) -> str:
+    return yaml.safe_dump(to_plain(outcome.config), sort_keys=False, allow_unicode=True)
+
+
 def _render_pairs(pairs: Mapping[str, str]) -> Markup:
     rows = [
         element("tr", element("td", name), _number_cells(value))
         for name, value in pairs.items()
     ]
-    return element("table", rows)
+    return element("table", rows, class_="pairs")
 
 
-def _number_cells(*texts: str) -> list[Markup]:
-    return [element("td", text, class_="n") for text in texts]
+def _number_cells(*texts: str, labels: Sequence[str] = ()) -> list[Markup]:
+    """Build cells; with labels, which a narrow screen shows beside each number."""
+    if not labels:
+        return [element("td", text, class_="n") for text in texts]
+    pairs = zip(texts, labels, strict=True)
+    return [element("td", t, class_="n", data_label=label) for t, label in pairs]
 
 
 def _fold(summary: str, text: str) -> Markup:

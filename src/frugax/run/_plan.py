@@ -13,11 +13,11 @@ from frugax.budget import JsonPlan, Spend, amount, format_bytes, format_seconds,
 
 from ._config import Budgets, RunConfig
 from ._folder import RunFolder, free_folder
+from ._ledger import Ledger
 from ._observer import Observer, Silent
 from ._outcome import Outcome
-from ._prepare import Prepared, prepare
+from ._prepare import Prepared, check_task, prepare
 from ._run import run
-from ._stopwatch import Stopwatch
 
 # Steps that are timed, after one that is not: the fastest is the prediction.
 _TIMED_STEPS = 5
@@ -96,14 +96,16 @@ def plan(
     if budget is not None:
         config = dataclasses.replace(config, budgets=budget)
     observer = observer or Silent()
-    stopwatch = Stopwatch(clock)
+    # Planning states what a run needs, so its own limit does not stop it.
+    ledger = Ledger(clock=clock)
     train.use_compile_cache()
-    ready = prepare(config, config_folder, stopwatch, observer)
+    checked = check_task(config, config_folder, ledger, observer)
+    ready = prepare(config, checked, ledger, observer)
     observer.stage("timing a few steps")
     step_seconds = _time_step(ready, clock)
     # Planning builds and compiles all that a run needs before its first step, so its
-    # own time stands for that part.
-    seconds = stopwatch.total + step_seconds * config.train.steps
+    # own time stands for that part. What a run holds back stands for its end.
+    seconds = ledger.total + ledger.reserve_s + step_seconds * config.train.steps
     spends, details = [], []
     if ready.memory is not None:
         spends.append(
@@ -120,10 +122,10 @@ def plan(
         details.append(str(ready.step.plan))
     if ready.size is not None:
         details.append(str(ready.size))
-        params = ready.state.params
+        tree = checked.bound.file_tree(checked.state)
         limit = ready.size.budget.limit_bytes(
-            original_bytes=trees.nbytes(params),
-            weights=sum(leaf.size for leaf in jax.tree.leaves(params)),
+            original_bytes=trees.nbytes(tree),
+            weights=sum(leaf.size for leaf in jax.tree.leaves(tree)),
         )
         # A limit of the error alone does not limit bytes.
         if limit is not None:
@@ -197,10 +199,10 @@ def apply(
 
 def _time_step(ready: Prepared, clock: Callable[[], float]) -> float:
     """Time one training step, in seconds."""
-    state, best = ready.state, float("inf")
+    state, best = ready.checked.state, float("inf")
     # The minimum, because other processes can only make a step slower.
     for i in range(1 + _TIMED_STEPS):
-        batch = ready.batch(i)
+        batch = ready.checked.batch_of(i)
         started = clock()
         # The step donates its state, so the next call needs the one that it returns.
         state, metrics = ready.step(state, batch)

@@ -1,27 +1,93 @@
-"""Before training: build the model, plan its memory, compile one step."""
+"""Before training: check the task, plan the memory of its step, compile it."""
 
 import dataclasses
-import hashlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import numpy as np
 import optax
 
 from frugax import compress, train, trees
 from frugax.budget import MemoryBudget
-from frugax.errors import ConfigError
+from frugax.errors import ConfigError, DivergedError, InfeasibleBudgetError
 from frugax.trees import PyTree
 
-from ._config import RunConfig, TrainConfig
+from ._bound_task import BoundTask
+from ._config import RunConfig
+from ._ledger import Ledger
+from ._machine import free_device_bytes
 from ._observer import Observer
+from ._optimizer import build_optimizer
 from ._remedies import in_config_terms, memory_remedy, size_remedy
 from ._snapshots import Streams
-from ._stopwatch import Stopwatch
 from ._task import Task, load_task
-from ._task_checks import check_batch, check_loss, check_show, evaluate_model
+from ._task_checks import Figures, check_batch, check_loss, check_show, evaluate_model
+from ._user_code import user_code
+
+# Errors of carried arrays, such as running averages, count this much more than those of
+# weights: a few bytes of them decide every output.
+_CARRIED_WEIGHT = 1e6
+
+
+class Evaluator:
+    """Evaluates states by a task, each state once.
+
+    Attributes:
+        latest: the figures of the newest state, with its step.
+    """
+
+    def __init__(self, bound: BoundTask, required: str | None) -> None:
+        self._bound = bound
+        self._required = required
+        self.latest: tuple[int, Figures] | None = None
+
+    def __call__(self, state: train.TrainState) -> Figures:
+        """Evaluate a state.
+
+        Raises:
+            DivergedError: the metric that decides when to stop is not a number.
+        """
+        step = int(state.step)
+        if self.latest is None or self.latest[0] != step:
+            figures = evaluate_model(self._bound, self._bound.whole(state))
+            value = figures.values.get(self._required or "", 0.0)
+            if np.isnan(value):
+                raise DivergedError(
+                    f"evaluate returns NaN as {self._required!r} after {step} steps, "
+                    "which decides when to stop."
+                )
+            self.latest = step, figures
+        return self.latest[1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Checked:
+    """A task whose functions were called once, before anything is written.
+
+    Attributes:
+        bound: the task, with its model.
+        state: the initial training state.
+        optimizer: the config's.
+        rate: the learning rate by step.
+        batch_of: batches by step.
+        batch: the first batch.
+        evaluator: evaluates states.
+    """
+
+    bound: BoundTask
+    state: train.TrainState
+    optimizer: optax.GradientTransformationExtraArgs
+    rate: Callable[[int], float]
+    batch_of: Callable[[int], PyTree]
+    batch: PyTree
+    evaluator: Evaluator
+
+    @property
+    def task(self) -> Task:
+        """The task, as the user wrote it."""
+        return self.bound.task
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,26 +95,21 @@ class Prepared:
     """A run that is ready to train: its step is planned and compiled.
 
     Attributes:
-        task: model, loss and data.
-        static: the parts of the model that are not trained.
-        state: the initial training state.
+        checked: the task and its state.
         step: the compiled step.
         memory: the memory budget in bytes; None without one.
         unplanned_bytes: bytes of the same step without a plan.
         size: how the fresh weights would fit the size budget; None without one.
-        loss_fingerprint: hash of the loss as JAX traces it.
-        show: from weights to the streams that the task shows, compiled; or None.
+        show: from weights and carried arrays to the streams that the task shows,
+            compiled; or None.
     """
 
-    task: Task
-    static: PyTree
-    state: train.TrainState
+    checked: Checked
     step: train.TrainStep
     memory: MemoryBudget | None
     unplanned_bytes: int
     size: compress.CompressPlan | None
-    loss_fingerprint: str
-    show: Callable[[PyTree], Streams] | None
+    show: Callable[[PyTree, PyTree], Streams] | None
 
     @property
     def memory_kind(self) -> Literal["temp", "total"]:
@@ -57,146 +118,317 @@ class Prepared:
             return "temp"
         return self.memory.kind
 
-    def batch(self, step: int) -> PyTree:
-        """Return the batch of one step."""
-        return _batch_at(self.task, step)
 
-    def evaluate(self, arrays: PyTree) -> dict[str, float]:
-        """Evaluate these weights; empty if the task has no `evaluate`."""
-        return evaluate_model(self.task, trees.combine(arrays, self.static))
+def check_task(
+    config: RunConfig,
+    config_folder: Path,
+    ledger: Ledger,
+    observer: Observer,
+    *,
+    resume: bool = False,
+) -> Checked:
+    """Call every function of the task once; nothing is written yet.
+
+    Raises:
+        ConfigError: the task cannot be built, run or evaluated as the config asks.
+        InfeasibleBudgetError: this machine cannot hold the training state.
+        MissingExtraError: a package for the data is not installed.
+    """
+    observer.stage("building the model")
+    settings = config.train
+    with ledger.measure("building the model"), ledger.deadline("building the model"):
+        task = load_task(config, config_folder=config_folder)
+        optimizer, rate = build_optimizer(settings)
+        batch_of, batch = _first_batch(task)
+        check_batch(batch)
+        _check_room(config, task, optimizer)
+        with user_code("init"):
+            initial = task.init(jax.random.key(config.seed))
+        bound = BoundTask.build(task, initial)
+        try:
+            state = train.init_state(
+                bound.model,
+                optimizer,
+                precision=settings.precision,
+                carried=bound.carried,
+            )
+        except TypeError as e:
+            raise ConfigError(f"task: init: {e}") from e
+        check_loss(bound.loss_of(state), state.params, batch, bound.carried)
+    required = None
+    if settings.early_stop is not None:
+        required = settings.early_stop.metric
+    evaluator = Evaluator(bound, required)
+    checked = Checked(bound, state, optimizer, rate, batch_of, batch, evaluator)
+    if not resume:
+        observer.stage("evaluating the fresh model")
+        with ledger.measure("evaluating"), ledger.deadline("evaluating"):
+            _check_figures(config, evaluator(state))
+    return checked
 
 
 def prepare(
-    config: RunConfig, config_folder: Path, stopwatch: Stopwatch, observer: Observer
+    config: RunConfig, checked: Checked, ledger: Ledger, observer: Observer
 ) -> Prepared:
-    """Build the model, plan its memory and compile its step."""
-    observer.stage("building the model")
-    with stopwatch.measure("building the model"):
-        task = load_task(config, config_folder=config_folder)
-        arrays, static = split(task, seed=config.seed)
-        optimizer = _optimizer(config.train)
-        state = train.init_state(arrays, optimizer)
-        # Its shapes are the ones that the step is compiled for.
-        batch = _batch_at(task, 0)
-        check_batch(batch)
-    # Evaluated before training: otherwise the missing figure would show after hours,
-    # and the budget could not be decided.
-    if config.budgets.accuracy_drop is not None:
-        figures = evaluate_model(task, trees.combine(arrays, static))
-        if "accuracy" not in figures:
-            raise ConfigError(
-                "budgets.accuracy_drop needs a task whose evaluate returns 'accuracy'; "
-                f"this one returns {', '.join(map(repr, figures)) or 'nothing'}."
-            )
+    """Plan the memory of a task's step, and compile it.
 
-    # Static parts are closed over, so that the optimiser, donation and checkpoints see
-    # trained arrays only.
-    def loss(params: PyTree, batch: PyTree) -> Any:
-        return task.loss(trees.combine(params, static), batch)
+    Raises:
+        InfeasibleBudgetError: the memory or the size budget cannot be met, or not in
+            time.
+    """
+    with ledger.deadline("planning"):
+        step, unplanned_bytes, memory = _plan_step(config, checked, ledger, observer)
+        size = _plan_size(config, checked, ledger, observer)
+        kind = "temp" if memory is None else memory.kind
+        observer.memory(step.program.bytes_of(kind), memory and memory.limit_bytes)
+        show = None
+        if checked.task.show is not None:
+            observer.stage("compiling the task's show")
+            with ledger.measure("planning and compiling"):
+                show = _compile_show(checked)
+    return Prepared(checked, step, memory, unplanned_bytes, size, show)
 
-    check_loss(loss, arrays, batch)
+
+def _plan_step(
+    config: RunConfig, checked: Checked, ledger: Ledger, observer: Observer
+) -> tuple[train.TrainStep, int, MemoryBudget | None]:
     setting, budget = config.budgets.memory, None
     kind: Literal["temp", "total"] = "temp"
-    unplanned = train.make_train_step(loss, optimizer)
-    with stopwatch.measure("planning and compiling"):
+    state, batch = checked.state, checked.batch
+    unplanned = _make_step(config, checked, None)
+    with ledger.measure("planning and compiling"), user_code("loss"):
         if setting is not None:
             observer.stage("measuring the step without a plan")
             kind = setting.kind
             # Compiled even for a limit in bytes: the report shows how much the plan
             # saves.
             unplanned.prepare(state, batch)
-            budget = setting.to_budget(unplanned.program.bytes_of(kind))
+            budget = setting.to_budget(_bytes_of(unplanned, kind))
             observer.stage("planning memory")
-        step = train.make_train_step(
-            loss,
-            optimizer,
-            budget=budget,
-            compile_budget=config.budgets.time and config.budgets.time.compiles,
-        )
+        step = unplanned
         if setting is None:
             step.prepare(state, batch)
-            unplanned = step
         else:
-            remedy = memory_remedy(setting, unplanned.program.bytes_of(kind))
+            step = _make_step(config, checked, budget)
+            remedy = memory_remedy(setting, _bytes_of(unplanned, kind))
             with in_config_terms("budgets.memory", remedy):
                 step.prepare(state, batch)
-    size = None
-    if config.budgets.size is not None:
-        # An infeasible size should fail before training, not after it. Trained weights
-        # are not easier to compress than fresh ones, so these are a fair test.
-        observer.stage("planning the model file")
-        with stopwatch.measure("planning the model file"):
-            remedy = size_remedy(config.budgets.size, trees.nbytes(arrays))
-            with in_config_terms("budgets.size", remedy):
-                size = compress.plan(jax.device_get(arrays), config.budgets.size)
-    observer.memory(step.program.bytes_of(kind), budget and budget.limit_bytes)
-    # The printed program has every operation with its parameters. The addresses of
-    # Python functions in it differ between processes, so they are cut out.
-    printed = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(loss)(arrays, batch)))
-    fingerprint = hashlib.sha256(printed.encode()).hexdigest()
-    show = None
-    if task.show is not None:
-        observer.stage("compiling the task's show")
-        with stopwatch.measure("planning and compiling"):
-            show = _compile_show(task, arrays, static)
-    return Prepared(
-        task=task,
-        static=static,
-        state=state,
-        step=step,
-        memory=budget,
-        unplanned_bytes=unplanned.program.bytes_of(kind),
-        size=size,
-        loss_fingerprint=fingerprint,
-        show=show,
+    _check_fits_machine(_bytes_of(step, "total"), state, batch)
+    return step, _bytes_of(unplanned, kind), budget
+
+
+def _make_step(
+    config: RunConfig, checked: Checked, budget: MemoryBudget | None
+) -> train.TrainStep:
+    settings = config.train
+    layout = None
+    if settings.layout is not None:
+        try:
+            layout = train.distributed.Layout.over(
+                settings.layout.shape, settings.layout.kind
+            )
+        except ValueError as e:
+            raise ConfigError(f"train.layout: {e}") from e
+    loss = checked.bound.loss
+    if checked.bound.carried is None:
+        loss = lambda model, batch: checked.bound.loss(model, batch)
+    try:
+        return train.make_train_step(
+            loss,
+            checked.optimizer,
+            budget=budget,
+            compile_budget=config.budgets.time and config.budgets.time.compiles,
+            accum=settings.accum,
+            clip=settings.clip,
+            precision=settings.precision,
+            layout=layout,
+        )
+    except ValueError as e:
+        raise ConfigError(f"train: {e}") from e
+
+
+def _bytes_of(step: train.TrainStep, kind: Literal["temp", "total"]) -> int:
+    if step.info.mode.startswith("eager"):
+        raise ConfigError(
+            "task: loss cannot be compiled, see the warning above; a run needs a "
+            "compiled step."
+        )
+    return step.program.bytes_of(kind)
+
+
+def _plan_size(
+    config: RunConfig, checked: Checked, ledger: Ledger, observer: Observer
+) -> compress.CompressPlan | None:
+    if config.budgets.size is None:
+        return None
+    # An infeasible size should fail before training, not after it. Trained weights
+    # are not easier to compress than fresh ones, so these are a fair test.
+    observer.stage("planning the model file")
+    tree = jax.device_get(checked.bound.file_tree(checked.state))
+    with ledger.measure("planning the model file"):
+        remedy = size_remedy(config.budgets.size, trees.nbytes(tree))
+        with in_config_terms("budgets.size", remedy):
+            plan = compress.plan(
+                tree, config.budgets.size, sensitivity=file_sensitivity(tree)
+            )
+    # The same search comes again after training, then coding and decoding.
+    planning_s = ledger.spent["planning the model file"]
+    ledger.reserved["compressing"] = 1.5 * planning_s
+    return plan
+
+
+def file_sensitivity(tree: PyTree) -> dict[str, float] | None:
+    """Weigh carried arrays far more than weights; None where there are none."""
+    if not (isinstance(tree, dict) and set(tree) == {"params", "carried"}):
+        return None
+    found: dict[str, float] = {}
+    for name, leaf in trees.named_leaves(tree):
+        if not np.issubdtype(leaf.dtype, np.inexact):
+            continue
+        rms = float(np.sqrt(np.mean(np.square(leaf, dtype=np.float64)))) or 1.0
+        weight = _CARRIED_WEIGHT if name.startswith("carried") else 1.0
+        found[name] = weight / rms
+    return found
+
+
+def _first_batch(task: Task) -> tuple[Callable[[int], PyTree], PyTree]:
+    """Return batches by step, and the first, without using one of an iterator up."""
+    batch_of = train.index_batches(task.batches)
+    with user_code("batches"):
+        if isinstance(batch_of, train.ResumableIterator):
+            start = batch_of.position(0)
+            batch = batch_of(0)
+            batch_of.restore(start, 0)
+        else:
+            batch = batch_of(0)
+    if not any(hasattr(leaf, "detach") for leaf in jax.tree.leaves(batch)):
+        return batch_of, batch
+    if isinstance(batch_of, train.ResumableIterator):
+        raise ConfigError("task: batches yields torch tensors: convert them to NumPy.")
+    convert = lambda x: x.detach().cpu().numpy() if hasattr(x, "detach") else x
+    converted = lambda step: jax.tree.map(convert, batch_of(step))
+    return converted, converted(0)
+
+
+def _check_room(
+    config: RunConfig, task: Task, optimizer: optax.GradientTransformation
+) -> None:
+    """Refuse a state that this machine cannot hold, before it is allocated.
+
+    Raises:
+        InfeasibleBudgetError: weights and optimiser are larger than the free memory.
+    """
+    free = free_device_bytes()
+    shapes = _trace_shapes(task, config.seed)
+    if free is None or shapes is None:
+        return
+    weights = [x for x in jax.tree.leaves(shapes) if train.is_trainable(x)]
+    try:
+        opt_state = jax.eval_shape(optimizer.init, weights)
+    except Exception:  # some optimisers start on real arrays, or on whole trees, only
+        opt_state = weights
+    # One gradient is the least that a step needs besides its state.
+    needed = 2 * _nbytes(weights) + _nbytes(opt_state)
+    _check_free(needed, free, "weights, gradient and optimiser")
+
+
+def _trace_shapes(task: Task, seed: int) -> PyTree | None:
+    def arrays(key: jax.Array) -> PyTree:
+        return [x for x in jax.tree.leaves(task.init(key)) if trees.is_array(x)]
+
+    try:
+        return jax.eval_shape(arrays, jax.random.key(seed))
+    except Exception:
+        return None  # `init` is plain Python, or fails; then it is called as it is
+
+
+def _check_fits_machine(nbytes: int, state: PyTree, batch: PyTree) -> None:
+    free = free_device_bytes()
+    # The state and the batch are there already, and count as used.
+    present = _nbytes((state, batch))
+    if free is not None:
+        _check_free(nbytes, free + present, "the compiled step")
+
+
+def _check_free(needed: int, free: int, what: str) -> None:
+    if needed > free:
+        raise InfeasibleBudgetError(
+            f"the memory of this machine: {what}",
+            needed=needed,
+            limit=free,
+            unit="bytes",
+            hint="make the model or the batch smaller, or set budgets.memory.",
+        )
+
+
+def _nbytes(tree: PyTree) -> int:
+    # Random keys have a dtype without a size; they are small.
+    return sum(
+        int(np.prod(np.shape(x))) * getattr(getattr(x, "dtype", None), "itemsize", 8)
+        for x in jax.tree.leaves(tree)
     )
 
 
-def split(task: Task, *, seed: int) -> tuple[PyTree, PyTree]:
-    """Split a fresh model into its floating-point arrays and everything else."""
-    model = task.init(jax.random.key(seed))
-    arrays, static = trees.partition(model, select=train.is_trainable)
-    if not jax.tree.leaves(arrays):
-        raise ConfigError("task: init returned no floating-point arrays to train.")
-    return arrays, static
+def _check_figures(config: RunConfig, figures: Figures) -> None:
+    """Name a figure that a budget or early stopping needs and evaluate lacks.
+
+    Raises:
+        ConfigError: it is missing. Otherwise that would show after hours.
+    """
+    wanted: dict[str, str] = {}
+    if config.budgets.accuracy_drop is not None:
+        wanted["budgets.accuracy_drop"] = "accuracy"
+    if config.train.early_stop is not None:
+        wanted["train.early_stop"] = config.train.early_stop.metric
+    for key, name in wanted.items():
+        if name not in figures.values:
+            found = ", ".join(map(repr, figures.values)) or "nothing"
+            raise ConfigError(
+                f"{key} needs a task whose evaluate returns {name!r}; this one returns "
+                f"{found}."
+            )
+    if config.train.keep == "best":
+        best_metric(config, figures)
 
 
-def _compile_show(
-    task: Task, arrays: PyTree, static: PyTree
-) -> Callable[[PyTree], Streams]:
-    def show(params: PyTree) -> Any:
-        assert task.show is not None
-        return task.show(trees.combine(params, static))
+def best_metric(config: RunConfig, figures: Figures) -> tuple[str, bool]:
+    """Return the figure that decides which state is best, and whether higher is better.
 
-    names = check_show(show, arrays)
+    Raises:
+        ConfigError: none is known.
+    """
+    stop = config.train.early_stop
+    if stop is not None:
+        return stop.metric, stop.better == "higher"
+    for name, is_higher in (("accuracy", True), ("loss", False)):
+        if name in figures.values:
+            return name, is_higher
+    raise ConfigError(
+        'train.keep: best needs an evaluate that returns "accuracy" or "loss", or '
+        "train.early_stop with its metric."
+    )
+
+
+def _compile_show(checked: Checked) -> Callable[[PyTree, PyTree], Streams]:
+    bound = checked.bound
+    # The optimiser's arrays are donated by the first step; the rest never is.
+    form = checked.state._replace(opt_state=None)
+
+    def show(params: PyTree, carried: PyTree) -> Any:
+        assert bound.task.show is not None
+        state = form._replace(params=params, carried=carried)
+        return bound.call(bound.task.show, bound.whole(state, averaged=False))
+
+    arrays = checked.state.params, checked.state.carried
+    names = check_show(show, *arrays)
     # Compiled ahead: a snapshot between two steps must not wait for XLA.
-    compiled = jax.jit(show).lower(arrays).compile()
+    compiled = jax.jit(show).lower(*arrays).compile()
     # The first call is slow. It must not count: prices decide how often others follow.
-    jax.block_until_ready(compiled(arrays))
+    jax.block_until_ready(compiled(*arrays))
 
     # JAX sorts the keys of a dict; the report keeps the order of the task.
-    def show_in_order(params: PyTree) -> Streams:
-        streams = compiled(params)
+    def show_in_order(params: PyTree, carried: PyTree) -> Streams:
+        streams = compiled(params, carried)
         return {s: {name: streams[s][name] for name in names[s]} for s in names}
 
     return show_in_order
-
-
-def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    rate = config.learning_rate
-    if config.schedule == "cosine":
-        # Cosine annealing without restarts (Loshchilov & Hutter 2017, ICLR).
-        rate = optax.cosine_decay_schedule(rate, config.steps)
-    match config.optimizer:
-        case "adam":
-            return optax.adam(rate)
-        case "adamw":
-            return optax.adamw(rate, weight_decay=config.weight_decay)
-        case "sgd":
-            return optax.sgd(rate, momentum=0.9)
-
-
-def _batch_at(task: Task, step: int) -> PyTree:
-    if callable(task.batches):
-        return task.batches(step)
-    return task.batches[step % len(task.batches)]

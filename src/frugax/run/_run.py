@@ -7,7 +7,6 @@ figure is measured there or by the room that spent it.
 
 import contextlib
 import dataclasses
-import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -24,15 +23,17 @@ from frugax.errors import InfeasibleBudgetError
 from ._config import RunConfig
 from ._finish import Trained, finish
 from ._folder import RunFolder, claim, exclusive_access
+from ._ledger import Ledger
 from ._observer import Observer, Silent
+from ._origin import check_origin
 from ._outcome import Outcome
-from ._prepare import Prepared, prepare
+from ._past_times import check_past_times, store_times
+from ._prepare import Checked, Prepared, best_metric, check_task, prepare
 from ._snapshots import Snapshots
-from ._stopwatch import Stopwatch
+from ._task_checks import Figures
 
-# The part of a time budget that is held back for compressing, evaluating and writing:
-# training stops that much earlier. 10%, at least two seconds, never more than half.
-_RESERVE_SHARE, _RESERVE_SECONDS = 0.1, 2.0
+# Saving may take this share of the training time, unless a config says how often.
+_SAVE_SHARE = 0.05
 
 # At most about this many snapshots of a task are taken; the report draws half of them.
 _MAX_SNAPSHOTS = 24
@@ -41,7 +42,8 @@ _MAX_SNAPSHOTS = 24
 _PARTS = {
     "compile_s": "planning and compiling",
     "run_s": "training steps",
-    "host_s": "batches and watching",
+    "data_s": "waiting for data",
+    "host_s": "watching",
     "io_s": "checkpoints",
     "eval_s": "evaluating",
 }
@@ -66,6 +68,8 @@ def run(
     *,
     config_folder: Path,
     resume: bool = False,
+    accept_changes: bool = False,
+    elapsed_s: float = 0.0,
     observer: Observer | None = None,
 ) -> Outcome:
     """Train, compress and evaluate by a config, and write the run's folder.
@@ -73,10 +77,12 @@ def run(
     JAX's compile cache is turned on for the process (`train.use_compile_cache`).
 
     Args:
-        config: the run.
+        config: the run's config.
         folder: receives the files; a new folder, or with `resume` that of a run.
         config_folder: searched for the user's own module.
         resume: continue from the newest checkpoint in `folder`.
+        accept_changes: continue even if code, data or versions have changed.
+        elapsed_s: seconds spent before the call that count against the time budget.
         observer: receives progress.
 
     Returns:
@@ -86,59 +92,71 @@ def run(
         InfeasibleBudgetError: a budget cannot be met.
         BudgetExceededError: the training step would need one compile too many.
         CheckpointError: with `resume`, the checkpoint is damaged or of another run.
-        ConfigError: the config is invalid, or another process uses the folder.
+        ConfigError: the config is invalid, the task failed, something has changed
+            since the run was started, or another process uses the folder.
         DivergedError: the loss is not finite any more; the run can be resumed.
         OutputError: the folder cannot be written to.
         InterruptedRunError: Ctrl-C while training; the run can be resumed.
         KeyboardInterrupt: Ctrl-C at another time.
     """
     observer = observer or Silent()
-    stopwatch = Stopwatch()
+    limit = config.budgets.time and config.budgets.time.seconds
+    ledger = Ledger(limit, elapsed_s=elapsed_s, refuses=not resume)
+    if not resume:
+        check_past_times(config, ledger)
     train.use_compile_cache()
+    options = {"resume": resume, "accept_changes": accept_changes}
     with contextlib.ExitStack() as held:
         # Until the step is ready, `claim` removes the folder if anything fails. The
         # lock is taken inside of it and held to the end.
         with contextlib.ExitStack() as until_ready:
+            checked = check_task(config, config_folder, ledger, observer, resume=resume)
             if not resume:
                 until_ready.enter_context(claim(folder, config, config_folder))
             held.enter_context(exclusive_access(folder))
-            ready = prepare(config, config_folder, stopwatch, observer)
+            notes = check_origin(folder, config, config_folder, checked, **options)
+            ready = prepare(config, checked, ledger, observer)
         try:
-            trained = _train(config, folder, ready, stopwatch, observer, resume=resume)
+            trained = _train(
+                config, folder, ready, ledger, observer, resume=resume, notes=notes
+            )
         except (InfeasibleBudgetError, KeyboardInterrupt):
             if not train.Checkpoints(folder.checkpoints).latest_step():
                 shutil.rmtree(folder.path)  # no step was taken: nothing to keep
             raise
-        return finish(config, folder, ready, trained, stopwatch, observer)
+        finally:
+            store_times(config, ledger)
+        outcome = finish(
+            config, folder, ready, trained, ledger, observer, config_folder
+        )
+        store_times(config, ledger)
+        return outcome
 
 
 def _train(
     config: RunConfig,
     folder: RunFolder,
     ready: Prepared,
-    stopwatch: Stopwatch,
+    ledger: Ledger,
     observer: Observer,
     *,
     resume: bool,
+    notes: list[str],
 ) -> Trained:
-    checkpoints = train.Checkpoints(folder.checkpoints)
-    state = ready.state
-    notes: list[str] = []
+    settings, checked = config.train, ready.checked
+    keep = settings.keep if isinstance(settings.keep, int) else 2
+    checkpoints = train.Checkpoints(folder.checkpoints, keep=keep)
+    state = checked.state
     if resume and checkpoints.latest_step() is not None:
-        with stopwatch.measure("checkpoints"):
-            damaged = checkpoints.find_damaged()
-            # If all are damaged, restoring the newest raises an error with the reason.
-            intact = [s for s in checkpoints.steps() if s not in damaged]
-            step = max(intact, default=checkpoints.latest_step())
-            state, _ = checkpoints.restore(like=state, step=step)
-        notes += [
-            f"The checkpoint of step {step:,} is damaged ({why}); it was skipped."
-            for step, why in damaged.items()
-        ]
+        with ledger.measure("checkpoints"):
+            state, damage = _restore(checkpoints, state)
+        notes = [*notes, *damage]
+    elif ready.step.layout is not None:
+        # The state of a layout is made in its place, not moved there.
+        state = ready.step.layout.place_state(state)
     start = int(state.step)
-    journal = _journal(config, folder, start, stopwatch)
-    started = stopwatch.total
-    notes += _note_changed_loss(folder, ready, resume=resume)
+    journal = _journal(config, folder, start, ledger)
+    started = ledger.total
     if resume:
         observer.note(f"resuming after step {start:,}")
     observer.stage("training")
@@ -148,13 +166,13 @@ def _train(
     watcher = watch.Watcher(journal, overhead)
     snapshots = None
     if ready.show is not None:
-        apart = max(1, config.train.steps // _MAX_SNAPSHOTS)
+        apart = max(1, settings.steps // _MAX_SNAPSHOTS)
         snapshots = Snapshots(ready.show, watcher, journal, min_steps_apart=apart)
     last_shown = 0.0
 
     def show(done: int) -> None:
         latest = {k: v for k, v in watcher.latest.items() if k != "seconds"}
-        observer.training(done, config.train.steps, latest)
+        observer.training(done, settings.steps, latest)
 
     def on_step(
         number: int, metrics: Mapping[str, jax.Array], state: train.TrainState
@@ -162,9 +180,9 @@ def _train(
         nonlocal last_shown
         now = time.perf_counter()
         # `fit` counts steps from 0; people and checkpoints count those that are done.
-        watcher.record(number + 1, {**metrics, "seconds": stopwatch.total})
+        watcher.record(number + 1, {**metrics, "seconds": ledger.total})
         if snapshots is not None:
-            snapshots.offer(number + 1, state.params)
+            snapshots.offer(number + 1, state.params, state.carried)
         if now - last_shown > 0.1:  # a person reads no more than ten figures a second
             last_shown = now
             show(number + 1)
@@ -174,46 +192,44 @@ def _train(
         watcher.collect()
         journal.flush()
 
-    evaluation: dict[str, Any] = {}
-    if ready.task.evaluate is not None:
-        evaluation["evaluate"] = lambda state: ready.evaluate(state.params)
-        evaluation["evaluate_every"] = config.train.evaluate_every
+    options = _fit_options(config, folder, checked)
 
     def fit(steps: int, budget: TimeBudget | None) -> train.FitResult:
         return train.fit(
             ready.step,
             state,
-            ready.task.batches,
+            checked.batch_of,
             steps=steps,
             budget=budget,
             on_step=on_step,
-            **evaluation,
             checkpoints=checkpoints,
-            save_every=config.train.save_every,
             before_save=before_save,
+            prefetch=settings.prefetch,
+            **options,
         )
 
     with journal:
         if snapshots is not None and start == 0:
             # Now or never: the first step is donated these arrays.
-            snapshots.record(0, state.params)
+            snapshots.record(0, state.params, state.carried)
         try:
-            result = fit(config.train.steps, _time_for_training(config, stopwatch))
+            result = fit(settings.steps, _time_for_training(ledger))
         except InfeasibleBudgetError as e:
             # Only time can have been used up by earlier parts of the run.
             if e.unit != "seconds":
                 raise
             if start == 0:
-                raise _too_little_time(config, stopwatch) from e
+                raise ledger.refusal("training") from e
             # Earlier parts of this run used up the time: finish with their weights.
             result = dataclasses.replace(fit(start, None), stopped_because="time")
         else:
             if snapshots is not None and result.steps:
-                snapshots.record(int(result.state.step), result.state.params)
+                final = result.state
+                snapshots.record(int(final.step), final.params, final.carried)
         finally:
             watcher.finish()  # the records of a failed run are worth having
     for part, name in _PARTS.items():
-        stopwatch.add(name, getattr(result.ledger, part))
+        ledger.add(name, getattr(result.ledger, part))
     done = int(result.state.step)
     show(done)
     if result.stopped_because == "interrupted":
@@ -221,28 +237,85 @@ def _train(
     predicted = None
     if result.plan is not None:
         # Compressing takes about as long as planning it took.
-        ending = stopwatch.spent.get("planning the model file", 0.0)
+        ending = ledger.spent.get("planning the model file", 0.0)
         predicted = started + result.plan.predicted + ending
     return Trained(result, watcher, predicted, tuple(notes))
 
 
-def _note_changed_loss(
-    folder: RunFolder, ready: Prepared, *, resume: bool
-) -> list[str]:
-    """Store the fingerprint of the loss; on resume, note whether it has changed."""
-    if not resume:
-        folder.write_origin(loss=ready.loss_fingerprint)
-        return []
-    if folder.read_origin("loss") in (None, ready.loss_fingerprint):
-        return []
-    return [
-        "The loss differs from the one that this run started with: its code, or JAX, "
-        "has changed. The numbers are not those of an uninterrupted run."
+def _fit_options(
+    config: RunConfig, folder: RunFolder, checked: Checked
+) -> dict[str, Any]:
+    """Return the options of `fit` that a config decides."""
+    settings = config.train
+    options: dict[str, Any] = {"save_share": _SAVE_SHARE}
+    if settings.save_every is not None:
+        options = {"save_every": settings.save_every}
+    if checked.task.evaluate is None:
+        return options
+    best = None
+    if settings.keep == "best":
+        best = _BestState(config, folder)
+
+    def evaluate(state: train.TrainState) -> Mapping[str, float]:
+        figures = checked.evaluator(state)
+        if best is not None:
+            best.offer(state, figures)
+        return figures.values
+
+    options |= {"evaluate": evaluate, "evaluate_every": settings.evaluate_every}
+    if settings.early_stop is not None:
+        stop = settings.early_stop
+        options["early_stop"] = train.EarlyStop(
+            metric=stop.metric,
+            patience=stop.patience,
+            better=stop.better,
+            min_delta=stop.min_delta,
+        )
+    return options
+
+
+class _BestState:
+    """Keeps the best evaluated state in a checkpoint of its own."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self._config = config
+        self._checkpoints = train.Checkpoints(folder.best, keep=1)
+        step = self._checkpoints.latest_intact_step()
+        self._value: float | None = None
+        if step is not None:
+            self._value = self._checkpoints.read_extra(step)["value"]
+
+    def offer(self, state: train.TrainState, figures: Figures) -> None:
+        """Save the state if it is better than the best so far."""
+        name, is_higher = best_metric(self._config, figures)
+        value = figures.values[name]
+        # After a resume the same states come again, and equal the one that is saved.
+        if np.isnan(value) or (
+            self._value is not None
+            and not (value > self._value if is_higher else value < self._value)
+        ):
+            return
+        self._value = value
+        self._checkpoints.save(state, extra={"metric": name, "value": value})
+
+
+def _restore(
+    checkpoints: train.Checkpoints, like: train.TrainState
+) -> tuple[train.TrainState, list[str]]:
+    """Restore the newest intact checkpoint; also describe the damaged ones."""
+    damaged = checkpoints.find_damaged()
+    # If all are damaged, restoring the newest raises an error with the reason.
+    intact = [s for s in checkpoints.steps() if s not in damaged]
+    step = max(intact, default=checkpoints.latest_step())
+    state, _ = checkpoints.restore(like=like, step=step)
+    return state, [
+        f"The checkpoint of step {step:,} is damaged ({why}); it was skipped."
+        for step, why in damaged.items()
     ]
 
 
 def _journal(
-    config: RunConfig, folder: RunFolder, start: int, stopwatch: Stopwatch
+    config: RunConfig, folder: RunFolder, start: int, ledger: Ledger
 ) -> watch.Journal:
     """Open the run's journal; on resume, without the records after the checkpoint."""
     if not folder.journal.exists():
@@ -253,36 +326,12 @@ def _journal(
     earlier = watch.read(folder.journal)
     if len(earlier.steps):
         # The time of earlier parts of this run counts against the same budget.
-        stopwatch.add_elapsed(float(np.max(earlier["seconds"])))
+        ledger.add_elapsed(float(np.max(earlier["seconds"])))
     return journal
 
 
-def _time_for_training(config: RunConfig, stopwatch: Stopwatch) -> TimeBudget | None:
-    budget = config.budgets.time
-    if budget is None or budget.seconds is None:
+def _time_for_training(ledger: Ledger) -> TimeBudget | None:
+    if ledger.limit_s is None:
         return None
-    left = budget.seconds - stopwatch.total - _reserve(budget.seconds)
     # Never zero, so that `fit` decides whether a step still fits, and refuses.
-    return TimeBudget(seconds=max(left, 1e-3))
-
-
-def _reserve(limit: float) -> float:
-    return min(max(_RESERVE_SECONDS, _RESERVE_SHARE * limit), limit / 2)
-
-
-def _too_little_time(config: RunConfig, stopwatch: Stopwatch) -> InfeasibleBudgetError:
-    """Build the error for a run whose time is over before the first step."""
-    assert config.budgets.time is not None  # only a time limit leads here
-    assert config.budgets.time.seconds is not None
-    # The smallest limit whose part for training covers the time spent so far.
-    spent = stopwatch.total
-    limits = (2 * spent, spent + 2, 1.001 * spent / (1 - _RESERVE_SHARE))
-    needed = min(n for n in limits if n - _reserve(n) >= spent)
-    return InfeasibleBudgetError(
-        "budgets.time: this run, to take one step on this machine now,",
-        # 10% more, in tenths of a second: the next attempt may be a little slower.
-        needed=math.ceil(11 * needed) / 10,
-        limit=config.budgets.time.seconds,
-        unit="seconds",
-        hint="try again: the compile cache has its programs now.",
-    )
+    return TimeBudget(seconds=max(ledger.left_s, 1e-3))

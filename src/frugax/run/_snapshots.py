@@ -28,7 +28,7 @@ class Snapshots:
 
     def __init__(
         self,
-        show: Callable[[PyTree], Streams],
+        show: Callable[[PyTree, PyTree], Streams],
         watcher: watch.Watcher,
         journal: watch.Journal,
         *,
@@ -42,7 +42,7 @@ class Snapshots:
         self._min_steps_apart = min_steps_apart
         self._prices_s: list[float] = []
 
-    def offer(self, step: int, params: PyTree) -> None:
+    def offer(self, step: int, params: PyTree, carried: PyTree = None) -> None:
         """Record a snapshot after `step` if the budget affords one now."""
         if self.last_step is not None and step < self.last_step + self._min_steps_apart:
             return
@@ -50,17 +50,17 @@ class Snapshots:
         # price of the most expensive one is held back for the snapshot at the end.
         known = self._prices_s or [0.0]
         if self._watcher.can_afford(statistics.median(known) + max(known)):
-            self.record(step, params)
+            self.record(step, params, carried)
 
-    def record(self, step: int, params: PyTree) -> None:
+    def record(self, step: int, params: PyTree, carried: PyTree = None) -> None:
         """Record a snapshot after `step` whatever it costs; once for each step."""
         if step == self.last_step:
             return
         # Waiting for the weights is training time; only the rest counts as watching.
-        jax.block_until_ready(params)
+        jax.block_until_ready((params, carried))
         entered = perf_counter()
         with self._watcher.overhead():
-            for name, columns in self._show(params).items():
+            for name, columns in self._show(params, carried).items():
                 values = {key: np.asarray(value) for key, value in columns.items()}
                 self._journal.write(step, values, stream=name)
         self._prices_s.append(perf_counter() - entered)

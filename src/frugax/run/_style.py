@@ -7,7 +7,6 @@ STYLE = (
     + """
 main { max-width:860px; }
 pre { overflow-x:auto; font-size:.8rem; line-height:1.4; margin:8px 0 0; }
-.chart { overflow-x:auto; } .chart svg { min-width:520px; }
 .chart text { font-size:12px; } .chart text.value { fill:var(--ink); }
 .bar.s0 { fill:var(--s0) } .bar.s1 { fill:var(--s1) } .bar.s2 { fill:var(--s2) }
 .bar.s3 { fill:var(--s3) } .bar.plain { fill:var(--soft); opacity:.55 }

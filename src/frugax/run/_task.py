@@ -4,23 +4,27 @@ A task is four functions. They may be plain JAX, equinox or flax: whatever `init
 returns, its floating-point arrays are trained and the rest stays unchanged.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from frugax import train
 from frugax.budget import suggest
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._config import DataConfig, ModelConfig, RunConfig
 from ._data import Images, epoch_batches, load_images
+from ._sources import batch_examples
+from ._user_code import user_code
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,14 +32,21 @@ class Task:
     """A model, its loss and its data.
 
     Attributes:
-        init: from a `jax.random` key to a model: any pytree, or an equinox module.
+        init: from a `jax.random` key to a model: any pytree, or a module of equinox or
+            flax nnx; or flax variables; or a pair of model and carried arrays, which
+            the loss changes itself.
         loss: from `(model, batch)` to a scalar, or to a scalar and a dict of scalar
-            metrics.
+            metrics. With carried arrays from `(model, batch, carried)`, and the new
+            ones come last in its result. See docs/run.md, Models.
         batches: from the step's index to a batch (a pytree of arrays, the same shapes
-            every time), or a list of batches that is repeated. Not an iterator: a
-            resumed run must be able to ask for step 1,000 first.
-        evaluate: from a model to a dict of numbers; `"accuracy"` is shown and may be
-            limited by `accuracy_drop`. None skips evaluation.
+            every time); or a list of batches, or anything with a length and items,
+            that is repeated; or an iterator whose position can be saved, as those of
+            grain. Other iterators are refused: a resumed run must be able to ask for
+            step 1,000 first.
+        evaluate: from a model to a dict of figures, each a number, or an array with
+            one number for each example, whose mean is the figure: only then the
+            receipt can give the interval of a change. `"accuracy"` is shown first and
+            may be limited by `accuracy_drop`. None skips evaluation.
         apply: from `(model, inputs)` to outputs; not needed for training, but handy
             after `load_trained`.
         summary: one line about the model and data, for the report.
@@ -43,15 +54,18 @@ class Task:
             by JAX. It is called during training as often as the overhead budget
             allows, and its results go to the journal. The report draws arrays whose
             last two axes are a grid side by side, by name, and tabulates numbers.
+        batch_size: then `batches` is a data set of single examples, such as one of
+            torch or Hugging Face, from which batches of this many are drawn.
     """
 
     init: Callable[[jax.Array], PyTree]
-    loss: Callable[[PyTree, PyTree], Any]
-    batches: Callable[[int], PyTree] | Sequence[PyTree]
-    evaluate: Callable[[PyTree], Mapping[str, float]] | None = None
+    loss: Callable[..., Any]
+    batches: Any
+    evaluate: Callable[..., Mapping[str, Any]] | None = None
     apply: Callable[[PyTree, Any], Any] | None = None
     summary: str = ""
-    show: Callable[[PyTree], Mapping[str, Mapping[str, Any]]] | None = None
+    show: Callable[..., Mapping[str, Mapping[str, Any]]] | None = None
+    batch_size: int | None = None
 
 
 def load_task(config: RunConfig, *, config_folder: Path) -> Task:
@@ -68,7 +82,7 @@ def load_task(config: RunConfig, *, config_folder: Path) -> Task:
         MissingExtraError: the data set's package is not installed.
     """
     if config.task is not None:
-        return _own_task(config.task, config.options, config_folder)
+        return _own_task(config.task, config.options, config_folder, config.seed)
     assert config.data is not None  # RunConfig has checked both
     assert config.model is not None
     data = load_images(config.data, seed=config.seed)
@@ -119,21 +133,20 @@ def _image_task(
     def measure(params: PyTree) -> dict[str, jax.Array]:
         logits = apply(params, test_x)
         return {
-            "accuracy": backend.accuracy(logits, test_y),
+            "accuracy": jnp.argmax(logits, axis=-1) == test_y,
             "loss": backend.cross_entropy(logits, test_y),
         }
-
-    def evaluate(params: PyTree) -> dict[str, float]:
-        return {k: float(v) for k, v in jax.device_get(measure(params)).items()}
 
     summary = (
         f"{model_config.name} of width {width}, depth {depth}, on {data_config.name}: "
         f"{len(data.train_x):,} training and {len(data.test_x):,} test images"
     )
-    return Task(net.randomize_params, loss, batches, evaluate, apply, summary)
+    return Task(net.randomize_params, loss, batches, measure, apply, summary)
 
 
-def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Task:
+def _own_task(
+    name: str, options: Mapping[str, Any], config_folder: Path, seed: int
+) -> Task:
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise ConfigError(
@@ -161,7 +174,9 @@ def _own_task(name: str, options: Mapping[str, Any], config_folder: Path) -> Tas
             f"{function_name!r}. It has: {', '.join(found) or 'none'}."
         )
     _check_options(function, options, name)
-    return _as_task(function(**options), name)
+    with user_code(name):
+        result = function(**options)
+    return _as_task(result, name, seed)
 
 
 def _check_options(
@@ -184,12 +199,12 @@ def _check_options(
         ) from e
 
 
-def _as_task(result: Any, name: str) -> Task:
+def _as_task(result: Any, name: str, seed: int) -> Task:
     expected = (
         "return frugax.run.Task(init=..., loss=..., batches=..., evaluate=...) or a "
         "tuple (init, loss, batches) or (init, loss, batches, evaluate)."
     )
-    names = ("init", "loss", "batches", "evaluate", "apply", "show")
+    names = ("init", "loss", "batches", "evaluate", "apply", "show", "batch_size")
     if isinstance(result, Task):
         parts = {part: getattr(result, part) for part in names}
     elif isinstance(result, tuple) and len(result) in (3, 4):
@@ -200,11 +215,12 @@ def _as_task(result: Any, name: str) -> Task:
         raise ConfigError(
             f"task: {name} returned a {type(result).__name__}; {expected}"
         )
+    # Carried arrays come last where a function takes them.
     arguments = {
         "init": ["key"],
-        "loss": ["model", "batch"],
-        "evaluate": ["model"],
-        "show": ["model"],
+        "loss": ["model", "batch", "carried"],
+        "evaluate": ["model", "carried"],
+        "show": ["model", "carried"],
     }
     for part, function in parts.items():
         if part not in arguments or (part in ("evaluate", "show") and function is None):
@@ -215,33 +231,39 @@ def _as_task(result: Any, name: str) -> Task:
                 f"{type(function).__name__}; {expected}"
             )
         _check_arguments(function, arguments[part], f"task: {name}: {part}")
+    if parts.get("batch_size") is not None:
+        parts["batches"] = batch_examples(
+            parts["batches"], batch=parts["batch_size"], seed=seed
+        )
     batches = parts["batches"]
     if callable(batches):
         _check_arguments(batches, ["step"], f"task: {name}: batches")
-    # A generator would pass for a list until the first resume.
-    elif not isinstance(batches, Sequence):
-        raise ConfigError(
-            f"task: {name}: batches must be a function of the step's index or a list "
-            f"of batches, got a {type(batches).__name__}. An iterator cannot be "
-            "resumed exactly; write `lambda step: ...` instead."
-        )
-    elif not batches:
-        raise ConfigError(
-            f"task: {name}: batches is an empty list: nothing to train on."
-        )
+    else:
+        try:
+            train.index_batches(batches)
+        except (TypeError, ValueError) as e:
+            raise ConfigError(f"task: {name}: {e}") from e
     summary = getattr(result, "summary", "")
     return Task(**parts, summary=summary or name)
 
 
 def _check_arguments(function: Callable[..., Any], names: list[str], what: str) -> None:
-    """Check a function's arguments before JAX calls it with them."""
+    """Check a function's arguments before JAX calls it with them.
+
+    Raises:
+        ConfigError: the function cannot be called with these arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # some callables, such as compiled ones, have no signature
-    try:
-        signature.bind(*names)
-    except TypeError as e:
-        raise ConfigError(
-            f"{what} must take ({', '.join(names)}), but it takes {signature}."
-        ) from e
+    for count in (len(names), len(names) - 1):
+        with contextlib.suppress(TypeError):
+            signature.bind(*names[:count])
+            return
+        if names[-1] != "carried":
+            break
+    wanted = f"({', '.join(n for n in names if n != 'carried')})"
+    if "carried" in names:
+        wanted += f" or ({', '.join(names)})"
+    raise ConfigError(f"{what} must take {wanted}, but it takes {signature}.")

@@ -1,44 +1,79 @@
 """Check the return values of a task's functions before a step is planned."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
-from ._task import Task
+from ._bound_task import BoundTask
+from ._sources import to_arrays
+from ._user_code import user_code
 
 # Streams that frugax writes: the metrics of training steps, and those of watching.
 RESERVED_STREAMS = ("", "watch")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Figures:
+    """The result of one evaluation.
+
+    Attributes:
+        values: figures by name.
+        examples: those of single examples, where the task returns them.
+    """
+
+    values: dict[str, float]
+    examples: dict[str, Float[np.ndarray, " examples"]]
+
+
 def check_batch(batch: PyTree) -> None:
-    """Check that a batch is a pytree of arrays or numbers."""
-    # JAX treats an iterator as a leaf, with a warning; here it is an error.
-    is_leaf = lambda x: isinstance(x, Iterator)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch, is_leaf=is_leaf):
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
-            raise ConfigError(
-                f"task: batches(0){jax.tree_util.keystr(path)} is a "
-                f"{type(leaf).__name__}; a batch is a pytree of arrays."
-            )
-
-
-def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
-    """Check that a loss returns a real scalar, or that and a dict of scalars.
-
-    The user's own errors pass through unchanged.
+    """Check that a batch is a pytree of arrays or numbers, with rows.
 
     Raises:
-        ConfigError: the loss returns anything else.
+        ConfigError: the batch contains anything else, or nothing.
+    """
+    # JAX treats an iterator as a leaf, with a warning; here it is an error. None would
+    # be an empty container.
+    is_leaf = lambda x: isinstance(x, Iterator) or x is None
+    flat = jax.tree_util.tree_leaves_with_path(batch, is_leaf=is_leaf)
+    if not flat:
+        raise ConfigError("task: batches(0) is empty: a batch is a pytree of arrays.")
+    for path, leaf in flat:
+        place = f"task: batches(0){jax.tree_util.keystr(path)}"
+        is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float)
+        is_object = isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O"
+        if not is_array or is_object:
+            raise ConfigError(
+                f"{place} is {_describe(leaf)}; a batch is a pytree of arrays."
+            )
+        if np.ndim(leaf) and np.shape(leaf)[0] == 0:
+            raise ConfigError(
+                f"{place} has no rows, its shape is {np.shape(leaf)}: a slice beyond "
+                "the end of the data is empty; wrap around, as in data[i % len(data)]."
+            )
+        if not isinstance(leaf, jax.Array) and np.asarray(leaf).dtype.kind in "USMm":
+            raise ConfigError(f"{place} holds text or dates; a batch is of numbers.")
+
+
+def check_loss(loss: Any, params: PyTree, batch: PyTree, carried: PyTree) -> None:
+    """Check that a loss returns a real scalar, or that and a dict of scalars.
+
+    Raises:
+        ConfigError: the loss returns anything else, or raises an error.
     """
     # Traced before the step is: inside it the same mistake would surface as an error of
     # `jax.grad`, far from the user's code.
-    out = _trace(loss, arrays, batch)
+    with user_code("loss"):
+        out = _trace(loss, params, batch, carried)
+    if carried is not None:
+        out = _check_carried(out, carried)
     value, metrics = out, {}
     if isinstance(out, tuple) and len(out) == 2:
         value, metrics = out
@@ -49,7 +84,7 @@ def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
             "task: loss must return a real scalar, or (scalar, dict of scalars), but "
             f"it returns {_describe(out)}."
         )
-        if np.ndim(value):
+        if not isinstance(value, tuple) and np.ndim(value):
             message += " Take the mean over the batch?"
         raise ConfigError(message)
     if not isinstance(metrics, Mapping):
@@ -71,15 +106,34 @@ def check_loss(loss: Any, arrays: PyTree, batch: PyTree) -> None:
             )
 
 
-def check_show(show: Any, arrays: PyTree) -> dict[str, tuple[str, ...]]:
-    """Check that `show` returns streams by name, each a dict of arrays of real numbers.
+def _check_carried(out: Any, carried: PyTree) -> Any:
+    if not (isinstance(out, tuple) and len(out) == 3):
+        raise ConfigError(
+            "task: a loss with carried arrays must return (scalar, dict of scalars, "
+            f"carried), but it returns {_describe(out)}."
+        )
+    before, after = (
+        {jax.tree_util.keystr(p): jnp.shape(x) for p, x in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (carried, out[2]))
+    )
+    for place in [*before, *after]:
+        if before.get(place) != after.get(place):
+            raise ConfigError(
+                f"task: loss returns carried{place} of shape "
+                f"{after.get(place, 'absent')}, but init made it of shape "
+                f"{before.get(place, 'absent')}."
+            )
+    return out[:2]
 
-    The user's own errors pass through unchanged.
+
+def check_show(show: Any, *arrays: PyTree) -> dict[str, tuple[str, ...]]:
+    """Check that `show` returns streams by name, each a dict of arrays of real numbers.
 
     Raises:
         ConfigError: `show` returns anything else, or uses a stream name of frugax's.
     """
-    streams = _trace(show, arrays)
+    with user_code("show"):
+        streams = _trace(show, *arrays)
     if not isinstance(streams, Mapping):
         raise ConfigError(
             f"task: show must return a dict of streams, each a dict of arrays, got "
@@ -105,23 +159,34 @@ def check_show(show: Any, arrays: PyTree) -> dict[str, tuple[str, ...]]:
     return {stream: tuple(columns) for stream, columns in streams.items()}
 
 
-def evaluate_model(task: Task, model: PyTree) -> dict[str, float]:
-    """Evaluate a model by its task; empty if the task has no `evaluate`."""
-    if task.evaluate is None:
-        return {}
-    figures = task.evaluate(model)
+def evaluate_model(bound: BoundTask, whole: PyTree) -> Figures:
+    """Evaluate a model by its task; empty if the task has no `evaluate`.
+
+    Raises:
+        ConfigError: the result is not a dict of numbers, or `evaluate` failed.
+    """
+    found = Figures({}, {})
+    if bound.task.evaluate is None:
+        return found
+    with user_code("evaluate"):
+        # Fetched at once: one by one each figure would wait for the device.
+        figures = jax.device_get(bound.call(bound.task.evaluate, whole))
     if not isinstance(figures, Mapping):
         raise ConfigError(
-            f"task: evaluate must return a dict of numbers, such as "
+            f"task: evaluate must return a dict of figures, such as "
             f'{{"accuracy": 0.97}}, got {_describe(figures)}.'
         )
     for name, value in figures.items():
-        if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+        array = np.asarray(to_arrays(value))
+        if array.dtype.kind not in "buif" or array.ndim > 1 or not array.size:
             raise ConfigError(
                 f"task: evaluate returns {_describe(value)} as {name!r}: it must be a "
-                "number."
+                "number, or an array with one number for each example."
             )
-    return {name: float(value) for name, value in figures.items()}
+        if array.ndim:
+            found.examples[name] = array.astype(np.float64)
+        found.values[name] = float(array.mean(dtype=np.float64))
+    return found
 
 
 def _trace(function: Any, *args: PyTree) -> Any:

@@ -4,13 +4,14 @@ import os
 from pathlib import Path
 
 import jax
+import optax
 
-from frugax import compress, trees
+from frugax import compress, train, trees
 from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
+from ._bound_task import BoundTask
 from ._folder import RunFolder, reopen
-from ._prepare import split
 from ._task import Task, load_task
 
 
@@ -36,10 +37,13 @@ def load_trained(path: str | os.PathLike[str]) -> tuple[PyTree, Task]:
             f"continue it with: frugax run --resume {folder.path}"
         )
     task = load_task(config, config_folder=folder.config_folder())
-    # The file holds trained arrays only; `init` makes the rest again from the same
-    # seed.
-    arrays, static = split(task, seed=config.seed)
-    return trees.combine(read_weights(arrays, folder), static), task
+    # The file holds trained and carried arrays only; `init` makes the rest again from
+    # the same seed.
+    bound = BoundTask.build(task, task.init(jax.random.key(config.seed)))
+    state = train.init_state(bound.model, optax.identity(), carried=bound.carried)
+    return bound.with_file_tree(
+        state, read_weights(bound.file_tree(state), folder)
+    ), task
 
 
 def read_weights(arrays: PyTree, folder: RunFolder) -> PyTree:

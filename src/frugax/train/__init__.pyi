@@ -14,10 +14,12 @@ from .loop import (
     EarlyStop as EarlyStop,
     Evaluation as Evaluation,
     FitResult as FitResult,
+    ResumableIterator as ResumableIterator,
     TimeLedger as TimeLedger,
     TrainPlan as TrainPlan,
     apply as apply,
     fit as fit,
+    index_batches as index_batches,
     plan as plan,
     steps_within as steps_within,
 )

@@ -6,12 +6,14 @@ without a manifest is an interrupted save and is ignored. On restore all of it i
 compared first, so neither a damaged file nor another model's state reaches Orbax.
 """
 
+import concurrent.futures
 import contextlib
 import errno
 import json
 import os
 import re
 import shutil
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,6 +47,7 @@ class Checkpoints:
     Attributes:
         folder: the folder, with one sub-folder `frugax-<step>` for each state.
         keep: number of states kept; >= 1.
+        last_write_s: seconds that writing the last one took.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
@@ -53,6 +56,8 @@ class Checkpoints:
         # Orbax refuses relative paths.
         self.folder = Path(folder).absolute()
         self.keep = keep
+        self.last_write_s = 0.0
+        self._writing: concurrent.futures.Future[None] | None = None
 
     def steps(self) -> list[int]:
         """Return the steps that have a finished checkpoint, in order."""
@@ -61,10 +66,12 @@ class Checkpoints:
 
     def latest_step(self) -> int | None:
         """Return the latest of these steps, or None."""
+        self.wait()
         return max(self.steps(), default=None)
 
     def latest_intact_step(self) -> int | None:
         """Return the latest step whose files are intact, or None; reads the files."""
+        self.wait()
         sound = (s for s in reversed(self.steps()) if not self._find_damage(s))
         return next(sound, None)
 
@@ -77,20 +84,29 @@ class Checkpoints:
         found = {step: self._find_damage(step) for step in self.steps()}
         return {step: damage for step, damage in found.items() if damage}
 
-    def save(self, state: TrainState, extra: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        state: TrainState,
+        extra: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+    ) -> None:
         """Write a state, then delete all but the latest `keep`.
 
         In a run of several processes all must call this: each contributes its part of
         the state, and the first writes it whole, so any number of processes can restore
         it.
 
-        The state is on disk when this returns; an interrupted save is ignored. Damaged
+        The state is on disk when this returns, or after `wait()`; an interrupted save
+        is ignored. Damaged
         checkpoints of this step or later ones are deleted first, because a run that
         continues from an older one writes them again.
 
         Args:
             state: the state, saved under the number `state.step`.
             extra: JSON data that `restore` returns.
+            wait: False to copy the state and write it in a thread; the next save, and
+                `wait`, wait for it and raise its error. For one process only.
 
         Raises:
             CheckpointError: the folder has an intact checkpoint of this step or a later
@@ -101,23 +117,47 @@ class Checkpoints:
                 the way.
             TypeError: `state` is not a TrainState, or `extra` is not JSON data.
         """
+        self.wait()
         check_is_state(state)
         _check_finite(state)
         # Whole on the host: any number of processes, on any mesh, can then restore it.
         arrays = to_numpy(state)  # all processes take part in this
+        step, leaves = int(state.step), Signature.of_types(state=state).leaves
+        if not wait and jax.process_count() == 1:
+            # On CPU these are views of memory that the next step is donated.
+            arrays = {path: array.copy() for path, array in arrays.items()}
+            thread = concurrent.futures.ThreadPoolExecutor(1, "frugax checkpoint")
+            self._writing = thread.submit(self._write, step, leaves, arrays, extra)
+            thread.shutdown(wait=False)
+            return
         with run_on_first("checkpoint") as writes:
             if writes:
-                try:
-                    self._write(int(state.step), state, arrays, extra)
-                except OSError as e:
-                    raise OutputError(
-                        write_error_reason(e.filename or self.folder, e)
-                    ) from e
+                self._write(step, leaves, arrays, extra)
+
+    def wait(self) -> None:
+        """Wait for a save in the background, and raise its error."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     def _write(
         self,
         step: int,
-        state: TrainState,
+        leaves: Sequence[tuple[str, str]],
+        arrays: dict[str, np.ndarray],
+        extra: Mapping[str, Any] | None,
+    ) -> None:
+        started = time.perf_counter()
+        try:
+            self._write_files(step, leaves, arrays, extra)
+        except OSError as e:
+            raise OutputError(write_error_reason(e.filename or self.folder, e)) from e
+        self.last_write_s = time.perf_counter() - started
+
+    def _write_files(
+        self,
+        step: int,
+        leaves: Sequence[tuple[str, str]],
         arrays: dict[str, np.ndarray],
         extra: Mapping[str, Any] | None,
     ) -> None:
@@ -141,7 +181,6 @@ class Checkpoints:
         # Not a folder of ours: `_list_folders` would have found and deleted it.
         if folder.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
-        leaves = Signature.of_types(state=state).leaves
         write_arrays(folder, arrays)
         _write_manifest(folder, step=step, leaves=leaves, extra=plain)
         for old in self.steps()[: -self.keep]:

@@ -1,4 +1,5 @@
 from ._batches import (
+    ResumableIterator as ResumableIterator,
     index_batches as index_batches,
     prefetch_batches as prefetch_batches,
 )

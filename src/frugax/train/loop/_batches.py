@@ -1,43 +1,107 @@
-"""Batches as a function of the step number, the same in a resumed run."""
+"""Batches by the number of their step, the same in a resumed run."""
 
+import base64
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import jax
 
 from frugax.trees import PyTree
 
 BatchFunction: TypeAlias = Callable[[int], PyTree]
 
 
+class ResumableIterator:
+    """An iterator whose position can be saved, as those of grain, by step number.
+
+    Its batches are made in order. The position before each batch that was made ahead
+    is kept until that batch is used, because a checkpoint stores the next one to use.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self._next = 0
+        self._positions: OrderedDict[int, Any] = OrderedDict()
+
+    def __call__(self, index: int) -> PyTree:
+        if index != self._next:
+            raise ValueError(
+                f"the iterator is at step {self._next}, but the state has taken "
+                f"{index} steps: resume from a checkpoint of this run, which holds "
+                "the iterator's position."
+            )
+        self._positions[index] = self._iterator.get_state()
+        while len(self._positions) > 1000:  # far more than are made ahead
+            self._positions.popitem(last=False)
+        self._next += 1
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise ValueError(
+                f"the iterator ended after {index} batches: repeat its data set."
+            ) from None
+
+    def position(self, index: int) -> Any:
+        """Return the position before batch `index`, as JSON data."""
+        if index in self._positions:
+            state = self._positions[index]
+        else:
+            state = self._iterator.get_state()
+        if isinstance(state, bytes):
+            return {"base64": base64.b64encode(state).decode()}
+        return {"state": state}
+
+    def restore(self, position: Mapping[str, Any], index: int) -> None:
+        """Go to a saved position, that of batch `index`."""
+        state = position.get("state")
+        if "base64" in position:
+            state = base64.b64decode(position["base64"])
+        self._iterator.set_state(state)
+        self._next = index
+
+
 # Return a function from the step number to its batch.
-def index_batches(batches: object) -> BatchFunction:
-    if isinstance(batches, Sequence) and not isinstance(batches, str | bytes):
-        if not batches:
-            raise ValueError("batches is empty: give at least one batch.")
-        return lambda index: batches[index % len(batches)]
+def index_batches(batches: Any) -> BatchFunction:
     if callable(batches):
         return batches
+    is_text = isinstance(batches, str | bytes | Mapping)
+    if not is_text and hasattr(batches, "__getitem__") and hasattr(batches, "__len__"):
+        if not len(batches):
+            raise ValueError("batches is empty: give at least one batch.")
+        return lambda index: batches[index % len(batches)]
+    with contextlib.suppress(TypeError):
+        iterator = iter(batches)
+        if hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
+            return ResumableIterator(iterator)
     raise TypeError(
-        "batches must be a function from the step number to a batch, or a list of "
-        f"batches, got a {type(batches).__name__}: it cannot give the batch of step 30 "
-        "again after a restart. Write `lambda i: ...`, seeded by i, or list(...)."
+        "batches must be a function from the step number to a batch, a list of "
+        "batches, or an iterator with get_state and set_state, got a "
+        f"{type(batches).__name__}: it cannot give the batch of step 30 again after a "
+        "restart. Write `lambda i: ...`, seeded by i, or list(...)."
     )
 
 
 @contextlib.contextmanager
 def prefetch_batches(
-    batch_of: BatchFunction, count: int, *, until: int
+    batch_of: BatchFunction, count: int, *, until: int, to_device: bool
 ) -> Iterator[BatchFunction]:
     """Make batches in a thread within this block, up to `count` ahead of their use.
 
     The thread makes one after the other, so `batch_of` need not be thread-safe as long
-    as nobody else calls it.
+    as nobody else calls it. It also starts their way to the device, if asked.
     """
     if count == 0:
         yield batch_of
         return
     futures: dict[int, Future[PyTree]] = {}
+
+    def make(index: int) -> PyTree:
+        batch = batch_of(index)
+        return jax.device_put(batch) if to_device else batch
+
     # One thread: batches are made in order, and `batch_of` is never called
     # concurrently.
     with ThreadPoolExecutor(1, thread_name_prefix="frugax batches") as thread:
@@ -45,9 +109,9 @@ def prefetch_batches(
         def prefetched(index: int) -> PyTree:
             for i in range(index, min(index + count + 1, until)):
                 if i not in futures:
-                    futures[i] = thread.submit(batch_of, i)
+                    futures[i] = thread.submit(make, i)
             # Beyond the last batch none is made ahead, but one may be asked for.
-            future = futures.pop(index, None) or thread.submit(batch_of, index)
+            future = futures.pop(index, None) or thread.submit(make, index)
             return future.result()
 
         try:

@@ -13,7 +13,13 @@ from frugax.trees import PyTree
 
 from ..checkpoints import Checkpoints
 from ..compiles import CompileLedger, use_compile_cache_by_default
-from ..options import check_flag, check_function, check_instance, check_integer
+from ..options import (
+    check_flag,
+    check_function,
+    check_instance,
+    check_integer,
+    check_number,
+)
 from ..processes import Watchdog
 from ..step import (
     Metrics,
@@ -73,6 +79,7 @@ def fit(
     evaluate_every: int | None = None,
     checkpoints: Checkpoints | None = None,
     save_every: int | None = None,
+    save_share: float | None = None,
     before_save: Callable[[], Any] | None = None,
     stop: Callable[[], bool] | None = None,
     early_stop: EarlyStop | None = None,
@@ -96,8 +103,10 @@ def fit(
         step: the result of `make_train_step`.
         state: the state to start from. `step` donates its memory: continue with the
             result's state.
-        batches: the batch of each step, as a function of the step number, or a list to
-            cycle through. An iterator is refused, because it cannot be resumed.
+        batches: the batch of each step, as a function of the step number; a list, or
+            anything with a length and items, to cycle through; or an iterator with
+            `get_state` and `set_state`, as those of grain, whose position goes into
+            the checkpoints. Other iterators are refused: they cannot be resumed.
         steps: step number to reach, earlier runs included; >= 0.
         budget: seconds and compiles.
         on_step: called after each step with its number, counted from 0, its metrics and
@@ -109,12 +118,15 @@ def fit(
         checkpoints: where the state is saved before the first step, every `save_every`
             steps and at the end. A step that is already saved is not saved again.
         save_every: steps between checkpoints; None for the first and last only.
+        save_share: instead of `save_every`, save as often as that takes at most this
+            share of the time, in (0, 1), and at most every ten seconds.
         before_save: called before each checkpoint is written, with all steps done; it
             should write out data that must not lag behind the checkpoint.
         stop: called before each step; returns whether to stop.
         early_stop: when to stop because evaluations no longer improve.
-        prefetch: number of batches made ahead in a thread. JAX runs ahead of Python, so
-            this helps only if making a batch waits for something, such as a disk.
+        prefetch: number of batches made ahead in a thread, which also moves them to the
+            device. JAX runs ahead of Python, so this helps only if making a batch waits
+            for something, such as a disk.
         compile_cache: keep compiled programs on disk for the next run, as
             `use_compile_cache` does, unless JAX has a cache folder already. The
             environment variable `FRUGAX_COMPILE_CACHE=0` switches it off.
@@ -186,8 +198,14 @@ def fit(
             check_integer(name, value)
     if evaluate_every is not None and evaluate is None:
         raise ValueError("evaluate_every needs evaluate=, the function to call.")
-    if save_every is not None and checkpoints is None:
+    if (save_every, save_share) != (None, None) and checkpoints is None:
         raise ValueError("save_every needs checkpoints=, the place to save in.")
+    if save_share is not None:
+        check_number("save_share", save_share, above=0)
+        if save_every is not None or save_share >= 1:
+            raise ValueError(
+                f"save_share must be < 1 and without save_every, got {save_share}."
+            )
     if early_stop is not None and evaluate_every is None:
         raise ValueError("early_stop needs evaluate= and evaluate_every=.")
     if compile_cache:
@@ -205,6 +223,7 @@ def fit(
         evaluate_every=evaluate_every,
         checkpoints=checkpoints,
         save_every=save_every,
+        save_share=save_share,
         before_save=before_save,
         stop=stop,
         early_stop=early_stop,

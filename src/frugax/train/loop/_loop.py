@@ -15,13 +15,13 @@ import jax
 import numpy as np
 
 from frugax.budget import TimeBudget
-from frugax.errors import DivergedError, InfeasibleBudgetError
+from frugax.errors import DivergedError, FrugaxError, InfeasibleBudgetError
 from frugax.trees import PyTree
 
 from ..checkpoints import Checkpoints
 from ..processes import Watchdog, agree_on_min, is_preempted
 from ..step import Metrics, TrainState, TrainStep
-from ._batches import BatchFunction, prefetch_batches
+from ._batches import BatchFunction, ResumableIterator, prefetch_batches
 from ._evaluation import EarlyStop, Evaluation, read_numbers
 from ._plan import TrainPlan, steps_within
 from ._timing import LapClock, Pace
@@ -30,7 +30,11 @@ StoppedBecause: TypeAlias = Literal[
     "steps", "past", "time", "interrupted", "stop", "early"
 ]
 
-_EVALUATIONS = "evaluations"  # the name of the judged evaluations in a checkpoint
+# Saves by their share of the time are at least this far apart: more often helps nobody.
+_MIN_SAVE_INTERVAL_S = 10.0
+
+# Names in a checkpoint: of the judged evaluations, and of an iterator's position.
+_EVALUATIONS, _POSITION = "evaluations", "batches"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -47,6 +51,7 @@ class Loop:
     evaluate_every: int | None
     checkpoints: Checkpoints | None
     save_every: int | None
+    save_share: float | None
     before_save: Callable[[], Any] | None
     stop: Callable[[], bool] | None
     early_stop: EarlyStop | None
@@ -66,24 +71,50 @@ class Loop:
         self._pending: list[jax.Array] = []  # losses of steps not waited for yet
         # Duration of the latest evaluation and checkpoint.
         self._evaluate_s = self._save_s = 0.0
+        self._last_save_s: float | None = None
+        self._saved_step: int | None = None
         # Early stopping judges evaluations from before an interruption too, so that a
         # resumed run stops where an uninterrupted one does.
         self._judged: list[Evaluation] = []
         if self.early_stop is not None and self.checkpoints is not None:
             saved = self.checkpoints.read_extra(self.num_taken).get(_EVALUATIONS, ())
             self._judged = [Evaluation(**evaluation) for evaluation in saved]
+        self._iterator: ResumableIterator | None = None
+        if isinstance(self.batch_of, ResumableIterator):
+            self._iterator = self.batch_of
+            self._restore_iterator(self._iterator)
+
+    def _restore_iterator(self, iterator: ResumableIterator) -> None:
+        if self.num_taken == 0 or self.checkpoints is None:
+            return
+        position = self.checkpoints.read_extra(self.num_taken).get(_POSITION)
+        if position is not None:
+            iterator.restore(position, self.num_taken)
 
     def run(self) -> StoppedBecause:
         """Train, and return why training stopped."""
+        try:
+            return self._run()
+        except BaseException:
+            # The first error is the one to report; the thread must end all the same.
+            with contextlib.suppress(FrugaxError):
+                self._finish_save()
+            raise
+
+    def _run(self) -> StoppedBecause:
         with prefetch_batches(
-            self.batch_of, self.prefetch, until=self.until
+            self.batch_of,
+            self.prefetch,
+            until=self.until,
+            # A layout puts each batch in its place itself.
+            to_device=self.step.layout is None,
         ) as self.batch_of:
             self._save_state()
             if self.num_taken < self.until:
                 # The batch that the step is compiled for is also trained on: `batch_of`
                 # is called once for each step.
                 self._first_batch.append(self.batch_of(self.num_taken))
-                self.clock.lap("host_s")
+                self.clock.lap("data_s")
                 self.step.prepare(self.state, self._first_batch[0])
                 self.clock.lap("compile_s")
             self._evaluate_state()
@@ -94,6 +125,7 @@ class Loop:
                 if because != "interrupted":
                     self._evaluate_state()
                 self._save_state()
+                self._finish_save()
         return because
 
     def _take_steps(self, asked: threading.Event) -> StoppedBecause:
@@ -118,7 +150,7 @@ class Loop:
                 self._evaluate_state()
                 if self._has_stopped_early():
                     return "early"
-            if _is_due(self.num_taken, self.save_every):
+            if self._is_save_due():
                 self._save_state()
         if self.num_taken > self.until:
             return "past"
@@ -169,7 +201,7 @@ class Loop:
             batch = self._first_batch.pop()
         else:
             batch = self.batch_of(self.num_taken)
-        self.clock.lap("host_s")
+        self.clock.lap("data_s")
         compiled_s = self.step.compile_seconds
         self.state, metrics = self.step(self.state, batch)
         compile_s = self.step.compile_seconds - compiled_s
@@ -226,12 +258,33 @@ class Loop:
         with self._watched("checkpoint"):
             if self.before_save is not None:
                 self.before_save()
-            extra = None
+            extra: dict[str, Any] = {}
             if self.early_stop is not None:
                 judged = [dataclasses.asdict(evaluation) for evaluation in self._judged]
-                extra = {_EVALUATIONS: judged}
-            self.checkpoints.save(self.state, extra=extra)
+                extra[_EVALUATIONS] = judged
+            if self._iterator is not None:
+                extra[_POSITION] = self._iterator.position(self.num_taken)
+            # In the background where nobody else must agree on it.
+            is_single = jax.process_count() == 1
+            self.checkpoints.save(self.state, extra=extra, wait=not is_single)
         self._save_s = self.clock.lap("io_s")
+        self._last_save_s = self.clock.elapsed
+        self._saved_step = self.num_taken
+
+    def _finish_save(self) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+            self.clock.lap("io_s")
+
+    def _is_save_due(self) -> bool:
+        if self.save_share is None or self.checkpoints is None:
+            return _is_due(self.num_taken, self.save_every)
+        since_s = self.clock.elapsed - (self._last_save_s or 0.0)
+        # The cost of a save is that of the last one, its part in the background
+        # included: on few cores that slows the steps down as well.
+        cost_s = max(self._save_s, self.checkpoints.last_write_s)
+        apart_s = max(_MIN_SAVE_INTERVAL_S, cost_s / self.save_share)
+        return bool(agree_on_min(int(since_s >= apart_s)))
 
     def _watched(self, phase: str) -> contextlib.AbstractContextManager[None]:
         if self.watchdog is None:
@@ -239,6 +292,8 @@ class Loop:
         return self.watchdog.phase(phase)
 
     def _is_saved(self, checkpoints: Checkpoints) -> bool:
+        if self._saved_step == self.num_taken:
+            return True
         latest = checkpoints.latest_step()
         if latest is None or latest < self.num_taken:
             return False  # the usual case, for which no file is read

@@ -24,13 +24,15 @@ class TimeLedger:
     Attributes:
         compile_s: planning and compiling the step.
         run_s: taking steps: dispatch, and waiting for the device.
-        host_s: making batches, and `on_step`.
+        data_s: waiting for batches.
+        host_s: `on_step`, and all other Python code.
         io_s: writing checkpoints.
         eval_s: evaluating.
     """
 
     compile_s: float = 0.0
     run_s: float = 0.0
+    data_s: float = 0.0
     host_s: float = 0.0
     io_s: float = 0.0
     eval_s: float = 0.0

@@ -147,7 +147,8 @@ class Builder:
                     parts=self.options.accum,
                     compiled_loop=False,
                 )
-            # The update has no Python branches of the user, so it stays compiled.
+            # The update has no Python branches of the user, so it stays compiled. It
+            # computes no loss: an optimiser with a line search needs a compiled step.
             return update(state, metrics, grads, carried)
 
         return step
@@ -203,14 +204,42 @@ class Builder:
                 _objective_inputs(state, batch),
                 parts=self.options.accum,
             )
-            return self._update(state, metrics, grads, carried)
+            value_fn = self._make_value_fn(state, batch)
+            return self._update(state, metrics, grads, carried, value_fn)
 
         return train_step
 
+    def _make_value_fn(
+        self, state: TrainState, batch: PyTree
+    ) -> Callable[[PyTree], jax.Array]:
+        """Return the loss of other weights on this batch, for a line search."""
+
+        # Nothing is traced unless the optimiser calls it, as optax.lbfgs does.
+        def value_fn(params: PyTree) -> jax.Array:
+            if self.options.accum > 1:
+                raise TypeError(
+                    "this optimiser computes the loss of the whole batch again, so it "
+                    "needs accum=1."
+                )
+            inputs = _objective_inputs(state, batch)._replace(scale=None)
+            return Objective(self._compute_loss, self.options.precision)(
+                params, inputs
+            )[0]
+
+        return value_fn
+
     def _update(
-        self, state: TrainState, metrics: Metrics, grads: PyTree, carried: PyTree
+        self,
+        state: TrainState,
+        metrics: Metrics,
+        grads: PyTree,
+        carried: PyTree,
+        value_fn: Callable[[PyTree], jax.Array] | None = None,
     ) -> tuple[TrainState, Metrics]:
         scale, finite = state.scale, None
+        extra: dict[str, Any] = {}
+        if value_fn is not None:
+            extra["value_fn"] = value_fn
         if scale is not None:
             # Before clipping, whose norm is that of the true gradient.
             grads = jax.tree.map(lambda g: g / scale.scale, grads)
@@ -225,7 +254,12 @@ class Builder:
         # promotion forbids. The user's loss stays subject to the user's setting.
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = self.options.optimizer.update(
-                grads, state.opt_state, state.params, value=metrics["loss"]
+                grads,
+                state.opt_state,
+                state.params,
+                value=metrics["loss"],
+                grad=grads,
+                **extra,
             )
         params = optax.apply_updates(state.params, updates)
         new = TrainState(

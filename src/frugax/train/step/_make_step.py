@@ -55,7 +55,9 @@ def make_train_step(
             `loss(model, batch, carried)` and returns scalar, dict and the new arrays;
             `static`, if given, comes last.
         optimizer: an optax optimiser, or any object with its `init` and `update`. One
-            that accepts the loss receives it as `value=`.
+            that accepts extra arguments receives the loss as `value=`, the gradient as
+            `grad=`, and the loss function of the weights as `value_fn=`, which
+            `optax.lbfgs` and other line searches need.
         budget: a limit on the memory of the compiled step, on each device; a
             `TimeBudget` of `compiles` alone, because only `fit` can keep seconds; or
             one of each.

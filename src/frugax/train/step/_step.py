@@ -21,7 +21,7 @@ from frugax.trees import PyTree
 
 from ..compiles import Signature, find_nearest_changes
 from ..options import join_first
-from ..processes import pause_watchdogs
+from ..processes import Layout, pause_watchdogs
 from ._build import Builder, Metrics, StepOptions
 from ._compiler import StepCompiler, StepVariant
 from ._fallback import FOR_VALUES, Mode, warn_of_fallback
@@ -250,6 +250,11 @@ class TrainStep:
             compile_seconds=self.compile_seconds,
             causes=tuple(self._causes),
         )
+
+    @property
+    def layout(self) -> Layout | None:
+        """The placement of state and batch on devices; None for one device."""
+        return self._options.layout
 
     @property
     def _num_planned_devices(self) -> int:

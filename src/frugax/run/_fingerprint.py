@@ -1,0 +1,129 @@
+"""Fingerprints of everything that a run's numbers depend on, compared on resume."""
+
+import ast
+import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from frugax.budget import to_plain
+from frugax.trees import PyTree
+
+from ._config import RunConfig
+from ._environment import describe_environment
+
+# Settings that a resumed run may change: the trained numbers do not depend on them.
+CHANGEABLE = (
+    "budgets.time",
+    "budgets.overhead",
+    "budgets.size",
+    "budgets.accuracy_drop",
+)
+# The machine and the date are not part of the comparison, only of the report.
+_VERSIONS = ("frugax", "jax", "jaxlib", "numpy", "optax", "device")
+
+
+def config_fingerprint(config: RunConfig) -> dict[str, str]:
+    """List every setting that the numbers depend on, by its dotted key."""
+    found = flatten_keys(to_plain(config))
+    return {
+        key: value
+        for key, value in found.items()
+        if not any(f"{key}.".startswith(f"{name}.") for name in CHANGEABLE)
+    }
+
+
+def code_fingerprint(config_folder: Path) -> dict[str, str]:
+    """Hash the user's own modules that were imported, without comments and layout."""
+    roots = {config_folder.resolve(), Path.cwd()}
+    found: dict[str, str] = {}
+    for name, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        is_own = file.suffix == ".py" and any(root in file.parents for root in roots)
+        parts = file.parts
+        if not is_own or "site-packages" in parts or name.split(".")[0] == "frugax":
+            continue
+        try:
+            text = ast.dump(ast.parse(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, SyntaxError):
+            continue  # it is loaded, but its source cannot be read any more
+        found[name] = _hash(text.encode())
+    return found
+
+
+def version_fingerprint() -> dict[str, str]:
+    """Return the versions and the device that the numbers depend on."""
+    environment = describe_environment()
+    return {name: environment[name] for name in _VERSIONS}
+
+
+def data_fingerprint(batches: Mapping[str, PyTree], length: int | None) -> dict:
+    """Hash some batches by their name, and state the length of the data."""
+    found = {name: hash_tree(batch) for name, batch in batches.items()}
+    if length is not None:
+        found["number of batches"] = str(length)
+    return found
+
+
+def program_fingerprint(loss: Any, *args: PyTree) -> str:
+    """Hash a function as JAX traces it."""
+    # The printed program has every operation with its parameters. The addresses of
+    # Python functions in it differ between processes, so they are cut out.
+    printed = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(loss)(*args)))
+    return _hash(printed.encode())
+
+
+def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name what differs between two sets of fingerprints, by topic.
+
+    Topics that one of the two does not know are not compared: an older run has fewer.
+    """
+    changes: list[str] = []
+    for topic in before.keys() & now.keys():
+        old, new = before[topic], now[topic]
+        if not isinstance(old, Mapping):
+            if old != new:
+                changes.append(f"the {topic} has changed")
+            continue
+        for key in old | new:
+            if old.get(key) == new.get(key):
+                continue
+            match topic:
+                case "config" | "versions":
+                    change = f"{old.get(key, 'unset')} -> {new.get(key, 'unset')}"
+                    changes.append(f"{key}: {change}")
+                case "code":
+                    changes.append(f"the code of {key} has changed")
+                case _:
+                    changes.append(f"the {key} of the {topic} has changed")
+    return sorted(changes)
+
+
+def hash_tree(tree: PyTree) -> str:
+    """Hash the arrays of a tree with their names, types and shapes."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.asarray(leaf)
+        header = f"{jax.tree_util.keystr(path)} {array.dtype}{array.shape}"
+        digest.update(header.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def flatten_keys(value: Any, at: str = "") -> dict[str, str]:
+    """Return the values of nested mappings as text, by their dotted keys."""
+    if not (isinstance(value, Mapping) and value):
+        return {at: str(value)}
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        found |= flatten_keys(inner, f"{at}.{key}".removeprefix("."))
+    return found
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

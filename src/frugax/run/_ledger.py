@@ -1,0 +1,169 @@
+"""The time ledger of a run: what was spent, what is left, what is held back.
+
+The clock starts with the process where the command line starts a run, so imports
+count. Every stage asks the ledger before it starts.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from frugax.errors import InfeasibleBudgetError
+
+# Held back for writing the report and for the exit of the process.
+_ENDING_SHARE, _ENDING_S = 0.02, 1.0
+_ALARM_INTERVAL_S = 0.5
+
+
+class Ledger:
+    """Wall time by parts, against a limit.
+
+    Attributes:
+        limit_s: the limit of the whole run; None without one.
+        spent: seconds by part.
+        reserved: seconds that later stages need, by stage.
+    """
+
+    def __init__(
+        self,
+        limit_s: float | None = None,
+        *,
+        elapsed_s: float = 0.0,
+        refuses: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Start the ledger.
+
+        Args:
+            limit_s: the limit; None for no limit.
+            elapsed_s: seconds spent before, for example on imports.
+            refuses: whether a stage may be refused. A resumed run has results already:
+                it ends with them, whatever the time.
+            clock: reads the time in seconds.
+        """
+        self._clock = clock
+        self._refuses = refuses
+        # The default clock is monotonic, so setting the system's time spends no budget.
+        self._start = clock() - elapsed_s
+        self.limit_s = limit_s
+        self.spent: dict[str, float] = {}
+        self.reserved: dict[str, float] = {}
+        if elapsed_s:
+            self.spent["starting Python"] = elapsed_s
+
+    @property
+    def total(self) -> float:
+        """Seconds since the start, earlier parts included."""
+        return self._clock() - self._start
+
+    @property
+    def reserve_s(self) -> float:
+        """Seconds that the stages after training need."""
+        return (
+            sum(self.reserved.values())
+            + _ENDING_S
+            + _ENDING_SHARE * (self.limit_s or 0.0)
+        )
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left until the later stages must start; infinite without a limit."""
+        if self.limit_s is None:
+            return math.inf
+        return self.limit_s - self.total - self.reserve_s
+
+    def add_elapsed(self, seconds: float) -> None:
+        """Add the time that the run took before it was resumed."""
+        # With an earlier start, `total` and every budget of time count those parts,
+        # too.
+        self._start -= seconds
+        self.spent["before the resume"] = seconds
+
+    def add(self, part: str, seconds: float) -> None:
+        """Attribute seconds that were measured elsewhere to `part`."""
+        self.spent[part] = self.spent.get(part, 0.0) + seconds
+
+    @contextlib.contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Attribute the time of a block to `part`."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self.add(part, self._clock() - started)
+
+    def check(self, *, stage: str) -> None:
+        """Refuse to start a stage for which no time is left.
+
+        Raises:
+            InfeasibleBudgetError: the run cannot end in time.
+        """
+        if self._refuses and self.left_s <= 0:
+            raise self.refusal(stage)
+
+    def refusal(self, stage: str, *, needed_s: float | None = None) -> Exception:
+        """Build the error of a run that cannot end in time."""
+        assert self.limit_s is not None  # without a limit there is always time
+        if needed_s is None:
+            # Nobody knows how long the rest takes; twice as long so far was enough.
+            needed_s = 2 * (self.total + self.reserve_s)
+        return InfeasibleBudgetError(
+            f"budgets.time: this run, to take one step on this machine now ({stage} "
+            f"began after {self.total:.3g} s),",
+            # In tenths of a second, rounded up, so that it suffices.
+            needed=math.ceil(10 * needed_s) / 10,
+            limit=self.limit_s,
+            unit="seconds",
+            hint="try again: the compile cache has its programs so far.",
+            proven=False,
+        )
+
+    @contextlib.contextmanager
+    def deadline(self, stage: str) -> Iterator[None]:
+        """Interrupt the block when no time is left, between two of its operations.
+
+        Only the main thread can be interrupted; elsewhere the block just runs.
+
+        Raises:
+            InfeasibleBudgetError: the time was over before the block ended.
+        """
+        self.check(stage=stage)
+        is_main = threading.current_thread() is threading.main_thread()
+        usual = signal.SIG_DFL
+        can_stop = self._refuses and self.limit_s is not None
+        if not (can_stop and is_main and os.name == "posix"):
+            yield
+            return
+        if signal.getsignal(signal.SIGALRM) != usual:
+            yield  # the program has a timer of its own
+            return
+
+        def stop(*_: object) -> None:
+            raise self.refusal(stage)
+
+        signal.signal(signal.SIGALRM, stop)
+        # Again and again: callbacks of libraries may swallow one exception.
+        signal.setitimer(signal.ITIMER_REAL, self.left_s, _ALARM_INTERVAL_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, usual)
+
+
+def process_seconds() -> float:
+    """Return the age of this process in seconds; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            # The name of the program, in brackets, may hold blanks.
+            fields = file.read().rpartition(")")[2].split()
+        with open("/proc/uptime", encoding="ascii") as file:
+            uptime_s = float(file.read().split()[0])
+        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, uptime_s - started_s)

@@ -1,0 +1,173 @@
+"""Build the optimiser that a config names, from optax."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from frugax.budget import suggest
+from frugax.errors import ConfigError
+from frugax.trees import PyTree
+
+from ._config import TrainConfig
+
+_SCHEDULES = ("constant", "cosine", "linear")
+
+
+class AveragedState(NamedTuple):
+    """The state of an optimiser beside a moving average of the weights."""
+
+    inner: PyTree
+    average: PyTree
+    steps: jax.Array
+
+
+def build_optimizer(
+    config: TrainConfig,
+) -> tuple[optax.GradientTransformationExtraArgs, Callable[[int], float]]:
+    """Build the optimiser, and the learning rate by step for the report.
+
+    Raises:
+        ConfigError: optax has no such optimiser or schedule, or not these arguments.
+    """
+    rate = _build_schedule(config)
+    name, options = _split_name(config.optimizer)
+    factory = _find(name, "train.optimizer", _optimizers())
+    if name == "sgd":
+        options = {"momentum": 0.9} | options
+    known = inspect.signature(factory).parameters
+    if config.weight_decay:
+        # An L2 term in the loss differs from weight decay for Adam (Loshchilov &
+        # Hutter 2019, ICLR), so no other way is taken silently.
+        if "weight_decay" not in known:
+            raise ConfigError(
+                f"train.weight_decay: the optimizer {name} has no weight decay; use "
+                "adamw, lion or another one that has."
+            )
+        options = {"weight_decay": config.weight_decay} | options
+    # A line search finds the rate itself, unless the optimiser's arguments have one.
+    if name != "lbfgs":
+        options = {"learning_rate": rate} | options
+    optimizer = optax.with_extra_args_support(
+        _call(factory, options, f"train.optimizer: optax.{name}")
+    )
+    if config.ema is not None:
+        optimizer = _average_weights(optimizer, config.ema)
+    schedule: Any = rate if callable(rate) else optax.constant_schedule(rate)
+
+    def rate_at(step: int) -> float:
+        # optax's schedules multiply integers by floats, as its optimisers do.
+        with jax.numpy_dtype_promotion("standard"):
+            return float(schedule(step))
+
+    return optimizer, rate_at
+
+
+def averaged_weights(opt_state: PyTree, params: PyTree) -> PyTree:
+    """Return the moving average of the weights; without one, the weights."""
+    if isinstance(opt_state, AveragedState):
+        return opt_state.average
+    return params
+
+
+def _build_schedule(config: TrainConfig) -> Any:
+    name, options = _split_name(config.schedule)
+    steps = config.steps - config.warmup
+    match name:
+        case "constant":
+            rate = config.learning_rate
+        case "cosine":
+            # Cosine annealing without restarts (Loshchilov & Hutter 2017, ICLR).
+            rate = optax.cosine_decay_schedule(config.learning_rate, steps)
+        case "linear":
+            rate = optax.linear_schedule(config.learning_rate, 0.0, steps)
+        case _:
+            factory = _find(name, "train.schedule", _schedules(), *_SCHEDULES)
+            known = inspect.signature(factory).parameters
+            for key in ("init_value", "peak_value", "value"):
+                if key in known:
+                    options = {key: config.learning_rate} | options
+                    break
+            rate = _call(factory, options, f"train.schedule: optax.{name}")
+    if not config.warmup:
+        return rate
+    rising = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
+    after: Any = rate if callable(rate) else optax.constant_schedule(rate)
+    return optax.join_schedules([rising, after], [config.warmup])
+
+
+def _split_name(value: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, str):
+        return value, {}
+    options = dict(value)
+    return options.pop("name"), options
+
+
+def _find(
+    name: str, key: str, known: Mapping[str, Callable[..., Any]], *others: str
+) -> Callable[..., Any]:
+    if name not in known:
+        hint = suggest(name, [*others, *known])
+        raise ConfigError(f"{key}: optax has no {name!r}.{hint}")
+    return known[name]
+
+
+def _optimizers() -> dict[str, Callable[..., Any]]:
+    found = {**vars(contrib), **vars(optax)}
+    # The transformations that optimisers are chained from take no learning rate.
+    return {
+        name: value
+        for name, value in found.items()
+        if inspect.isfunction(value)
+        and not name.startswith(("_", "scale_by"))
+        and "GradientTransformation" in str(value.__annotations__.get("return"))
+        and "learning_rate" in inspect.signature(value).parameters
+    }
+
+
+def _schedules() -> dict[str, Callable[..., Any]]:
+    found = vars(optax.schedules).items()
+    return {n: f for n, f in found if inspect.isfunction(f) and "inject" not in n}
+
+
+def _call(factory: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
+    signature = inspect.signature(factory)
+    try:
+        signature.bind(**options)
+    except TypeError as e:
+        known = list(signature.parameters)
+        unknown = next((o for o in options if o not in known), "")
+        raise ConfigError(f"{what}: {e}.{suggest(unknown, known)}") from e
+    try:
+        return factory(**options)
+    except (TypeError, ValueError) as e:
+        raise ConfigError(f"{what}: {e}") from e
+
+
+def _average_weights(
+    inner: optax.GradientTransformationExtraArgs, decay: float
+) -> optax.GradientTransformationExtraArgs:
+    """Keep an exponential moving average of the weights beside an optimiser's state."""
+
+    def init(params: PyTree) -> AveragedState:
+        return AveragedState(inner.init(params), params, jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: PyTree, state: Any, params: PyTree = None, **extra: Any
+    ) -> tuple[PyTree, AveragedState]:
+        updates, new = inner.update(updates, state.inner, params, **extra)
+        steps = state.steps + 1
+        # A shorter memory in the first steps: otherwise the untrained weights would
+        # stay in the average for long (the rule of TensorFlow's moving average).
+        kept = jnp.minimum(decay, (1 + steps) / (10 + steps))
+        average = jax.tree.map(
+            lambda a, p, u: (kept * a + (1 - kept) * (p + u)).astype(a.dtype),
+            state.average, params, updates,
+        )  # fmt: skip
+        return updates, AveragedState(new, average, steps)
+
+    return optax.GradientTransformationExtraArgs(init, update)

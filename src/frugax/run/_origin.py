@@ -1,0 +1,94 @@
+"""Store what a run's numbers depend on; on resume, refuse what has changed."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from frugax import train
+from frugax.errors import ConfigError
+from frugax.trees import PyTree
+
+from ._config import RunConfig
+from ._fingerprint import (
+    code_fingerprint,
+    compare,
+    config_fingerprint,
+    data_fingerprint,
+    program_fingerprint,
+    version_fingerprint,
+)
+from ._folder import RunFolder
+from ._prepare import Checked
+
+_FACT = "fingerprints"
+
+
+def compute_fingerprints(
+    config: RunConfig, config_folder: Path, checked: Checked
+) -> dict[str, Any]:
+    """Fingerprint config, code, data, optimiser and versions of a run."""
+    bound, state = checked.bound, checked.state
+    batches = {"first batch": checked.batch}
+    if not isinstance(checked.batch_of, train.ResumableIterator):
+        # Data that grew or was sorted anew mostly shows at the end.
+        batches["last batch"] = checked.batch_of(config.train.steps - 1)
+    length = None
+    if hasattr(checked.task.batches, "__len__"):
+        length = len(checked.task.batches)
+
+    def update(params: PyTree, opt_state: PyTree) -> PyTree:
+        # A line search calls the loss; which one it is has a fingerprint of its own.
+        value_fn = lambda p: sum(x.sum() for x in jax.tree.leaves(p))
+        # As in the training step: optax's own Adam needs it.
+        with jax.numpy_dtype_promotion("standard"):
+            return checked.optimizer.update(
+                params, opt_state, params, value=0.0, grad=params, value_fn=value_fn
+            )[0]
+
+    return {
+        "config": config_fingerprint(config),
+        "code": code_fingerprint(config_folder),
+        "data": data_fingerprint(batches, length),
+        "versions": version_fingerprint(),
+        "loss": program_fingerprint(
+            bound.loss_of(state), state.params, checked.batch, bound.carried
+        ),
+        "optimizer": program_fingerprint(update, state.params, state.opt_state),
+    }
+
+
+def check_origin(
+    folder: RunFolder,
+    config: RunConfig,
+    config_folder: Path,
+    checked: Checked,
+    *,
+    resume: bool,
+    accept_changes: bool,
+) -> list[str]:
+    """Store the fingerprints of a new run; compare those of a resumed one.
+
+    Returns:
+        A note for the receipt if changes were accepted.
+
+    Raises:
+        ConfigError: something that the numbers depend on has changed.
+    """
+    now = compute_fingerprints(config, config_folder, checked)
+    before = folder.read_origin(_FACT) if resume else None
+    if before is None:
+        folder.write_origin(**{_FACT: now})
+        return []
+    changes = compare(before, now)
+    if not changes:
+        return []
+    text = "; ".join(changes)
+    if not accept_changes:
+        raise ConfigError(
+            f"{folder.path}: the numbers would not be those of an uninterrupted run: "
+            f"{text}. Undo it, start a new run, or continue with --accept-changes."
+        )
+    # The next resume compares with the run as it is now.
+    folder.write_origin(**{_FACT: now})
+    return [f"This run was resumed although something had changed: {text}."]

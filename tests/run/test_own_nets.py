@@ -1,0 +1,169 @@
+"""Nets of other libraries train, are saved and come back at the first try."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from frugax.errors import ConfigError, InfeasibleBudgetError
+from frugax.run import RunConfig, RunFolder, TrainConfig, load_trained, run
+
+TASKS = '''
+import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp, numpy as np
+from flax import nnx
+from frugax.run import Task
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+Y = X[:, :1]
+batches = [{"x": X[:32], "y": Y[:32]}, {"x": X[32:], "y": Y[32:]}]
+
+def error(out, y):
+    return ((out - y) ** 2).mean()
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dense(1)(nn.BatchNorm(use_running_average=not train)(nn.Dense(8)(x)))
+
+def linen():
+    net = Linen()
+    def loss(variables, batch):
+        out, new = net.apply(variables, batch["x"], True, mutable=["batch_stats"])
+        return error(out, batch["y"]), new
+    evaluate = lambda v: {"loss": error(net.apply(v, X, False), Y)}
+    return Task(lambda key: net.init(key, X[:1], False), loss, batches, evaluate)
+
+class Nnx(nnx.Module):
+    def __init__(self, rngs):
+        self.a = nnx.Linear(4, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.b = nnx.Linear(8, 1, rngs=rngs)
+    def __call__(self, x):
+        return self.b(self.norm(self.a(x)))
+
+def of_nnx():
+    loss = lambda m, batch: error(m(batch["x"]), batch["y"])
+    def evaluate(m):
+        m.eval()
+        return {"loss": float(error(m(X), Y))}
+    return Task(lambda key: Nnx(nnx.Rngs(0)), loss, batches, evaluate)
+
+def pair():
+    init = lambda key: ({"w": jnp.zeros((4, 1))}, {"seen": jnp.zeros(())})
+    def loss(p, batch, state):
+        new = {"seen": state["seen"] + 1}
+        return error(batch["x"] @ p["w"], batch["y"]), {}, new
+    return Task(init, loss, batches, lambda p, s: {"loss": s["seen"]})
+
+class Positions:
+    """An iterator as those of grain."""
+    def __init__(self):
+        self.at = 0
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.at += 1
+        return batches[(self.at - 1) % 2]
+    def get_state(self):
+        return b"%d" % self.at
+    def set_state(self, state):
+        self.at = int(state)
+
+def iterator():
+    loss = lambda p, batch: error(batch["x"] @ p["w"], batch["y"])
+    return Task(lambda key: {"w": jnp.zeros((4, 1))}, loss, Positions())
+
+class Examples:
+    """A data set as those of torch."""
+    def __len__(self):
+        return len(X)
+    def __getitem__(self, i):
+        return {"x": X[i], "y": Y[i].tolist()}
+
+def examples():
+    loss = lambda p, batch: error(batch["x"] @ p["w"], batch["y"])
+    return Task(lambda key: {"w": jnp.zeros((4, 1))}, loss, Examples(), batch_size=16)
+
+def huge():
+    loss = lambda p, batch: (p ** 2).mean()
+    return Task(lambda key: jnp.zeros((1_000_000, 1_000_000)), loss, batches)
+'''
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("nets")
+    (home / "own_nets.py").write_text(TASKS)
+    yield home
+    sys.modules.pop("own_nets", None)
+
+
+def train(home, name, *, folder=None, resume=False, accept=False, **options):
+    config = RunConfig(
+        name=name, task=f"own_nets:{name}", train=TrainConfig(steps=6, **options)
+    )
+    folder = folder or RunFolder(home / name)
+    return folder, run(
+        config, folder, config_folder=home, resume=resume, accept_changes=accept
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linen", "of_nnx"])
+def test_batch_norm_trains_is_saved_and_comes_back(home, name):
+    folder, outcome = train(home, name, keep="best", evaluate_every=3)
+    model, task = load_trained(folder.path)
+    assert task.evaluate is not None
+    # Running averages came back with the weights: without them this would differ.
+    found = float(task.evaluate(model)["loss"])
+    assert found == pytest.approx(outcome.model.after["loss"], rel=1e-6)
+
+
+def test_carried_arrays_are_counted_saved_and_given_to_evaluate(home):
+    folder, outcome = train(home, "pair")
+    assert outcome.model.after == {"loss": 6.0}
+    (_, state), _ = load_trained(folder.path)
+    assert float(state["seen"]) == 6.0
+
+
+@pytest.mark.parametrize("name", ["iterator", "examples"])
+def test_other_sources_of_data(home, name):
+    _, outcome = train(home, name)
+    assert outcome.steps == 6
+
+
+def test_a_resumed_run_names_what_has_changed(home):
+    folder, _ = train(home, "examples", folder=RunFolder(home / "changed"))
+    folder.receipt.unlink()
+    again = {"folder": folder, "resume": True}
+    train(home, "examples", **again)
+    with pytest.raises(ConfigError, match=r"train\.learning_rate: 0\.001 -> 0\.5"):
+        train(home, "examples", learning_rate=0.5, **again)
+    _, outcome = train(home, "examples", learning_rate=0.5, accept=True, **again)
+    assert "resumed although" in outcome.notes[0]
+
+
+def test_weights_that_this_machine_cannot_hold_are_refused_before_they_are_made(home):
+    with pytest.raises(InfeasibleBudgetError, match="the memory of this machine") as e:
+        train(home, "huge")
+    assert e.value.needed >= 4 * 10**12
+    assert not (home / "huge").exists()
+
+
+def test_fingerprints_ignore_comments_and_see_code(tmp_path, monkeypatch):
+    from frugax.run._fingerprint import code_fingerprint, compare, data_fingerprint
+
+    file = tmp_path / "fingerprinted.py"
+    file.write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("fingerprinted")
+    before = code_fingerprint(tmp_path)
+    file.write_text("x  =  1  # one\n")
+    assert code_fingerprint(tmp_path) == before
+    file.write_text("x = 2\n")
+    after = code_fingerprint(tmp_path)
+    changes = compare({"code": before}, {"code": after})
+    assert changes == ["the code of fingerprinted has changed"]
+    one, two = (data_fingerprint({"first batch": np.full(3, n)}, 3) for n in (1, 2))
+    changes = compare({"data": one}, {"data": two})
+    assert changes == ["the first batch of the data has changed"]

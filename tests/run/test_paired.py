@@ -1,0 +1,81 @@
+"""The interval of a difference covers the truth, and the receipt says cannot tell."""
+
+import numpy as np
+import pytest
+
+from frugax.budget import Verdict
+from frugax.run._finish import _accuracy_spend, _compare_figures
+from frugax.run._paired import examples_that_tell, paired_difference
+from frugax.run._task_checks import Figures
+
+
+def answers(count, *, lost, gained=0):
+    before, after = np.ones(count), np.ones(count)
+    after[:lost] = 0
+    before[lost : lost + gained] = 0
+    return before, after
+
+
+def figures(examples):
+    return Figures({"accuracy": float(np.mean(examples))}, {"accuracy": examples})
+
+
+def spend(before, after, limit, *, is_exact=False):
+    before, after = figures(before), figures(after)
+    found = _compare_figures(before, after)
+    return _accuracy_spend(limit, before, after, found, is_exact=is_exact)
+
+
+def test_the_interval_of_lost_answers_covers_the_truth():
+    rng, truth, missed = np.random.default_rng(0), 0.03, 0
+    for _ in range(400):
+        lost, gained = rng.random(300) < 0.05, rng.random(300) < 0.02
+        before, after = np.where(gained, 0.0, 1.0), np.where(lost, 0.0, 1.0)
+        change = paired_difference(before, after)
+        missed += not change.low <= truth <= change.high
+    # Each bound holds with 95%, so both together with 90%.
+    assert missed <= 0.13 * 400
+
+
+def test_one_lost_image_of_359_does_not_show_half_a_percent():
+    found = spend(*answers(359, lost=1), 0.005)
+    assert found.measured == pytest.approx(1 / 359)
+    assert found.verdict is Verdict.CANNOT_TELL
+    assert "359 test examples are too few: about 6,750 would tell" in found.problems
+    assert spend(*answers(359, lost=1), 0.02).verdict is Verdict.KEPT
+    assert spend(*answers(359, lost=30), 0.02).verdict is Verdict.BROKEN
+
+
+def test_as_many_examples_as_it_says_do_tell():
+    before, after = answers(359, lost=1)
+    times = -(-examples_that_tell(paired_difference(before, after), 0.005) // 359)
+    many = spend(np.tile(before, times), np.tile(after, times), 0.005)
+    assert many.verdict is Verdict.KEPT
+
+
+def test_the_same_weights_lose_nothing_whatever_the_number_of_examples():
+    assert spend(*answers(3, lost=0), 0.0).verdict is Verdict.CANNOT_TELL
+    assert spend(*answers(3, lost=0), 0.0, is_exact=True).verdict is Verdict.KEPT
+
+
+@pytest.mark.parametrize(("before", "after"), [(np.nan, 0.5), (0.5, np.nan)])
+def test_nan_is_never_kept(before, after):
+    one, two = (Figures({"accuracy": x}, {}) for x in (before, after))
+    found = _accuracy_spend(0.5, one, two, {}, is_exact=True)
+    assert found.verdict is Verdict.CANNOT_TELL
+    assert "returns" in found.problems
+
+
+def test_one_number_has_no_interval():
+    one = Figures({"accuracy": 0.9}, {})
+    found = _accuracy_spend(0.5, one, one, {}, is_exact=False)
+    assert found.verdict is Verdict.CANNOT_TELL
+    assert "as an array" in found.problems
+
+
+def test_other_figures_are_resampled():
+    rng = np.random.default_rng(1)
+    before = rng.normal(size=500)
+    change = paired_difference(before, before - 0.1 + 0.01 * rng.normal(size=500))
+    assert change.low < 0.1 < change.high
+    assert change.noise < 0.01
