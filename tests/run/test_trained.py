@@ -96,14 +96,15 @@ def test_a_model_file_that_is_gone_or_another_is_noticed(trained):
     assert folder.model_is_whole()
 
 
-def test_going_on_with_another_loss_is_noted(trained, tmp_path):
+def test_going_on_with_another_loss_is_refused_or_noted(trained, tmp_path):
     folder, _ = trained
     config_folder = folder.config_folder()
     again = RunFolder(tmp_path / "again")
     shutil.copytree(folder.path, again.path)
     config = RunConfig(name="x", train=TrainConfig(steps=9), task="net_task:task")
     with edited(config_folder / "net_task.py", ".mean() ** 2", ".mean() ** 4"):
-        outcome = run(config, again, config_folder=config_folder, resume=True)
-    assert any(
-        "differs from the one that this run started with" in n for n in outcome.notes
-    )
+        options = {"config_folder": config_folder, "resume": True}
+        with pytest.raises(ConfigError, match=r"the loss has changed.*train.steps: 7"):
+            run(config, again, **options)
+        outcome = run(config, again, **options, accept_changes=True)
+    assert any("code of net_task has changed" in n for n in outcome.notes)

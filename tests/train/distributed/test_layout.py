@@ -79,6 +79,25 @@ def test_more_sharding_needs_less_memory_on_each_device():
     assert held["data"] > held["tensor"] > held["fully-sharded"]
 
 
+def test_a_tensor_layout_splits_weights_or_is_refused():
+    layout = Layout.over(kind="tensor")
+    assert dict(layout.mesh.shape) == {"data": 1, "model": 8}
+    state = layout.place_state(WEIGHTS)
+    distributed.audit(state, planned=layout).assert_sound()
+    with pytest.raises(ValueError, match=r"splits no weight.*\(1, 8\)"):
+        Layout.over((8,), "tensor")
+
+
+def test_the_audit_finds_that_nothing_is_split():
+    layout = Layout.over(kind="tensor")
+    odd = {"w": np.zeros((1001, 77), np.float32), "small": np.zeros(3, np.float32)}
+    found = distributed.audit(layout.place_state(odd), planned=layout)
+    assert [f.path for f in found.faults] == ["['w']"]
+    assert "whole on every device" in found.faults[0].fault
+    data = Layout.over((8,), "data")
+    assert not distributed.audit(data.place_state(odd), planned=data).faults
+
+
 def test_accumulation_and_memory_plans_go_with_a_layout(on_one_device):
     told, _, step = losses(
         10, layout=Layout.over((4,), "data"), accum=2, budget=MemoryBudget("8MiB")

@@ -9,6 +9,7 @@ from frugax.budget import format_bytes, table
 from frugax.trees import PyTree
 
 from ..options import join_first
+from ..processes import Layout
 
 _LARGE_BYTES = 1024 * 1024
 
@@ -79,7 +80,10 @@ class ShardingAudit:
 
 
 def audit(
-    tree: PyTree, *, planned: PyTree | None = None, large_bytes: int = _LARGE_BYTES
+    tree: PyTree,
+    *,
+    planned: Layout | PyTree | None = None,
+    large_bytes: int = _LARGE_BYTES,
 ) -> ShardingAudit:
     """Inspect the placement of a state's arrays.
 
@@ -88,15 +92,23 @@ def audit(
 
     Args:
         tree: arrays, such as a `TrainState`.
-        planned: a tree of shardings, such as `Layout.state_sharding` returns; each
-            array must have its own. By default a fault is any large array that is
-            replicated on all devices or lies on one of several.
+        planned: a layout; then each array must be placed as it says, and where it
+            splits weights, a large array that it leaves whole is a fault, and so is a
+            state of which it splits nothing. Or a tree of shardings, such as
+            `Layout.state_sharding` returns; each array must have its own. By default a
+            fault is any large array that is replicated on all devices or lies on one of
+            several.
         large_bytes: size above which an array counts as large.
     """
     num_devices = len(jax.devices())
     leaves: list[ArrayPlacement] = []
     flat = jax.tree_util.tree_leaves_with_path(tree)
+    splits_weights = isinstance(planned, Layout) and planned.splits_weights
+    if isinstance(planned, Layout):
+        planned = planned.state_sharding(tree)
     shardings = [None] * len(flat) if planned is None else jax.tree.leaves(planned)
+    splits_any = any(not s.is_fully_replicated for s in shardings if s is not None)
+    largest = max((x.nbytes for _, x in flat if isinstance(x, jax.Array)), default=0)
     for (path, x), sharding in zip(flat, shardings, strict=True):
         if not isinstance(x, jax.Array):
             continue
@@ -105,6 +117,16 @@ def audit(
         fault = ""
         if sharding is not None:
             fault = _compare(x, sharding)
+            # Without any split weight, the largest one shows it, however small it is.
+            is_whole = not fault and splits_weights and sharding.is_fully_replicated
+            is_large = x.nbytes > large_bytes or (
+                not splits_any and x.nbytes == largest
+            )
+            if is_whole and is_large:
+                fault = (
+                    f"is whole on every device: no dimension of {x.shape} is split by "
+                    "this layout"
+                )
         elif x.nbytes > large_bytes and num_devices > 1:
             fault = _find_waste(x, num_devices)
         leaves.append(

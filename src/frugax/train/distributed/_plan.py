@@ -120,10 +120,10 @@ def plan(
     tried: list[LayoutTrial] = []
     for accum in accums:
         for kind in _KINDS:
+            if kind == "tensor" and (shape is None or [*shape, 1][1] == 1):
+                continue  # the same as "data"
             layout = Layout.over(shape, kind, devices=devices)
             along_data, along_model = layout.mesh.devices.shape
-            if kind == "tensor" and along_model == 1:
-                continue  # the same as "data"
             step = make_step(layout, accum)
             # Shapes alone: nothing is allocated that would not fit anyway.
             state = step.init_shapes(params)

@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from frugax.budget import Receipt, Spend, TimeBudget, check_budget
-from frugax.trees import PyTree
 
 from ..checkpoints import Checkpoints
 from ..compiles import CompileLedger, use_compile_cache_by_default
@@ -70,7 +69,7 @@ class FitResult:
 def fit(
     step: TrainStep,
     state: TrainState,
-    batches: Callable[[int], PyTree] | Sequence[PyTree],
+    batches: Any,
     *,
     steps: int,
     budget: TimeBudget | None = None,
@@ -272,7 +271,7 @@ def apply(
     plan: TrainPlan,
     *,
     state: TrainState,
-    batches: Callable[[int], PyTree] | Sequence[PyTree],
+    batches: Any,
     **options: Any,
 ) -> FitResult:
     """Train for the steps of a plan, within its budget.

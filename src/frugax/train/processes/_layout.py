@@ -53,15 +53,20 @@ class Layout:
 
         Args:
             shape: number of devices along `data`, or along `data` and `model`; by
-                default all along `data`.
+                default all along `data`, or for `"tensor"` all along `model`.
             kind: the arrays that are split.
             devices: the devices; by default all devices of every process.
 
         Raises:
-            ValueError: there are too few devices, or the kind is unknown.
+            ValueError: there are too few devices, the kind is unknown, or nothing could
+                be split along `model`.
         """
         available = list(jax.devices() if devices is None else devices)
-        lengths = (len(available),) if shape is None else tuple(shape)
+        lengths = (len(available),)
+        if shape is not None:
+            lengths = tuple(shape)
+        elif kind == "tensor":
+            lengths = (1, len(available))
         if not 1 <= len(lengths) <= 2 or any(n < 1 for n in lengths):
             raise ValueError(f"a mesh is like (8,) or (4, 2), got {shape!r}.")
         lengths = (*lengths, 1)[:2]
@@ -75,9 +80,20 @@ class Layout:
             raise ValueError(
                 f'kind must be "data", "tensor" or "fully-sharded", got {kind!r}.'
             )
+        # Every weight would be copied to every device, as by "data".
+        if kind == "tensor" and lengths[1] == 1 < lengths[0]:
+            raise ValueError(
+                f"a tensor layout over {lengths} splits no weight: give 2 or more "
+                f"devices along model, such as (1, {lengths[0]})."
+            )
         # Devices in their own order: the rows of one process are then contiguous.
         grid = np.asarray(available[:needed], dtype=object).reshape(lengths)
         return cls(Mesh(grid, ("data", "model")), kind)
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether the layout means to split weights over several devices."""
+        return math.prod(self.mesh.shape[a] for a in _WEIGHT_AXES[self.kind]) > 1
 
     @property
     def data_size(self) -> int:
