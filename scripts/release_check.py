@@ -31,6 +31,7 @@ DATA_FILES = (
     "frugax/__init__.pyi",
     "frugax/causal/surrogate/default.fxz",
     "frugax/report/static/page.css",
+    "frugax/run/schemas/receipt.json",
     "frugax/watch/serve/static/index.html",
 )
 # A stranger's first minute; it runs in an empty folder.
@@ -50,7 +51,8 @@ assert report.verdict == "kept", report
 tree = {"w": jax.random.normal(jax.random.key(0), (256, 256))}
 saved = fx.compress.save("model.fxz", tree, fx.SizeBudget(ratio=6))
 assert pathlib.Path("model.fxz").stat().st_size <= 256 * 256 * 4 / 6
-assert fx.compress.load("model.fxz")["w"].shape == (256, 256)
+with fx.compress.open("model.fxz") as file:
+    assert file["w"].shape == (256, 256)
 print(report)
 """
 

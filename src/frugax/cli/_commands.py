@@ -215,6 +215,44 @@ def _plan_run(config: Path, changes: tuple[str, ...]) -> int:
     return 0
 
 
+def verify_receipt(
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER")],
+    /,
+    *,
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> int:
+    """Derive the deterministic figures of somebody's receipt again, and compare.
+
+    Bytes, flops, compiles, file lengths, checksums and verdicts are derived on this
+    machine; each other figure is listed with the reason why it cannot be. The exit
+    status is 0 if every derived figure is the same, 1 otherwise.
+
+    For example:
+
+    frugax verify-receipt runs/digits
+
+    frugax verify-receipt runs/mine/receipt.json --trust-code
+
+    Args:
+        file: a receipt.json, with the model file beside it; or its folder.
+        trust_code: import and run the Python function that the config names.
+    """
+    from frugax import run as room
+
+    with RunView(console, None) as view:
+        found = room.verify_receipt(file, trust_code=trust_code, observer=view)
+    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    counts = {
+        finding: sum(check.finding == finding for check in found.checks)
+        for finding in ("same", "differs", "cannot tell")
+    }
+    console.print(
+        "; ".join(f"{finding}: {count}" for finding, count in counts.items()),
+        highlight=False,
+    )
+    return int(found.finding != "same")
+
+
 def _print_finished(folder: "RunFolder") -> int:
     """Show the receipt of a finished run; nothing is written."""
     receipt = Receipt.from_json(folder.receipt.read_text())

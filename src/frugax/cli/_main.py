@@ -81,6 +81,7 @@ def _commands_by_name() -> dict[str, Callable[..., int]]:
             for name in ("run", "plan", "compare", "launch")
         },
         **_weights_commands.COMMANDS,
+        "verify-receipt": _commands.verify_receipt,
         "doctor": _commands.doctor,
         # `main` handles these groups itself; here they appear in the help.
         "watch": _watch,

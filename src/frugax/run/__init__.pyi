@@ -52,3 +52,8 @@ from ._task import (
 from ._trained import (
     load_trained as load_trained,
 )
+from ._verify import (
+    FigureCheck as FigureCheck,
+    ReceiptCheck as ReceiptCheck,
+    verify_receipt as verify_receipt,
+)

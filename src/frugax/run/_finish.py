@@ -178,6 +178,7 @@ def _memory_facts(ready: Prepared) -> MemoryFacts:
         temp_bytes=program.temp_bytes,
         alias_bytes=program.alias_bytes,
         plan=str(ready.step.plan or ""),
+        flops=program.flops,
     )
 
 

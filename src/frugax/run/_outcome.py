@@ -25,6 +25,7 @@ class MemoryFacts:
         temp_bytes: its temporaries.
         alias_bytes: results that take the place of donated arguments.
         plan: the memory plan as a table; empty if none was needed.
+        flops: of one step, by the compiler's count; None if it gives none.
     """
 
     unplanned_bytes: int
@@ -36,6 +37,7 @@ class MemoryFacts:
     temp_bytes: int
     alias_bytes: int
     plan: str
+    flops: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

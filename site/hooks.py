@@ -1,0 +1,139 @@
+"""MkDocs hooks: what the site has besides the pages of docs/.
+
+The README is the home page; contributing, security and changes come from the root of the
+repository; the API reference has one page for each room, generated from the names that
+the room exports. Links between them are rewritten to where the pages are on the site.
+"""
+
+import ast
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+# Pages from the root of the repository, by their place on the site.
+FROM_ROOT = {
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "changes.md": "CHANGELOG.md",
+}
+# Rooms that only the others use, or that serve names of older systems.
+NO_REFERENCE = {"cli", "compat"}
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    """Place the generated pages, and those that the navigation does not name."""
+    sections = {name: pages for entry in config["nav"] for name, pages in entry.items()}
+    sections["Reference"] += [f"reference/{room}.md" for room in rooms()]
+    sections["Project"] += list(FROM_ROOT)
+    named = set(re.findall(r"[\w/]+\.md", str(config["nav"])))
+    for page in sorted(DOCS.rglob("*.md")):
+        place = page.relative_to(DOCS).as_posix()
+        if place in named:
+            continue
+        section = "Rooms"
+        if place.startswith(("decisions/", "compat/")):
+            section = "Project"
+        if place.startswith("notebooks/"):
+            section = "Learn"
+        if place in {"architecture.md", "renames.md", "releasing.md"}:
+            section = "Project"
+        sections[section].append(place)
+    return config
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add the pages that are not in docs/."""
+    for place, source in FROM_ROOT.items():
+        files.append(File.generated(config, place, content=read(source)))
+    for room in rooms():
+        text = reference_page(room)
+        files.append(File.generated(config, f"reference/{room}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+    """Rewrite links to files that are elsewhere on the site, or not on it."""
+    place = page.file.src_uri
+    folder = posixpath.join("docs", posixpath.dirname(place))
+    if place in FROM_ROOT:
+        folder = ""
+    if place == "index.md":
+        index = markdown.partition("\n")[2]
+        home = rewrite(read("README.md"), "", place)
+        return f"{home}\n\n## All pages\n\n{rewrite(index, 'docs', place)}"
+    return rewrite(markdown, folder, place)
+
+
+def rewrite(markdown: str, folder: str, place: str) -> str:
+    """Point links of a page at the site; one that leads to source code becomes text."""
+    by_source = {source: target for target, source in FROM_ROOT.items()}
+    by_source["README.md"] = "index.md"
+
+    def one(match: re.Match[str]) -> str:
+        picture, text, link = match.groups()
+        if ":" in link or link.startswith("#"):
+            return match.group()
+        path, _, anchor = link.partition("#")
+        path = posixpath.normpath(posixpath.join(folder, path))
+        target = by_source.get(path, path.removeprefix("docs/"))
+        if not (path in by_source or path.startswith("docs/")):
+            return text if not picture else ""
+        target = posixpath.relpath(target, posixpath.dirname(place) or ".")
+        return f"{picture}[{text}]({target}{'#' * bool(anchor)}{anchor})"
+
+    # Code is left alone: `a[i](x)` is not a link.
+    pieces = re.split(r"(^```.*?^```$|`[^`\n]+`(?!\]))", markdown, flags=re.S | re.M)
+    return "".join(p if i % 2 else _LINK.sub(one, p) for i, p in enumerate(pieces))
+
+
+def read(path: str) -> str:
+    """Read a text file of the repository."""
+    return (ROOT / path).read_text()
+
+
+def rooms() -> list[str]:
+    """The rooms with a page of reference."""
+    source = ROOT / "src" / "frugax"
+    found = sorted(path.parent.name for path in source.glob("*/__init__.py"))
+    return [room for room in found if room not in NO_REFERENCE]
+
+
+def exported_names(room: str) -> list[str]:
+    """The names that a room exports, without importing it."""
+    folder = ROOT / "src" / "frugax" / room
+    stub = folder / "__init__.pyi"
+    if stub.is_file():
+        tree = ast.parse(stub.read_text())
+        imports = [
+            node
+            for node in tree.body
+            # JAX's own names, passed on: JAX documents them.
+            if isinstance(node, ast.ImportFrom) and node.module != "_jax_internals"
+        ]
+        return sorted(alias.asname or alias.name for n in imports for alias in n.names)
+    for node in ast.parse((folder / "__init__.py").read_text()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elts)):
+                return sorted(e.value for e in elts if isinstance(e, ast.Constant))
+    return []
+
+
+def reference_page(room: str) -> str:
+    """A page with every public name of a room."""
+    promise = ast.get_docstring(
+        ast.parse(read(f"src/frugax/{room}/__init__.py"))
+    ) or ""
+    names = exported_names(room)
+    # The page about the room explains; this one is for looking things up.
+    guide = ""
+    if (DOCS / f"{room}.md").is_file():
+        guide = f"Guide: [{room}](../{room}.md)."
+    entries = "\n\n".join(f"::: frugax.{room}.{name}" for name in names)
+    return f"# frugax.{room}\n\n{promise.splitlines()[0]} {guide}\n\n{entries}\n"
