@@ -2,9 +2,11 @@
 #   make run       train a real model inside stated budgets; writes runs/digits/report.html
 #   make test      everything CI runs
 #   make thorough  what takes too long for CI: hundreds of random models and programs
+#   make site      build the site into dist/site and dist/frugax-site.zip
+#   make league    run each room's benchmark beside its peers; one table, one JSON
 #   make wheel     build the package into dist/
 #   make release-check  build, then install and test it in clean environments
-.PHONY: run test thorough wheel release-check setup clean
+.PHONY: run test thorough site league wheel release-check setup clean
 
 CONFIG ?= examples/digits.yaml
 
@@ -19,6 +21,16 @@ test:
 thorough:
 	@FRUGAX_SETUP_TPU=1 scripts/setup dev
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -q -n 2 -m thorough tests
+
+# `FULL=1` runs each benchmark as long as the rooms' pages state.
+league:
+	@scripts/setup dev
+	.venv/bin/python -m benchmarks.league $(if $(FULL),--full)
+
+site:
+	@cd site && "$$(../scripts/tools site)"/mkdocs build -q
+	@cd dist && python3 -m zipfile -c frugax-site.zip site
+	@echo "dist/site/index.html, dist/frugax-site.zip"
 
 wheel:
 	@scripts/setup dev

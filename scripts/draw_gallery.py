@@ -1,0 +1,54 @@
+"""Draw the pictures of docs/gallery.md from programs and files made here.
+
+    python scripts/draw_gallery.py
+
+Bytes are those of the JAX and the machine that this runs on.
+"""
+
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import frugax as fx
+
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+
+
+def draw_memory() -> str:
+    """Live bytes of a gradient, without a plan and within half of the memory."""
+    weights = [jax.ShapeDtypeStruct((256, 256), jnp.float32) for _ in range(12)]
+    x = jax.ShapeDtypeStruct((1024, 256), jnp.float32)
+
+    def loss(weights, x):
+        for w in weights:
+            x = x + jax.nn.gelu(x @ w)
+        return jnp.mean(x**2)
+
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(weights, x)
+    plain = lowered.compile().memory_analysis().temp_size_in_bytes
+    budget = fx.MemoryBudget(limit_bytes=plain // 2)
+    plan = fx.remat.plan(loss, budget, example_args=(weights, x))
+    return fx.remat.draw_memory(loss, plan, (weights, x)).svg()
+
+
+def draw_rate() -> str:
+    """Bits and error of each tensor of one model file, beside the Gaussian bound."""
+    rng = np.random.default_rng(0)
+    # Layers whose weights differ in scale, so that a file spends its bits unevenly.
+    tree = {
+        f"layer{i}": rng.normal(scale=2.0**-i, size=(256, 256)).astype("float32")
+        for i in range(8)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.fxz"
+        fx.compress.save(path, tree, fx.SizeBudget("8x"))
+        return fx.compress.inspect(path).svg()
+
+
+if __name__ == "__main__":
+    for name, draw in {"memory": draw_memory, "rate": draw_rate}.items():
+        (PICTURES / f"{name}.svg").write_text(draw())
+        print(PICTURES / f"{name}.svg")
