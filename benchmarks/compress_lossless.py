@@ -12,7 +12,7 @@ shared), and what is compared is the median ratio of pairs timed one after the o
 beside that of frugax with itself. "decode" is the codec alone, as ZipNN checks
 nothing; "checked" is `frugax.compress.decompress`, which compares the SHA-256 of the
 file (`verify` sums exact tensors as well).
-Writes `benchmarks/results/compresslossless.json`:
+Writes `benchmarks/results/compress_lossless.json`:
 
     python -m benchmarks.compress_lossless
 """
@@ -38,7 +38,7 @@ from frugax.compress.codecs import BLOCK, lossless  # the codec alone
 from frugax.fileio import write_whole
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "compresslossless.json"
+RESULTS = ROOT / "benchmarks" / "results" / "compress_lossless.json"
 PEERS = ("zipnn==0.5.4", "blosc2", "numexpr", "ndindex", "msgpack", "py-cpuinfo")
 ROUNDS = 7
 
