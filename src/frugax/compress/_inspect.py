@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from frugax.budget import format_bytes, table
-from frugax.report import Markup, element, fragment
+from frugax.report import Markup, element, fragment, svg_theme
 
 from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
 from ._table import show_error, tensor_table
@@ -16,22 +16,17 @@ _WIDTH, _HEIGHT = 760, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 76, 56
 # The Gaussian bound: each bit halves the error, that is, 6.02 dB.
 _DB_PER_BIT = 20 * math.log10(2)
-_STYLE = """
-svg { --back: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #d9dee3;
-      --dot: #0969da; --limit: #cf222e; }
-@media (prefers-color-scheme: dark) {
-  svg { --back: #0d1117; --ink: #e6edf3; --soft: #9198a1; --grid: #2a313a;
-        --dot: #4493f8; --limit: #f85149; }
-}
-text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif;
-       fill: var(--soft); }
-.back { fill: var(--back); }
+_STYLE = (
+    svg_theme()
+    + """
+.back { fill: var(--card); }
 .title { font-size: 18px; font-weight: 600; fill: var(--ink); }
-.grid { stroke: var(--grid); }
-.dot { fill: var(--dot); opacity: .75; }
-.limit { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 6 4; }
-.limit-text { fill: var(--limit); }
+.grid { stroke: var(--line); }
+.dot { fill: var(--s0); opacity: .75; }
+.limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
+.limit-text { fill: var(--bad); }
 """
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from frugax.budget import format_bytes
-from frugax.report import Markup, element, ticks
+from frugax.report import Markup, element, svg_theme, ticks
 
 _WIDTH, _HEIGHT = 900, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 104, 112, 58
@@ -26,29 +26,24 @@ _Scale = Callable[[float], float]
 
 # Class names end in the index of the curve; curve 1, the plan, stands out. The colours
 # are CSS variables, which change where the reader's screen is dark.
-_STYLE = """
-svg { --back: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #d9dee3;
-      --c0: #8a949e; --c1: #0969da; --limit: #cf222e; }
-@media (prefers-color-scheme: dark) {
-  svg { --back: #0d1117; --ink: #e6edf3; --soft: #9198a1; --grid: #2a313a;
-        --c0: #848d97; --c1: #4493f8; --limit: #f85149; }
-}
-text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif;
-       fill: var(--soft); }
-.back { fill: var(--back); }
+_STYLE = (
+    svg_theme()
+    + """
+.back { fill: var(--card); }
 .title { font-size: 18px; font-weight: 600; fill: var(--ink); }
 .strong { fill: var(--ink); }
-.grid { stroke: var(--grid); }
+.grid { stroke: var(--line); }
 .axis { stroke: var(--soft); }
-.limit { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 6 4; }
-.limit-text { fill: var(--limit); font-weight: 600; }
+.limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
+.limit-text { fill: var(--bad); font-weight: 600; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.l0 { stroke: var(--c0); } .l1 { stroke: var(--c1); }
-.a0 { fill: var(--c0); opacity: .14; } .a1 { fill: var(--c1); opacity: .22; }
-.d0 { fill: var(--c0); } .d1 { fill: var(--c1); }
-.peak { fill: var(--ink); font-weight: 600; stroke: var(--back); stroke-width: 4px;
+.l0 { stroke: var(--faint); } .l1 { stroke: var(--s0); }
+.a0 { fill: var(--faint); opacity: .14; } .a1 { fill: var(--s0); opacity: .22; }
+.d0 { fill: var(--faint); } .d1 { fill: var(--s0); }
+.peak { fill: var(--ink); font-weight: 600; stroke: var(--card); stroke-width: 4px;
         paint-order: stroke; }
 """
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

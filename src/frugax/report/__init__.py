@@ -1,7 +1,8 @@
 """Build HTML pages and SVG charts that need no network, no fonts and no library.
 
-Start at `page` for a whole HTML file and at `line_chart` for curves in it; `PAGE_STYLE`
-has the colours, light and dark, and `CHART_SCRIPT` lets readers read off values.
+Start at `page` for a whole HTML file and at `line_chart` for curves in it; `COLOURS` is
+the one palette, light and dark, `PAGE_STYLE` styles a page with it, and `CHART_SCRIPT`
+lets readers read off values.
 `element` builds any other markup and escapes its text.
 """
 
@@ -10,10 +11,12 @@ from ._downsample import downsample
 from ._line_chart import FULL_WIDTH, HALF_WIDTH, ChartSize, line_chart
 from ._markup import Markup, element, escape, format_number, fragment
 from ._page import CHART_SCRIPT, PAGE_STYLE, page
+from ._theme import COLOURS, page_theme, svg_theme
 from ._ticks import ticks
 
 __all__ = [
     "CHART_SCRIPT",
+    "COLOURS",
     "FULL_WIDTH",
     "HALF_WIDTH",
     "PAGE_STYLE",
@@ -27,5 +30,7 @@ __all__ = [
     "fragment",
     "line_chart",
     "page",
+    "page_theme",
+    "svg_theme",
     "ticks",
 ]

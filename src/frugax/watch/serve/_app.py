@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from frugax.errors import MissingExtraError
+from frugax.report import page_theme
 
 from ._feed import Feed, to_json
 from ._guard import AccessGuard, App
@@ -55,6 +56,8 @@ def page_app(feed: Feed, *, token: str | None, hosts: frozenset[str]) -> App:
     folder = importlib.resources.files("frugax.watch.serve").joinpath("static")
     # All files are read at the start: a request only selects one by its exact name.
     files = {name: folder.joinpath(name).read_bytes() for name in _STATIC_FILES}
+    # The colours of every page of frugax, light and dark.
+    files["app.css"] = page_theme().encode() + files["app.css"]
     index = folder.joinpath("index.html").read_bytes()
 
     def respond(body: str | bytes, kind: str = "application/json") -> Response:
