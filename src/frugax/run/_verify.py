@@ -21,9 +21,10 @@ from frugax.errors import ConfigError, FrugaxError
 from ._config import RunConfig
 from ._environment import describe_environment
 from ._folder import RunFolder, file_sha256
+from ._ledger import Ledger
 from ._observer import Observer, Silent
-from ._prepare import Prepared, prepare
-from ._stopwatch import Stopwatch
+from ._prepare import Prepared, check_task, prepare
+from ._task_checks import evaluate_model
 from ._trained import read_weights
 
 # Steps that are repeated to count compiles: the second one shows whether the state that
@@ -194,9 +195,10 @@ def _derive_spends(ready: Prepared) -> Parts:
         for spend in _repeat_steps(ready).spends
     }
     if ready.size is not None:
+        tree = ready.checked.bound.file_tree(ready.checked.state)
         limit = ready.size.budget.limit_bytes(
-            original_bytes=trees.nbytes(ready.state.params),
-            weights=sum(leaf.size for leaf in jax.tree.leaves(ready.state.params)),
+            original_bytes=trees.nbytes(tree),
+            weights=sum(leaf.size for leaf in jax.tree.leaves(tree)),
         )
         derived["file"] = {"limit": limit, "predicted": ready.size.file_bytes}
     return derived
@@ -250,14 +252,16 @@ def _numbers(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _derive_model(ready: Prepared, folder: RunFolder) -> dict[str, Any]:
-    params = ready.state.params
+    bound, state = ready.checked.bound, ready.checked.state
+    tree = bound.file_tree(state)
     facts: dict[str, Any] = {
-        "weights": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "original_bytes": trees.nbytes(params),
+        "weights": sum(leaf.size for leaf in jax.tree.leaves(tree)),
+        "original_bytes": trees.nbytes(tree),
     }
     if folder.model.is_file():
         try:
-            figures = ready.evaluate(read_weights(params, folder))
+            whole = bound.with_file_tree(state, read_weights(tree, folder))
+            figures = evaluate_model(bound, whole).values
         except FrugaxError:
             return facts  # damaged, or of another model: its own row says so
         facts |= {f"after.{name}": value for name, value in figures.items()}
@@ -298,8 +302,10 @@ def _build(
     if folder.origin.is_file():
         config_folder = folder.config_folder()
     train.use_compile_cache()
+    ledger = Ledger()
     try:
-        return prepare(config, config_folder, Stopwatch(), observer), ""
+        checked = check_task(config, config_folder, ledger, observer)
+        return prepare(config, checked, ledger, observer), ""
     except FrugaxError as e:
         return None, f"the step cannot be built here: {e}"
 
@@ -307,10 +313,10 @@ def _build(
 def _repeat_steps(ready: Prepared) -> Receipt:
     # A copy is stepped: the step donates its state, and the weights are needed again.
     state = jax.tree.map(
-        lambda x: x.copy() if isinstance(x, jax.Array) else x, ready.state
+        lambda x: x.copy() if isinstance(x, jax.Array) else x, ready.checked.state
     )
     for i in range(_STEPS):
-        state, _ = ready.step(state, ready.batch(i))
+        state, _ = ready.step(state, ready.checked.batch_of(i))
     return ready.step.report()
 
 
