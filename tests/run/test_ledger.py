@@ -5,8 +5,7 @@ import time
 import pytest
 
 from frugax.errors import InfeasibleBudgetError
-from frugax.run import process_seconds
-from frugax.run._ledger import Ledger
+from frugax.run._ledger import Ledger, process_seconds
 
 
 def test_what_was_spent_before_counts_and_the_end_is_reserved():

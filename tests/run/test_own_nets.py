@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from frugax.errors import ConfigError, InfeasibleBudgetError
-from frugax.run import RunConfig, RunFolder, TrainConfig, load_trained, run
+from frugax.run import (
+    RunConfig,
+    RunFolder,
+    TrainConfig,
+    compare_runs,
+    load_trained,
+    run,
+)
 
 TASKS = '''
 import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp, numpy as np
@@ -98,9 +105,12 @@ def home(tmp_path_factory):
     sys.modules.pop("own_nets", None)
 
 
-def train(home, name, *, folder=None, resume=False, accept=False, **options):
+def train(home, name, *, folder=None, resume=False, accept=False, seed=0, **options):
     config = RunConfig(
-        name=name, task=f"own_nets:{name}", train=TrainConfig(steps=6, **options)
+        name=name,
+        task=f"own_nets:{name}",
+        train=TrainConfig(steps=6, **options),
+        seed=seed,
     )
     folder = folder or RunFolder(home / name)
     return folder, run(
@@ -130,6 +140,21 @@ def test_carried_arrays_are_counted_saved_and_given_to_evaluate(home):
 def test_other_sources_of_data(home, name):
     _, outcome = train(home, name)
     assert outcome.steps == 6
+
+
+def test_runs_are_compared_by_figures_and_by_differences(home):
+    folders = [train(home, "pair", folder=RunFolder(home / n), seed=s)[0].path
+               for n, s in (("one", 0), ("two", 1))]  # fmt: skip
+    found = compare_runs(folders)
+    assert found.differences == {"seed": ("0", "1")}
+    assert found.rows["training steps"] == ("6", "6")
+    assert set(found.curves["loss"]) == {"one", "two"}
+    assert "loss, from the file" in str(found)
+    assert found.to_page().count("<svg") == len(found.curves)
+    with pytest.raises(ConfigError, match="no finished run"):
+        compare_runs([folders[0], home / "none"])
+    with pytest.raises(ConfigError, match="two or more"):
+        compare_runs(folders[:1])
 
 
 def test_a_resumed_run_names_what_has_changed(home):

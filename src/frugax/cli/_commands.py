@@ -4,7 +4,6 @@ Nothing heavy is imported until a command runs, so that `frugax --help` is quick
 command returns an exit code: 0 if all budgets were kept, 1 if one was not.
 """
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -62,9 +61,6 @@ def run(
     """
     from frugax import run as room
 
-    # Before the imports of a run, which take seconds on a busy machine.
-    elapsed_s = room.process_seconds()
-    started = time.perf_counter()
     if (config is None) == (resume is None):
         raise ConfigError(
             "give either a config file (frugax run examples/digits.yaml) or a run to "
@@ -82,15 +78,18 @@ def run(
         settings = room.load_config(config, overrides=set)
         folder = room.free_folder(runs, settings.name)
         config_folder = config.parent
+    ledger = room.start_ledger(settings, resume=resume is not None)
+    with ledger.deadline("importing JAX"):
+        run_config = room.run
     with RunView(console, folder.path) as view:
         try:
-            outcome = room.run(
+            outcome = run_config(
                 settings,
                 folder,
                 config_folder=config_folder,
                 resume=resume is not None,
                 accept_changes=accept_changes,
-                elapsed_s=elapsed_s + time.perf_counter() - started,
+                ledger=ledger,
                 observer=view,
             )
         except room.InterruptedRunError as e:

@@ -7,6 +7,7 @@ points as JSON, from which `CHART_SCRIPT` reads the values at a step.
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -134,7 +135,9 @@ def line_chart(
         value = 10.0**tick if is_log else tick
         parts += [
             element("line", class_="grid", x1=left, x2=right, y1=y, y2=y),
-            element("text", f"{value:.4g}", x=left - 6, y=y + 4, text_anchor="end"),
+            element(
+                "text", _format_tick(value), x=left - 6, y=y + 4, text_anchor="end"
+            ),
         ]
     for tick in ticks(x_low, x_high, whole=True, about=4):
         at = {"x": px(tick), "y": size.height - 8}
@@ -179,6 +182,11 @@ def _caption(title: str, lines: Series) -> Markup:
     if len(keys) == 1:
         keys = []  # the title names a single line
     return element("figcaption", element("b", title), keys, readout)
+
+
+def _format_tick(value: float) -> str:
+    # 2.5e+04 is wider than the margin; 2.5e4 fits.
+    return re.sub(r"e([+-])0*", lambda m: "e" + m[1].strip("+"), f"{value:.4g}")
 
 
 def _extend_to_ticks(low: float, high: float) -> tuple[float, float]:

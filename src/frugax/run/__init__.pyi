@@ -21,9 +21,6 @@ from ._folder import (
     free_folder as free_folder,
     reopen as reopen,
 )
-from ._ledger import (
-    process_seconds as process_seconds,
-)
 from ._observer import (
     Observer as Observer,
     Silent as Silent,
@@ -35,6 +32,9 @@ from ._outcome import (
 )
 from ._page import (
     report_page as report_page,
+)
+from ._past_times import (
+    start_ledger as start_ledger,
 )
 from ._plan import (
     RunPlan as RunPlan,

@@ -13,7 +13,7 @@ from frugax.budget import Receipt, amount, format_bytes, format_seconds, table
 from frugax.errors import ConfigError
 from frugax.report import Markup, element, fragment, line_chart, page
 
-from ._fingerprint import flatten_keys
+from ._config_keys import flatten_keys
 from ._folder import RunFolder
 from ._style import SCRIPT, STYLE
 

@@ -11,31 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from frugax.budget import to_plain
 from frugax.trees import PyTree
 
-from ._config import RunConfig
 from ._environment import describe_environment
 
-# Settings that a resumed run may change: the trained numbers do not depend on them.
-CHANGEABLE = (
-    "budgets.time",
-    "budgets.overhead",
-    "budgets.size",
-    "budgets.accuracy_drop",
-)
 # The machine and the date are not part of the comparison, only of the report.
 _VERSIONS = ("frugax", "jax", "jaxlib", "numpy", "optax", "device")
-
-
-def config_fingerprint(config: RunConfig) -> dict[str, str]:
-    """List every setting that the numbers depend on, by its dotted key."""
-    found = flatten_keys(to_plain(config))
-    return {
-        key: value
-        for key, value in found.items()
-        if not any(f"{key}.".startswith(f"{name}.") for name in CHANGEABLE)
-    }
 
 
 def code_fingerprint(config_folder: Path) -> dict[str, str]:
@@ -113,16 +94,6 @@ def hash_tree(tree: PyTree) -> str:
         digest.update(header.encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
-
-
-def flatten_keys(value: Any, at: str = "") -> dict[str, str]:
-    """Return the values of nested mappings as text, by their dotted keys."""
-    if not (isinstance(value, Mapping) and value):
-        return {at: str(value)}
-    found: dict[str, str] = {}
-    for key, inner in value.items():
-        found |= flatten_keys(inner, f"{at}.{key}".removeprefix("."))
-    return found
 
 
 def _hash(data: bytes) -> str:

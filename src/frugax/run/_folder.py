@@ -17,7 +17,7 @@ from frugax.errors import ConfigError, OutputError
 from frugax.fileio import make_folder, write_error_reason, write_whole
 
 from ._config import RunConfig, load_config
-from ._fingerprint import CHANGEABLE
+from ._config_keys import CHANGEABLE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 from frugax.errors import InfeasibleBudgetError
 
@@ -112,8 +113,8 @@ class Ledger:
             # Nobody knows how long the rest takes; twice as long so far was enough.
             needed_s = 2 * (self.total + self.reserve_s)
         return InfeasibleBudgetError(
-            f"budgets.time: this run, to take one step on this machine now ({stage} "
-            f"began after {self.total:.3g} s),",
+            f"budgets.time: this run, to take one step on this machine now ({stage}, "
+            f"after {self.total:.3g} s),",
             # In tenths of a second, rounded up, so that it suffices.
             needed=math.ceil(10 * needed_s) / 10,
             limit=self.limit_s,
@@ -142,11 +143,14 @@ class Ledger:
             yield  # the program has a timer of its own
             return
 
-        def stop(*_: object) -> None:
-            raise self.refusal(stage)
+        def stop(_: int, frame: FrameType | None) -> None:
+            # JAX's callback of the garbage collector would swallow it, with a printed
+            # traceback; the timer comes again soon.
+            if frame is None or frame.f_code.co_name != "_xla_gc_callback":
+                raise self.refusal(stage)
 
         signal.signal(signal.SIGALRM, stop)
-        # Again and again: callbacks of libraries may swallow one exception.
+        # Again and again: callbacks of other libraries may swallow one exception.
         signal.setitimer(signal.ITIMER_REAL, self.left_s, _ALARM_INTERVAL_S)
         try:
             yield

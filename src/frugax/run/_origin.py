@@ -10,10 +10,10 @@ from frugax.errors import ConfigError
 from frugax.trees import PyTree
 
 from ._config import RunConfig
+from ._config_keys import config_fingerprint
 from ._fingerprint import (
     code_fingerprint,
     compare,
-    config_fingerprint,
     data_fingerprint,
     program_fingerprint,
     version_fingerprint,

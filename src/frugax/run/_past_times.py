@@ -10,13 +10,30 @@ from frugax.errors import FrugaxError
 from frugax.fileio import cache_folder, make_folder, write_whole
 
 from ._config import RunConfig
-from ._fingerprint import config_fingerprint
-from ._ledger import Ledger
+from ._config_keys import config_fingerprint
+from ._ledger import Ledger, process_seconds
 
 # The parts that every run of a config has, whatever its limit.
 _NEEDED = ("building the model", "planning and compiling", "planning the model file")
 _AFTER = ("compressing",)
 _MARGIN = 1.1
+
+
+def start_ledger(config: RunConfig, *, resume: bool = False) -> Ledger:
+    """Start the ledger of a run with this process, before the slow imports.
+
+    Args:
+        config: the run's config.
+        resume: whether the run has results already, and ends with them.
+
+    Raises:
+        InfeasibleBudgetError: the run cannot end in time.
+    """
+    limit = config.budgets.time and config.budgets.time.seconds
+    ledger = Ledger(limit, elapsed_s=process_seconds(), refuses=not resume)
+    if not resume:
+        check_past_times(config, ledger)
+    return ledger
 
 
 def check_past_times(config: RunConfig, ledger: Ledger) -> None:

@@ -17,6 +17,8 @@ def in_config_terms(key: str, remedy: Callable[[float], str]) -> Iterator[None]:
         yield
     # Rooms name the limit in bytes, but the reader has written a share or a ratio.
     except InfeasibleBudgetError as e:
+        if e.unit != "bytes":
+            raise  # the time was over meanwhile, which the ledger says itself
         raise InfeasibleBudgetError(
             f"{key}: {e.what}",
             needed=e.needed,

@@ -27,7 +27,7 @@ from ._ledger import Ledger
 from ._observer import Observer, Silent
 from ._origin import check_origin
 from ._outcome import Outcome
-from ._past_times import check_past_times, store_times
+from ._past_times import store_times
 from ._prepare import Checked, Prepared, best_metric, check_task, prepare
 from ._snapshots import Snapshots
 from ._task_checks import Figures
@@ -69,7 +69,7 @@ def run(
     config_folder: Path,
     resume: bool = False,
     accept_changes: bool = False,
-    elapsed_s: float = 0.0,
+    ledger: Ledger | None = None,
     observer: Observer | None = None,
 ) -> Outcome:
     """Train, compress and evaluate by a config, and write the run's folder.
@@ -82,7 +82,7 @@ def run(
         config_folder: searched for the user's own module.
         resume: continue from the newest checkpoint in `folder`.
         accept_changes: continue even if code, data or versions have changed.
-        elapsed_s: seconds spent before the call that count against the time budget.
+        ledger: counts the time, see `start_ledger`; by default from this call on.
         observer: receives progress.
 
     Returns:
@@ -100,10 +100,9 @@ def run(
         KeyboardInterrupt: Ctrl-C at another time.
     """
     observer = observer or Silent()
-    limit = config.budgets.time and config.budgets.time.seconds
-    ledger = Ledger(limit, elapsed_s=elapsed_s, refuses=not resume)
-    if not resume:
-        check_past_times(config, ledger)
+    if ledger is None:
+        limit = config.budgets.time and config.budgets.time.seconds
+        ledger = Ledger(limit, refuses=not resume)
     train.use_compile_cache()
     options = {"resume": resume, "accept_changes": accept_changes}
     with contextlib.ExitStack() as held:
