@@ -4,6 +4,7 @@ import ast
 import hashlib
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ _VERSIONS = ("frugax", "jax", "jaxlib", "numpy", "optax", "device")
 def code_fingerprint(config_folder: Path) -> dict[str, str]:
     """Hash the user's own modules that were imported, without comments and layout."""
     roots = {config_folder.resolve(), Path.cwd()}
+    stdlib = Path(sysconfig.get_path("stdlib"))
     found: dict[str, str] = {}
     for name, module in sorted(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
         is_own = file.suffix == ".py" and any(root in file.parents for root in roots)
-        parts = file.parts
-        if not is_own or "site-packages" in parts or name.split(".")[0] == "frugax":
+        is_library = "site-packages" in file.parts or stdlib in file.parents
+        if not is_own or is_library or name.split(".")[0] == "frugax":
             continue
         try:
             text = ast.dump(ast.parse(file.read_text(encoding="utf-8")))
@@ -71,7 +73,10 @@ def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             if old != new:
                 changes.append(f"the {topic} has changed")
             continue
-        for key in old | new:
+        # Of modules that only one of two processes has imported nothing is known: some
+        # are imported late, for example when the model is evaluated.
+        keys = old.keys() & new.keys() if topic == "code" else old | new
+        for key in keys:
             if old.get(key) == new.get(key):
                 continue
             match topic:
