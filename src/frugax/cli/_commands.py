@@ -79,7 +79,7 @@ def run(
         folder = room.free_folder(runs, settings.name)
         config_folder = config.parent
     ledger = room.start_ledger(settings, resume=resume is not None)
-    with ledger.deadline("importing JAX"):
+    with ledger.measure("starting Python"), ledger.deadline("importing JAX"):
         run_config = room.run
     with RunView(console, folder.path) as view:
         try:

@@ -113,7 +113,8 @@ def run(
             if not resume:
                 until_ready.enter_context(claim(folder, config, config_folder))
             held.enter_context(exclusive_access(folder))
-            notes = check_origin(folder, config, config_folder, checked, **options)
+            with ledger.measure("fingerprints"):
+                notes = check_origin(folder, config, config_folder, checked, **options)
             ready = prepare(config, checked, ledger, observer)
         try:
             trained = _train(
