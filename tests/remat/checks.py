@@ -1,5 +1,6 @@
 """What is compared: gradients with those of JAX, and bytes as XLA counts them."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax import measure
+from frugax import measure, remat
 from frugax.remat import BodyPlan, Chunk, Segment
 from frugax.remat.rewrite import (
     RematGraph,
@@ -15,6 +16,10 @@ from frugax.remat.rewrite import (
     rewrite_loops,
     trace_loss,
 )
+
+# Most nets of the tests would only divide their batch. What is tested with this is
+# recomputation.
+plan_whole = functools.partial(remat.plan, divide_batch=False)
 
 
 def assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:

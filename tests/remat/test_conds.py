@@ -13,7 +13,14 @@ from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import loop_bodies, trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
 
-from .checks import again, assert_same, plain_bytes, recompute_bodies, temp_bytes
+from .checks import (
+    again,
+    assert_same,
+    plain_bytes,
+    plan_whole,
+    recompute_bodies,
+    temp_bytes,
+)
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (256, 32))
@@ -229,7 +236,7 @@ def test_gradients_are_those_of_jax_by_the_tightest_plan_on_paper(model):
 def test_a_budget_is_met_as_xla_measures_it(model, share, extra):
     loss, args = model()
     limit = int(share * plain_bytes(loss, args))
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert 0 < plan.extra_share < extra
@@ -264,7 +271,7 @@ def test_a_damaged_choice_is_refused(bodies):
 
 def test_a_plan_with_branches_goes_through_json():
     loss, args = in_a_row()
-    plan = remat.plan(loss, MemoryBudget("1GiB"), example_args=args)
+    plan = plan_whole(loss, MemoryBudget("1GiB"), example_args=args)
     branches = BodyPlan(
         3,
         (

@@ -17,7 +17,7 @@ from frugax.remat.rewrite import Gate, build_value_and_grad, trace_loss
 from frugax.remat.solver import build_segments, list_candidates
 from tiers import mostly_thorough
 
-from .checks import assert_same, plain_bytes, temp_bytes
+from .checks import assert_same, plain_bytes, plan_whole, temp_bytes
 from .gradient_cases import (
     KEY,
     MODELS,
@@ -113,7 +113,7 @@ def chain(depth=6, dtype=jnp.float32, rows=256):
 
 def half_of(loss, args):
     limit = plain_bytes(loss, args) // 2
-    return remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    return plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
 
 
 # Few bits: as many roundings by half a unit in the last place as there are operations
@@ -139,7 +139,7 @@ def test_other_precisions_are_planned_too(dtype, tolerance):
         loss, args = chain(dtype=jnp.dtype(dtype))
         # XLA on CPU computes with few bits in f32, in buffers of its own.
         limit = int(0.75 * plain_bytes(loss, args))
-        plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+        plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
         step = remat.apply(loss, plan)
         assert plan.extra_flops > 0
         assert temp_bytes(step, *args) == plan.predicted <= limit
@@ -241,7 +241,7 @@ def test_vmap_inside_the_loss_is_planned():
     one, (ws, x) = chain()
     loss = lambda ws, x: jax.vmap(lambda x: one(ws, x))(x.reshape(4, 64, 32)).mean()
     limit = int(0.6 * plain_bytes(loss, (ws, x)))
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=(ws, x))
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=(ws, x))
     step = remat.apply(loss, plan)
     assert temp_bytes(step, ws, x) == plan.predicted <= limit
     assert_same(step(ws, x), jax.value_and_grad(loss)(ws, x))

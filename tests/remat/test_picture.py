@@ -13,6 +13,8 @@ from frugax import MemoryBudget, measure, remat
 from frugax.errors import OutputError
 from frugax.remat._memory_charts import draw_blocks, stretch
 
+from .checks import plan_whole
+
 
 def f32(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -30,7 +32,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def plan():
-    return remat.plan(loss, MemoryBudget("800KiB"), example_args=ARGS)
+    return plan_whole(loss, MemoryBudget("800KiB"), example_args=ARGS)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def test_a_whole_step_is_drawn_as_planned():
         return step
 
     whole = remat.EnclosingProgram(build=build, args=ARGS, donate_argnums=(0,))
-    planned = remat.plan(loss, MemoryBudget("1MiB"), example_args=ARGS, within=whole)
+    planned = plan_whole(loss, MemoryBudget("1MiB"), example_args=ARGS, within=whole)
     there = remat.draw_memory(loss, planned, ARGS, within=whole)
     assert there.planned.measured == planned.predicted
 

@@ -22,7 +22,7 @@ from frugax.remat.solver import (
     list_candidates,
 )
 
-from .checks import assert_same, temp_bytes
+from .checks import assert_same, plan_whole, temp_bytes
 
 KEY = jax.random.key(0)
 
@@ -49,7 +49,7 @@ def mlp():
 @pytest.fixture(scope="module")
 def half(mlp):
     loss, params, x, plain = mlp
-    return remat.plan(
+    return plan_whole(
         loss, MemoryBudget(limit_bytes=plain // 2), example_args=(params, x)
     )
 
@@ -69,12 +69,12 @@ def test_planning_needs_only_shapes(mlp, half):
     loss, params, x, plain = mlp
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, x))
     budget = MemoryBudget(limit_bytes=plain // 2)
-    assert remat.plan(loss, budget, example_args=shapes) == half
+    assert plan_whole(loss, budget, example_args=shapes) == half
 
 
 def test_a_budget_with_room_for_all_recomputes_nothing(mlp):
     loss, params, x, plain = mlp
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=plain), example_args=(params, x))
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=plain), example_args=(params, x))
     assert plan.segments == ()
     assert plan.extra_flops == 0
     # A quick compilation of the plain program, and one as it will be run.
@@ -94,7 +94,7 @@ def test_recomputed_flops_are_those_of_the_traced_program(mlp, half):
 def test_recomputation_survives_the_compiler(mlp):
     """The canary: it dies when XLA learns to see through a gate."""
     loss, params, x, plain = mlp
-    tight = remat.plan(
+    tight = plan_whole(
         loss, MemoryBudget(limit_bytes=int(0.46 * plain)), example_args=(params, x)
     )
     written, left = [], []
@@ -118,7 +118,7 @@ def test_a_plan_holds_inside_a_jit_of_the_users_own(mlp):
     plain = temp_bytes(jax.jit(sgd(jax.value_and_grad(loss))), params, x)
     budget = MemoryBudget(limit_bytes=int(0.6 * plain))
     whole = remat.EnclosingProgram(build=sgd, args=(params, x))
-    plan = remat.plan(loss, budget, example_args=(params, x), within=whole)
+    plan = plan_whole(loss, budget, example_args=(params, x), within=whole)
     planned = jax.jit(sgd(remat.apply(loss, plan)))
     assert temp_bytes(planned, params, x) == plan.predicted <= budget.limit_bytes
     np.testing.assert_allclose(
@@ -158,7 +158,7 @@ def test_an_adam_step_with_donation_fits_in_half_its_memory(kind):
     plain = measure.program(jitted.lower(state, x).compile())
     limit = plain.bytes_of(kind) - plain.temp_bytes // 2
     budget = MemoryBudget(limit_bytes=limit, kind=kind)
-    plan = remat.plan(loss, budget, example_args=(params, x), within=whole)
+    plan = plan_whole(loss, budget, example_args=(params, x), within=whole)
     assert plan.predicted <= limit
     report = remat.apply(loss, plan).report(params, x, within=whole)
     assert report.spends[0].measured == plan.predicted
@@ -170,10 +170,10 @@ def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind)
     loss, params, x = residual_mlp(depth=3, width=32, batch=128)
     budget = MemoryBudget(limit_bytes=1000, headroom_frac=0.07, kind=kind)
     with pytest.raises(InfeasibleBudgetError) as caught:
-        remat.plan(loss, budget, example_args=(params, x))
+        plan_whole(loss, budget, example_args=(params, x))
     needed = int(caught.value.needed)
     enough = dataclasses.replace(budget, limit_bytes=needed)
-    plan = remat.plan(loss, enough, example_args=(params, x))
+    plan = plan_whole(loss, enough, example_args=(params, x))
     assert plan.predicted <= enough.usable_bytes
     best = caught.value.best
     assert isinstance(best, remat.RematPlan)
@@ -183,7 +183,7 @@ def test_at_needed_a_plan_is_found_and_needed_does_not_depend_on_the_limit(kind)
     # For the total there is a limit below which inputs and results alone are more.
     short = dataclasses.replace(budget, limit_bytes=needed // 2)
     with pytest.raises(InfeasibleBudgetError) as again:
-        remat.plan(loss, short, example_args=(params, x))
+        plan_whole(loss, short, example_args=(params, x))
     assert again.value.needed == needed
 
 
@@ -279,7 +279,7 @@ def test_a_transformer_keeps_its_products():
     # Three blocks: what the last one holds while it is turned is much of the whole.
     # Twelve reach half for as little: benchmarks/remat.py.
     limit = int(0.6 * temp_bytes(jax.jit(jax.value_and_grad(loss)), *args))
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     assert temp_bytes(step, *args) == plan.predicted <= limit
     assert 0 < plan.extra_share < 0.02
@@ -301,7 +301,7 @@ def test_recomputation_that_the_compiler_undoes_is_an_error(mlp, monkeypatch):
 
     monkeypatch.setattr("frugax.remat.solver._candidates.draft_plans", heavy)
     with pytest.raises(RematUndoneError, match="merged away"):
-        remat.plan(
+        plan_whole(
             loss, MemoryBudget(limit_bytes=1000), example_args=(params, x), cache=False
         )
 
@@ -345,7 +345,7 @@ BIG = MemoryBudget("1GiB")
 def test_what_cannot_be_traced_cannot_be_planned():
     branches = lambda x: jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
     with pytest.raises(TypeError, match="cannot be planned"):
-        remat.plan(branches, BIG, example_args=(jnp.ones(3),))
+        plan_whole(branches, BIG, example_args=(jnp.ones(3),))
 
 
 @pytest.mark.parametrize(
@@ -359,16 +359,16 @@ def test_what_cannot_be_traced_cannot_be_planned():
 )
 def test_what_is_no_loss_is_refused(loss, has_aux, said):
     with pytest.raises(TypeError, match=said):
-        remat.plan(loss, BIG, example_args=(jnp.ones(3),), has_aux=has_aux)
+        plan_whole(loss, BIG, example_args=(jnp.ones(3),), has_aux=has_aux)
 
 
 def test_whole_numbers_have_no_gradient():
     with pytest.raises(TypeError, match="int32"):
-        remat.plan(lambda n: n.astype(jnp.float32), BIG, example_args=(jnp.int32(3),))
+        plan_whole(lambda n: n.astype(jnp.float32), BIG, example_args=(jnp.int32(3),))
 
 
 def test_a_loss_without_operations_is_planned_too():
-    plan = remat.plan(lambda x: x, BIG, example_args=(jnp.float32(2),))
+    plan = plan_whole(lambda x: x, BIG, example_args=(jnp.float32(2),))
     value, grad = remat.apply(lambda x: x, plan)(jnp.float32(2))
     assert (value, grad) == (2, 1)
 
@@ -404,7 +404,7 @@ def test_what_the_loss_only_reports_does_not_stand_in_the_way():
         plain = jax.jit(jax.value_and_grad(loss, has_aux=True))
         limit = int(0.65 * temp_bytes(plain, params, x))
         budget = MemoryBudget(limit_bytes=limit)
-        plan = remat.plan(loss, budget, example_args=(params, x), has_aux=True)
+        plan = plan_whole(loss, budget, example_args=(params, x), has_aux=True)
         assert plan.predicted <= limit
         (value, told), grads = remat.apply(loss, plan)(params, x)
         assert_same(((value, told), grads), plain(params, x))
@@ -414,7 +414,7 @@ def test_what_the_loss_only_reports_does_not_stand_in_the_way():
 def test_argnums_that_name_no_argument_are_refused(mlp, argnums):
     loss, params, x, _ = mlp
     with pytest.raises(ValueError, match="argnums must name some of the 2 arguments"):
-        remat.plan(
+        plan_whole(
             loss, MemoryBudget("1GiB"), example_args=(params, x), argnums=argnums
         )
 
@@ -424,22 +424,22 @@ def test_a_program_around_another_gradient_is_refused(mlp):
     step = lambda grad: lambda params, x: grad(params, x)
     other = remat.EnclosingProgram(build=step, args=(params, x[:7]))
     with pytest.raises(ValueError, match="another loss or other shapes"):
-        remat.plan(loss, MemoryBudget("1GiB"), example_args=(params, x), within=other)
+        plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=other)
     own = lambda grad: jax.value_and_grad(loss)
     unused = remat.EnclosingProgram(build=own, args=(params, x))
     with pytest.raises(ValueError, match="does not call the gradient function"):
-        remat.plan(loss, MemoryBudget("1GiB"), example_args=(params, x), within=unused)
+        plan_whole(loss, MemoryBudget("1GiB"), example_args=(params, x), within=unused)
 
 
 def test_a_loss_that_returns_nothing_is_refused():
     with pytest.raises(TypeError, match="must return one real number, got"):
-        remat.plan(lambda x: None, MemoryBudget("1GiB"), example_args=(jnp.ones(3),))
+        plan_whole(lambda x: None, MemoryBudget("1GiB"), example_args=(jnp.ones(3),))
 
 
 @pytest.mark.parametrize("change", [{"stop": 99999}, {"start": 3}, {"kept": (4096,)}])
 def test_a_plan_with_a_damaged_segment_is_refused(mlp, change):
     loss, params, x, plain = mlp
-    plan = remat.plan(
+    plan = plan_whole(
         loss, MemoryBudget(limit_bytes=int(0.6 * plain)), example_args=(params, x)
     )
     *rest, last = plan.segments

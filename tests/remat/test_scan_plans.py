@@ -13,7 +13,7 @@ from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import list_candidates, list_loop_choices
 
-from .checks import plain_bytes, temp_bytes
+from .checks import plain_bytes, plan_whole, temp_bytes
 from .scan_cases import (
     W,
     among_other_operations,
@@ -33,7 +33,7 @@ def planned():
     return (
         loss,
         args,
-        remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args),
+        plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args),
     )
 
 
@@ -121,7 +121,7 @@ def test_a_plan_for_scans_fits_no_other_loss(planned):
 
 def test_a_scan_that_fits_stays_as_it_is():
     loss, args = rnn()
-    plan = remat.plan(
+    plan = plan_whole(
         loss, MemoryBudget(limit_bytes=plain_bytes(loss, args)), example_args=args
     )
     assert (plan.body_plans, plan.segments, plan.extra_flops) == ((), (), 0)
@@ -194,9 +194,9 @@ def test_a_damaged_choice_in_a_file_names_its_place(planned):
 def test_needed_is_exact_with_scans_too():
     loss, args = stacked_layers()
     with pytest.raises(InfeasibleBudgetError, match="batch smaller") as caught:
-        remat.plan(loss, MemoryBudget(limit_bytes=1000), example_args=args)
+        plan_whole(loss, MemoryBudget(limit_bytes=1000), example_args=args)
     needed = int(caught.value.needed)
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=needed), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=needed), example_args=args)
     assert plan.predicted <= needed
 
 
@@ -207,7 +207,7 @@ def test_needed_does_not_depend_on_the_limit_with_scans_either():
     needed = set()
     for share in (0.05, 0.25):
         with pytest.raises(InfeasibleBudgetError) as caught:
-            remat.plan(
+            plan_whole(
                 loss, MemoryBudget(limit_bytes=int(share * plain)), example_args=args
             )
         needed.add(caught.value.needed)

@@ -11,7 +11,14 @@ from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import build_value_and_grad, rewrite_loops
 from frugax.remat.solver import build_segments, list_candidates, list_loop_choices
 
-from .checks import again, assert_same, plain_bytes, recompute_bodies, temp_bytes
+from .checks import (
+    again,
+    assert_same,
+    plain_bytes,
+    plan_whole,
+    recompute_bodies,
+    temp_bytes,
+)
 from .scan_cases import (
     W,
     among_other_operations,
@@ -136,7 +143,7 @@ def test_gradients_are_those_of_jax_by_the_plans_on_paper(model):
 def test_a_budget_is_met_as_xla_measures_it(model, share):
     loss, args = model()
     limit = int(share * plain_bytes(loss, args))
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     step = remat.apply(loss, plan)
     # With JAX 0.12.0.1 segments alone do for this one.
     assert plan.body_plans or model is among_other_operations
@@ -220,7 +227,7 @@ def test_a_scan_of_transformer_layers_at_half_costs_next_to_nothing():
     # benchmarks/remat.py measures 0.7 %.
     loss, args = transformer()
     limit = plain_bytes(loss, args) // 2
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     assert plan.predicted <= limit
     assert 0 < plan.extra_share < 0.025
     (body_plan,) = plan.body_plans
@@ -244,7 +251,7 @@ def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
     # A twentieth with JAX 0.10.2. With 0.12.0.1 they need two thirds of what they did
     # there to begin with, and as much as there with the plan.
     limit = plain // 14
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
     assert plan.predicted <= limit
     assert plan.extra_share <= 0.4
 
@@ -252,7 +259,7 @@ def test_a_thousand_rounds_fit_in_a_fourteenth_for_two_fifths(long_rnn):
 @pytest.mark.thorough
 def test_a_budget_between_two_chunks_is_used(long_rnn):
     loss, args, plain = long_rnn
-    plan = remat.plan(loss, MemoryBudget(limit_bytes=plain // 2), example_args=args)
+    plan = plan_whole(loss, MemoryBudget(limit_bytes=plain // 2), example_args=args)
     assert 0.85 * plain / 2 <= plan.predicted <= plain / 2
     # A part of each group is recomputed, the rest is kept.
     ((redone, kept),) = [i.bodies for i in plan.body_plans]

@@ -1,3 +1,7 @@
+from ._checkpoints import (
+    has_checkpoints as has_checkpoints,
+    open_checkpoints as open_checkpoints,
+)
 from ._convolutions import (
     use_fast_convolutions as use_fast_convolutions,
 )
@@ -30,6 +34,7 @@ from ._jax_internals import (
     close as close,
     debug_effect as debug_effect,
     is_tracing as is_tracing,
+    is_vmapped as is_vmapped,
     jaxpr_as_fun as jaxpr_as_fun,
     jaxprs_in_params as jaxprs_in_params,
     remove_dead_code as remove_dead_code,

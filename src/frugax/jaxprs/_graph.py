@@ -24,6 +24,9 @@ from ._jax_internals import (
 
 # Calls that only wrap their body: inlining them changes no result.
 _WRAPPERS = ("jit", "pjit", "closed_call", "core_call")
+# Inside of `shard_map` these mark values as different on each device. A plan that was
+# made outside of it knows nothing of them, so they do not count as operations.
+_MARKS = ("pbroadcast", "pcast", "pvary")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,6 +75,13 @@ class Graph:
             used |= dict.fromkeys(variables(eqn.invars), i)
         return used | dict.fromkeys(variables(self.outputs), len(self.eqns))
 
+    @functools.cached_property
+    def numbered(self) -> tuple[int, ...]:
+        """The positions of the operations that plans number, inside `shard_map` too."""
+        return tuple(
+            i for i, e in enumerate(self.eqns) if e.primitive.name not in _MARKS
+        )
+
     @property
     def jaxpr(self) -> Jaxpr:
         """The whole program, with the values that it closes over as first arguments."""
@@ -117,9 +127,14 @@ class Graph:
             for v in atoms
         ]
         digest = hashlib.sha256(repr(kinds(self.inputs)).encode())
+        count = len(number)
         for eqn in self.eqns:
             read = place(eqn.invars)
-            number |= {v: len(number) + i for i, v in enumerate(eqn.outvars)}
+            if eqn.primitive.name in _MARKS:
+                number |= zip(eqn.outvars, read, strict=True)
+                continue
+            number |= {v: count + i for i, v in enumerate(eqn.outvars)}
+            count += len(eqn.outvars)
             what = eqn.primitive.name, read, kinds(eqn.outvars)
             digest.update(repr(what).encode())
         digest.update(repr(place(self.outputs)).encode())
@@ -198,6 +213,9 @@ def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 def shape_of(var: Any) -> jax.ShapeDtypeStruct:
     """The shape and type of one variable."""
+    # Inside of `shard_map`, the axes along which it varies belong to the type.
+    if varying := getattr(var.aval, "vma", None):
+        return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, vma=varying)
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "debug_effect",
     "fresh_var",
     "is_tracing",
+    "is_vmapped",
     "jaxpr_as_fun",
     "jaxprs_in_params",
     "remove_dead_code",
@@ -56,6 +57,12 @@ def debug_effect() -> Any:
 def is_tracing() -> bool:
     """Whether this thread is inside a transformation of JAX."""
     return not trace_state_clean()
+
+
+def is_vmapped(value: Any) -> bool:
+    """Whether a value stands for a whole axis of values, inside of `jax.vmap`."""
+    # The class has no public name.
+    return type(value).__name__ == "BatchTracer"
 
 
 def fresh_var(aval: Any) -> Var:

@@ -5,13 +5,16 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
+from jax.custom_batching import sequential_vmap
 
 from frugax.budget import Receipt, Spend
+from frugax.jaxprs import is_vmapped
 from frugax.measure import program
 from frugax.targets import find_platform
 
 from ._enclosing_program import EnclosingProgram, compile_program
 from ._plan import RematPlan
+from ._shardings import check_shardings
 from .rewrite import build_value_and_grad
 
 
@@ -38,6 +41,8 @@ class PlannedGrad:
             plan.fingerprint,
             argnums=plan.argnums,
             has_aux=plan.has_aux,
+            batch=plan.batch,
+            is_opened=plan.is_opened,
         )
         self._jitted = jax.jit(self._step)
 
@@ -46,13 +51,19 @@ class PlannedGrad:
 
         Raises:
             ValueError: the loss, the shapes or the kind of device differ from those of
-                the plan.
+                the plan, or an array holds more on each device.
         """
         self._check_platform(args)
         # Inside a transformation or a `jit` of the caller the plain function is traced
         # into the caller's program, where its gates hold as well.
-        if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
+        leaves = jax.tree.leaves(args)
+        if any(map(is_vmapped, leaves)):
+            # `vmap` would turn the branch of a gate into a `select` and hold all rows
+            # at once. One row after another keeps to the plan's bytes.
+            return sequential_vmap(self._step)(*args)
+        if any(isinstance(x, Tracer) for x in leaves):
             return self._step(*args)
+        check_shardings(self.plan.shard_shapes, args)
         return self._jitted(*args)
 
     def lower(self, *args: Any) -> jax.stages.Lowered:

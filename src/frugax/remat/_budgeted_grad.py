@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 
-from frugax.budget import MemoryBudget, check_budget
+from frugax.budget import MemoryBudget, MemoryShare, check_budget
 
 from ._apply import PlannedGrad, apply
 from ._planner import plan
+from ._shardings import example_shapes
 
 
 class BudgetedGrad:
@@ -21,12 +22,13 @@ class BudgetedGrad:
     def __init__(
         self,
         loss: Callable[..., Any],
-        budget: MemoryBudget,
+        budget: MemoryBudget | MemoryShare,
         argnums: int | tuple[int, ...],
         *,
         has_aux: bool,
     ) -> None:
-        check_budget(budget, MemoryBudget)
+        if not isinstance(budget, MemoryShare):
+            check_budget(budget, MemoryBudget)
         self._loss, self._budget = loss, budget
         self._argnums, self._has_aux = argnums, has_aux
         self._planned: dict[Any, PlannedGrad] = {}
@@ -39,9 +41,9 @@ class BudgetedGrad:
             RematUndoneError: the compiler merged away all recomputation.
             TypeError: the loss cannot be traced, or does not return a number.
         """
-        # `eval_shape` also accepts tracers, so this works inside a `jit`, too.
-        shapes = jax.eval_shape(lambda *given: given, *args)
-        # Shapes and not values: the memory of a program depends on nothing else.
+        # Shapes and not values: besides their places on devices, the memory of a
+        # program depends on nothing else.
+        shapes = example_shapes(args)
         key = jax.tree.structure(shapes), tuple(jax.tree.leaves(shapes))
         if key not in self._planned:
             new = plan(
@@ -67,7 +69,7 @@ class BudgetedGrad:
 
 def value_and_grad(
     loss: Callable[..., Any],
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
@@ -91,7 +93,7 @@ def value_and_grad(
 
 def grad(
     loss: Callable[..., Any],
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,

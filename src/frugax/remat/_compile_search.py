@@ -1,7 +1,7 @@
 """Compile candidates until one fits, then look for a cheaper one in the limit.
 
-The model chooses the first candidates. The ones after those do not depend on the limit,
-so if nothing fits, the smallest of them is the budget that would be needed.
+The model chooses the first candidates. The ones after those do not depend on the limit:
+they look for the program that needs the fewest bytes, wherever the model places it.
 """
 
 import dataclasses
@@ -14,10 +14,15 @@ from frugax.errors import InfeasibleBudgetError
 from frugax.measure import program
 
 from ._enclosing_program import CompiledCandidate, EnclosingProgram, compile_program
+from .solver import PlanParts
 
-# Each compilation costs about as much as compiling the program once. (Where nothing
-# fits, there can be one more.)
+# Each compilation costs about as much as compiling the program once. Where none of
+# these fits, the search for the smallest program tries more before it gives up.
 _MAX_COMPILES = 5
+# Shares of the list of candidates, which ends with the smallest by the model, at which
+# that search starts; around the best of these, it then tries a few more.
+_SPREAD = (1.0, 0.8, 0.5, 0.9, 0.65)
+_MAX_NEIGHBOURS = 4
 # A plan that needs this share of the limit is not worth another compilation.
 _GOOD_USE = 0.95
 # The first aim is this much below the limit, later ones ever less.
@@ -56,10 +61,11 @@ class CompileBench:
         program: the program that must fit.
         kind: which bytes count.
         limit: the most bytes there may be.
-        grad_of: makes the gradient function of a candidate from its index.
+        parts_of: a candidate, from its index.
+        grad_of: makes the gradient function of a candidate.
         quick: whether candidates may be compiled to slow programs.
         compiles: the number of compilations so far.
-        measurements: all measurements, in order.
+        measurements: all measurements of this search, in order.
         misled: whether a quickly compiled candidate fitted, and then did not fit when
             it was compiled as it will run.
     """
@@ -67,33 +73,51 @@ class CompileBench:
     program: EnclosingProgram
     kind: Literal["temp", "total"]
     limit: int
-    grad_of: Callable[[int], Callable[..., Any]]
+    parts_of: Callable[[int], PlanParts]
+    grad_of: Callable[[PlanParts], Callable[..., Any]]
     quick: bool
     compiles: int = 0
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
     misled: bool = False
     _plain: CompiledCandidate | None = None
+    _known: dict[tuple[PlanParts, bool], tuple[int, int]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def measure(self, candidate: int, *, final: bool = False) -> Measurement:
-        """Compile this candidate and read the bytes that it needs."""
-        options = _QUICK if self.quick and not final else ()
-        self.compiles += 1
-        try:
-            compiled = compile_program(self.program, self.grad_of(candidate), options)
-        except InfeasibleBudgetError as e:
-            # The compiler for TPUs refuses a program that is larger than the device.
-            refused = Measurement(candidate, max(int(e.needed), self.limit + 1), 0)
-            self.measurements.append(refused)
-            return refused
-        self._plain = self._plain or compiled
-        undone = 0
-        # Other compilers keep barriers, and merge products that share an operand.
-        if self.program.target.platform == "cpu":
-            undone = _count_undone(self._plain, compiled)
-        size = program(compiled.executable).bytes_of(self.kind)
-        found = Measurement(candidate, size, undone)
+        """Compile this candidate, unless it is known, and read the bytes it needs."""
+        parts, is_quick = self.parts_of(candidate), self.quick and not final
+        if (parts, is_quick) not in self._known:
+            self._known[parts, is_quick] = self._compile(parts, is_quick=is_quick)
+        found = Measurement(candidate, *self._known[parts, is_quick])
         self.measurements.append(found)
         return found
+
+    def _compile(self, parts: PlanParts, *, is_quick: bool) -> tuple[int, int]:
+        options = _QUICK if is_quick else ()
+        self.compiles += 1
+        try:
+            compiled = compile_program(self.program, self.grad_of(parts), options)
+        except InfeasibleBudgetError as e:
+            # The compiler for TPUs refuses a program that is larger than the device.
+            return max(int(e.needed), self.limit + 1), 0
+        self._plain = self._plain or compiled
+        undone = 0
+        # Other compilers keep barriers, and merge products that share an operand. In
+        # chunks of a batch, products are dropped and split for other reasons; merged
+        # recomputation would show in the bytes.
+        if parts.batch is None and self.program.target.platform == "cpu":
+            undone = _count_undone(self._plain, compiled)
+        return program(compiled.executable).bytes_of(self.kind), undone
+
+    @property
+    def compiled(self) -> list[tuple[int, int]]:
+        """Bytes and undone products of everything that was compiled."""
+        return list(self._known.values())
+
+    def restart(self, limit: int) -> None:
+        """Begin the search anew for another limit, as another process would."""
+        self.limit, self.measurements, self.misled = limit, [], False
 
     def fits(self, found: Measurement) -> bool:
         """Whether it keeps to the limit and still recomputes all that was planned."""
@@ -108,52 +132,76 @@ class CompileBench:
         return None if self.misled else found
 
 
-def search(bench: CompileBench, peaks: list[int]) -> Measurement | None:
-    """The cheapest candidate that fits, compiled as it will run; None if none does."""
+def search(
+    bench: CompileBench, peaks: list[int], *, thorough: bool
+) -> Measurement | None:
+    """The cheapest candidate that fits, compiled as it will run; None if none does.
+
+    `bench` holds the measurement of the plain program, which does not fit, and `peaks`
+    the modelled bytes of each candidate, the plain one first, falling.
+    """
     best: Measurement | None = None
-    for candidate in _first_candidates(bench, peaks):
-        if candidate in {m.candidate for m in bench.measurements}:
-            continue
-        found = bench.measure(candidate)
-        if bench.fits(found):
-            best = found
+    tried = {0: bench.measurements[0]}
+    for candidate in _first_candidates(bench, peaks, tried, thorough=thorough):
+        if candidate not in tried:
+            tried[candidate] = bench.measure(candidate)
+        if bench.fits(tried[candidate]):
+            best = tried[candidate]
             break
     # Candidates before the best recompute less: try some while the limit has room.
-    while best and bench.compiles < _MAX_COMPILES - bench.quick:
-        tried = [m.candidate for m in bench.measurements]
+    while best and len(tried) < _MAX_COMPILES - bench.quick:
         below = max(c for c in tried if c < best.candidate)
         # Where `below` is the neighbour, nothing is left to try between them.
         if best.bytes >= _GOOD_USE * bench.limit or best.candidate - below < 2:
             break
-        found = bench.measure(_aim(bench, peaks, range(below + 1, best.candidate)))
+        candidate = _aim(bench, peaks, range(below + 1, best.candidate))
+        found = tried[candidate] = bench.measure(candidate)
         if bench.fits(found):
             best = found
     return best and bench.confirm(best)
 
 
-def initial_candidates(count: int) -> list[int]:
-    """The candidates to try when those that the model points to do not fit.
+def _first_candidates(
+    bench: CompileBench,
+    peaks: list[int],
+    tried: dict[int, Measurement],
+    *,
+    thorough: bool,
+) -> Iterator[int]:
+    """The candidates that the model points to, then those that may need least.
 
-    Nothing here depends on the limit, so the least bytes of these are the answer to how
-    much is needed, whatever the limit was.
+    The latter do not depend on the limit. So planning at the least bytes found among
+    them succeeds: that search ends with the same candidates.
     """
-    last = count - 1
+    last = len(peaks) - 1
     if not last:
-        return []
-    # The model's tightest candidate need not be XLA's: each branch that is nested in a
-    # branch costs XLA some bytes that the model does not know of.
-    return [last, last * 4 // 5 or last, last // 2 or last]
-
-
-def _first_candidates(bench: CompileBench, peaks: list[int]) -> Iterator[int]:
-    """The candidates that the model points to, then the initial ones."""
-    if len(peaks) == 1:
         return
-    indices = range(1, len(peaks))
+    indices = range(1, last + 1)
     yield _aim(bench, peaks, indices)
     if bench.measurements[-1].bytes <= _NEAR_MISS * bench.limit:
         yield _aim(bench, peaks, indices)
-    yield from initial_candidates(len(peaks))
+    if not thorough:
+        yield last
+        return
+    # The model's tightest candidate need not be XLA's: each branch that is nested in a
+    # branch costs XLA some bytes that the model does not know of.
+    fixed = list(dict.fromkeys(max(round(s * last), 1) for s in _SPREAD))
+    yield from fixed
+    for _ in range(_MAX_NEIGHBOURS):
+        by_bytes = sorted(fixed, key=lambda c: (tried[c].undone > 0, tried[c].bytes))
+        best = by_bytes[0]
+        gaps = [
+            (best + other) // 2
+            for other in (
+                max((c for c in fixed if c < best), default=best),
+                min((c for c in fixed if c > best), default=best),
+            )
+        ]
+        new = [c for c in gaps if c not in fixed]
+        if not new:
+            return
+        fixed += new
+        yield from new
 
 
 def _aim(bench: CompileBench, peaks: list[int], indices: range) -> int:

@@ -148,6 +148,36 @@ class BodyPlan:
         return f"{self.kind} at {self.operation}: {', '.join(parts)}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchChunks:
+    """How a loss runs on one chunk of its batch after another.
+
+    Attributes:
+        count: the number of chunks.
+        operand: the input that names the batch, counted over the arrays that the loss
+            closes over and the leaves of its arguments.
+        axis: the axis of that input that holds the batch.
+        segments: the plan of one chunk; () keeps everything until its backward pass.
+        body_plans: how scans and conds within a chunk recompute.
+    """
+
+    count: int
+    operand: int
+    axis: int
+    segments: tuple[Segment, ...] = ()
+    body_plans: tuple[BodyPlan, ...] = ()
+
+    def __str__(self) -> str:
+        again = [s for s in self.segments if s.gate]
+        inside = "nothing is computed twice"
+        if again or self.body_plans:
+            parts = [f"operations {s.range} recomputed" for s in again[:3]]
+            if len(again) > 3:
+                parts.append(f"{len(again) - 3} more segments")
+            inside = "; ".join([*parts, *map(str, self.body_plans)])
+        return f"the batch in {self.count} chunks, one after another ({inside})"
+
+
 # No `slots`: `super()` fails in a dataclass that is built anew to have them.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RematPlan(JsonPlan):
@@ -171,6 +201,11 @@ class RematPlan(JsonPlan):
         target: the devices whose compiler measured it; "" in plans of old versions.
         platform: their platform, on which alone the plan is applied.
         caveat: how the measurement may differ from one on a real device.
+        batch: how the loss runs in chunks of its batch; None if it runs whole.
+        is_opened: whether the loss's own `jax.checkpoint` regions are opened, and
+            planned like the rest.
+        shard_shapes: the shape of each array of the arguments on one device; () if they
+            were planned for a single device.
     """
 
     budget: MemoryBudget
@@ -187,6 +222,9 @@ class RematPlan(JsonPlan):
     target: str = ""
     platform: str = ""
     caveat: str = ""
+    batch: BatchChunks | None = None
+    is_opened: bool = False
+    shard_shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -225,11 +263,13 @@ class RematPlan(JsonPlan):
             f"recomputed: {self.extra_flops:,} flops, "
             f"{format_share(self.extra_flops / flops)} more; "
             f"programs compiled to find this plan: {self.compiles}",
-            *map(str, self.body_plans),
+            *map(str, self._other_levers),
             "",
         ]
         if not self.segments:
-            return "\n".join([*lines, "everything is kept for the backward pass"])
+            if not self._other_levers:
+                lines.append("everything is kept for the backward pass")
+            return "\n".join(lines).rstrip()
         head = ["operations", "contents", "backward pass", "keeps"]
         head += ["recomputed flops", "more"]
         rows = list(_walk(self.segments))
@@ -269,7 +309,14 @@ class RematPlan(JsonPlan):
             f"{format_share(self.extra_share)} more flops"
         )
         shown = table(head, rows or [["all", "keep", "-", "0"]])
-        return "\n".join([total, *map(str, self.body_plans), shown])
+        return "\n".join([total, *map(str, self._other_levers), shown])
+
+    @property
+    def _other_levers(self) -> list[object]:
+        """The parts of the plan beside its segments, for the tables."""
+        opened = ["the loss's own jax.checkpoint regions are opened"]
+        batch = [self.batch] if self.batch else []
+        return [*batch, *(opened if self.is_opened else []), *self.body_plans]
 
 
 def check_ranges(parts: Sequence[Segment | Chunk], start: int, stop: int) -> None:

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from frugax.budget import MemoryBudget, to_plain
+from frugax.budget import MemoryBudget, MemoryShare, to_plain
 from frugax.errors import OutputError
 from frugax.fileio import cache_folder, write_whole
 from frugax.jaxprs import constants, program_text
@@ -38,13 +38,14 @@ _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 def plan_key(
     loss: Callable[..., Any],
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     example_args: Sequence[Any],
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
+    divide_batch: bool = True,
 ) -> str | None:
     """The name of the plan for these arguments of `plan`, the same in every process.
 
@@ -59,6 +60,7 @@ def plan_key(
         has_aux,
         program.donate_argnums,
         block_size,
+        divide_batch,
         _compiler_facts(program.target),
     ]
     # The program is traced with its plain gradient as well, because the loss alone does

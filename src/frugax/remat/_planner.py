@@ -7,28 +7,37 @@ from typing import Any, NoReturn
 
 import jax
 
-from frugax.budget import MemoryBudget, check_budget
+from frugax.budget import MemoryBudget, MemoryShare, check_budget
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
-from frugax.jaxprs import flops
+from frugax.jaxprs import flops, has_checkpoints, open_checkpoints
 from frugax.targets import Target
 
-from ._compile_search import CompileBench, Measurement, initial_candidates, search
+from ._compile_search import CompileBench, Measurement, search
 from ._enclosing_program import EnclosingProgram
-from ._plan import RematPlan, Segment
+from ._plan import RematPlan
 from ._plan_cache import plan_key, recall
+from ._shardings import shard_shapes
 from .rewrite import RematGraph, build_value_and_grad, trace_loss
-from .solver import Candidate, build_segments, check_block_size, list_candidates
+from .solver import (
+    Candidate,
+    PlanParts,
+    build_parts,
+    check_block_size,
+    list_candidates,
+    list_chunked,
+)
 
 
 def plan(
     loss: Callable[..., Any],
-    budget: MemoryBudget,
+    budget: MemoryBudget | MemoryShare,
     example_args: Sequence[Any],
     *,
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     within: EnclosingProgram | None = None,
     block_size: int | None = None,
+    divide_batch: bool = True,
     cache: bool | str | os.PathLike[str] = True,
     target: Target | str | None = None,
 ) -> RematPlan:
@@ -43,13 +52,15 @@ def plan(
     Args:
         loss: a function of positional arguments that returns one real number, or
             (number, anything) if `has_aux`.
-        budget: the most memory the program may need, in bytes.
+        budget: the most memory the program may need, in bytes, or the share of what it
+            needs without a plan: `MemoryBudget.share(0.5)`.
         example_args: a tuple of the loss's arguments; arrays or `jax.ShapeDtypeStruct`
             of the shapes that it will be called with.
         argnums: which arguments to differentiate, as for `jax.grad`.
         has_aux: whether `loss` returns (number, anything), as for `jax.grad`.
         within: the program that must fit; by default the gradient alone.
         block_size: the most operations in a recomputed segment; None for any number.
+        divide_batch: whether the loss may run in chunks of its batch.
         cache: whether to look the plan up among remembered ones and to remember it, or
             the folder that holds them. The default folder is `frugax/plans` in the
             user's cache folder.
@@ -81,9 +92,12 @@ def plan(
         True
     """
     # The order (loss, example_args, budget) of older versions: the types tell.
-    if isinstance(budget, tuple | list) and isinstance(example_args, MemoryBudget):
+    if isinstance(budget, tuple | list) and isinstance(
+        example_args, MemoryBudget | MemoryShare
+    ):
         budget, example_args = example_args, budget
-    check_budget(budget, MemoryBudget)
+    if not isinstance(budget, MemoryShare):
+        check_budget(budget, MemoryBudget)
     check_block_size(block_size)
     _check_arguments(loss, example_args, argnums, within=within, cache=cache)
     args = tuple(example_args)
@@ -99,8 +113,11 @@ def plan(
     key = None
     if cache is not False:
         options = how | {"within": within, "block_size": block_size}
+        options["divide_batch"] = divide_batch
         key = plan_key(loss, budget, args, **options)
-    search = _PlanSearch(loss, args, budget, body, program, block_size, how)
+    # Chunks of a batch that is spread over devices would have to be gathered.
+    divides = divide_batch and not shard_shapes(args)
+    search = _PlanSearch(loss, args, budget, body, program, block_size, how, divides)
     return recall(key, search.run, cache=cache)
 
 
@@ -112,18 +129,22 @@ class _PlanSearch:
         body: the prepared loss.
         program: the program that must fit.
         how: the keywords `argnums` and `has_aux`.
-        candidates: the plans by the model; empty until they are needed.
+        divides: whether the loss may run in chunks of its batch.
+        candidates: the plans by the model that are searched now.
+        stages: the lists of plans to search, one after another.
         called: whether the enclosing program called the gradient.
     """
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]
-    budget: MemoryBudget
+    budget: MemoryBudget | MemoryShare
     body: RematGraph
     program: EnclosingProgram
     block_size: int | None
     how: dict[str, Any]
+    divides: bool
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
+    stages: dict[int, list[Candidate]] = dataclasses.field(default_factory=dict)
     called: bool = False
 
     def run(self) -> RematPlan:
@@ -141,14 +162,20 @@ class _PlanSearch:
         return self._build_plan(bench, found)
 
     def _bench(self, *, quick: bool) -> CompileBench:
-        budget = self.budget
-        limit = budget.usable_bytes
-        return CompileBench(self.program, budget.kind, limit, self._grad_of, quick)
+        budget, limit = self.budget, 0
+        if isinstance(budget, MemoryBudget):  # a share is resolved by `_find`
+            limit = budget.usable_bytes
+        return CompileBench(
+            self.program, budget.kind, limit, self._parts, self._grad_of, quick
+        )
 
     def _find(self, bench: CompileBench) -> Measurement | None:
         # The plain program always comes first: its size is reported in every plan, and
         # its products are the standard for counting merged recomputation.
         plain = bench.measure(0)
+        if isinstance(self.budget, MemoryShare):
+            self.budget = self.budget.of(plain.bytes)
+            bench.limit = self.budget.usable_bytes
         if not self.called:
             raise ValueError(
                 "within.build does not call the gradient function that it is given, so "
@@ -156,20 +183,44 @@ class _PlanSearch:
             )
         if bench.fits(plain):
             return bench.confirm(plain)
-        self.candidates = self.candidates or list_candidates(self.body, self.block_size)
-        return search(bench, [c.draft.peak_bytes for c in self.candidates])
+        for number, make in enumerate((self._list_chunked, self._list_all)):
+            if not (number or self.divides):
+                continue
+            if number not in self.stages:
+                self.stages[number] = make()
+            self.candidates = self.stages[number]
+            bench.measurements = [plain]
+            peaks = [c.peak_bytes for c in self.candidates]
+            if found := search(bench, peaks, thorough=number > 0):
+                return found
+        return None
 
-    def _segments(self, index: int) -> tuple[Segment, ...]:
+    def _list_chunked(self) -> list[Candidate]:
+        # Chunks that cost next to nothing come first: listing them takes a moment,
+        # while modelling every segment of a large loss takes long.
+        return list_chunked(self.body)
+
+    def _list_all(self) -> list[Candidate]:
+        opened = None
+        if has_checkpoints(jax.make_jaxpr(self.loss)(*self.args)):
+            opened = trace_loss(open_checkpoints(self.loss), self.args, **self.how)
+        return list_candidates(
+            self.body, self.block_size, opened=opened, divide_batch=self.divides
+        )
+
+    def _parts(self, index: int) -> PlanParts:
         if not index:
-            return ()
-        return build_segments(self.candidates[index], self.program.target.platform)
+            return PlanParts()
+        return build_parts(self.candidates[index], self.program.target.platform)
 
-    def _grad_of(self, index: int) -> Callable[..., Any]:
+    def _grad_of(self, parts: PlanParts) -> Callable[..., Any]:
         step = build_value_and_grad(
             self.loss,
-            self._segments(index),
-            self.candidates[index].body_plans if index else (),
+            parts.segments,
+            parts.body_plans,
             self.body.graph.fingerprint,
+            batch=parts.batch,
+            is_opened=parts.is_opened,
             **self.how,
         )
 
@@ -182,53 +233,58 @@ class _PlanSearch:
         return grad
 
     def _build_plan(self, bench: CompileBench, found: Measurement) -> RematPlan:
+        parts = self._parts(found.candidate)
         plain_flops, planned_flops = (
-            flops(jax.make_jaxpr(self._grad_of(index))(*self.args).jaxpr)
-            for index in (0, found.candidate)
+            flops(jax.make_jaxpr(self._grad_of(p))(*self.args).jaxpr)
+            for p in (PlanParts(), parts)
         )
-        body_plans = ()
-        if found.candidate:
-            body_plans = self.candidates[found.candidate].body_plans
+        assert isinstance(self.budget, MemoryBudget)  # by `_find`
         return RematPlan(
             budget=self.budget,
             predicted=found.bytes,
             unplanned_bytes=bench.measurements[0].bytes,
             extra_flops=planned_flops - plain_flops,
             unplanned_flops=plain_flops,
-            body_plans=body_plans,
-            segments=self._segments(found.candidate),
+            body_plans=parts.body_plans,
+            segments=parts.segments,
+            batch=parts.batch,
+            is_opened=parts.is_opened,
             fingerprint=self.body.graph.fingerprint,
             compiles=bench.compiles,
             target=self.program.target.name,
             platform=self.program.target.platform,
             caveat=self.program.target.caveat,
+            shard_shapes=shard_shapes(self.args),
             **self.how,
         )
 
     def _raise_infeasible(self, bench: CompileBench) -> NoReturn:
-        measured, budget = bench.measurements, self.budget
-        intact = [m for m in measured if not m.undone]
+        measured, budget = bench.compiled, self.budget
+        assert isinstance(budget, MemoryBudget)  # by `_find`
+        intact = [(size, undone) for size, undone in measured if not undone]
         if len(intact) == 1 < len(measured):
             raise RematUndoneError(
                 "the compiler merged away recomputation in all "
                 f"{len(measured) - 1} plans tried, up to "
-                f"{max(m.undone for m in measured)} products. Raise the limit to "
-                f"{intact[0].bytes:,} bytes, use lax.scan, or, if the loss computes "
+                f"{max(undone for _, undone in measured)} products. Raise the limit to "
+                f"{intact[0][0]:,} bytes, use lax.scan, or, if the loss computes "
                 "something twice, let it do so once."
             )
-        # Only candidates that are tried whatever the limit is: otherwise `needed` would
-        # depend on the limit, and the contract is that planning succeeds at `needed`.
-        always_tried = {0, *initial_candidates(len(self.candidates))}
-        least = min(
-            (m for m in intact if m.candidate in always_tried), key=lambda m: m.bytes
-        )
-        needed = int(least.bytes / (1 - budget.headroom_frac))
         enough = lambda n: dataclasses.replace(budget, limit_bytes=n)
-        while enough(needed).usable_bytes < least.bytes:
-            needed += 1  # the headroom is rounded
+        # The contract is that planning at `needed` succeeds. So it is tried, from the
+        # smallest program up.
+        needed, found = budget.limit_bytes, None
+        for least in sorted({size for size, _ in intact}):
+            needed = int(least / (1 - budget.headroom_frac))
+            while enough(needed).usable_bytes < least:
+                needed += 1  # the headroom is rounded
+            bench.restart(enough(needed).usable_bytes)
+            if (found := self._find(bench)) is not None:
+                break
+        assert found is not None  # the plain program fits in its own bytes
         self.budget = enough(needed)
-        best = self._build_plan(bench, least)
-        attempt = f"by the best of {len(measured)} compiled programs"
+        best = self._build_plan(bench, found)
+        attempt = f"by the best of {bench.compiles} compiled programs"
         if len(measured) == 1:
             attempt = "in which recomputing would save nothing"
         raise InfeasibleBudgetError(
@@ -252,6 +308,13 @@ def _hint(best: RematPlan) -> str:
     )
 
 
+def _kind(value: object) -> str:
+    """A value's kind for an error message, which never prints whole arrays."""
+    if isinstance(value, str | int | float | bool | None):
+        return f"{value!r:.60}"
+    return f"a value of type {type(value).__name__}"
+
+
 def _check_arguments(
     loss: Callable[..., Any],
     example_args: Sequence[Any],
@@ -261,12 +324,23 @@ def _check_arguments(
     cache: bool | str | os.PathLike[str],
 ) -> None:
     if not callable(loss):
-        raise TypeError(f"the loss must be a function, got {loss!r}.")
+        raise TypeError(
+            f"the loss must be a function, got {_kind(loss)}; write "
+            "remat.plan(loss, budget, example_args)."
+        )
     if not isinstance(example_args, tuple | list):
         raise TypeError(
             "example_args must be a tuple with one entry for each argument of the "
             f"loss, got {type(example_args).__name__}; for one argument, write (x,)."
         )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tuple(example_args)):
+        is_number = isinstance(leaf, bool | int | float | complex)
+        if not is_number and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise TypeError(
+                f"example_args{jax.tree_util.keystr(path)} is {_kind(leaf)}, not an "
+                "array: plan a function of the arrays alone, which closes over the "
+                "rest, such as equinox.partition(model, equinox.is_array) gives them."
+            )
     positions = (argnums,) if isinstance(argnums, int) else argnums
     if not isinstance(positions, tuple) or not all(
         isinstance(n, int) for n in positions

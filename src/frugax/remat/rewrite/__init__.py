@@ -7,8 +7,11 @@ a plan out. `rewrite_loops` changes the residuals that the bodies of `lax.scan` 
 
 from ._backward import (
     build_value_and_grad as build_value_and_grad,
+    chunk_batch as chunk_batch,
     value_and_gradients as value_and_gradients,
 )
+from ._batch_axis import MixesBatchError as MixesBatchError
+from ._batch_chunks import BatchSplit as BatchSplit, split_batch as split_batch
 from ._gates import Gate as Gate, choose_gate as choose_gate
 from ._graph import (
     RematGraph as RematGraph,

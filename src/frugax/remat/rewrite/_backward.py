@@ -18,6 +18,7 @@ from frugax.jaxprs import (
     Var,
     is_heavy,
     jaxpr_as_fun,
+    open_checkpoints,
     remove_dead_code,
     shape_of,
     trace,
@@ -25,7 +26,9 @@ from frugax.jaxprs import (
     variables,
 )
 
-from .._plan import BodyPlan, Segment, check_ranges
+from .._plan import BatchChunks, BodyPlan, Segment, check_ranges
+from ._batch_axis import MixesBatchError
+from ._batch_chunks import run_in_chunks, split_batch
 from ._gates import Gate, opaque_true, through_gate, wait_for
 from ._graph import RematGraph, trace_loss
 from ._loops import rewrite_loops
@@ -43,6 +46,8 @@ def build_value_and_grad(
     *,
     argnums: int | tuple[int, ...],
     has_aux: bool,
+    batch: BatchChunks | None = None,
+    is_opened: bool = False,
 ) -> Callable[..., Any]:
     """`jax.value_and_grad(loss, argnums, has_aux)`, run by these segments."""
 
@@ -55,11 +60,17 @@ def build_value_and_grad(
                 "Plan again with remat.plan, with these shapes in example_args and in "
                 "`within`."
             )
-        if not segments:
+        if not (segments or batch):
             return jax.value_and_grad(loss, argnums, has_aux=has_aux)(*args)
+        if is_opened:
+            opened = open_checkpoints(loss)
+            body = trace_loss(opened, args, argnums, has_aux=has_aux)
+        if batch:
+            body = chunk_batch(body, batch)
         body = rewrite_loops(body, body_plans)
-        check_ranges(segments, 0, len(body.eqns))
-        outputs, flat = value_and_gradients(body, segments, jax.tree.leaves(args))
+        parts = segments or keep_all(body)
+        check_ranges(parts, 0, len(body.eqns))
+        outputs, flat = value_and_gradients(body, parts, jax.tree.leaves(args))
         value = jax.tree.unflatten(body.graph.out_tree, outputs)
         remaining = iter(flat)
         gradient = lambda n: jax.tree.map(lambda _: next(remaining), args[n])
@@ -70,20 +81,58 @@ def build_value_and_grad(
     return step
 
 
+def keep_all(body: RematGraph) -> tuple[Segment, ...]:
+    """The plan that recomputes nothing."""
+    stop = len(body.eqns)
+    return (Segment(start=0, stop=stop, gate=None, saved_bytes=0, recomputed_flops=0),)
+
+
+def chunk_batch(body: RematGraph, batch: BatchChunks) -> RematGraph:
+    """The same loss, which runs on one chunk of its batch after another.
+
+    Raises:
+        ValueError: the plan does not fit this loss.
+    """
+    try:
+        split = split_batch(body, batch)
+    except MixesBatchError as e:
+        raise ValueError(
+            f"damaged plan: this loss cannot run in {batch.count} chunks of its batch "
+            f"({e}). Plan again with remat.plan."
+        ) from e
+    chunk = rewrite_loops(split.chunk, batch.body_plans)
+    segments = batch.segments or keep_all(chunk)
+    check_ranges(segments, 0, len(chunk.eqns))
+    run = lambda values, given: value_and_gradients(chunk, segments, values, given)
+    return run_in_chunks(body, split, run)
+
+
 def value_and_gradients(
-    body: RematGraph, segments: Sequence[Segment], values: Sequence[Any]
+    body: RematGraph,
+    segments: Sequence[Segment],
+    values: Sequence[Any],
+    cotangents: Sequence[Any] | None = None,
 ) -> tuple[list[Any], list[Any]]:
-    """The flat outputs of the loss, and the gradients of its first output."""
+    """The flat outputs of the loss, and the gradients of its first output.
+
+    With `cotangents`, the gradients are those of the first outputs weighted by these.
+    """
     graph = body.graph
     inputs = [*graph.const_values, *values]
     env: dict[Var, Any] = dict(zip(graph.inputs, inputs, strict=True))
     tape = _run_forward(body, segments, env)
     grads: dict[Var, Any] = {}
-    loss = graph.outputs[0]
-    if variables([loss]):
-        # XLA would fold a constant 1, and the gates that wait for it with it.
-        one = jnp.ones((), shape_of(loss).dtype)
-        grads[loss] = wait_for(opaque_true([env[loss]]), one)
+    first = graph.outputs[: body.num_differentiated]
+    if cotangents is None:
+        cotangents = [jnp.ones((), v.aval.dtype) for v in first]
+    # XLA would fold a constant 1, and the gates that wait for it with it.
+    if arrived := variables(first):
+        true = opaque_true([env[v] for v in arrived])
+        for v, c in zip(first, cotangents, strict=True):
+            if not variables([v]):
+                continue
+            c = wait_for(true, c)
+            grads[v] = grads[v] + c if v in grads else c
     _run_backward(body, tape, grads, in_order=False)
     return graph.read_outputs(env), [_gradient(grads, v) for v in body.wrt]
 

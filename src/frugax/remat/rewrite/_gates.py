@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.jaxprs import JaxprEqn, has_convolution
+from frugax.jaxprs import JaxprEqn, has_convolution, shape_of, trace
 
 Gate = Literal["cond", "select", "barrier"]
 
@@ -63,9 +63,17 @@ def through_gate(
     # A branch is a computation of its own, so common subexpressions are not found
     # across it, and XLA schedules it as one unit. A loop of one iteration would not do:
     # XLA inlines it.
-    shapes = jax.eval_shape(pull_back, inputs, cotangents)
-    zeros = lambda *_: [jnp.zeros(s.shape, s.dtype) for s in shapes]
+    traced = trace(pull_back, (list(inputs), list(cotangents)))
+    shapes = list(map(shape_of, traced.outputs))
+    zeros = lambda *_: list(map(_zeros, shapes))
     return lax.cond(true, pull_back, zeros, list(inputs), list(cotangents))
+
+
+def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    zeros = jnp.zeros(shape.shape, shape.dtype)
+    # Inside of `shard_map` both branches must vary along the same axes.
+    varying = tuple(getattr(shape, "vma", None) or ())
+    return lax.pcast(zeros, varying, to="varying") if varying else zeros
 
 
 def opaque_true(arrays: Sequence[Any]) -> jax.Array:

@@ -44,10 +44,10 @@ def rewrite_loops(
     """The same loss, whose scans and conds recompute as these plans say."""
     if not body_plans:
         return body
-    plan_of = {p.operation: p for p in body_plans}
     graph = body.graph
-    for plan in plan_of.values():
+    for plan in body_plans:
         _check_operation(graph, plan)
+    plan_of = {graph.numbered[p.operation]: p for p in body_plans}
     eqns: list[JaxprEqn] = []
     consts, values = list(graph.consts), list(graph.const_values)
     renamed: dict[Var, Any] = {}
@@ -68,7 +68,7 @@ def rewrite_loops(
         values += inner.const_values
         renamed |= zip(eqn.outvars, _substitute(local, inner.outputs), strict=True)
         (loop,) = [e for e in inner.eqns if e.primitive.name in ("scan", "cond")]
-        scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(i, 0)
+        scratch_of[loop.outvars[0]] = (scratch_bytes or {}).get(plan_of[i].operation, 0)
     rewritten = dataclasses.replace(
         graph,
         eqns=tuple(eqns),
@@ -150,8 +150,8 @@ def _run_chunk(body: RematGraph, chunk: Chunk, values: list[Any]) -> list[Any]:
 
 def _check_operation(graph: Graph, plan: BodyPlan) -> None:
     name, params = "missing", {}
-    if 0 <= plan.operation < len(graph.eqns):
-        eqn = graph.eqns[plan.operation]
+    if 0 <= plan.operation < len(graph.numbered):
+        eqn = graph.eqns[graph.numbered[plan.operation]]
         name, params = eqn.primitive.name, eqn.params
     fits = False
     if name == plan.kind == "scan":

@@ -6,10 +6,13 @@ modelled peak.
 
 from ._candidates import (
     Candidate as Candidate,
+    PlanParts as PlanParts,
+    build_parts as build_parts,
     build_segments as build_segments,
     check_block_size as check_block_size,
     describe_operations as describe_operations,
     list_candidates as list_candidates,
+    list_chunked as list_chunked,
 )
 from ._chain_dp import (
     DraftPlan as DraftPlan,

@@ -2,12 +2,25 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from frugax.jaxprs import JaxprEqn, flops_of, is_heavy
 
-from .._plan import BodyPlan, Segment
-from ..rewrite import RematGraph, choose_gate, rewrite_loops
+from .._plan import BatchChunks, BodyPlan, Segment
+from ..rewrite import (
+    RematGraph,
+    choose_gate,
+    chunk_batch,
+    rewrite_loops,
+    split_batch,
+)
+from ._batch_choices import (
+    SMALL_SHARE,
+    FoundBatch,
+    chunk_counts,
+    find_batch,
+    plain_peak,
+)
 from ._chain_dp import (
     DraftPlan,
     SegmentChoice,
@@ -20,6 +33,11 @@ from ._segment_costs import SegmentCosts
 
 # Plans that recompute more than this many forward passes are left out.
 _MAX_FORWARD_PASSES = 2.0
+# Chunks of the batch that cost at most this share of the forward pass are tried before
+# anything is modelled.
+_CHEAP_CHUNKS = 0.03
+# A plan without recomputed segments needs no costs of segments.
+_NO_COSTS = SegmentCosts({}, 0)
 # Kinds of operations that a segment's summary names; the rest are counted.
 _MAX_NAMED_KINDS = 2
 
@@ -30,15 +48,23 @@ class Candidate:
 
     Attributes:
         loops: how scans and conds recompute.
-        body: the loss with its scans and conds rewritten so.
+        body: the loss, or one chunk of it, with its scans and conds rewritten so.
         costs: the costs of its segments.
         draft: the segments that are recomputed.
+        batch: the chunks of the batch that the loss runs in; None if it runs whole.
+        carried_bytes: bytes that the loop over chunks carries.
+        is_chunk: whether `body` and the rest are one chunk, and not the whole loss.
+        is_opened: whether the loss's own `jax.checkpoint` regions are opened.
     """
 
     loops: LoopChoices
     body: RematGraph
     costs: SegmentCosts
     draft: DraftPlan
+    batch: BatchChunks | None = None
+    carried_bytes: int = 0
+    is_chunk: bool = False
+    is_opened: bool = False
 
     @property
     def body_plans(self) -> tuple[BodyPlan, ...]:
@@ -46,31 +72,157 @@ class Candidate:
         return self.loops.body_plans
 
     @property
+    def peak_bytes(self) -> int:
+        """Most bytes held during the backward pass, by the model."""
+        return self.draft.peak_bytes + self.carried_bytes
+
+    @property
     def flops(self) -> int:
-        """Recomputed flops, by the model."""
-        return self.loops.flops + self.draft.flops
+        """Additional flops, by the model."""
+        flops = self.loops.flops + self.draft.flops
+        if self.batch is None:
+            return flops
+        count = self.batch.count
+        # Each chunk adds its gradients, mostly of four bytes a number, to the sum.
+        added = count * self.carried_bytes // 4
+        return added + flops * (count if self.is_chunk else 1)
 
 
-def list_candidates(body: RematGraph, block_size: int | None = None) -> list[Candidate]:
+def list_candidates(
+    body: RematGraph,
+    block_size: int | None = None,
+    *,
+    opened: RematGraph | None = None,
+    divide_batch: bool = False,
+) -> list[Candidate]:
     """Plans of ever smaller modelled peak, the plain one first.
 
     Only Pareto-optimal plans are listed: no other plan needs neither more bytes nor
     more flops. The list does not depend on any budget.
     """
+    plain, *rest = _list_whole(body, block_size)
+    if divide_batch:
+        rest += _list_with_chunks(body, block_size)
+    if opened is not None:
+        # The plain opened loss is a choice, too: the user's regions may cost too much.
+        again = _list_whole(opened, block_size)
+        if divide_batch:
+            again += _list_with_chunks(opened, block_size)
+        rest += [dataclasses.replace(c, is_opened=True) for c in again]
+    return _keep_optimal(body, plain, rest)
+
+
+def list_chunked(body: RematGraph) -> list[Candidate]:
+    """Plans that only divide the batch and cost next to nothing, the plain one first.
+
+    The plain plan is alone if the batch of this loss cannot be divided.
+    """
+    plain = Candidate(
+        LoopChoices(), body, _NO_COSTS, DraftPlan((), plain_peak(body), 0)
+    )
+    found = find_batch(body)
+    if found is None or found.whole_share >= SMALL_SHARE:
+        return [plain]
+    limit = _CHEAP_CHUNKS * sum(map(flops_of, body.eqns))
+    cheap = [c for c in _divide_batch(body, found) if c.flops <= limit]
+    return _keep_optimal(body, plain, cheap)
+
+
+def _keep_optimal(
+    body: RematGraph, plain: Candidate, rest: Sequence[Candidate]
+) -> list[Candidate]:
+    fewest_flops = _MAX_FORWARD_PASSES * sum(map(flops_of, body.eqns))
+    # By rising peak, a plan is optimal if it costs less than all plans below it.
+    optimal: list[Candidate] = []
+    for c in sorted(rest, key=lambda c: (c.peak_bytes, c.flops)):
+        if c.flops < fewest_flops and c.peak_bytes < plain.peak_bytes:
+            fewest_flops = c.flops
+            optimal.append(c)
+    return [plain, *reversed(optimal)]
+
+
+def _list_whole(body: RematGraph, block_size: int | None) -> list[Candidate]:
     found: list[Candidate] = []
     for loops in list_loop_choices(body):
         rewritten = rewrite_loops(body, loops.body_plans, dict(loops.scratch_bytes))
         costs, drafts = draft_plans(rewritten, block_size)
         found += [Candidate(loops, rewritten, costs, d) for d in drafts]
-    plain, *rest = found
-    fewest_flops = _MAX_FORWARD_PASSES * sum(map(flops_of, body.eqns))
-    # By rising peak, a plan is optimal if it costs less than all plans below it.
-    optimal: list[Candidate] = []
-    for c in sorted(rest, key=lambda c: (c.draft.peak_bytes, c.flops)):
-        if c.flops < fewest_flops and c.draft.peak_bytes < plain.draft.peak_bytes:
-            fewest_flops = c.flops
-            optimal.append(c)
-    return [plain, *reversed(optimal)]
+    return found
+
+
+def _divide_batch(body: RematGraph, found: FoundBatch) -> list[Candidate]:
+    """The loss in fewer or more chunks, in which nothing is recomputed."""
+    counts = chunk_counts(found.split.batch)
+    most = dataclasses.replace(found.chunks, count=counts[-1])
+    smallest = split_batch(body, most)
+    # What a chunk holds is proportional to its length.
+    peak = plain_peak(smallest.chunk) * most.count
+    return [
+        Candidate(
+            LoopChoices(),
+            smallest.chunk,
+            _NO_COSTS,
+            DraftPlan((), peak // count, 0),
+            batch=dataclasses.replace(most, count=count),
+            carried_bytes=smallest.accumulated_bytes,
+            is_chunk=True,
+        )
+        for count in counts
+    ]
+
+
+def _list_with_chunks(body: RematGraph, block_size: int | None) -> Iterator[Candidate]:
+    """The loss in chunks of its batch, and in the smallest ones with recomputation."""
+    found = find_batch(body)
+    if found is None:
+        return
+    divided = _divide_batch(body, found)
+    if found.whole_share < SMALL_SHARE:
+        yield from divided
+        smallest = divided[-1]
+        for c in _list_whole(smallest.body, block_size):
+            yield dataclasses.replace(
+                c,
+                batch=smallest.batch,
+                carried_bytes=smallest.carried_bytes,
+                is_chunk=True,
+            )
+        return
+    # Only the end of the loss runs in chunks, such as the logits and the loss of a
+    # language model. A few chunks of it hold little enough beside the rest.
+    limit = plain_peak(body) // 16
+    chosen = next((c for c in divided if c.draft.peak_bytes < limit), divided[-1])
+    assert chosen.batch is not None
+    rest = chunk_batch(body, chosen.batch)
+    loop = [e for e in rest.eqns if e.primitive.name == "custom_vjp_call"][-1]
+    scratch = {loop.outvars[0]: chosen.peak_bytes}
+    rest = dataclasses.replace(rest, scratch_bytes=scratch)
+    for c in _list_whole(rest, block_size):
+        yield dataclasses.replace(c, batch=chosen.batch)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanParts:
+    """The parts of a `RematPlan` that say what is recomputed."""
+
+    segments: tuple[Segment, ...] = ()
+    body_plans: tuple[BodyPlan, ...] = ()
+    batch: BatchChunks | None = None
+    is_opened: bool = False
+
+
+def build_parts(candidate: Candidate, platform: str) -> PlanParts:
+    """A candidate as the parts of a plan, with gates that suit this platform."""
+    segments = build_segments(candidate, platform)
+    if candidate.batch is None or not candidate.is_chunk:
+        return PlanParts(
+            segments, candidate.body_plans, candidate.batch, candidate.is_opened
+        )
+    if all(s.gate is None for s in segments):
+        segments = ()
+    inside = {"segments": segments, "body_plans": candidate.body_plans}
+    batch = dataclasses.replace(candidate.batch, **inside)
+    return PlanParts(batch=batch, is_opened=candidate.is_opened)
 
 
 def build_segments(candidate: Candidate, platform: str) -> tuple[Segment, ...]:

@@ -86,7 +86,10 @@ def list_loop_choices(body: RematGraph) -> list[LoopChoices]:
     flops for each byte it saves: the greedy method for multiple-choice knapsacks (Sinha
     & Zoltners 1979), which here need not be exact, since the candidates are compiled.
     """
-    menus = [_list_choices(i, e, body) for i, e in enumerate(body.graph.eqns)]
+    graph = body.graph
+    menus = [
+        _list_choices(n, graph.eqns[i], body) for n, i in enumerate(graph.numbered)
+    ]
     menus = [m for m in menus if len(m) > 1]
     at = [0] * len(menus)
     found = [LoopChoices()]

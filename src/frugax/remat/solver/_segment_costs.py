@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from frugax.jaxprs import Var, bytes_of, flops_of, is_heavy
+from frugax.jaxprs import JaxprEqn, Var, bytes_of, flops_of, is_heavy
 
 from ..rewrite import RematGraph
 from ._residuals import Residuals, find_residuals
@@ -18,7 +18,10 @@ from ._residuals import Residuals, find_residuals
 # keeps the results of the others: large and cheap results are computed twice, and
 # expensive ones are kept, as in the selective recomputation of Korthikanti et al. 2022
 # ("Reducing activation recomputation in large transformer models"). The last mode
-# recomputes everything.
+# recomputes everything. If a loss has products with batch axes, such as those of
+# attention, the mode before it keeps the other products alone: this is the policy
+# `dots_with_no_batch_dims_saveable` of `jax.checkpoint`. Its `dots_saveable` and
+# `nothing_saveable` are among the other modes.
 Mode = int
 
 # Flops per byte of result up to which an operation counts as cheap. An elementwise
@@ -107,6 +110,10 @@ class _BackwardWalk:
         self._readers.update(v for r in self._residuals for v in r.variables)
         self._readers.update(body.intermediates(body.graph.outputs))
         self._limits = [0.0, *self._price_limits(), float("inf")]
+        self._plain_products: Mode | None = None
+        if any(_has_batch_axes(e) for e in body.eqns):
+            self._plain_products = len(self._limits) - 1
+            self._limits.insert(-1, float("nan"))  # this mode has no limit
         self.modes = len(self._limits)
 
     def _price_limits(self) -> list[float]:
@@ -175,7 +182,10 @@ class _BackwardWalk:
             possible = possible and not eqn.effects
             needed = [v for v in eqn.outvars if v in outside]
             outside -= set(needed)
-            is_cheap = self._price[i] <= limit and not self._stands_in(i, limit)
+            if mode == self._plain_products:
+                is_cheap = eqn.primitive.name != "dot_general" or _has_batch_axes(eqn)
+            else:
+                is_cheap = self._price[i] <= limit and not self._stands_in(i, limit)
             is_cheap = is_cheap or residuals[i].hidden_bytes > 0
             if needed and not (mode and is_cheap):
                 kept.append(i)
@@ -207,6 +217,13 @@ class _BackwardWalk:
                 kept=tuple(reversed(kept)) if mode else (),
                 possible=possible or not mode,
             )
+
+
+def _has_batch_axes(eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name != "dot_general":
+        return False
+    _, (left, _) = eqn.params["dimension_numbers"]
+    return bool(left)
 
 
 def _stored_residuals(body: RematGraph) -> list[Residuals]:

@@ -1,0 +1,112 @@
+"""Find the axis that holds the batch, and list chunked runs of a loss."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from frugax.jaxprs import bytes_of, flops_of, shape_of
+
+from .._plan import BatchChunks
+from ..rewrite import BatchSplit, MixesBatchError, RematGraph, split_batch
+from ._segment_costs import whole_body_costs
+
+# Inputs and axes that are tried as the batch. Each try traces the loss twice.
+_MAX_TRIES = 6
+# Up to this share of the flops before the chunks, only the chunks are worth a plan.
+SMALL_SHARE = 0.1
+# Above this share, chunks are not worth a plan.
+_LARGE_SHARE = 0.75
+# What follows the chunks is computed more than once, so it must be this small a share.
+_MAX_AFTER = 0.05
+# More numbers of chunks than this give no finer steps between limits.
+_MAX_COUNTS = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FoundBatch:
+    """The axis along which most of a loss's work can be split.
+
+    Attributes:
+        chunks: that axis, with as few chunks as possible.
+        split: the loss in these chunks.
+        whole_share: the share of the loss's flops that runs whole, before the chunks.
+    """
+
+    chunks: BatchChunks
+    split: BatchSplit
+    whole_share: float
+
+
+def find_batch(body: RematGraph) -> FoundBatch | None:
+    """The axis along which most of the loss's work can be split, or None."""
+    if "batch" not in body.memo:
+        body.memo["batch"] = _find_batch(body)
+    return body.memo["batch"]
+
+
+def _find_batch(body: RematGraph) -> FoundBatch | None:
+    best: FoundBatch | None = None
+    total = sum(map(flops_of, body.eqns))
+    for operand, axis, length in _possible_batches(body):
+        chunks = BatchChunks(_smallest_factor(length), operand, axis)
+        try:
+            split = split_batch(body, chunks)
+        except MixesBatchError:
+            continue
+        if sum(map(flops_of, split.after)) > _MAX_AFTER * total:
+            continue
+        share = sum(map(flops_of, split.before)) / max(total, 1)
+        if share < (best.whole_share if best else _LARGE_SHARE):
+            best = FoundBatch(chunks, split, share)
+        if share < SMALL_SHARE:
+            break
+    return best
+
+
+def chunk_counts(batch: int) -> list[int]:
+    """Numbers of chunks to try: divisors of the batch, about a factor of 2 apart."""
+    divisors = [c for c in range(2, batch + 1) if batch % c == 0]
+    ratio = max(2.0, batch ** (1 / _MAX_COUNTS))
+    found: list[int] = []
+    for c in divisors:
+        if not found or c >= found[-1] * ratio or c == batch:
+            found.append(c)
+    return found
+
+
+def plain_peak(body: RematGraph) -> int:
+    """Bytes held during the backward pass, by the model, if everything is kept."""
+    costs = whole_body_costs(body)
+    if not costs:
+        return 0
+    return costs[0].stored_bytes + costs[0].transient_bytes
+
+
+def _possible_batches(body: RematGraph) -> Iterator[tuple[int, int, int]]:
+    """Inputs, axes and lengths that may be a batch, the likeliest first."""
+    inputs, wrt = body.graph.inputs, set(body.wrt)
+    # The batch is data, so differentiated inputs come last. (They are right for an
+    # ensemble, whose members are rows of its weights.) Larger inputs are likelier
+    # than labels.
+    order = sorted(
+        range(len(inputs)), key=lambda i: (inputs[i] in wrt, -bytes_of(inputs[i]))
+    )
+    shapes = [shape_of(inputs[i]).shape for i in order]
+    seen: set[tuple[int, int, bool]] = set()
+    for axis in (0, 1):
+        for i, shape in zip(order, shapes, strict=True):
+            if len(shape) <= axis or shape[axis] < 2:
+                continue
+            # Arrays that belong together, such as data and labels, need one try.
+            kind = axis, shape[axis], inputs[i] in wrt
+            if kind in seen or len(seen) >= _MAX_TRIES:
+                continue
+            seen.add(kind)
+            yield i, axis, shape[axis]
+
+
+def _smallest_factor(n: int) -> int:
+    for c in range(2, math.isqrt(n) + 1):
+        if n % c == 0:
+            return c
+    return n

@@ -1,0 +1,294 @@
+"""Losses that run in chunks of their batch: the same gradients, in fewer bytes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import InfeasibleBudgetError, MemoryBudget, remat
+from frugax.jaxprs import flops
+from frugax.remat.rewrite import (
+    MixesBatchError,
+    build_value_and_grad,
+    split_batch,
+    trace_loss,
+)
+
+from . import random_programs
+from .checks import assert_same, plain_bytes, temp_bytes
+
+KEY = jax.random.key(0)
+WS = list(jax.random.normal(KEY, (4, 16, 16)) / 4)
+X = jax.random.normal(jax.random.key(1), (64, 16))
+LABELS = jax.random.randint(KEY, (64,), 0, 16)
+
+
+def net(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return x
+
+
+def cross_entropy(ws, x, labels):
+    logs = jax.nn.log_softmax(net(ws, x))
+    return -logs[jnp.arange(len(labels)), labels].mean(), logs.argmax(-1)
+
+
+def masked_mean(ws, x, labels):
+    logs = jax.nn.log_softmax(net(ws, x))
+    picked = jnp.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
+    kept = (labels > 3).astype(jnp.float32)
+    decay = sum((w**2).sum() for w in ws)
+    return -(picked * kept).sum() / kept.sum() + 1e-3 * decay
+
+
+def log_of_sums(ws, x):
+    """Two sums, and a loss that is linear in neither."""
+    out = net(ws, x)
+    return jnp.log((out**2).sum()) * jnp.cosh(out.mean())
+
+
+def relu_and_softmax(ws, x):
+    for w in ws:
+        x = jax.nn.softmax(jax.nn.relu(x @ w))
+    return jnp.mean(x**2)
+
+
+def convolutions(kernels, x):
+    for k in kernels:
+        names = ("NHWC", "HWIO", "NHWC")
+        x = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=names)
+        x = jax.lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"
+        )
+    return jnp.mean(x.reshape(len(x), -1) ** 2)
+
+
+def attention(ws, tokens):
+    x = WS[0][tokens]
+    rows, length, width = x.shape
+    seen = jnp.tril(jnp.ones((length, length), bool))
+    for w in ws:
+        heads = (x @ w).reshape(rows, length, 2, width // 2).transpose(0, 2, 1, 3)
+        scores = jnp.where(seen, heads @ heads.swapaxes(-1, -2), -9.0)
+        mixed = jax.nn.softmax(scores) @ heads
+        x = x + mixed.transpose(0, 2, 1, 3).reshape(rows, length, width)
+    logs = jax.nn.log_softmax(x[:, :-1] @ WS[0].T)
+    return -jnp.take_along_axis(logs, tokens[:, 1:, None], axis=-1).mean()
+
+
+def recurrent(ws, x):
+    """The loss itself is summed up in the loop, and time comes before the batch."""
+
+    def step(carry, x):
+        h, total = carry
+        h = jnp.tanh(x @ ws[0] + h @ ws[1])
+        return (h, total + jnp.mean(h**2)), h[:, 0]
+
+    start = jnp.zeros((x.shape[1], 16)), jnp.float32(0.5)
+    (_, total), first = jax.lax.scan(step, start, x)
+    return total + jnp.mean(first)
+
+
+def second_derivatives(ws, x):
+    u = lambda p: net(ws, p).sum()
+    laplace = jax.vmap(lambda p: jnp.trace(jax.hessian(u)(p)))(x)
+    return jnp.mean((laplace - jax.vmap(u)(x)) ** 2)
+
+
+def dropout(ws, x):
+    kept = jax.random.bernoulli(KEY, 0.8, x.shape).astype(jnp.float32)
+    return jnp.mean(net(ws, x * kept) ** 2)
+
+
+def inner_steps(ws, x):
+    """One gradient step for each task, and the loss after it."""
+    loss = lambda ws, x: jnp.mean(net(ws, x) ** 2)
+
+    def task(x):
+        step = jax.grad(loss)(ws, x)
+        return loss([w - 0.1 * g for w, g in zip(ws, step, strict=True)], x + 1)
+
+    return jax.vmap(task)(x).mean()
+
+
+def own_rules(ws, x):
+    @jax.custom_vjp
+    def layer(x, w):
+        return jnp.sin(x) @ w
+
+    def back(saved, g):
+        x, w = saved
+        return jnp.cos(x) * (g @ w.T), jnp.sin(x).T @ g
+
+    layer.defvjp(lambda x, w: (layer(x, w), (x, w)), back)
+    for w in ws:
+        x = jax.checkpoint(layer)(x, w)
+    return jnp.mean(x**2)
+
+
+KERNELS = list(jax.random.normal(KEY, (2, 3, 3, 8, 8)) / 8)
+IMAGES = jax.random.normal(KEY, (8, 8, 8, 8))
+TOKENS = jax.random.randint(KEY, (16, 12), 0, 16)
+SERIES = jax.random.normal(KEY, (12, 16, 16))
+# Loss, arguments, and the axis of the second argument that holds the batch.
+CASES = {
+    "cross_entropy": (cross_entropy, (WS, X, LABELS), 0),
+    "masked_mean": (masked_mean, (WS, X, LABELS), 0),
+    "log_of_sums": (log_of_sums, (WS, X), 0),
+    "relu_and_softmax": (relu_and_softmax, (WS, X), 0),
+    "convolutions": (convolutions, (KERNELS, IMAGES), 0),
+    "attention": (attention, (WS, TOKENS), 0),
+    "recurrent": (recurrent, (WS, SERIES), 1),
+    "second_derivatives": (second_derivatives, (WS, X), 0),
+    "dropout": (dropout, (WS, X), 0),
+    "inner_steps": (inner_steps, (WS, SERIES), 0),
+    "own_rules": (own_rules, (WS, X), 0),
+}
+
+
+def in_chunks(loss, args, chunks, *, argnums=0, has_aux=False):
+    body = trace_loss(loss, args, argnums, has_aux=has_aux)
+    how = {"argnums": argnums, "has_aux": has_aux}
+    return build_value_and_grad(
+        loss, (), (), body.graph.fingerprint, batch=chunks, **how
+    )
+
+
+def position_of(loss, args, wanted, *, has_aux=False):
+    """The input of the traced loss that is this argument: constants come first."""
+    body = trace_loss(loss, args, 0, has_aux=has_aux)
+    place = len(jax.tree.leaves(args)) - len(body.graph.args)
+    leaves = jax.tree.leaves(args)
+    at = next(i for i, leaf in enumerate(leaves) if leaf is wanted)
+    return len(body.graph.consts) + at + place
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_in_chunks_are_those_of_jax(name):
+    loss, args, axis = CASES[name]
+    has_aux = name == "cross_entropy"
+    place = position_of(loss, args, args[1], has_aux=has_aux)
+    chunks = remat.BatchChunks(4, place, axis)
+    got = in_chunks(loss, args, chunks, has_aux=has_aux)(*args)
+    assert_same(got, jax.value_and_grad(loss, has_aux=has_aux)(*args), 1e-4)
+
+
+def test_gradients_with_respect_to_the_batch_itself():
+    place = position_of(log_of_sums, (WS, X), X)
+    got = in_chunks(
+        log_of_sums, (WS, X), remat.BatchChunks(8, place, 0), argnums=(0, 1)
+    )
+    want = jax.value_and_grad(log_of_sums, argnums=(0, 1))
+    assert_same(got(WS, X), want(WS, X))
+
+
+def test_members_of_an_ensemble_are_chunks_too():
+    def loss(members, x):
+        one = lambda w: jnp.mean(jnp.tanh(jnp.tanh(x @ w) @ w) ** 2)
+        return jax.vmap(one)(members).mean()
+
+    members = jnp.stack(WS)
+    got = in_chunks(loss, (members, X), remat.BatchChunks(2, 0, 0))(members, X)
+    assert_same(got, jax.value_and_grad(loss)(members, X))
+
+
+def test_half_precision_is_summed_up_in_float32():
+    ws = [w.astype(jnp.bfloat16) for w in WS]
+    x = jnp.abs(X).astype(jnp.bfloat16)
+    loss = lambda ws, x: jnp.mean((x @ ws[0]).astype(jnp.float32) ** 2)
+    place = position_of(loss, (ws, x), x)
+    _, got = in_chunks(loss, (ws, x), remat.BatchChunks(32, place, 0))(ws, x)
+    up = lambda t: jax.tree.map(lambda a: a.astype(jnp.float32), t)
+    _, want = jax.value_and_grad(loss)(up(ws), up(x))
+    # Summed in bfloat16, 32 chunks would be wrong by several per cent.
+    assert_same(up(got), want, 2e-2)
+
+
+def batch_norm(ws, x):
+    for w in ws:
+        x = x @ w
+        far = x - x.mean(0, keepdims=True)
+        x = jnp.tanh(far / jnp.sqrt((far**2).mean(0, keepdims=True) + 1e-3))
+    return jnp.mean(x**2)
+
+
+def contrastive(ws, x):
+    out = net(ws, x)
+    return -jax.nn.log_softmax(out @ out.T)[jnp.arange(64), jnp.arange(64)].mean()
+
+
+def shifted(ws, x):
+    return jnp.mean(net(ws, x)[1:] * net(ws, x)[:-1])
+
+
+def other_rows(ws, x):
+    return jnp.mean(net(ws, x)[jnp.arange(64)[::-1], LABELS])
+
+
+def largest(ws, x):
+    return net(ws, x).max()
+
+
+@pytest.mark.parametrize(
+    "loss", [batch_norm, contrastive, shifted, other_rows, largest]
+)
+def test_a_loss_that_mixes_rows_is_left_whole(loss):
+    body = trace_loss(loss, (WS, X), 0, has_aux=False)
+    place = position_of(loss, (WS, X), X)
+    with pytest.raises(MixesBatchError):
+        split_batch(body, remat.BatchChunks(2, place, 0))
+
+
+def test_a_budget_that_recomputation_cannot_meet_is_met_in_chunks():
+    plain = plain_bytes(second_derivatives, (WS, X))
+    budget = MemoryBudget(limit_bytes=plain // 4)
+    plan = remat.plan(second_derivatives, budget, example_args=(WS, X))
+    assert plan.batch is not None
+    assert "chunks" in plan.explain()
+    step = remat.apply(second_derivatives, plan)
+    assert temp_bytes(step, WS, X) == plan.predicted <= plain // 4
+    want = jax.value_and_grad(second_derivatives)
+    assert_same(step(WS, X), want(WS, X), 1e-4)
+    count = lambda fn: flops(jax.make_jaxpr(fn)(WS, X).jaxpr)
+    assert count(step) - count(want) == plan.extra_flops
+    assert plan.extra_share < 0.03
+    assert remat.RematPlan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_for_chunks_that_do_not_fit_the_loss_is_refused():
+    place = position_of(batch_norm, (WS, X), X)
+    step = in_chunks(batch_norm, (WS, X), remat.BatchChunks(2, place, 0))
+    with pytest.raises(ValueError, match="cannot run in 2 chunks"):
+        step(WS, X)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_in_chunks_are_right_or_refused(seed):
+    case = random_programs.random_case(seed, "float32")
+    body = trace_loss(case.loss, case.args, **case.how)
+    want = jax.value_and_grad(case.loss, **case.how)(*case.args)
+    for place, v in enumerate(body.graph.inputs):
+        for axis, length in enumerate(v.aval.shape):
+            if length % 2:
+                continue
+            chunks = remat.BatchChunks(2, place, axis)
+            try:
+                split_batch(body, chunks)
+            except MixesBatchError:
+                continue
+            got = in_chunks(case.loss, case.args, chunks, **case.how)(*case.args)
+            assert_same(got, want, 1e-4)
+
+
+def test_needed_is_the_least_that_was_measured_and_planning_at_it_succeeds():
+    plain = plain_bytes(batch_norm, (WS, X))
+    budget = MemoryBudget(limit_bytes=plain // 8)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        remat.plan(batch_norm, budget, example_args=(WS, X), cache=False)
+    enough = MemoryBudget(limit_bytes=int(caught.value.needed))
+    plan = remat.plan(batch_norm, enough, example_args=(WS, X), cache=False)
+    assert plan.predicted <= enough.limit_bytes
+    best = caught.value.best
+    assert isinstance(best, remat.RematPlan)
+    assert np.isclose(best.predicted, plan.predicted)
