@@ -10,6 +10,8 @@ from frugax import MemoryBudget, remat
 from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import describe_operations
 
+from .checks import plan_whole
+
 
 def f32(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -117,6 +119,6 @@ def test_scans_are_told():
         return jnp.sum(jax.lax.scan(one, jnp.zeros(xs.shape[1:]), xs)[0])
 
     args = (f32(32, 32), f32(64, 16, 32))
-    plan = remat.plan(iterations, MemoryBudget("100KiB"), example_args=args)
+    plan = plan_whole(iterations, MemoryBudget("100KiB"), example_args=args)
     assert plan.body_plans
     assert "scan at 1: " in plan.explain()

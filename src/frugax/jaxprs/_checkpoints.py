@@ -1,6 +1,6 @@
 """Open the `jax.checkpoint` regions of a function, so that they can be planned anew."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -72,7 +72,7 @@ def _open(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=eqns, outvars=outs)
 
 
-def _open_bodies(eqn: JaxprEqn) -> Mapping[str, Any]:
+def _open_bodies(eqn: JaxprEqn) -> dict[str, Any]:
     if eqn.primitive.name not in _OPENED:
         return {}
     found: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def _open_closed(program: ClosedJaxpr) -> ClosedJaxpr:
 def _inner_programs(eqn: JaxprEqn) -> list[ClosedJaxpr]:
     if eqn.primitive.name not in _OPENED:
         return []
-    found: list[ClosedJaxpr] = []
+    found: list[Any] = []
     for name in _BODIES:
         value = eqn.params.get(name)
         found += value if isinstance(value, tuple) else [value]

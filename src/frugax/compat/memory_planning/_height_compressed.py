@@ -179,7 +179,13 @@ def _executor(
             )
         )
     else:
-        found = plan(loss, budget, example_args=shapes, block_size=block_size)
+        found = plan(
+            loss,
+            budget,
+            example_args=shapes,
+            block_size=block_size,
+            divide_batch=False,  # this report is about recomputed blocks
+        )
         segments, body_plans = found.segments, found.body_plans
         step, recomputed_flops = apply(loss, found), found.extra_flops
         # Only a budget has programs compiled while planning, so only then is XLA's

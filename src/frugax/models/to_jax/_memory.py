@@ -72,6 +72,7 @@ class Candidate:
             example_args=self.example_args,
             has_aux=self.has_aux,
             within=whole,
+            divide_batch=False,  # a lever of its own here: micro-batches
         )
 
 

@@ -13,7 +13,7 @@ here an axis that the program has is made shorter.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class Along:
 
 
 # None: the same for every part. "sum": the sum over all parts is the value.
-State: TypeAlias = Along | Literal["sum"] | None
+State: TypeAlias = Along | str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -529,8 +529,9 @@ class BatchPart:
 
         # A carry that starts the same for all rows may come to depend on them.
         states = [v.state for v in carry]
+        seen: list[State] = []
         for _ in range(num_carry + 1):
-            seen: list[State] = []
+            seen = []
 
             def probe(
                 carry: Any, x: Any, states: Any = states, seen: Any = seen

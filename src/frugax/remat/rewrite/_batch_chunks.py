@@ -98,7 +98,7 @@ class _OuterPart(BatchPart):
         eqn = self._graph.eqns[place]
         if place >= 0 and _repeats(eqn, state):
             # Zeros and the like are made in the length of the chunk at once.
-            (atom,) = eqn.invars
+            atom: Any = eqn.invars[0]
             operand = self._env[atom].array if variables([atom]) else atom.val
             shape = self._shorten(shape_of(v).shape, state)
             axes = eqn.params["broadcast_dimensions"]
