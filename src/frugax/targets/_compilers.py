@@ -17,7 +17,7 @@ import jax
 from frugax.errors import MissingExtraError
 
 # Kept off Python's path until a target is compiled for: a plug-in on the path makes
-# every start of JAX look for a GPU and log that there is none.
+# every start of JAX look for a GPU and log that it found no driver.
 _FOLDER = Path(sys.prefix) / "compilers"
 # libtpu asks the cloud's metadata server for all of this where it is not set.
 _TPU_SETTINGS = {
