@@ -99,7 +99,7 @@ def test_arguments_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path):
             lambda: watch.sinks.Event("sound", "", 0, {}),
             lambda: watch.export(folder / "a", folder / "o.xlsx"),
             lambda: watch.read(folder / "nowhere"),
-            lambda: watch.Follower(folder / "nowhere"),
+            lambda: watch.journal.Follower(folder / "nowhere"),
             lambda: watch.export(folder / "nowhere", folder / "o.npz"),
             lambda: watch.Journal.append_to(folder),
             lambda: watch.read(folder),

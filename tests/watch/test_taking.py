@@ -1,12 +1,15 @@
 """What programs give is filed by class and level, and handed to sinks."""
 
+import json
 import threading
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from frugax import OverheadBudget, watch
+from frugax.errors import OutputError
 from frugax.watch.probes import LastValues, MaskedValues
 
 from .watching import Given, Listener, probe, taking
@@ -75,7 +78,7 @@ def test_what_a_branch_or_loop_did_not_make_is_not_recorded(tmp_path):
     back = watch.read(tmp_path / "a", strict=True)
     assert back["a"].tolist() == [1, 3]
     assert back.steps_with("a").tolist() == [1, 3]
-    assert back["b/b"].tolist() == [1, 2, 3]
+    assert back["b"].tolist() == [1, 2, 3]
     assert back["b/count"].tolist() == [1, 2, 3]
     assert back["c"].tolist() == [0, 1, 2, 3]
 
@@ -108,16 +111,6 @@ def test_a_level_says_what_is_kept_and_what_it_left_out(
         assert sum(n > 0 for n in due) == scalars
     back = watch.read(tmp_path / "a", strict=True)
     assert len(back) == scalars
-
-
-def test_idle_counts_the_calls_until_something_is_due(journal):
-    for level in ("standard", "verbose", "full"):
-        watcher = taking(journal, level)
-        for step in range(30):
-            idle = watcher.idle(step)
-            assert idle is not None
-            assert all(watcher.due(step + 1 + k) == 0 for k in range(idle))
-            assert watcher.due(step + 1 + idle) > 0
 
 
 def test_numbers_of_the_same_step_from_both_sides_are_one_record(tmp_path):
@@ -183,17 +176,32 @@ def test_functions_on_the_host_are_called_with_each_row(journal):
     assert got == [0, 1, 2, 3, 4]
 
 
-def test_a_record_that_the_journal_cannot_hold_is_counted_and_named(tmp_path):
+def test_arrays_of_a_new_shape_get_a_stream_of_their_own(tmp_path):
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         watcher = taking(journal)
         probes = {"g": probe("g", "frame")}
         for i, size in enumerate([2, 3, 2]):  # a stream's frames have one shape
-            watcher.ingest(i, probes, {"g": np.zeros(size)})
+            watcher.ingest(i, probes, {"g": np.full(size, i)})
         watcher.finish()
-        tally = watcher.losses.tally("frame")
-        assert (tally.kept, dict(tally.dropped)) == (2, {"refused": 1})
-        assert "Refused last: ValueError" in watcher.report().spends[0].source
-    assert len(watch.read(tmp_path / "a", strict=True).streams["g"]) == 2
+        assert watcher.losses.tally("frame").lost == 0
+    back = watch.read(tmp_path / "a", strict=True).streams
+    assert back["g"]["g"][:, 0].tolist() == [0, 2]
+    (other,) = back.keys() - {"g", "watch"}
+    assert back[other]["g"].tolist() == [[1, 1, 1]]
+
+
+def test_a_value_that_cannot_be_stored_costs_only_itself_and_is_said(tmp_path, capfd):
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        watcher = taking(journal)
+        probes = {"good": probe("good"), "large": probe("large")}
+        for i in range(5):
+            large = np.uint64(2**63)  # beyond int64
+            watcher.ingest(i, probes, {"good": np.float32(i), "large": large})
+        watcher.finish()
+        (spend,) = watcher.report().spends
+    assert "'large' must fit in int64" in spend.source
+    assert capfd.readouterr().err.count("a record is lost") == 1
+    assert watch.read(tmp_path / "a")["good"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_program_that_failed_is_its_callers_affair(journal):
@@ -278,3 +286,140 @@ def test_what_waits_is_judged_by_the_level_at_which_it_was_taken(tmp_path):
         watcher.finish()
     back = watch.read(tmp_path / "a", strict=True)
     assert back["t"].tolist() == [*range(11)]
+
+
+def recorded(tmp_path, fn, *args, calls=3):
+    """Call a watched function and return what the journal has."""
+    with watch.Journal.create(tmp_path / "a", {}) as journal:
+        with taking(journal) as watcher:
+            watched = watch.jit(fn)
+            for _ in range(calls):
+                watched(*args)
+        for tally in watcher.losses.tallies.values():
+            assert tally.lost == tally.waiting == 0
+    return watch.read(tmp_path / "a", strict=True)
+
+
+def count_down(n):
+    def body(state):
+        i, x = state
+        watch.record("a", x)
+        return i - 1, 2 * x
+
+    start = n, jnp.float32(1)
+    return jax.lax.while_loop(lambda state: state[0] > 0, body, start)[1]
+
+
+def test_a_while_loop_keeps_the_name_of_its_number(tmp_path):
+    back = recorded(tmp_path, count_down, jnp.int32(3))
+    assert set(back.names) == {"a", "a/count"}
+    assert back["a"].tolist() == [4.0] * 3
+
+
+def test_lanes_whose_loop_never_ran_have_no_value(tmp_path):
+    back = recorded(tmp_path, jax.vmap(count_down), jnp.array([0, 3, 5])).streams["a"]
+    np.testing.assert_array_equal(back["a"][0], [np.nan, 4.0, 16.0])
+    assert back["count"][0].tolist() == [0, 3, 5]
+
+
+def test_a_scan_inside_a_while_loop_leaves_the_rounds_of_its_last_run(tmp_path):
+    def fn(n):
+        def add(x, _):
+            watch.record("s", x)
+            return x + 1, None
+
+        def body(state):
+            i, x = state
+            return i - 1, jax.lax.scan(add, x, None, length=3)[0]
+
+        return jax.lax.while_loop(lambda s: s[0] > 0, body, (n, jnp.float32(1)))[1]
+
+    back = recorded(tmp_path, fn, jnp.int32(2), calls=2).streams["s"]
+    assert back["s"].tolist() == [4.0, 5.0, 6.0] * 2
+
+
+def test_a_scan_on_several_devices_is_a_curve_for_each(tmp_path):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+
+    def shard(x):
+        def step(h, _):
+            watch.record("h", h[0])
+            return h + 1, None
+
+        return jax.lax.scan(step, x, None, length=3)[0]
+
+    spec = jax.sharding.PartitionSpec("d")
+    fn = jax.shard_map(shard, mesh=mesh, in_specs=spec, out_specs=spec)
+    back = recorded(tmp_path, fn, jnp.array([0.0, 10.0]), calls=2).streams["h"]
+    assert back["h/0"].tolist() == [0.0, 1.0, 2.0] * 2
+    assert back["h/1"].tolist() == [10.0, 11.0, 12.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda x: watch.record("n" * 101, x), "1 to 100 characters"),
+        (lambda x: watch.record("a", {"b" * 99: x, "c": x}), "1 to 100 characters"),
+        (
+            lambda x: [watch.record(f"m{i}", x) for i in range(1001)],
+            "'m1000' makes 1,001 numbers",
+        ),
+        (lambda x: watch.histogram("h", x, bins=0), "bins must be from 1"),
+        (lambda x: watch.image("i", x), "image 'i' must be"),
+        (lambda x: watch.norms("g", {"a": 3}), "has no array"),
+    ],
+)
+def test_a_bad_record_is_refused_where_it_is_written(fn, said):
+    watched = watch.jit(lambda x: fn(x) and x)
+    with pytest.raises(ValueError, match=said) as caught:
+        watched(jnp.float32(1))
+    assert any(
+        entry.path == __file__ or "test_taking" in str(entry.path)
+        for entry in caught.traceback
+    )
+
+
+def test_distributions_norms_and_images_are_reduced_in_the_program(tmp_path):
+    x = jnp.array([0.0, 1.0, 1.0, 4.0, jnp.nan, jnp.inf])
+
+    def fn(x):
+        watch.histogram("h", {"a": x[:3], "b": x[3:]}, bins=4)
+        watch.norms("g", {"w": jnp.array([3.0, 4.0]), "b": jnp.float16(12.0)})
+        watch.image("grey", jnp.array([[0.0, 0.5], [1.0, 2.0]]))
+        watch.image("mask", x[:4].reshape(2, 2) > 0.5)
+        return x
+
+    back = recorded(tmp_path, fn, x, calls=1)
+    h = back.streams["h"]
+    assert h["counts"][0].tolist() == [1, 2, 0, 1]
+    assert (h["low"][0], h["high"][0], h["not_finite"][0]) == (0.0, 4.0, 2)
+    assert [back[f"g/{n}"][0] for n in ("all", "w", "b")] == [13.0, 5.0, 12.0]
+    assert back.streams["grey"]["grey"][0].tolist() == [[0, 128], [255, 255]]
+    assert back.streams["mask"]["mask"][0].tolist() == [[0, 255], [255, 255]]
+
+
+def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
+    folder = tmp_path / "runs" / "first"
+    with watch.run(
+        folder, config={"lr": 0.1}, tags=["try"], level="full", bounds={"x": (None, 2)}
+    ) as run:
+        step = run.jit(lambda x: watch.record("x", x) or x + 1)
+        x = jnp.zeros(())
+        for i in range(5):
+            x = step(x)
+            run.record(i, {"half": i / 2})
+        assert float(x) == 5
+    back = watch.read(folder / "journal", strict=True)
+    assert back["x"].tolist() == [0, 1, 2, 3, 4]
+    assert back["half"].tolist() == [0, 0.5, 1, 1.5, 2]
+    assert back.meta["config"] == {"lr": 0.1}
+    assert json.loads((folder / "receipt.json").read_text())["spends"]
+    assert "x is " in (folder / "alerts.txt").read_text()
+    assert "x is " in capfd.readouterr().err
+    assert run.exit_code == 3
+    with pytest.raises(OutputError, match="it exists"):
+        watch.run(folder)
+    with watch.run(folder, resume=True) as again:
+        again.record(9, {"half": np.nan})
+    assert again.exit_code == 3
+    assert watch.read(folder / "journal").steps[-1] == 9

@@ -1,4 +1,4 @@
-"""The watcher keeps to its budget and drops nothing. Time is made by the tests."""
+"""The watcher drops nothing that it should keep."""
 
 import resource
 import subprocess
@@ -12,27 +12,34 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 
-from .watching import Clock, taking
+from .watching import taking
 
 
-def test_a_full_disk_costs_no_record(tmp_path):
-    path, clock = tmp_path / "a", Clock()
+def test_a_full_disk_costs_no_record_and_is_said_to_the_caller(tmp_path, capfd):
+    path = tmp_path / "a"
     journal = watch.Journal.create(path, {})
-    watcher = watch.Watcher(journal, OverheadBudget("50%"), clock=clock)
+    watcher = watch.Watcher(journal, OverheadBudget("100%"), level="full")
     values = np.random.default_rng(0).random(500)  # noise does not pack
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     failures = 0
     try:
         for i, value in enumerate(values):
-            clock.now += 1.0
             try:
                 watcher.record(i, {"x": value})
             except OutputError:
                 failures += 1
+            if i == 300:
+                with pytest.raises(OutputError):
+                    watcher.collect()
+        with pytest.raises(OutputError):
+            watcher.collect()
+        (spend,) = watcher.report().spends
+        assert "records are not in it" in spend.problems  # not "0 lost" and no more
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert failures > 1
+    assert failures
+    assert "Records wait in memory" in capfd.readouterr().err
     watcher.finish()
     journal.close()
     np.testing.assert_array_equal(watch.read(path, strict=True)["x"], values)
@@ -201,17 +208,16 @@ def test_an_interrupt_in_the_middle_of_a_drain_doubles_no_record(journal, monkey
     watcher = watch.Watcher(journal, OverheadBudget(share=0.0))
     for i in range(5):
         watcher.record(i, {"x": float(i)})
-    write = journal.write
+    write = journal.write_many
 
-    def write_then_interrupt(step, values, stream=""):
-        write(step, values, stream)
-        if step == 2:
-            raise KeyboardInterrupt
+    def write_then_interrupt(steps, columns, stream=""):
+        write(steps, columns, stream)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(journal, "write", write_then_interrupt)
+    monkeypatch.setattr(journal, "write_many", write_then_interrupt)
     with pytest.raises(KeyboardInterrupt):
         watcher.finish()
-    monkeypatch.setattr(journal, "write", write)
+    monkeypatch.setattr(journal, "write_many", write)
     watcher.finish()
     assert watcher.written == 5
     assert journal.last_step == 4

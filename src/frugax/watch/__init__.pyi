@@ -5,8 +5,10 @@ from . import (
     probes as probes,
     sinks as sinks,
 )
+from ._alerts import (
+    Alerts as Alerts,
+)
 from ._apply import (
-    WatchedProgram as WatchedProgram,
     apply as apply,
 )
 from ._current import (
@@ -36,19 +38,24 @@ from ._price import (
 from ._prove import (
     prove as prove,
 )
+from ._reductions import (
+    histogram as histogram,
+    image as image,
+    norms as norms,
+)
+from ._run import (
+    run as run,
+)
 from ._watcher import (
     Watcher as Watcher,
 )
 from .journal import (
-    Follower as Follower,
     Journal as Journal,
     Records as Records,
     export as export,
     read as read,
 )
 from .probes import (
-    LastValues as LastValues,
-    MaskedValues as MaskedValues,
     Probe as Probe,
     collect as collect,
     frame as frame,

@@ -128,13 +128,6 @@ class _PlannedConsumer:
             return LOUD
         return QUIET if self._records_each_call else BARE
 
-    def idle(self, step: int) -> int | None:
-        if self._records_each_call:
-            return 0
-        if not self._slow_every:
-            return None
-        return self._slow_every - step % self._slow_every - 1
-
     def wants_frames(self) -> bool:
         return bool(self._slow_every)
 

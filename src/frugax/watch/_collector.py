@@ -1,12 +1,21 @@
-"""Collect pending records when the budget can pay, and dispatch them.
+"""Collect records from the device and write them, in a thread that owns the queue.
 
-Records are fetched one block at a time, so that a drain that turns out more expensive
-than the last one cannot overdraw the budget by much.
+Everything that a program or a caller records is appended to one queue and returns at
+once. The thread looks four times a second: the entries that the device has finished are
+fetched together, become a few columns, and are written. Nothing is collected while the
+experiment runs a bare unit, so that the cost of collecting is part of what it measures.
 """
 
+import bisect
+import dataclasses
+import itertools
+import queue
 import threading
+import time
+import weakref
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -15,91 +24,264 @@ from frugax.errors import OutputError
 
 from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
-from ._levels import LevelDial
-from ._pending import (
-    PendingQueue,
-    ProgramRecords,
-    arrays_of,
-    begin_copy,
-    class_of,
-    read_metric,
-)
-from ._rows import RowBatch
-from ._token_bucket import FramePacer, TokenBucket
-from .delivery import error_text
-from .journal import RECORDS_PER_BLOCK, Journal
+from ._lane import Lane
+from ._metrics import is_leaf_ready, read_metric
+from ._rows import RowBatch, class_of, make_rows, number_columns
+from .overhead import Experiment, Pace, Unit
+from .probes import PackedRecords, Probe
+from .sinks import Kind
 
-# Between two status rows, for a page that a person follows.
-_STATUS_INTERVAL_S = 1.0
+# Between two looks at the queue, and between two collections: each finds its code cold,
+# and costs some hundred microseconds whatever it carries.
+_TICK_S = 0.2
+_MIN_GAP_S = 0.4
+# A bare unit of a slow loop may last minutes: records do not wait longer than this.
+_MAX_DEFERRAL_S = 0.8
+# How long a step waits for more numbers of the same step.
+_MIN_STEP_AGE_S = 0.1
+# Device memory that records of programs may hold while they wait. Without a cap in
+# bytes, 4096 waiting frames could fill an accelerator.
+_MAX_PENDING_BYTES = 256 * 2**20
+# Vectors that are stacked on an accelerator before they are copied: one transfer.
+_STACKED = 64
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ProgramRecords:
+    """The records of one call of a program, on the device.
+
+    Attributes:
+        step: the number of the call.
+        probes: the probes by the names of the records.
+        records: the records as the program returned them.
+        wanted_kinds: the classes that the level asked for at the time of the call.
+    """
+
+    step: int
+    probes: Mapping[str, Probe]
+    records: Any
+    # Kept from the time of the call: the level may have changed since.
+    wanted_kinds: frozenset[Kind]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the records hold on the device."""
+        return getattr(self.records, "nbytes", 0)
+
+    def is_ready(self) -> bool:
+        """Whether the device has finished them."""
+        if hasattr(self.records, "is_ready"):
+            return self.records.is_ready()
+        return all(map(is_leaf_ready, jax.tree.leaves(dict(self.records))))
+
+    def arrays(self) -> Any:
+        """The arrays that must be finished before they can be read."""
+        if hasattr(self.records, "fetch"):
+            return self.records
+        return dict(self.records)
+
+    def rows(self) -> list[RowBatch]:
+        """Wait for the records and return them as rows."""
+        records: Any = self.records
+        if hasattr(records, "fetch"):
+            values = records.fetch()
+        else:
+            values = {name: jax.device_get(records[name]) for name in self.probes}
+        return make_rows(self.step, self.probes, values, getattr(records, "axes", {}))
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class StepMetrics:
+    """The metrics of one step, as `Watcher.record` got them."""
+
+    step: int
+    values: dict[str, Any]
+    nbytes = 0
+
+    def is_ready(self) -> bool:
+        """Whether the device has finished them."""
+        return all(map(is_leaf_ready, self.values.values()))
+
+    def arrays(self) -> Any:
+        """The arrays that must be finished before they can be read."""
+        return {n: v for n, v in self.values.items() if not _is_deleted(v)}
+
+
+Entry: TypeAlias = ProgramRecords | StepMetrics
 
 
 class Collector:
-    """Fetches pending entries and dispatches them.
+    """Owns the queue of records and the thread that empties it.
 
-    `write_callback_records` is for any thread, the rest for one at a time.
+    `add` and `add_mark` are for any thread and return at once.
 
     Attributes:
         latest: the last numbers collected, by name.
         latest_step: step of the last entry collected; None before the first.
-        written: entries that were dispatched.
-        refused: entries that the journal refused.
-        forced_drains: drains that were made only because too many records waited.
+        added: entries that were added.
+        refused: metrics of a step that could not be read or stored.
+        forced: collections made because too many entries waited.
+        cpu_s: processor time that collecting has taken.
+        is_bare: whether a bare unit is running, in which nothing is collected.
+        judge: called when a pair of units is complete.
+        write_status: called after each collection.
+        closed: set to end the thread.
+        has_started: whether there is a thread.
+        lanes: the watched functions, which keep their newest records themselves.
     """
 
     def __init__(
         self,
-        pending: PendingQueue,
         dispatch: Dispatch,
-        journal: Journal | None,
         *,
-        dial: LevelDial,
-        bucket: TokenBucket,
-        frame_pacer: FramePacer,
+        pace: Pace,
+        max_entries: int,
+        clock: Callable[[], float],
         flight: FlightRecorder | None,
-        interval: int,
+        inspect: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
-        """Collect nothing before `interval` entries wait."""
+        """Start no thread before the first entry."""
         self.latest: dict[str, np.ndarray] = {}
         self.latest_step: int | None = None
-        self.written = 0
-        self.refused = 0
-        self.forced_drains = 0
-        self._pending = pending
+        self.added = self._passed_on = self.refused = self.forced = 0
+        self.cpu_s = 0.0
+        self.is_bare: Callable[[], bool] = lambda: False
+        self.judge: Callable[[Experiment], None] = lambda experiment: None
+        self.write_status: Callable[[], None] = lambda: None
+        self.closed = self.has_started = False
+        self.lanes: list[Lane] = []
         self._dispatch = dispatch
         self._writer = dispatch.writer
-        self._journal = journal
-        self._dial = dial
-        self._bucket = bucket
-        self._frame_pacer = frame_pacer
+        self._pace = pace
+        self._max_entries = max_entries
+        self._clock = clock
         self._flight = flight
-        self._interval = min(interval, pending.max_entries)
-        # The journal has one writer at a time. Collecting waits for the device, and a
-        # program on the device may wait for a callback that wants to write: callbacks
-        # therefore never wait long for this lock (see `write_callback_records`).
-        self._write_lock = threading.Lock()
-        self._refused_error: ValueError | None = None
-        # Plain integers that the collecting thread alone changes; `update_ledger`
-        # passes the differences on.
-        self._steps_kept = 0
-        self._in_progress: dict[str, Any] | None = None  # metrics being written
-        self._booked = 0, 0  # steps given and kept, as the ledger knows them
-        self._book_lock = threading.Lock()
-        self._status_step: int | None = None
-        self._next_status = 0.0
+        self._inspect = inspect
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        # Rows that are on the host but not in the journal, such as on a full disk.
+        self._rows: deque[RowBatch] = deque()
+        self._fetched: list[RowBatch] = []
+        self._queue_lock = threading.Lock()
+        # Reentrant: a sink or handler that runs in this thread may record as well.
+        self._owner = threading.RLock()
+        self._news = threading.Event()
+        self._last_tick = 0.0
+        self._has_open_rows = False
+        self._refusal: ValueError | None = None
+        self._marks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._timing = False
 
-    def collect_if_due(self, entered: float) -> None:
-        """Collect the affordable records, and those beyond the limit.
+    def __len__(self) -> int:
+        fresh = sum(len(lane.fresh) for lane in self.lanes)
+        return fresh + len(self._entries) + sum(map(len, self._rows))
 
-        Errors of the journal are raised; records that are not written still wait.
+    @property
+    def written(self) -> int:
+        """Entries that were passed on."""
+        return max(self._passed_on - sum(map(len, self._rows)), 0)
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether more entries or bytes wait than allowed."""
+        return len(self) > self._max_entries or self._bytes > _MAX_PENDING_BYTES
+
+    def add(self, entry: Entry) -> None:
+        """Append an entry."""
+        with self._queue_lock:
+            self._entries.append(entry)
+            self._bytes += entry.nbytes
+            self.added += 1
+        if not self.has_started:
+            self.start()
+
+    def add_mark(self, experiment: Experiment, unit: Unit, token: Any) -> None:
+        """Have the time taken at which the device finishes a unit.
+
+        Args:
+            experiment: receives the duration of the unit.
+            unit: the unit, whose last call has just been made.
+            token: an array that is ready when that call has ended.
         """
-        self._collect_affordable(entered)
-        if self._pending.is_over_limit:
-            self.forced_drains += 1
-            # Half: the newest may not be computed yet, and waiting for them stalls.
-            self.collect_all_but(
-                min(len(self._pending), self._pending.max_entries) // 2
-            )
-        self.raise_refused()
+        if not self._timing:
+            self._timing = _start_thread(_take_times, (self._marks, self._clock))
+        self._marks.put((experiment, unit, token, weakref.ref(self)))
+
+    def start(self) -> None:
+        """Start the thread; without one, collecting is left to `collect`."""
+        self.has_started = True
+        # Weak, so that a watcher that nobody uses any more is freed with its arrays.
+        _start_thread(_collect_regularly, (weakref.ref(self), self._news))
+
+    def wake(self) -> None:
+        """Have the thread look at once."""
+        self._news.set()
+
+    def tick(self) -> None:
+        """Collect what the device has finished, unless a bare unit is running."""
+        now = time.monotonic()
+        gap_s = _MAX_DEFERRAL_S if self.is_bare() else _MIN_GAP_S
+        if now - self._last_tick < gap_s or not (len(self) or self._has_open_rows):
+            return
+        journal = self._dispatch.journal
+        # Without a budget nothing is collected before the end.
+        if not self._pace.limit or (journal is not None and journal.closed):
+            return
+        self._last_tick = now
+        if self._owner.acquire(timeout=_TICK_S):
+            try:
+                self._collect(self._take_ready(), writes_open=True)
+            except OutputError as e:
+                self._writer.note_failure(e)
+            finally:
+                self._owner.release()
+
+    def collect(self, *, rest: int = 0) -> None:
+        """Collect all entries but the newest `rest`, waiting for the device.
+
+        Raises:
+            OutputError: the journal cannot be written; nothing is lost.
+        """
+        with self._owner:
+            taken = self._take_fresh(ready_only=False)
+            with self._queue_lock:
+                count = max(len(self._entries) - rest, 0)
+                taken += [self._entries.popleft() for _ in range(count)]
+            self._collect(taken, writes_open=not rest, wait=True)
+
+    def make_room(self) -> None:
+        """Collect half of the entries, because too many wait.
+
+        Raises:
+            OutputError: the journal cannot be written.
+        """
+        self.forced += 1
+        # Half: the newest may not be computed yet, and waiting for them stalls.
+        self.collect(rest=min(len(self._entries), self._max_entries) // 2)
+
+    def write_callback_records(self, wait_s: float) -> None:
+        """Write the records of callbacks, unless another thread is collecting.
+
+        That thread may itself be blocked on the program whose callback waits here,
+        hence the limit of the wait.
+        """
+        if not self._owner.acquire(timeout=wait_s):
+            return
+        before = time.thread_time()
+        try:
+            self._dispatch.write_callback_records()
+        except (OutputError, ValueError) as e:
+            self._writer.note_failure(e)
+        finally:
+            self.cpu_s += time.thread_time() - before
+            self._owner.release()
+
+    def shed(self) -> None:
+        """Drop the oldest rows of programs that the journal cannot take."""
+        with self._owner:
+            while self._rows and self.is_over_limit and self._rows[0].source is None:
+                rows = self._rows.popleft()
+                self._writer.lose(rows.kind or "scalar", len(rows))
 
     def raise_refused(self) -> None:
         """Raise the first refusal of a step's metrics, once.
@@ -107,216 +289,308 @@ class Collector:
         Raises:
             ValueError: metrics were refused since the last call.
         """
-        refused, self._refused_error = self._refused_error, None
+        refused, self._refusal = self._refusal, None
         if refused is not None:
             raise refused
 
-    def collect_all_but(self, rest: int) -> None:
-        """Collect, whatever it costs, until `rest` entries are left."""
-        while len(self._pending) > rest:
-            if not self._drain(min(len(self._pending) - rest, RECORDS_PER_BLOCK)):
-                return
-
-    def shed(self) -> None:
-        """Drop entries beyond the limit that the journal cannot take."""
-        for entry in self._pending.shed():
-            if entry.records is None:
-                for rows in entry.rows:
-                    self._writer.lose(rows.kind or "scalar", len(rows), is_new=False)
-            else:
-                for probe in entry.probes.values():
-                    self._writer.lose(class_of(probe), 1, is_new=True)
-
     def wait_for_device(self) -> None:
-        """Wait until the device has finished all pending records."""
-        for entry in self._pending:
+        """Wait until the device has finished all entries."""
+        with self._queue_lock:
+            entries = list(self._entries)
+        newest = [lane.fresh[-1] for lane in self.lanes if lane.fresh]
+        entries += [ProgramRecords(s, {}, r, w) for s, r, w in newest]
+        for entry in entries:
             try:
-                jax.block_until_ready(arrays_of(entry))
+                jax.block_until_ready(entry.arrays())
             # A failed program raises whatever its backend or a callback in it raises.
             # It is counted when it is read.
             except Exception:
                 continue
 
-    def write_callback_records(self, wait_s: float) -> None:
-        """Write the records of callbacks, unless another thread is writing.
+    def abandon(self) -> None:
+        """Count everything that still waits as lost: the watcher closes."""
+        with self._owner:
+            while self._rows:
+                rows = self._rows.popleft()
+                self._writer.lose(rows.kind or "scalar", len(rows), "not written")
 
-        Args:
-            wait_s: longest wait for the lock. Its holder may itself be blocked on the
-                program whose callback waits here, hence the timeout.
-        """
-        if not self._write_lock.acquire(timeout=wait_s):
-            return
-        entered = self._bucket.clock()
+    def _take_fresh(self, *, ready_only: bool) -> list[Entry]:
+        """Take the records that the watched functions have kept."""
+        taken: list[Entry] = []
+        for lane in self.lanes:
+            count = len(lane.fresh)
+            if ready_only and count and not lane.fresh[count - 1][1].is_ready():
+                # A device works in order: bisect for the first that is not ready.
+                count = bisect.bisect_left(
+                    range(count), True, key=lambda i: not lane.fresh[i][1].is_ready()
+                )
+            for _ in range(count):
+                step, records, wanted = lane.fresh.popleft()
+                taken.append(ProgramRecords(step, records.probes, records, wanted))
+        self.added += len(taken)
+        return taken
+
+    def _take_ready(self) -> list[Entry]:
+        taken = self._take_fresh(ready_only=True)
+        # In order: a record must not overtake an older one into the journal.
+        with self._queue_lock:
+            while self._entries and self._entries[0].is_ready():
+                taken.append(self._entries.popleft())
+        return taken
+
+    def _collect(
+        self, taken: list[Entry], *, writes_open: bool, wait: bool = False
+    ) -> None:
+        """Pass entries on; rows that cannot be written stay in `_rows`."""
+        before = time.thread_time()
+        self._passed_on += len(taken)
         try:
-            self._dispatch.write_callback_records()
-        except (OutputError, ValueError) as e:
-            self._writer.note_failure(e)
-        finally:
-            self._bucket.charge(self._bucket.clock() - entered)
-            self._write_lock.release()
-
-    def write_buffered(self) -> None:
-        """Write all buffered records and numbers."""
-        with self._write_lock:
-            self._dispatch.write_callback_records()
-            self._writer.flush_buffered()
-
-    def flush(self) -> None:
-        """Write the status and flush the journal to the disk."""
-        with self._write_lock:
-            self._write_status(always=True)
-            if self._journal is not None:
-                self._journal.flush()
-
-    def update_ledger(self) -> None:
-        """Count in the ledger the metrics that `Watcher.record` got.
-
-        Not done with each record, because the ledger has a lock.
-        """
-        with self._book_lock:
-            given, kept = self._booked
-            self._booked = self._pending.steps_added, self._steps_kept
-            self._writer.losses.give("scalar", self._booked[0] - given)
-            self._writer.losses.keep("scalar", self._booked[1] - kept)
-
-    def _collect_affordable(self, now: float) -> None:
-        # A drain has a price whatever it carries, so a plan lets records gather first.
-        if len(self._pending) < self._interval:
-            return
-        clock = self._bucket.clock
-        # Only finished records: reading an unfinished one would block the caller until
-        # the device has computed it.
-        while self._bucket.can_afford(clock() - now, now):
-            ready = self._pending.count_ready(RECORDS_PER_BLOCK)
-            if not ready or not self._drain(ready):
-                return
-
-    def _drain(self, count: int) -> bool:
-        """Fetch and dispatch the oldest `count` entries.
-
-        Returns False if the journal cannot take the records of a program; for metrics
-        of a step it raises instead.
-        """
-        with self._write_lock:
-            entered = self._bucket.clock()
-            oldest = self._pending.oldest(count)
-            if jax.default_backend() != "cpu":
-                for entry in oldest:  # start all transfers first, so that they overlap
-                    begin_copy(entry)
-            for entry in oldest:
-                if isinstance(entry, ProgramRecords):
-                    if not self._dispatch_records(entry):
-                        return False
+            for is_program, group in itertools.groupby(
+                taken, lambda e: isinstance(e, ProgramRecords)
+            ):
+                entries: Any = list(group)
+                if is_program:
+                    self._fetch_programs(entries)
                 else:
-                    try:
-                        self._dispatch_step(*entry)
-                    except ValueError as e:  # raised once the others are written
-                        self._refused_error = self._refused_error or e
-                self._pending.pop()
-            self._dispatch.write_callback_records()
-            self._write_status()
-            # The last price and not a mean, which would lag behind when the disk or the
-            # machine slows down.
-            self._bucket.drain_price_s = self._bucket.clock() - entered
-            return True
-
-    def _dispatch_step(self, step: int, metrics: dict[str, Any]) -> None:
-        """Dispatch metrics of a step.
-
-        Raises:
-            OutputError: the journal cannot be written; to be called again.
-            ValueError: the metrics cannot be read or stored.
-        """
-        try:
-            values = {n: read_metric(n, step, value) for n, value in metrics.items()}
-        except ValueError:
-            self._count_refused()
-            raise
-        last = self._journal.last_step if self._journal is not None else None
-        # If Ctrl-C came between writing the metrics and removing them from the queue,
-        # they are in the journal already.
-        is_repeated = metrics is self._in_progress
-        self._in_progress = metrics
-        if last is None or step > last or not is_repeated:
-            try:
-                self._dispatch.dispatch_step(step, values)
-            except OutputError:
-                self._in_progress = None
-                raise
-            except ValueError:
-                self._count_refused()
-                raise
-        self.written += 1
-        self._steps_kept += 1
-        self.latest_step = step
-        self.latest = values
-        if self._flight is not None and self._journal is not None:
-            self._flight.inspect(step, values, self._journal)
-
-    def _dispatch_records(self, entry: ProgramRecords) -> bool:
-        """Dispatch a program's records. False if the journal cannot be written now."""
-        entered = self._bucket.clock()
-        if entry.records is not None:
-            entry.rows = self._fetch_wanted(entry)
-        frames = 0
-        # A row leaves the entry only once it is written, so that the next call goes on
-        # where a full disk has stopped this one.
-        while entry.rows:
-            rows = entry.rows[0]
-            unwritten = self._dispatch.dispatch_rows(rows)
+                    self._fetch_metrics(entries)
+        finally:
+            with self._queue_lock:
+                self._bytes -= sum(entry.nbytes for entry in taken)
+        self._rows.extend(_merge_sources(self._fetched))
+        self._fetched.clear()
+        while self._rows:
+            unwritten = self._dispatch.dispatch_rows(self._rows[0])
             if unwritten is not None:
-                entry.rows[0] = unwritten
-                return False
-            if rows.kind == "frame":
-                frames += len(rows)
-            entry.rows.popleft()
-        self.written += 1
-        self.latest_step = entry.step
-        if frames:
-            seconds = self._bucket.clock() - entered
-            thin = self._dial.level != "full"
-            self._frame_pacer.learn(frames, seconds, thin=thin)
-        return True
+                self._rows[0] = unwritten
+                failure = self._writer.failure
+                if failure is not None:
+                    raise failure
+            else:
+                self._rows.popleft()
+        self._dispatch.write_callback_records()
+        if writes_open:
+            self._dispatch.write_open_rows(0.0 if wait else _MIN_STEP_AGE_S)
+        self._has_open_rows = bool(taken) or not writes_open
+        spent = time.thread_time() - before
+        self.cpu_s += spent
+        if taken:
+            self.write_status()
+            self._pace.collected(spent, self._clock())
+            self.latest_step = taken[-1].step
 
-    def _fetch_wanted(self, entry: ProgramRecords) -> deque[RowBatch]:
-        """Fetch an entry and return the rows that its level asked for."""
+    def _fetch_programs(self, entries: list[ProgramRecords]) -> None:
+        start = 0
+        while start < len(entries):
+            layout = getattr(entries[start].records, "layout", None)
+            stop = start + 1
+            while stop < len(entries) and layout is not None:
+                same = getattr(entries[stop].records, "layout", None) is layout
+                if (
+                    not same
+                    or entries[stop].wanted_kinds != entries[start].wanted_kinds
+                ):
+                    break
+                stop += 1
+            self._fetch_same(entries[start:stop])
+            start = stop
+
+    def _fetch_same(self, entries: list[ProgramRecords]) -> None:
+        """Fetch records of one layout, as columns where they are single numbers."""
+        first = entries[0]
+        records = first.records
+        columns = None
+        if isinstance(records, PackedRecords) and "scalar" in first.wanted_kinds:
+            columns = number_columns(records.layout)
+        if columns is None:
+            for entry in entries:
+                self._fetch_one(entry)
+            return
         try:
-            fetched = entry.fetch()
-        # The program failed with whatever its backend or a callback in it raises. Its
-        # own caller gets the same error.
+            words = _stack_words([entry.records.words for entry in entries])
+        # The program failed with whatever its backend or a callback in it raises: one
+        # by one, so that only its own record is lost.
+        except Exception:
+            for entry in entries:
+                self._fetch_one(entry)
+            return
+        steps = np.array([entry.step for entry in entries], np.int64)
+        values = {label: read(words) for label, read in columns.items()}
+        rows = RowBatch("scalar", "", steps, values)
+        self._writer.losses.give("scalar", len(rows))
+        self._note_numbers(rows)
+        self._fetched.append(rows)
+
+    def _fetch_one(self, entry: ProgramRecords) -> None:
+        try:
+            fetched = entry.rows()
         except Exception as e:
-            self._writer.last_error = error_text(e)
             for probe in entry.probes.values():
-                self._writer.lose(class_of(probe), 1, is_new=True, why="refused")
-            return deque()
-        wanted: deque[RowBatch] = deque()
+                self._writer.losses.give(class_of(probe))
+                self._writer.refuse(class_of(probe), 1, e)
+            return
         for rows in fetched:
             if rows.kind is not None:
                 if rows.kind not in entry.wanted_kinds:
                     self._writer.leave_out(rows.kind, len(rows))
                     continue
                 self._writer.losses.give(rows.kind, len(rows))
-            if rows.stream == "" and rows.kind == "scalar":
-                self.latest = {name: c[0] for name, c in rows.columns.items()}
-            wanted.append(rows)
-        if self._flight is not None and self._journal is not None:
-            for rows in fetched:
-                if rows.kind == "scalar":
-                    self._flight.inspect(entry.step, rows.columns, self._journal)
-        return wanted
+            if rows.kind == "scalar":
+                self._note_numbers(rows)
+            self._fetched.append(rows)
 
-    def _write_status(self, *, always: bool = False) -> None:
-        """Write the state of watching now and then, or always."""
-        now, step = self._bucket.clock(), self.latest_step
-        if step is None or step == self._status_step:
-            return
-        if now < self._next_status and not always:
-            return
-        self._next_status, self._status_step = now + _STATUS_INTERVAL_S, step
-        self.update_ledger()
-        share = self._bucket.spent_share(now)
-        self._dispatch.dispatch_status(step, share=share, limit=self._bucket.share)
+    def _fetch_metrics(self, entries: list[StepMetrics]) -> None:
+        """Read metrics of steps; those with equal names become one batch."""
+        self._writer.losses.give("scalar", len(entries))
+        read: list[tuple[int, dict[str, np.ndarray]]] = []
+        for entry in entries:
+            try:
+                values = {
+                    name: read_metric(name, entry.step, value)
+                    for name, value in entry.values.items()
+                }
+            except ValueError as e:  # raised to the caller once the others are written
+                self._refuse(e)
+                continue
+            read.append((entry.step, values))
+        for _, group in itertools.groupby(read, lambda item: tuple(item[1])):
+            same = list(group)
+            steps = np.array([step for step, _ in same], np.int64)
+            columns = {
+                name: np.array([values[name] for _, values in same])
+                for name in same[0][1]
+            }
+            rows = RowBatch("scalar", "", steps, columns, source="caller")
+            self._note_numbers(rows)
+            self._fetched.append(rows)
 
-    def _count_refused(self) -> None:
+    def _refuse(self, error: ValueError) -> None:
         self.refused += 1
-        self._writer.losses.drop("scalar", why="refused")
+        self._refusal = self._refusal or error
+        self._writer.refuse("scalar", 1, error)
+
+    def _note_numbers(self, rows: RowBatch) -> None:
+        if rows.stream == "" and len(rows):
+            self.latest = {name: c[-1] for name, c in rows.columns.items()}
+        if not all(map(_all_finite, rows.columns.values())):
+            self._report_not_finite(rows)
+        elif self._flight is not None:
+            self._flight.note_finite(len(rows))
+        self._inspect(int(rows.steps[-1]) if len(rows) else 0, rows.columns)
+
+    def _report_not_finite(self, rows: RowBatch) -> None:
+        journal = self._dispatch.journal
+        if self._flight is None or journal is None:
+            return
+        for i, step in enumerate(rows.steps):
+            values = {name: column[i] for name, column in rows.columns.items()}
+            self._flight.inspect(int(step), values, journal)
+
+
+def _merge_sources(batches: list[RowBatch]) -> list[RowBatch]:
+    """Bring numbers of several sources in the order of their steps, row by row."""
+    numbers = [rows for rows in batches if rows.stream == "" and rows.kind == "scalar"]
+    if len({(rows.source, *rows.columns) for rows in numbers}) < 2:
+        return batches
+    rows = [
+        RowBatch.single(
+            "scalar", "", int(step), {n: c[i] for n, c in batch.columns.items()}
+        )
+        for batch in numbers
+        for i, step in enumerate(batch.steps)
+    ]
+    rows.sort(key=lambda row: int(row.steps[0]))  # stable: equal steps stay in order
+    others = [rows for rows in batches if rows.stream or rows.kind != "scalar"]
+    return [*rows, *others]
+
+
+def _stack_words(words: list[Any]) -> np.ndarray:
+    """Return vectors of the device as one matrix on the host."""
+    if len(words) >= _STACKED and _is_on_accelerator(words[0]):
+        # Each transfer has a latency of its own: stack on the device first.
+        parts = [
+            _stack(words[i : i + _STACKED]) for i in range(0, len(words), _STACKED)
+        ]
+        for part in parts:
+            part.copy_to_host_async()
+        return np.concatenate(list(map(np.asarray, parts)))[: len(words)]
+    return np.stack([np.asarray(vector) for vector in words])
+
+
+def _stack(words: list[Any]) -> Any:
+    # Always the same number of vectors, so that this compiles once for each length.
+    return _stack_on_device(words + [words[-1]] * (_STACKED - len(words)))
+
+
+@jax.jit
+def _stack_on_device(words: list[Any]) -> Any:
+    return jax.numpy.stack(words)
+
+
+def _is_on_accelerator(array: Any) -> bool:
+    return next(iter(array.devices())).platform != "cpu"
+
+
+def _all_finite(array: np.ndarray) -> bool:
+    if array.dtype.kind in "biu":
+        return True
+    # NumPy does not know bfloat16 and its relatives as floats.
+    return bool(np.isfinite(array.astype(np.float64)).all())
+
+
+def _is_deleted(value: Any) -> bool:
+    deleted = getattr(value, "is_deleted", None)
+    return deleted is not None and deleted()
+
+
+def _start_thread(target: Callable[..., None], args: tuple[Any, ...]) -> bool:
+    thread = threading.Thread(
+        target=target, args=args, name="frugax watch", daemon=True
+    )
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads, or the interpreter is exiting
+        return False
+    return True
+
+
+def _collect_regularly(owner: "weakref.ref[Collector]", news: threading.Event) -> None:
+    while True:
+        news.wait(_TICK_S)
+        news.clear()
+        collector = owner()
+        if collector is None or collector.closed:
+            return
+        try:
+            collector.tick()
+        # Whatever a user's handler or a broken array raises, records go on.
+        except Exception as e:
+            collector._writer.note_failure(e)
+        del collector
+
+
+def _take_times(marks: "queue.SimpleQueue[Any]", clock: Callable[[], float]) -> None:
+    """Wait for the end of each unit and add its duration to its experiment."""
+    ended: weakref.WeakKeyDictionary[Experiment, float]
+    ended = weakref.WeakKeyDictionary()
+    while True:
+        mark = marks.get()
+        if mark is None:
+            return
+        experiment, unit, token, owner = mark
+        try:
+            # Releases the lock of the interpreter while it waits.
+            jax.block_until_ready(token)
+        except Exception:  # the program failed: this unit and the next say nothing
+            unit.spoilt = True
+        now = clock()
+        before = ended.get(experiment)
+        ended[experiment] = now
+        if before is not None:
+            is_pair = experiment.add(unit, now - before)
+            collector = owner()
+            if collector is not None:
+                if is_pair:
+                    collector.judge(experiment)
+                collector.wake()
+                del collector
+        del experiment, unit, token, mark

@@ -10,8 +10,6 @@ import threading
 import weakref
 from typing import Any
 
-from ._idle_registry import wake_all
-
 # `atexit` runs this late; a sink that hangs must not keep the process alive for long.
 _EXIT_TIMEOUT_S = 2.0
 
@@ -20,6 +18,14 @@ _entered: list[Any] = []
 # Weak, so that a watcher that is not used any more is freed with its device arrays.
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _registered = False
+# The number of changes of a level or of the current watcher. A function of `watch.jit`
+# that runs unwatched compares it at each call, which is cheaper than to ask.
+changes = [0]
+
+
+def announce_change() -> None:
+    """Have every watched function ask again at its next call."""
+    changes[0] += 1
 
 
 def current() -> Any:
@@ -31,7 +37,7 @@ def enter(watcher: Any) -> None:
     """Make a watcher the current one."""
     with _lock:
         _entered.append(watcher)
-    wake_all()
+    announce_change()
 
 
 def leave(watcher: Any) -> None:
@@ -41,7 +47,7 @@ def leave(watcher: Any) -> None:
             if _entered[i] is watcher:
                 del _entered[i]
                 break
-    wake_all()
+    announce_change()
 
 
 def close_at_exit(watcher: Any) -> None:

@@ -103,6 +103,7 @@ class Dispatch:
 
     Attributes:
         writer: writes to the journal and counts.
+        journal: the journal; None without one.
         callback_buffer: records from callbacks that the journal does not have yet.
     """
 
@@ -116,7 +117,7 @@ class Dispatch:
     ) -> None:
         self.writer = JournalWriter(journal)
         self.callback_buffer = CallbackBuffer(max_bytes, self.writer.losses)
-        self._journal = journal
+        self.journal = journal
         self._asynchronous = asynchronous
         self._workers = [
             sink
@@ -131,7 +132,7 @@ class Dispatch:
     @property
     def has_consumers(self) -> bool:
         """Whether there is a journal or a sink."""
-        return self._journal is not None or bool(self._workers)
+        return self.journal is not None or bool(self._workers)
 
     @property
     def has_sinks(self) -> bool:
@@ -149,7 +150,7 @@ class Dispatch:
         """Accept a record that a program handed over through a callback."""
         self.writer.losses.give(kind)
         event = Event(kind, stream, step, values)
-        if self._journal is None:
+        if self.journal is None:
             self.writer.losses.keep(kind)
         else:
             self.callback_buffer.add(event)
@@ -165,30 +166,40 @@ class Dispatch:
         self.callback_buffer.drain(write)
 
     def dispatch_rows(self, rows: RowBatch) -> RowBatch | None:
-        """Pass on rows that left a program as outputs.
+        """Pass on rows; returns those that the journal could not write, or None.
 
-        Returns:
-            The rows that the journal could not write, to be passed again later; None if
-            all are written. The error is in `writer.failure`.
+        The error is in `writer.failure`; the rows are to be passed again later.
         """
         handler = None if rows.probe is None else rows.probe.handler
         unwritten: RowBatch | None = None
         try:
             if rows.kind is not None and rows.stream == "":
-                self.writer.buffer(rows)
+                self.writer.write_numbers(rows)
             elif rows.kind is not None:
                 self.writer.write(rows, rows.kind)
+            self.writer.failure = None
         except OutputError as e:
-            self.writer.failure = e
+            self.writer.note_failure(e)
             rows, unwritten = rows.split(self.writer.rows_written)
         if len(rows) and rows.kind is not None and self._workers:
             thin = rows
-            if rows.kind != "summary":  # no summary may be lost
+            # No summary and no number of a training step may be lost.
+            if rows.kind != "summary" and rows.stream:
                 thin = rows.thin(_MAX_EVENTS_PER_BATCH)
             self._feed(self._workers, thin.to_events(rows.kind))
         if len(rows) and handler is not None:
             self._call_handler(handler, rows)
         return unwritten
+
+    def write_open_rows(self, min_step_age_s: float) -> None:
+        """Write what is in memory, so that a crash loses little.
+
+        Raises:
+            OutputError: the journal cannot be written.
+        """
+        self.writer.close_step(min_age_s=min_step_age_s)
+        if self.journal is not None and not self.journal.closed:
+            self.journal.write_open_blocks()
 
     def _call_handler(self, handler: Callable[..., Any], rows: RowBatch) -> None:
         if isinstance(handler, HostHandler):
@@ -200,25 +211,22 @@ class Dispatch:
             self._handler_sink.calls[rows.stream] = lambda arrays: handler(*arrays)
         self._feed([self._handler_worker], rows.to_events(rows.kind or "scalar"))
 
-    def dispatch_step(self, step: int, values: Mapping[str, Any]) -> None:
-        """Pass on the metrics of one training step with the buffered numbers of it."""
-        values = self.writer.write_step(step, values)
-        if self._workers:
-            # The values are views of JAX's buffers, which a sink must not keep alive.
-            own = {name: np.array(value) for name, value in values.items()}
-            self._feed(self._workers, [Event("scalar", "", step, own)])
+    def dispatch_status(self, step: int, values: Mapping[str, float]) -> None:
+        """Write how watching goes, and the losses so far, to the journal and the sinks.
 
-    def dispatch_status(self, step: int, *, share: float | None, limit: float) -> None:
-        """Write the overhead and the losses so far to the journal and the sinks."""
-        overhead = share or 0.0
+        Args:
+            step: the newest step.
+            values: the measured overhead, its interval, the budget and the stride.
+        """
         tallies = self.writer.losses.tallies
-        columns: dict[str, float] = {"overhead": overhead, "budget": limit}
-        event_values = {"overhead": np.asarray(overhead), "budget": np.asarray(limit)}
+        columns = dict(values)
+        event_values = {name: np.asarray(value) for name, value in values.items()}
         # In every status, zeros included, so that the live page can tell "nothing lost"
         # from "not known".
         for kind in KINDS:
             columns[f"kept_{kind}"] = tallies[kind].kept
             columns[f"dropped_{kind}"] = tallies[kind].lost
+            columns[f"waiting_{kind}"] = tallies[kind].waiting
             event_values[f"given.{kind}"] = np.asarray(tallies[kind].given)
             event_values[f"dropped.{kind}"] = np.asarray(tallies[kind].lost)
         self.writer.write(RowBatch.single(None, _STATUS_STREAM, step, columns), None)

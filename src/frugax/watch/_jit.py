@@ -1,14 +1,17 @@
 """`watch.jit`: `jax.jit` for a function whose records leave it as outputs.
 
-There are up to three programs. The bare one has no probe and runs while nothing is
-due, the quiet one returns numbers and summaries, and the loud one returns frames as
-well. The host chooses one of them at each call, so no choice compiles anything. None of
-them has an effect: they keep JAX's fast call path and are found in the compile cache.
+The bare program has no probe, the recording one returns one packed vector of numbers
+more, and the loud one frames as well, if there are any. The host chooses one of them at
+each call, so no choice compiles anything. None of them has an effect: they keep JAX's
+fast call path and are found in the compile cache.
 """
 
 import functools
-import threading
+import itertools
+import time
+import timeit
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,20 +19,20 @@ import jax
 
 from frugax.jaxprs import is_tracing
 
-from ._current import current
-from ._idle_registry import change_count, register_idle
+from ._current import changes, current
+from ._lane import NEVER, Lane
 from ._program_variants import BARE, LOUD, QUIET, ProgramVariants
-from .probes import MaskedValues, NestedCall, Probe, deliver
+from .probes import MaskedValues, NestedCall, PackedRecords, Probe, deliver
+from .sinks import Kind
 
 
 @runtime_checkable
 class RecordConsumer(Protocol):
     """Consumer of a watched function's records; `Watcher` is one.
 
-    Three members are optional. `due(step) -> int` returns 0 to record nothing in this
-    step, 1 for numbers, 2 for frames as well. `idle(step) -> int | None` is asked when
-    nothing is due, and returns for how many more calls it need not be asked, None for
-    "until a level or a watcher changes". `stride` is the stride of frames in `scan`.
+    Two members are optional. `due(step) -> int` returns 0 to record nothing in this
+    step, 1 for numbers, 2 for frames as well. `stride` is the stride of frames in
+    `scan`.
     """
 
     def ingest(
@@ -128,47 +131,55 @@ def watch_variants(
     ahead: bool,
 ) -> Any:
     """Return the callable that chooses among a function's programs at each call."""
-    # A call goes through two objects of the standard library that are written in C: one
-    # counts it and the other holds the program to run. A Python function with `*args,
-    # **kwargs` instead costs three times as much (`python -m benchmarks.watch --parts
-    # call`).
-    target: Any = functools.partial(fn)
-    # With maxsize=0 it caches nothing and counts every call as a miss.
-    call: Any = functools.lru_cache(maxsize=0)(target)
-    bare = variants.bare
-    last = -1  # step of the last call that `ask` has counted
-    granted = left = 0  # calls without asking: how many were granted, how many are left
-    slept = False  # since `ask` last ran, only `call` has counted
-    inside = 0  # calls while tracing another program, which are not steps
-    count_lock = threading.Lock()  # two threads that call at once make two steps
+    bare, recording = variants.bare, variants.recording
+    next_step = itertools.count().__next__  # atomic: threads that call at once differ
     nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
+    lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
+    # Calls below `until` do not ask, while nothing has changed: if `every` is 0 they
+    # run bare, else they record and keep every n-th record. What runs at each call
+    # stays in the caches of the processor; a question now and then finds its code cold,
+    # and takes some hundred microseconds.
+    until, seen, every = 0, -1, 0
+    keep: Callable[[tuple[int, PackedRecords, frozenset[Kind]]], None] = lambda _: None
+    wanted: frozenset[Kind] = frozenset()
 
-    def run_next(program: Callable[..., Any]) -> None:
-        # Replaces the function inside the partial object; the only way to do so
-        # without another layer of Python per call.
-        target.__setstate__((program, (), {}, None))
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        step = next_step()
+        if step < until and changes[0] == seen:
+            if not every:
+                return bare(*args, **kwargs)
+            out, records = recording(*args, **kwargs)
+            if not step % every:
+                keep((step, records, wanted))
+            return out
+        return ask(step, args, kwargs)
 
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
+    def ask(step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal until, seen, every, keep, wanted, next_step
         # Inside another program a call does not count as a step, and its arrays are
         # tracers: the probes are left to the `watch.jit` around, if one is there.
         if is_tracing():
-            inside += 1
+            next_step = itertools.count(step).__next__
             out = variants.nested(*args, **kwargs)
             nested.register()
             return out
-        step = next_step()
         # Read before asking the watcher, so that a change in between is noticed.
-        seen = change_count()
+        now_seen = changes[0]
         if not variants.is_traced:
             variants.trace(args, kwargs)
         consumer: Any = current() if watcher is None else watcher
         if consumer is None:
             consumer = _NoWatcher(variants.probes)
-        level = variants.reduce_level(_due_level(consumer, step))
+        lane = lane_of(consumer)
+        unit = None
+        if lane is not None:
+            unit = lane.unit_at(step, multiple=consumer.record_every)
+        level = BARE
+        if unit is None or unit.watched:
+            level = variants.reduce_level(_due_level(consumer, step))
         if level == BARE and not variants.records_always:
             out = bare(*args, **kwargs)
-            go_idle(getattr(consumer, "idle", None), step, seen)
         else:
             stride = getattr(consumer, "stride", 1)
             out, records = variants.call(level, stride, args, kwargs)
@@ -176,65 +187,69 @@ def watch_variants(
         if variants.is_new:
             # After the call: its own program has just been compiled, and the run waits
             # for the others once, here, and never in the middle.
-            wake()
+            variants.is_new = False
+            began = time.perf_counter()
             if ahead:
                 variants.compile(args, kwargs)
-            variants.is_new = False
+            if unit is not None:
+                unit.spoilt = True
+            if lane is not None:
+                consumer.compile_s += time.perf_counter() - began
+        if unit is not None and lane is not None and step >= unit.last:
+            lane.end(unit, out)
+        if lane is not None:
+            keep, wanted = lane.fresh.append, consumer.wanted_kinds(0)
+            until, every = lane.rest(step, unit, variants)
+        else:
+            until, every = NEVER if isinstance(consumer, _NoWatcher) else 0, 0
+        if variants.records_always:
+            until = 0
+        seen = now_seen
         return out
 
-    def next_step() -> int:
-        nonlocal last, granted, left, slept
-        with count_lock:
-            if slept:
-                # All calls so far, less this one and the zero-based offset.
-                last = max(last, call.cache_info().misses - 2 - inside)
-            else:
-                last += granted - left
-            granted, left, slept = 0, 0, False
-            last += 1
-            return last
+    def has_frames() -> bool:
+        return variants.reduce_level(LOUD) == LOUD
 
-    def go_idle(idle: Callable[[int], int | None] | None, step: int, seen: int) -> None:
-        nonlocal granted, left, slept
-        free = 0 if idle is None else idle(step)
-        if free is None:
-            slept = True
-            run_next(bare)
-            if not register_idle(wake, since=seen):
-                wake()
-        elif free > 0:
-            with count_lock:
-                done = granted - left
-                # Other threads may have made some of these calls already.
-                free = int(free) - (last + done - step)
-                if free <= 0:
-                    return
-                granted, left = free + done, free
-            run_next(count_down)
+    def lane_of(consumer: Any) -> Lane | None:
+        if not hasattr(consumer, "lane"):
+            return None
+        if consumer not in lanes:
+            lanes[consumer] = consumer.lane(gate_seconds(), has_frames)
+        return lanes[consumer]
 
-    def count_down(*args: Any, **kwargs: Any) -> Any:
-        nonlocal left
-        with count_lock:
-            mine = left - 1
-            left = max(mine, 0)
-        # The last free call: the next one asks again.
-        if mine <= 0:
-            wake()
-        if mine < 0:  # another thread made the last free call
-            return ask(*args, **kwargs)
-        return bare(*args, **kwargs)
+    def on_trace() -> None:
+        nonlocal seen
+        seen = -1
 
-    def wake() -> None:
-        run_next(ask)
-
-    wake()
     # A trace may find new probes, for which the watcher must be asked.
-    variants.on_trace = wake
-    functools.update_wrapper(call, fn)
-    call.lower = variants.lower
-    call.probes = types.MappingProxyType(variants.probes)
-    call.variants = lambda: variants
-    return call
+    variants.on_trace = on_trace
+    watched: Any = call
+    watched.lower = variants.lower
+    watched.probes = types.MappingProxyType(variants.probes)
+    watched.variants = lambda: variants
+    watched.watcher = watcher
+    return watched
+
+
+@functools.cache
+def gate_seconds() -> float:
+    """Measure the time that a watched function adds to a call that runs bare."""
+    until, seen = 1 << 62, changes[0]
+    next_step = itertools.count().__next__
+
+    def program(*args: Any, **kwargs: Any) -> None:
+        pass
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        step = next_step()
+        if step < until and changes[0] == seen:
+            return program(*args, **kwargs)
+        return None
+
+    def best(fn: Callable[..., Any]) -> float:
+        return min(timeit.repeat(lambda: fn(0), number=200, repeat=5)) / 200
+
+    return max(best(call) - best(program), 0.0)
 
 
 def _due_level(consumer: RecordConsumer, step: int) -> int:
@@ -252,9 +267,6 @@ class _NoWatcher:
 
     def due(self, step: int) -> int:
         return LOUD if self._has_handlers else BARE
-
-    def idle(self, step: int) -> int | None:
-        return None  # entering a watcher later is announced as a change
 
     def wants_frames(self) -> bool:
         return self._has_handlers

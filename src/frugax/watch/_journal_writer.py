@@ -1,11 +1,9 @@
-"""Write rows to the journal, if there is one, and account for every record.
+"""Write rows to the journal, and count which records it has and which are lost."""
 
-A written record is kept, a record that nobody asked for is left out, and a record that
-cannot be written is lost and reported. Without a journal every record counts as kept.
-"""
-
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -19,18 +17,13 @@ from .sinks import Kind
 
 
 @dataclasses.dataclass(slots=True)
-class _BufferedStep:
-    """Numbers of a step that wait for more numbers of the same step.
-
-    Attributes:
-        step: the step.
-        values: the numbers by name, each of shape `()`.
-        records: how many records they come from.
-    """
+class _OpenStep:
+    """Numbers of a step that wait for more numbers of the same step."""
 
     step: int
-    values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    records: int = 0
+    values: dict[str, np.ndarray]
+    records: int
+    since: float
 
 
 class JournalWriter:
@@ -51,7 +44,11 @@ class JournalWriter:
         self.last_step: int | None = None
         self.rows_written = 0
         self._journal = journal
-        self._buffered: _BufferedStep | None = None
+        self._open: _OpenStep | None = None
+        self._sources: set[str | None] = set()
+        self._kinds: dict[str, dict[str, Any]] = {}  # dtypes and shapes by stream
+        self._announced: set[str] = set()
+        self._attempt: tuple[str, int, int, int] | None = None
 
     def leave_out(self, kind: Kind, count: int = 1) -> None:
         """Count records that nobody asked for."""
@@ -60,71 +57,68 @@ class JournalWriter:
         self.losses.give(kind, count)
         self.losses.leave_out(kind, count)
 
-    def lose(
-        self, kind: Kind, count: int, *, is_new: bool, why: Why = "queue full"
-    ) -> None:
-        """Count lost records; `is_new` if they have not been counted as given yet."""
-        if is_new:
-            self.losses.give(kind, count)
+    def lose(self, kind: Kind, count: int, why: Why = "queue full") -> None:
+        """Count lost records, and say so once."""
         self.losses.drop(kind, count, why=why)
+        self._announce(f"{kind} {why}", f"{kind} records are lost ({why})")
+
+    def refuse(self, kind: Kind, count: int, error: Exception) -> None:
+        """Count records that cannot be stored, and say why once."""
+        self.last_error = error_text(error)
+        self.losses.drop(kind, count, why="refused")
+        self._announce(self.last_error, f"a record is lost: {self.last_error}")
 
     def note_failure(self, error: Exception) -> None:
         """Remember for the receipt an error that must not reach the program."""
-        if isinstance(error, OutputError):
-            self.failure = error
-        else:
+        if not isinstance(error, OutputError):
             self.last_error = error_text(error)
+            return
+        self.failure = error
+        self._announce("failure", f"{error} Records wait in memory")
 
-    def buffer(self, row: RowBatch) -> None:
-        """Keep the numbers of a step, since more of the same step may follow.
+    def write_numbers(self, rows: RowBatch) -> None:
+        """Write numbers of training steps; the newest step stays open for a moment.
 
         The journal takes a step once: numbers of several programs and of
         `Watcher.record` that belong to one step must be written together.
+
+        Raises:
+            OutputError: the journal cannot be written; `rows_written` rows are taken.
         """
-        step = int(row.steps[0])
-        buffered = self._buffered
-        # A repeated name means another record, whatever its step is: threads that call
-        # at once come in any order, and two functions may record under one name.
-        if buffered is not None and (
-            buffered.step < step or not buffered.values.keys().isdisjoint(row.columns)
-        ):
-            self.rows_written = 0
-            self.flush_buffered()
-        if self._buffered is None:
-            last = None if self._journal is None else self._journal.last_step
-            self._buffered = _BufferedStep(int(row.shift_after(last).steps[0]))
-        self._buffered.records += 1
-        self._buffered.values |= {n: column[0] for n, column in row.columns.items()}
+        self.rows_written = 0
+        self._sources.add(rows.source)
+        count = len(rows)
+        if len(self._sources) == 1 and count > 1:
+            if self._open is not None:
+                self.close_step()
+            head, rows = rows.split(count - 1)
+            self.write(head, "scalar")
+        for i, step in enumerate(rows.steps):
+            at = int(step)
+            values = {name: column[i] for name, column in rows.columns.items()}
+            # A repeated name means another record, whatever its step is: threads that
+            # call at once come in any order, and two functions may share a name.
+            if (open_step := self._open) is not None and (
+                open_step.step < at or not open_step.values.keys().isdisjoint(values)
+            ):
+                self.close_step()
+            if self._open is None:
+                last = None if self._journal is None else self._journal.last_step
+                at = at if last is None else max(at, last + 1)
+                self._open = _OpenStep(at, {}, 0, time.monotonic())
+            self._open.values |= values
+            self._open.records += 1
+            self.rows_written = count - len(rows) + i + 1
 
-    def write_step(self, step: int, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the metrics of a step with its buffered numbers; returns all of them.
-
-        After an `OutputError` the same call may be repeated.
-        """
-        if self._buffered is not None and self._buffered.step < step:
-            self.flush_buffered()
-        buffered = self._buffered
-        if buffered is not None:
-            values = {**buffered.values, **values}
-        if self._journal is not None:
-            last = self._journal.last_step
-            # Programs that count their own calls may be ahead of the caller's steps.
-            at = step if last is None else max(step, last + 1)
-            self._journal.write(at, values)
-            self.last_step = at
-        # Only now: an error above leaves the numbers buffered for the next try.
-        if buffered is not None:
-            self.losses.keep("scalar", buffered.records)
-            self._buffered = None
-        return values
-
-    def flush_buffered(self) -> None:
-        """Write the buffered numbers; after an `OutputError` they stay buffered."""
-        if (buffered := self._buffered) is None:
+    def close_step(self, *, min_age_s: float = 0.0) -> None:
+        """Write the open step; after an `OutputError` it stays open."""
+        if (step := self._open) is None or time.monotonic() - step.since < min_age_s:
             return
-        row = RowBatch.single("scalar", "", buffered.step, buffered.values)
-        self.write(row, "scalar", count=buffered.records)
-        self._buffered = None
+        written = self.rows_written
+        row = RowBatch.single("scalar", "", step.step, step.values)
+        self.write(row, "scalar", count=step.records)
+        self.rows_written = written
+        self._open = None
 
     def write(
         self, rows: RowBatch, kind: Kind | None, *, count: int | None = None
@@ -143,13 +137,25 @@ class JournalWriter:
         records = len(rows) if count is None else count
         self.rows_written = 0
         if journal is not None:
-            shifted = rows.shift_after(journal.last_step_of(rows.stream))
+            stream = self._stream_for(rows)
+            shifted = rows.shift_after(journal.last_step_of(stream))
+            if not len(rows):
+                return
+            attempt = stream, int(rows.steps[0]), len(rows), int(shifted.steps[-1])
+            is_repeated = self._attempt is not None and (
+                self._attempt[:3] == attempt[:3]
+                and journal.last_step_of(stream) == self._attempt[3]
+            )
             try:
-                journal.write_many(shifted.steps, shifted.columns, rows.stream)
+                # Ctrl-C may end a write after the journal took the rows: the next try
+                # must not write them twice.
+                if not is_repeated:
+                    self._attempt = attempt
+                    journal.write_many(shifted.steps, shifted.columns, stream)
             except OutputError:
                 # A block may have been written before the disk was full.
-                last = journal.last_step_of(rows.stream)
-                if rows.stream == "":
+                last = journal.last_step_of(stream)
+                if stream == "":
                     self.last_step = last
                 if last is not None:
                     written = np.searchsorted(shifted.steps, last, "right")
@@ -160,11 +166,56 @@ class JournalWriter:
             # The format cannot store a value. The program that recorded it goes on,
             # so the record is lost, and the receipt shows the error.
             except (TypeError, ValueError) as e:
-                self.last_error = error_text(e)
-                if kind is not None:
-                    self.losses.drop(kind, records, why="refused")
+                self.rows_written = len(rows)
+                self._write_rest(rows, kind, records, e)
                 return
-            if rows.stream == "":
+            self._attempt = None
+            if stream == "":
                 self.last_step = journal.last_step
+        self.rows_written = len(rows)
         if kind is not None:
             self.losses.keep(kind, records)
+
+    def _write_rest(
+        self, rows: RowBatch, kind: Kind | None, records: int, error: Exception
+    ) -> None:
+        """Write the columns that can be stored, after one could not."""
+        kept = {}
+        for name, column in rows.columns.items():
+            probe = Journal.check_column(name, column, is_named=bool(rows.stream))
+            if probe is None:
+                kept[name] = column
+        if kind is not None and (len(kept) == len(rows.columns) or not kept):
+            self.refuse(kind, records, error)
+            return
+        if kind is not None:
+            self.refuse(kind, 0, error)
+        if kept:
+            self.write(dataclasses.replace(rows, columns=kept), kind, count=records)
+
+    def _stream_for(self, rows: RowBatch) -> str:
+        """Return the stream of these rows; arrays of a new shape get one of their own.
+
+        All arrays of a stream have one shape and dtype.
+        """
+        if not rows.stream:
+            return rows.stream
+        kinds = {
+            name: (column.dtype.str, column.shape[1:])
+            for name, column in rows.columns.items()
+            if column.ndim > 1
+        }
+        if self._kinds.setdefault(rows.stream, kinds) == kinds:
+            return rows.stream
+        shapes = " ".join("x".join(map(str, shape)) for _, shape in kinds.values())
+        dtypes = " ".join(dict.fromkeys(dtype[1:] for dtype, _ in kinds.values()))
+        return f"{rows.stream} {shapes} {dtypes}".rstrip()[:100]
+
+    def _announce(self, key: str, text: str) -> None:
+        if key in self._announced or len(self._announced) >= 20:
+            return
+        self._announced.add(key)
+        # Not a warning: turned into an error by a filter it would end the thread.
+        # Standard error may be closed or missing.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"frugax.watch: {text.rstrip('.')}.\n")

@@ -19,9 +19,23 @@ from .probes import PackedRecords, Probe, TracedFunction, pack_records, trace_fu
 BARE, QUIET, LOUD = 0, 1, 2
 # Recorded by no program.
 NEVER = 3
+# Another program than in the last call finds its code and buffers cold. That costs more
+# than an output that nobody reads, up to this many calls between two records.
+_MAX_ALWAYS = 32
+# Share of a step's operations that may be done for records that are dropped.
+_MAX_EXTRA_WORK = 0.002
 # Summaries may not be lost, and a call is an explicit wish of the user: these are in
 # every program, even the bare one.
 _LEVELS_BY_KIND = {"summary": BARE, "call": BARE, "scalar": QUIET, "frame": LOUD}
+
+
+def _work(compiled: Any) -> float:
+    """Return the operations and bytes of a program by XLA's own count; 0 if unknown."""
+    try:
+        costs = compiled.cost_analysis() or {}
+    except Exception:  # not every backend counts
+        return 0.0
+    return float(costs.get("flops", 0.0)) + float(costs.get("bytes accessed", 0.0))
 
 
 def level_by_kind(probe: Probe) -> int:
@@ -36,6 +50,7 @@ class ProgramVariants:
         bare: the function without its probes, jitted: the program that runs unwatched.
         nested: the same for use inside another program, where an outer `watch.jit` may
             collect from the probes.
+        recording: the program that returns the records of numbers as well.
         probes: the probes by name, of every way in which the function was called.
         is_traced: whether the function has been traced.
         is_new: whether it has been traced since this was set to False.
@@ -81,6 +96,19 @@ class ProgramVariants:
         # By the number of positional arguments, which `in_shardings` must match one by
         # one.
         self._louds: dict[int, Any] = {}
+        self._levels: dict[int, int] = {}  # memo of `reduce_level`
+        self._extra_work = 0.0
+        self.recording: Any = self._quiet[QUIET]
+
+    def is_cheap(self, every: int) -> bool:
+        """Whether to run the recording program in all calls, and keep some records.
+
+        Args:
+            every: calls between two records that are kept.
+        """
+        if not 0 < every <= _MAX_ALWAYS or self._extra_work > _MAX_EXTRA_WORK:
+            return False
+        return self.reduce_level(QUIET) == QUIET
 
     @property
     def donates(self) -> bool:
@@ -100,10 +128,12 @@ class ProgramVariants:
 
     def reduce_level(self, level: int) -> int:
         """Return the lowest level that records the same probes as this one."""
-        level = max(BARE, min(level, LOUD))
-        while level and not self._has_level(level):
-            level -= 1
-        return level
+        asked = level = max(BARE, min(level, LOUD))
+        if asked not in self._levels:
+            while level and not self._has_level(level):
+                level -= 1
+            self._levels[asked] = level
+        return self._levels[asked]
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trace the function to find its probes."""
@@ -132,11 +162,15 @@ class ProgramVariants:
 
         The arguments may have been donated since: lowering reads only their shapes.
         """
+        work: dict[int, float] = {}
         if not self.records_always:
-            self.bare.lower(*args, **kwargs).compile()
+            work[BARE] = _work(self.bare.lower(*args, **kwargs).compile())
         for level in {self.reduce_level(BARE), self.reduce_level(QUIET)}:
             if level or self.records_always:
-                self._quiet[level].lower(*args, **kwargs).compile()
+                compiled = self._quiet[level].lower(*args, **kwargs).compile()
+                work[level] = _work(compiled)
+        if work.get(BARE) and QUIET in work:
+            self._extra_work = work[QUIET] / work[BARE] - 1
         if self.reduce_level(LOUD) == LOUD:
             loud = self._loud(len(args))
             loud.lower(np.uint32(1), *args, **kwargs).compile()
@@ -208,6 +242,7 @@ class ProgramVariants:
         for probe in traced.probes:
             self._all_probes[probe] = None
             self.probes.setdefault(probe.name, probe)
+        self._levels.clear()
         self.is_traced = self.is_new = True
         self.on_trace()
         return traced

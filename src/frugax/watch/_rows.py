@@ -5,15 +5,19 @@ and with marks where it may be missing. A row is one step of one stream.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int64, Shaped
 
 from .probes import LastValues, MaskedValues, Probe
 from .sinks import Event, Kind
+
+# More devices are kept as one array for each step.
+_MAX_DEVICE_CURVES = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,9 +27,10 @@ class RowBatch:
     Attributes:
         kind: their class; None for calls of a user's function.
         stream: the name of the stream.
-        steps: strictly increasing steps.
+        steps: the steps; those that do not rise are moved up when they are written.
         columns: the values by name.
         probe: the probe that made them; None where several probes share a row.
+        source: "caller" for metrics of `Watcher.record`; None for records of programs.
     """
 
     kind: Kind | None
@@ -33,6 +38,7 @@ class RowBatch:
     steps: Int64[np.ndarray, " n"]
     columns: Mapping[str, Shaped[np.ndarray, "n ..."]]
     probe: Probe | None = None
+    source: str | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -46,10 +52,18 @@ class RowBatch:
         return cls(kind, stream, np.array([step], np.int64), columns)
 
     def shift_after(self, last: int | None) -> "RowBatch":
-        """Return the rows with all steps above `last`, shifted if necessary."""
-        if last is None or not len(self) or self.steps[0] > last:
-            return self
-        return dataclasses.replace(self, steps=self.steps + (last + 1 - self.steps[0]))
+        """Return the rows with strictly rising steps above `last`.
+
+        Threads that call at once come in any order, and a program that counts its own
+        calls may be ahead of a stream: the order of the rows stays.
+        """
+        steps = self.steps
+        low = np.iinfo(np.int64).min if last is None else last + 1
+        if len(steps) and (steps[0] < low or (np.diff(steps) <= 0).any()):
+            offsets = np.arange(len(steps))
+            above = np.maximum.accumulate(np.maximum(steps, low) - offsets) + offsets
+            return dataclasses.replace(self, steps=above)
+        return self
 
     def split(self, at: int) -> tuple["RowBatch", "RowBatch"]:
         """Return the first `at` rows and the other rows."""
@@ -80,6 +94,34 @@ class RowBatch:
             )
             for i, step in enumerate(self.steps)
         ]
+
+
+def class_of(probe: Probe) -> Kind:
+    """Return the class that a probe's records count as; calls count as scalars."""
+    return "scalar" if probe.kind == "call" else probe.kind
+
+
+@functools.lru_cache(maxsize=256)
+def number_columns(
+    layout: tuple[Any, ...],
+) -> dict[str, Callable[[np.ndarray], np.ndarray]] | None:
+    """Return readers of the columns of records that are single numbers only.
+
+    Each takes the words of many calls, `(calls, words)`. None if some record is an
+    array, may be missing, or is not a number of the training step.
+    """
+    readers: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
+    for entry in layout:
+        if entry.probe.kind != "scalar" or entry.mark is not None or entry.axes:
+            return None
+        for field, place in zip(entry.probe.fields, entry.values, strict=True):
+            if not place.packed or place.shape:
+                return None
+            label = entry.name
+            if len(entry.values) > 1:
+                label = f"{entry.name}/{field}"
+            readers[label] = place.read_column
+    return readers
 
 
 def fields_of(probe: Probe, value: Any) -> dict[str, np.ndarray]:
@@ -135,8 +177,9 @@ def make_rows(
         is_number = not is_looped and not any(c.ndim for c in columns.values())
         if kind == "scalar" and is_number:
             for field, column in columns.items():
-                label = name if len(columns) == 1 else f"{name}/{field}"
-                numbers[label] = column
+                # A single value keeps its name, also beside the count of a loop.
+                is_single = len(probe.fields) == 1 and field not in ("count", "present")
+                numbers[name if is_single else f"{name}/{field}"] = column
             continue
         # The rows of call n follow those of call n - 1. Where the number of rows varies
         # from call to call, `shift_after` keeps the steps increasing.
@@ -156,8 +199,8 @@ def _select_recorded(
     probe: Probe, name: str, value: Any, axes: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], bool] | None:
     """Return the recorded columns and whether their first axis is a loop; or None."""
-    loops = len(list(itertools.takewhile(lambda axis: axis == "steps", axes)))
     named = dataclasses.replace(probe, name=name)
+    loops = axes.count("steps")
     mask: np.ndarray | None = None
     if isinstance(value, MaskedValues):
         present = np.asarray(value.present)
@@ -165,17 +208,25 @@ def _select_recorded(
             return None
         # A mark with no axis but the loops' says which rounds recorded at all; with
         # more axes it belongs to lanes and stays a column.
-        if present.ndim <= loops:
+        if present.ndim <= len(axes) and set(axes[: present.ndim]) <= {"steps"}:
             mask = present
             value = value.values
     elif isinstance(value, LastValues):
-        if not np.any(value.count):
+        count = np.asarray(value.count)
+        if not count.any():
             return None
         if axes[:1] == ("ring",):
-            return _unroll_ring(fields_of(named, value.values), int(value.count)), True
+            return _unroll_ring(fields_of(named, value.values), int(count)), True
+        if count.ndim:
+            # Lanes whose loop never ran have no value: zeros would look like one.
+            value = LastValues(_blank_missing(value.values, count > 0), count)
+        elif loops:
+            # The rounds of a scan inside the last round: the count is not one of them.
+            value = value.values
     columns = fields_of(named, value)
     if not loops:
         return columns, False
+    columns = {field: _steps_first(column, axes) for field, column in columns.items()}
     lead = next(iter(columns.values())).shape[:loops]
     flat = {
         field: column.reshape(-1, *column.shape[loops:])
@@ -185,7 +236,40 @@ def _select_recorded(
         shape = mask.shape + (1,) * (loops - mask.ndim)
         chosen = np.broadcast_to(mask.reshape(shape), lead).reshape(-1)
         flat = {field: column[chosen] for field, column in flat.items()}
+    if "devices" in axes and probe.kind == "scalar":
+        flat = _split_devices(flat)
     return flat, True
+
+
+def _steps_first(column: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
+    """Move the axes of loops to the front, before those of devices and lanes."""
+    loops = [i for i, axis in enumerate(axes) if axis == "steps" and i < column.ndim]
+    return np.moveaxis(column, loops, range(len(loops)))
+
+
+def _split_devices(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give each device a curve of its own, such as `loss/0` and `loss/1`."""
+    split: dict[str, np.ndarray] = {}
+    for field, column in columns.items():
+        if column.ndim != 2 or column.shape[1] > _MAX_DEVICE_CURVES:
+            split[field] = column
+            continue
+        for device in range(column.shape[1]):
+            split[f"{field}/{device}"] = column[:, device]
+    return split
+
+
+def _blank_missing(values: Any, present: np.ndarray) -> Any:
+    """Replace the values of absent lanes by NaN; integers become float64."""
+
+    def blank(value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        if array.dtype.kind in "biu":
+            array = array.astype(np.float64)
+        wide = present.reshape(*present.shape, *[1] * (array.ndim - present.ndim))
+        return np.where(wide, array, np.array(np.nan, array.dtype))
+
+    return jax.tree.map(blank, values)
 
 
 def _unroll_ring(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:

@@ -1,51 +1,48 @@
-"""The watcher: accept records at once, and collect them when the budget can pay.
+"""The watcher: accept records at once, collect them, and measure what that costs."""
 
-A program returns its records as arrays. `Watcher.record` and `Watcher.ingest` keep
-references to them and return. A token bucket fills with the budget's share of the time
-that passes outside of the watcher. When it holds the price of a drain, the records that
-the device has finished are fetched and dispatched to the journal and the sinks.
-"""
-
+import contextlib
+import dataclasses
+import functools
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 import numpy as np
 
-from frugax.budget import OverheadBudget, Receipt, Spend, check_budget
+from frugax.budget import OverheadBudget, Receipt, Spend, check_budget, format_share
 from frugax.errors import OutputError
 
-from ._collector import Collector
-from ._current import close_at_exit, enter, leave
+from ._alerts import Alerts
+from ._collector import Collector, ProgramRecords, StepMetrics
+from ._current import announce_change, close_at_exit, enter, leave
 from ._dispatch import Dispatch
 from ._flight_recorder import FlightRecorder
-from ._idle_registry import wake_all
+from ._lane import Lane
 from ._levels import Level, LevelDial
-from ._pending import PendingQueue, ProgramRecords, check_metric, class_of
+from ._metrics import check_metric
 from ._plan import WatchPlan
-from ._token_bucket import FramePacer, TokenBucket
+from ._rows import class_of
 from .delivery import Losses, SinkWorker, callback_stats
 from .journal import RECORDS_PER_BLOCK, Journal, as_step, check_names
+from .overhead import Estimate, Pace, combine
 from .probes import Probe
 from .sinks import Kind, Sink
 
-# Seconds that a callback may block to write summaries when their buffer is half full.
-# Other records are written only if nobody else is writing.
+# Seconds that a callback may block for room, when the buffer of summaries is half full.
 _MAX_SUMMARY_WAIT_S = 1.0
+# Between two status rows, for a page that a person follows.
+_STATUS_INTERVAL_S = 1.0
 
 
 class Watcher(AbstractContextManager["Watcher"]):
-    """Collects every record, as often as the budget allows.
+    """Collects records, as often as the budget allows.
 
-    No record that the level asks for is dropped: a record that is not affordable yet
-    waits on the device. At most `max_pending` records wait; beyond that they are
-    collected whatever it costs, and the receipt says so. Inside its `with` block the
-    watcher is the current one, which `watch.jit` and `watch.record` find. Leaving the
-    block closes it.
+    Records wait on the device until a thread of the watcher collects them, within a
+    second. Inside its `with` block the watcher is the current one, which `watch.jit`
+    and `watch.record` find. Leaving the block closes it.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class Watcher(AbstractContextManager["Watcher"]):
         budget: OverheadBudget,
         *,
         plan: WatchPlan | None = None,
-        interval: int = 1,
         clock: Callable[[], float] = time.perf_counter,
         max_pending: int = 4096,
         level: str = "standard",
@@ -62,30 +58,31 @@ class Watcher(AbstractContextManager["Watcher"]):
         max_frames_per_s: float = 30.0,
         max_queue_bytes: int = 8 * 2**20,
         flight: FlightRecorder | None = None,
+        alerts: Alerts | None = None,
         asynchronous: bool = True,
         monitor: bool = True,
     ) -> None:
         """Start watching; the time counts from the first record.
 
         Args:
-            journal: where the records go; nobody else writes to it until `finish`,
-                which flushes it and leaves it open. None for the sinks only.
+            journal: where the records go; nobody else writes steps to it until
+                `finish`, which flushes it and leaves it open. None for the sinks only.
             budget: share of the running time that watching may add.
-            plan: a plan from `watch.plan`: drains wait for `plan.interval` calls, and
-                the receipt shows its prediction.
-            interval: without a plan, records that must wait before a drain; >= 1. See
-                `collection_interval`.
-            clock: a monotonic clock in seconds.
-            max_pending: most records that may wait; >= 1.
+            plan: a plan from `watch.plan`: the receipt shows its prediction.
+            clock: a monotonic clock in seconds, by which the overhead is measured.
+                `time.process_time` counts the work of all threads, and is calmer where
+                other programs run.
+            max_pending: most records that may wait; >= 1. Beyond it the caller waits.
             level: how many of the records of programs are kept. "off" keeps none,
                 "minimal" summaries, "standard" also frames and the numbers of every
-                10th step, "verbose" of every 5th, "full" of every step, with frames
-                whatever they cost. `record` keeps every step at any level.
+                10th step, "verbose" of every 5th, both less often where the budget
+                asks for it; "full" every step, with frames, whatever they cost.
             sinks: further consumers. Each has a thread of its own; pass a
                 `delivery.SinkWorker` to choose its limits.
             max_frames_per_s: most frames per second below "full"; > 0.
             max_queue_bytes: cap of the queue of one sink in bytes; > 0.
             flight: keeps the last records for when something goes wrong.
+            alerts: bounds of numbers to watch for.
             asynchronous: False to wait after each record until the sinks have it.
             monitor: whether the receipt shows the cost of callbacks and sinks.
 
@@ -97,35 +94,48 @@ class Watcher(AbstractContextManager["Watcher"]):
         check_budget(budget, OverheadBudget)
         _check_journal(journal)
         _check_sinks(sinks)
-        if interval < 1:
-            raise ValueError(f"interval must be >= 1, got {interval}.")
-        self._flight = flight
+        if max_pending < 1:
+            raise ValueError(f"max_pending must be >= 1, got {max_pending}.")
+        if not max_frames_per_s > 0:
+            raise ValueError(f"max_frames_per_s must be > 0, got {max_frames_per_s}.")
+        self.clock = clock
+        self.pace = Pace(budget.share)
+        self.compile_s = 0.0
+        self._limit = budget.share
         self._journal = journal
+        self._flight = flight
+        self._alerts = alerts
         self._plan = plan
         self._monitor = monitor
-        self._last_recorded: int | None = None
+        self._asynchronous = asynchronous
         self._dial = LevelDial(level)
-        self._pending = PendingQueue(max_pending)
         self._dispatch = Dispatch(
             journal, sinks, asynchronous=asynchronous, max_bytes=max_queue_bytes
         )
-        self._bucket = TokenBucket(
-            budget.share, clock, background_s=lambda: self._dispatch.cpu_s
-        )
-        self._frame_pacer = FramePacer(self._bucket, max_frames_per_s=max_frames_per_s)
-        self._collector = Collector(
-            self._pending,
+        self.collector = Collector(
             self._dispatch,
-            journal,
-            dial=self._dial,
-            bucket=self._bucket,
-            frame_pacer=self._frame_pacer,
+            pace=self.pace,
+            max_entries=max_pending,
+            clock=clock,
             flight=flight,
-            interval=interval if plan is None else plan.interval,
+            inspect=self._inspect,
         )
-        # One thread at a time collects; the others only add to the queue. Reentrant: a
-        # sink or handler that runs in this thread may record as well.
-        self._ingest_lock = threading.RLock()
+        self.collector.is_bare = self._is_bare
+        self.collector.judge = self._judge
+        self.collector.write_status = self._write_status
+        self._lanes: list[Lane] = []
+        self._own_lane = Lane(self, 0.0)
+        self._min_frame_gap_s = 1.0 / max_frames_per_s
+        self._next_frame = 0.0
+        self._last_recorded: int | None = None
+        self._started: float | None = None
+        self._last_call = 0.0
+        self._inside_s = 0.0
+        self._depth = 0  # nested `overhead` blocks
+        self._next_status = 0.0
+        self._status_step: int | None = None
+        self._calls = 0
+        self._holds_watched = False
         close_at_exit(self)
 
     @property
@@ -136,42 +146,56 @@ class Watcher(AbstractContextManager["Watcher"]):
     @level.setter
     def level(self, level: str) -> None:
         self._dial.set(level)
-        wake_all()
+        announce_change()
+
+    @property
+    def record_every(self) -> int:
+        """Steps between two steps whose numbers are kept now; 0 for never."""
+        if self._dial.level == "full" or self._is_one_of_many:
+            return self._dial.every
+        return self._dial.every * self.pace.factor
 
     @property
     def stride(self) -> int:
         """Current frame stride: record every n-th frame of a loop."""
-        return self._frame_pacer.stride
+        return 1 if self._dial.level == "full" else self.pace.factor
+
+    @functools.cached_property
+    def _is_one_of_many(self) -> bool:
+        # Processes of one program must all run the same one at each call, and their
+        # clocks differ: nothing is compared, nor thinned by what one of them measured.
+        # Asked late: it starts JAX's backend, and `jax.distributed` must come before.
+        return jax.process_count() > 1
 
     @property
     def latest(self) -> dict[str, float]:
         """The last numbers collected, by name; for a progress bar."""
-        return {name: value.item() for name, value in self._collector.latest.items()}
+        return {name: value.item() for name, value in self.collector.latest.items()}
 
     @property
     def latest_step(self) -> int | None:
         """The step of the last record collected; None before the first."""
-        return self._collector.latest_step
+        return self.collector.latest_step
 
     @property
     def recorded(self) -> int:
         """The number of records that came and were not refused."""
-        return self._pending.added - self._collector.refused
+        return self.collector.added - self.collector.refused
 
     @property
     def written(self) -> int:
         """The number of records that have been collected."""
-        return self._collector.written
+        return self.collector.written - self.collector.refused
 
     @property
     def pending(self) -> int:
         """The number of records that wait to be collected."""
-        return len(self._pending)
+        return len(self.collector)
 
     @property
     def forced(self) -> int:
-        """The number of drains made only because too many records waited."""
-        return self._collector.forced_drains
+        """The number of collections made because too many records waited."""
+        return self.collector.forced
 
     @property
     def flight(self) -> FlightRecorder | None:
@@ -181,11 +205,30 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def losses(self) -> Losses:
         """Counts of the records by class: given, kept, left out and lost."""
-        self._collector.update_ledger()
         return self._dispatch.writer.losses
 
+    @property
+    def overhead_estimate(self) -> Estimate:
+        """The share of time that watching adds, from the experiment in the run."""
+        lanes = [lane for lane in (*self._lanes, self._own_lane) if lane.seconds > 0]
+        total = max((lane.seconds for lane in lanes), default=0.0)
+        if not total:
+            return Estimate(-np.inf, np.nan, np.inf, 0)
+        found = combine(
+            [lane.experiment.estimate for lane in lanes],
+            [lane.seconds / total for lane in lanes],
+        )
+        # In both kinds of units, so that their comparison does not show it.
+        common = self._common_share()
+        return dataclasses.replace(
+            found,
+            low=found.low + common,
+            middle=found.middle + common,
+            high=found.high + common,
+        )
+
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record the metrics of one step, and collect the records that are affordable.
+        """Record the metrics of one step; returns at once.
 
         Args:
             step: the training step; higher than the one before.
@@ -193,8 +236,8 @@ class Watcher(AbstractContextManager["Watcher"]):
                 any later call, or plain numbers.
 
         Raises:
-            OutputError: the journal cannot be written. Nothing is lost: the next
-                call tries again.
+            OutputError: the journal could not be written since the last call. Nothing
+                is lost: the watcher tries again.
             TypeError: JAX is tracing, `metrics` is not a mapping, a metric is not a
                 real number, or the step is not an integer.
             ValueError: a metric is not a single number or does not fit in int64, a
@@ -203,7 +246,7 @@ class Watcher(AbstractContextManager["Watcher"]):
                 int64 is found only when it is read, perhaps calls later; only that
                 record is refused.
         """
-        entered = self._bucket.clock()
+        entered = self.clock()
         self._check_open()
         step = as_step(step, after=self._previous_step())
         if not isinstance(metrics, Mapping):
@@ -215,19 +258,30 @@ class Watcher(AbstractContextManager["Watcher"]):
         # Checked here and not when it is collected, so that the error points at the
         # line that records the value.
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
-        self._pending.add((step, kept))
         self._last_recorded = step
-        self._bucket.enter()
-        try:
-            self._collector.collect_if_due(entered)
-        except OutputError as e:
-            self._dispatch.writer.note_failure(e)
-            raise
-        finally:
-            self._bucket.leave(entered)
+        self._calls += 1
+        self._touch(entered)
+        factor = self.pace.factor
+        if factor > 1 and self._dial.level != "full" and self._calls % factor:
+            self._dispatch.writer.leave_out("scalar")
+        else:
+            self.collector.add(StepMetrics(step, kept))
+        if not self._lanes:
+            self._own_lane.count(self._calls - 1, kept)
+        self._inside_s += self.clock() - entered
+        failure = self._dispatch.writer.failure
+        if self.collector.is_over_limit:
+            self._make_room()
+        elif failure is not None:
+            self._dispatch.writer.failure = None
+            self.collector.wake()
+            raise failure
+        self.collector.raise_refused()
+        if not self._asynchronous:
+            self.collect()
 
     def ingest(self, step: int, probes: Mapping[str, Probe], records: Any) -> None:
-        """Accept the records of one call, and collect the records that are affordable.
+        """Accept the records of one call; returns at once.
 
         Never raises for bad records or for a journal that cannot be written: records
         that cannot be kept are counted, see `losses`.
@@ -240,10 +294,10 @@ class Watcher(AbstractContextManager["Watcher"]):
                 which returns NumPy arrays, and `axes`, the meaning of the leading axes
                 of each record, such as "steps" of a loop.
         """
-        entered = self._bucket.clock()
         if self._flight is not None:
             self._flight.keep(step, records)
         wanted = self._dial.wanted_kinds(step)
+        self._touch(self.clock())
         # User callbacks run regardless of the level.
         if not any(
             probe.kind in wanted or probe.kind == "call" for probe in probes.values()
@@ -251,26 +305,17 @@ class Watcher(AbstractContextManager["Watcher"]):
             for probe in probes.values():
                 self._dispatch.writer.leave_out(class_of(probe))
             return
-        if any(probe.kind == "frame" for probe in probes.values()):
-            self._frame_pacer.accept(entered)
-        nbytes = getattr(records, "nbytes", 0)
-        self._pending.add(
-            ProgramRecords(step, probes, records, nbytes, deque(), wanted)
-        )
-        # When several threads call at once, one collects for all of them. The others go
-        # on, unless too many records wait: then they must wait too, or memory grows.
-        if not self._ingest_lock.acquire(blocking=self._pending.is_over_limit):
-            return
-        self._bucket.enter()
-        try:
-            self._collector.collect_if_due(entered)
-            self._collector.shed()
-        # A ValueError concerns metrics that `record` accepted earlier.
-        except (OutputError, ValueError) as e:
-            self._dispatch.writer.note_failure(e)
-        finally:
-            self._bucket.leave(entered)
-            self._ingest_lock.release()
+        self.collector.add(ProgramRecords(step, probes, records, wanted))
+        if self.collector.is_over_limit:
+            try:
+                self._make_room()
+            # A ValueError concerns metrics that `record` accepted earlier.
+            except (OutputError, ValueError) as e:
+                self._dispatch.writer.note_failure(e)
+                self.collector.shed()
+        if not self._asynchronous:
+            with contextlib.suppress(OutputError, ValueError):
+                self.collect()
 
     def ingest_callback(
         self, kind: Kind, stream: str, values: Mapping[str, np.ndarray]
@@ -288,21 +333,45 @@ class Watcher(AbstractContextManager["Watcher"]):
         step = buffer.next_step(stream)
         is_wanted = kind in self._dial.wanted_kinds(step)
         if is_wanted and kind == "frame" and self._dial.level != "full":
-            now = self._bucket.clock()
-            is_wanted = self._frame_pacer.is_due(now)
-            if is_wanted:
-                self._frame_pacer.accept(now)
+            is_wanted = self.wants_frames()
         if not is_wanted:
             self._dispatch.writer.leave_out(kind)
             return
-        self._bucket.start()
+        self._touch(self.clock())
         self._dispatch.add_callback_record(kind, stream, step, values)
-        # A program that only calls back never comes by to collect.
+        if not self.collector.has_started:
+            self.collector.start()
+        # The thread collects four times a second, which is too rarely for a program
+        # that calls back in every round of a loop.
         if len(buffer) >= RECORDS_PER_BLOCK:
             wait_s = 0.0
             if kind == "summary" and buffer.is_half_full:
                 wait_s = _MAX_SUMMARY_WAIT_S
-            self._collector.write_callback_records(wait_s)
+            self.collector.write_callback_records(wait_s)
+
+    def lane(self, gate_s: float, has_frames: Callable[[], bool]) -> Lane:
+        """Return the bookkeeping of one watched function.
+
+        Args:
+            gate_s: seconds that the function spends at each call to decide.
+            has_frames: returns whether the function has frames.
+        """
+        lane = Lane(self, gate_s, has_frames)
+        self._touch(self.clock())
+        self._lanes.append(lane)
+        self.collector.lanes.append(lane)
+        if not self.collector.has_started:
+            self.collector.start()
+        return lane
+
+    def wanted_kinds(self, step: int) -> frozenset[Kind]:
+        """Return the classes of records that the level asks for at this step."""
+        return self._dial.wanted_kinds(step)
+
+    @property
+    def frame_gap_s(self) -> float:
+        """Seconds between two frames, at least."""
+        return self._min_frame_gap_s * self.pace.factor
 
     def due(self, step: int) -> int:
         """Return which records a program should make at this step.
@@ -310,43 +379,61 @@ class Watcher(AbstractContextManager["Watcher"]):
         Returns:
             0 nothing, 1 records without frames, 2 also frames.
         """
-        every = self._dial.every
+        every = self.record_every
         if every and not step % every:
             return 1 + self.wants_frames()
         # A flight recorder wants every step, whatever the level is.
         return int(self._flight is not None)
 
-    def idle(self, step: int) -> int | None:
-        """Return for how many calls after a step nothing will be due.
-
-        Returns:
-            None for "until the level changes".
-        """
-        if self._flight is not None:
-            return 0
-        every = self._dial.every
-        if not every:
-            return None
-        return every - step % every - 1
-
     def wants_frames(self) -> bool:
-        """Return whether the level asks for frames and one is affordable now."""
+        """Return whether the level asks for a frame now; the next one comes later."""
         if not self._dial.every:
             return False
         if self._dial.level == "full":
             return True
-        return self._frame_pacer.is_due(self._bucket.clock())
+        now = self.clock()
+        if now < self._next_frame or self._is_one_of_many:
+            return False
+        # Frames are thinned by the same factor as numbers.
+        self._next_frame = now + self.frame_gap_s
+        return True
+
+    def can_compare(self) -> bool:
+        """Return whether calls may run bare, so that the overhead can be measured."""
+        if self._is_one_of_many or self._flight is not None or self._holds_watched:
+            return False
+        return self._dial.every > 0 and self._dial.level != "full"
+
+    @contextlib.contextmanager
+    def hold_watched(self) -> Iterator[None]:
+        """Run no bare unit in this block, so that somebody else can compare."""
+        self._holds_watched = True
+        announce_change()
+        try:
+            yield
+        finally:
+            self._holds_watched = False
+            announce_change()
 
     def can_afford(self, seconds: float) -> bool:
-        """Return whether these seconds can be spent now within the budget.
+        """Return whether these seconds can be spent now within the budget."""
+        if self._started is None:
+            return False
+        elapsed = self.clock() - self._started - self._inside_s
+        return self._limit * elapsed >= self._inside_s + self.collector.cpu_s + seconds
 
-        The price of a drain and of `finish` is kept in reserve.
-        """
-        return self._bucket.can_afford(seconds, self._bucket.clock())
-
-    def overhead(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def overhead(self) -> Iterator[None]:
         """Count the time of a `with` block as time spent on watching."""
-        return self._bucket.overhead()
+        entered = self.clock()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:  # the outermost block counts the whole time, once
+                self._touch(entered)
+                self._inside_s += self.clock() - entered
 
     def collect(self) -> None:
         """Collect all pending records into the journal, which is not flushed.
@@ -361,7 +448,7 @@ class Watcher(AbstractContextManager["Watcher"]):
                 others are written.
         """
         self._collect_all()
-        self._collector.raise_refused()
+        self.collector.raise_refused()
 
     def finish(self, timeout_s: float = 5.0) -> None:
         """Collect all pending records, flush the journal, and wait for the sinks.
@@ -377,9 +464,11 @@ class Watcher(AbstractContextManager["Watcher"]):
         """
         self._collect_all()
         with self.overhead():
-            self._collector.flush()
+            self._write_status(always=True)
+            if self._journal is not None:
+                self._journal.flush()
             self._dispatch.flush(timeout_s)
-        self._collector.raise_refused()
+        self.collector.raise_refused()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
@@ -389,9 +478,11 @@ class Watcher(AbstractContextManager["Watcher"]):
             ValueError: the journal is closed and records wait for it.
         """
         try:
-            if self._journal is None or not self._journal.closed or self._pending:
+            if self._journal is None or not self._journal.closed or self.pending:
                 self.finish(timeout_s)
         finally:
+            self.collector.closed = True
+            self.collector.wake()
             self._dispatch.close(timeout_s)
 
     def __enter__(self) -> "Watcher":
@@ -417,25 +508,34 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def report(self) -> Receipt:
         """Report the cost of watching up to the last call, beside the budget."""
-        self._collector.update_ledger()
         writer = self._dispatch.writer
-        # The source says how the number was measured, and then every loss and problem:
-        # a receipt that only says "0.4%" would hide that half of the records are gone.
-        notes = ["self-measured: time inside the watcher's calls"]
-        if self._dispatch.has_sinks:
-            notes.append("and CPU time of its sinks")
-        notes.append(
-            "over time outside, from the first record on. It cannot see how watching "
-            "slows the program itself; `watch.prove` measures that."
-        )
+        found = self.overhead_estimate
+        notes, measured, noise = self._describe_estimate(found)
+        if self.compile_s:
+            notes.append(
+                f"Compiling the programs to compare took {self.compile_s:.1f} s, once "
+                "and not part of the share."
+            )
+        if self.pace.factor > 1:
+            notes.append(
+                f"Thinned to every {self.record_every}th step to keep the budget."
+            )
         if self.forced:
-            notes.append(f"{self.forced} drains were forced.")
+            notes.append(f"{self.forced} collections were forced.")
         notes.append(f"Records: {writer.losses}.")
         if writer.last_error:
             notes.append(f"Refused last: {writer.last_error}")
         problems: list[str] = []
         if writer.failure is not None:
-            problems.append(f"The journal could not be written: {writer.failure}")
+            problems.append(
+                f"The journal could not be written, {self.pending:,} records are not "
+                f"in it: {writer.failure}"
+            )
+        lost = sum(tally.lost for tally in writer.losses.tallies.values())
+        if lost:
+            problems.append(f"{lost:,} records are lost: {writer.losses}.")
+        if self._alerts is not None:
+            problems += self._alerts.messages
         reports = self._dispatch.reports()
         # Problems are shown whatever `monitor` is.
         problems += [f"{report}." for report in reports if report.has_problems]
@@ -445,31 +545,134 @@ class Watcher(AbstractContextManager["Watcher"]):
             if entries := callback_stats.describe_entries():
                 notes.append(entries)
         spend = Spend(
-            name="time spent watching",
+            name="time that watching adds",
             unit="share",
-            limit=self._bucket.share,
+            limit=self._limit,
             predicted=None if self._plan is None else self._plan.predicted,
-            measured=self._bucket.spent_share(),
+            measured=measured,
+            noise=noise,
             source=" ".join(notes),
             problems=" ".join(problems),
         )
         return Receipt((spend,))
 
+    def _describe_estimate(
+        self, found: Estimate
+    ) -> tuple[list[str], float | None, float]:
+        """Return notes on the measurement, the share and its half-width."""
+        notes = [
+            f"random bare stretches of the run beside watched ones, {found.pairs} pairs"
+        ]
+        if self._dispatch.has_sinks:
+            notes.append("and CPU time of its sinks")
+        notes.append(
+            f"; collecting took {format_share(self._collecting_share())} of a "
+            "processor."
+        )
+        if not found.pairs:
+            reason = "No pair is complete yet."
+            if self._dial.level == "full" or self._flight is not None:
+                reason = (
+                    "Every step is recorded, so none is bare: `watch.prove` measures "
+                    "the share."
+                )
+            return [*notes, reason], None, 0.0
+        known = np.isfinite(found.low) and np.isfinite(found.high)
+        if known:
+            notes.append(
+                f"95% interval {found.low:+.2%} to {found.high:+.2%} with a median of "
+                f"{found.middle:+.2%}."
+            )
+        decided = known and (found.high <= self._limit or found.low > self._limit)
+        if not decided:
+            more = found.more_calls(self._limit)
+            if np.isfinite(more) and more < 1e12:
+                notes.append(f"About {more:,.0f} more steps would tell.")
+            else:
+                notes.append("No number of steps would tell.")
+        if not known:
+            return notes, None, 0.0
+        half = max(found.high - found.middle, found.middle - found.low)
+        return notes, found.middle, half
+
+    def _collecting_share(self) -> float:
+        elapsed = self._elapsed_s()
+        if elapsed <= 0:
+            return 0.0
+        return (self.collector.cpu_s + self._dispatch.cpu_s) / elapsed
+
+    def _common_share(self) -> float:
+        """The share spent in bare units too: gates, `record` itself, `overhead`."""
+        elapsed = self._elapsed_s()
+        if elapsed <= 0:
+            return 0.0
+        gates = sum(lane.gate_s * lane.calls for lane in self._lanes)
+        return (gates + self._inside_s) / elapsed
+
+    def _elapsed_s(self) -> float:
+        if self._started is None:
+            return 0.0
+        return self._last_call - self._started
+
+    def _touch(self, now: float) -> None:
+        if self._started is None:
+            self._started = now
+        self._last_call = now
+
+    def _is_bare(self) -> bool:
+        return any(lane.is_bare for lane in (*self._lanes, self._own_lane))
+
+    def _judge(self, experiment: Any) -> None:
+        """Adapt the pace, and the share of bare units, to a pair that is complete."""
+        if self.pace.judged(experiment.recent):
+            experiment.restart_recent()
+            announce_change()
+        found = experiment.estimate
+        experiment.is_clear = found.high <= self._limit or found.low > self._limit
+
+    def _inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
+        if self._alerts is not None:
+            self._alerts.inspect(step, columns)
+
+    def _write_status(self, *, always: bool = False) -> None:
+        """Write the state of watching now and then, or always."""
+        now, step = time.monotonic(), self.latest_step
+        if step is None or step == self._status_step:
+            return
+        if now < self._next_status and not always:
+            return
+        self._next_status, self._status_step = now + _STATUS_INTERVAL_S, step
+        found = self.overhead_estimate
+        values = {
+            "overhead": found.middle,
+            "overhead_low": found.low,
+            "overhead_high": found.high,
+            "budget": self._limit,
+            "collecting": self._collecting_share(),
+            "stride": float(self.record_every),
+        }
+        self._dispatch.dispatch_status(step, values)
+
+    def _make_room(self) -> None:
+        with self.overhead():
+            try:
+                self.collector.make_room()
+            except OutputError as e:
+                self._dispatch.writer.note_failure(e)
+                raise
+
     def _collect_all(self) -> None:
         self._check_open()
         # Not inside `overhead`: the program needs that time with or without a watcher.
-        self._collector.wait_for_device()
+        self.collector.wait_for_device()
         writer = self._dispatch.writer
         with self.overhead():
             writer.failure = None
             try:
-                self._collector.collect_all_but(0)
-                self._collector.write_buffered()
+                self.collector.collect()
             except OutputError as e:
                 writer.note_failure(e)
                 raise
-            if writer.failure is not None and self._pending:
-                raise writer.failure
 
     def _check_open(self) -> None:
         if self._journal is None or not self._journal.closed:
@@ -488,7 +691,9 @@ class Watcher(AbstractContextManager["Watcher"]):
     def _previous_step(self) -> int | None:
         """Return the step that the step of the next `record` must exceed."""
         in_journal = None if self._journal is None else self._journal.last_step
-        if in_journal == self._dispatch.writer.last_step:
+        if self._last_recorded is not None or (
+            in_journal == self._dispatch.writer.last_step
+        ):
             # Written here for a program that counts its own calls: not a reason to
             # refuse a lower step of the caller.
             in_journal = None

@@ -9,7 +9,13 @@ from typing import Literal, TypeAlias
 from ..sinks import Kind
 
 Why: TypeAlias = Literal[
-    "too large", "queue full", "sink failed", "sink hung", "closed", "refused"
+    "too large",
+    "queue full",
+    "sink failed",
+    "sink hung",
+    "closed",
+    "refused",
+    "not written",
 ]
 # Most important first. When room is short, records are dropped from the end.
 KINDS: tuple[Kind, ...] = ("summary", "scalar", "frame")

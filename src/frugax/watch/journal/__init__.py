@@ -11,8 +11,10 @@ from ._journal import Journal
 from ._reader import Records, read
 from ._scanner import LostRange
 from ._validation import (
+    MAX_COLUMNS,
     as_number,
     as_step,
+    check_name,
     check_names,
     check_size,
     fits_array,
@@ -22,6 +24,7 @@ from .blocks import RECORDS_PER_BLOCK
 from .packing import Column
 
 __all__ = [
+    "MAX_COLUMNS",
     "RECORDS_PER_BLOCK",
     "Appended",
     "Change",
@@ -34,6 +37,7 @@ __all__ = [
     "Rewound",
     "as_number",
     "as_step",
+    "check_name",
     "check_names",
     "check_size",
     "export",

@@ -1,10 +1,12 @@
 """Write the records of a run to a journal, in blocks that survive a crash."""
 
 import contextlib
+import functools
 import io
 import os
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,12 +16,33 @@ from frugax.errors import OutputError
 
 from ._open_block import OpenBlock, record_bytes
 from ._scanner import BlockScanner, LostRange, open_journal
-from ._validation import as_step, as_steps, check_name, check_names
+from ._validation import (
+    as_numbers,
+    as_step,
+    as_steps,
+    check_dtype,
+    check_name,
+    check_names,
+    check_size,
+)
 from .blocks import Block, encode_mark
 from .framing import encode_header
 
 # Each stream costs an open block in memory and a name in the closing mark.
 MAX_STREAMS = 1000
+# A block that is not full is written with the first record after this time.
+_MAX_BLOCK_AGE_S = 1.0
+
+
+def _locked(method: Callable[..., Any]) -> Any:
+    """Let one thread at a time run a method of a journal."""
+
+    @functools.wraps(method)
+    def run(self: "Journal", *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return run
 
 
 class Journal:
@@ -28,9 +51,10 @@ class Journal:
     Open one with `Journal.create` or `Journal.append_to`; close it with `close` or a
     `with` block. The stream "" holds the training steps: numbers, one record per step.
     Other streams may hold arrays too. Records are buffered in memory and written in
-    blocks of 64 of a stream, fewer if they are large. A written block survives the
-    death of the process, `kill -9` included; a flushed block survives the death of the
-    machine. One writer may have the file open at a time, and any number of readers.
+    blocks of 64 of a stream, fewer if they are large or a second old. A written block
+    survives the death of the process, `kill -9` included; a flushed block survives the
+    death of the machine. One writer may have the file open at a time, and any number
+    of readers. Every method is safe to call from any thread.
 
     Attributes:
         meta: the `meta` of `create`.
@@ -57,6 +81,8 @@ class Journal:
         self._salt = salt
         self._written = written
         self._streams = dict(streams)
+        # A watcher's thread and the caller may both write.
+        self._lock = threading.RLock()
         self._open_block("")
 
     @classmethod
@@ -158,6 +184,7 @@ class Journal:
             return None
         return self._streams[stream].last_step
 
+    @_locked
     def write(self, step: int, values: Mapping[str, Any], stream: str = "") -> None:
         """Append a record to the open block, after writing that block if it is full.
 
@@ -187,10 +214,11 @@ class Journal:
         row = block.convert(values)
         size = record_bytes(row)
         # Written before the record is taken: if this raises, the caller still has it.
-        if not block.room_for(size):
+        if not block.room_for(size) or block.age_s > _MAX_BLOCK_AGE_S:
             self._write_block(block)
         block.add(step, row, size)
 
+    @_locked
     def write_many(
         self, steps: Any, columns: Mapping[str, Any], stream: str = ""
     ) -> None:
@@ -228,6 +256,44 @@ class Journal:
             # Records that stay in memory must not change with the caller's arrays.
             block.copy_borrowed()
 
+    @_locked
+    def write_open_blocks(self, *, min_age_s: float = 0.0) -> None:
+        """Write the blocks that have been open for this long, without `flush`'s sync.
+
+        What is written survives the death of the process, `kill -9` included.
+
+        Raises:
+            OutputError: a block cannot be written; its records stay in memory.
+            ValueError: the journal is closed.
+        """
+        self._refuse_closed()
+        for block in self._streams.values():
+            if len(block) and block.age_s >= min_age_s:
+                self._write_block(block)
+
+    @staticmethod
+    def check_column(name: object, column: Any, *, is_named: bool) -> str | None:
+        """Return why a column of records cannot be stored; None if it can.
+
+        Args:
+            name: the name of the column.
+            column: an array whose first axis counts records.
+            is_named: whether it is for a named stream, which takes arrays too.
+        """
+        try:
+            check_name(name, "a name")
+            if column.ndim == 1:
+                as_numbers(str(name), column)
+            elif not is_named:
+                return f"{name!r} must be one number for each step."
+            else:
+                check_dtype(str(name), column.dtype)
+                check_size(str(name), column.shape[1:], column.dtype.itemsize)
+        except (TypeError, ValueError) as e:
+            return str(e)
+        return None
+
+    @_locked
     def flush(self) -> None:
         """Write all records in memory and wait until the disk has them.
 
@@ -239,6 +305,7 @@ class Journal:
         self._write_blocks()
         self._sync()
 
+    @_locked
     def rewind(self, step: int, *, others: Mapping[str, int] | None = None) -> None:
         """Make the records after `step` void in all streams, as if never written.
 
@@ -280,6 +347,7 @@ class Journal:
         self._write_mark(mark)
         self._sync()
 
+    @_locked
     def close(self) -> None:
         """Flush, mark the journal as complete, and close it; idempotent.
 

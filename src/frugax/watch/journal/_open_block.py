@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -68,6 +69,7 @@ class OpenBlock:
         self.last_step: int | None = None
         self._count = 0
         self._bytes = 0
+        self._since = 0.0  # when the first of its records came
         self._parts: list[_Rows | _Columns] = []
         # Dtype and shape of the arrays of each name; ("", ()) for numbers.
         self._kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -77,6 +79,11 @@ class OpenBlock:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the first of its records came; 0 without any."""
+        return time.monotonic() - self._since if self._count else 0.0
 
     def learn_kinds(self, columns: Mapping[str, Column]) -> None:
         """Take over the dtypes and shapes of a block that is in the file."""
@@ -169,6 +176,8 @@ class OpenBlock:
         self._count_records(len(steps), int(steps[-1]), record_bytes)
 
     def _count_records(self, n: int, step: int, record_bytes: int) -> None:
+        if not self._count:
+            self._since = time.monotonic()
         self._count += n
         self._bytes += n * record_bytes
         self.last_step = step

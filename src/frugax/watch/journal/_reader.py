@@ -11,6 +11,7 @@ from jaxtyping import Int64, Shaped
 
 from frugax.errors import CorruptFileError
 
+from ._lock_state import is_held
 from ._scanner import BlockScanner, LostRange, open_journal
 from .blocks import Block
 from .packing import Column
@@ -189,6 +190,10 @@ def read(
         )
     # Bytes after the closing mark mean that a later writer went on and did not finish.
     closed = scanner.closed and not tail
+    if not closed and not tail and not is_held(path):
+        # Records in the memory of a process that was killed leave no trace in the file.
+        reason = "it was not closed: records of the last second may be missing"
+        lost.append(LostRange(scanner.end, 0, None, reason))
     if strict and not closed:
         raise CorruptFileError(
             f"{os.fspath(path)}: the end is missing: its run still goes on, or died. "

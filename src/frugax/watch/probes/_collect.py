@@ -13,6 +13,7 @@ import numpy as np
 
 from frugax.jaxprs import ClosedJaxpr, close, jaxpr_as_fun
 
+from ..journal import MAX_COLUMNS
 from ._interpreter import Interpreter
 from ._probe import KINDS, Probe
 from ._remove_probes import find_probes, is_removed, remove_probes
@@ -157,6 +158,22 @@ def trace_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> TracedFunc
     return traced
 
 
+def count_numbers(name: str, count: int) -> None:
+    """Count numbers of the program that is traced, and refuse too many for a journal.
+
+    Raises:
+        ValueError: this probe makes them more than a record holds.
+    """
+    if not _local.numbers:
+        return
+    _local.numbers[-1] += count
+    if _local.numbers[-1] > MAX_COLUMNS:
+        raise ValueError(
+            f"probe {name!r} makes {_local.numbers[-1]:,} numbers of one step; at most "
+            f"{MAX_COLUMNS:,}: record an array with `frame` or `summarise`."
+        )
+
+
 class NestedCall:
     """Warns when a `watch.jit` inside another program loses its records.
 
@@ -197,10 +214,12 @@ class NestedCall:
 def _collect_nested_calls() -> Iterator[list[NestedCall]]:
     nested: list[NestedCall] = []
     _local.traces.append(nested)
+    _local.numbers.append(0)
     try:
         yield nested
     finally:
         _local.traces.pop()
+        _local.numbers.pop()
 
 
 class _Local(threading.local):
@@ -208,6 +227,7 @@ class _Local(threading.local):
 
     def __init__(self) -> None:
         self.traces: list[list[NestedCall]] = []
+        self.numbers: list[int] = []  # how many numbers each of them records
 
 
 _local = _Local()

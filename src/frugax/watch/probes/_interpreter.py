@@ -258,8 +258,8 @@ class Interpreter:
             return more, new, _keep_latest(cond_specs, cond_taken, taken), body_taken
 
         state = args[num_cond + num_body :]
-        cond_taken = self._blank_results(cond_specs)
-        body_taken = self._blank_results(body_specs)
+        cond_taken = self._blank_results(cond_specs, lanes)
+        body_taken = self._blank_results(body_specs, lanes)
         more = None
         if cond_specs:
             # The condition is evaluated in the body, whose carry can hold its results;
@@ -282,8 +282,11 @@ class Interpreter:
         )
         return state, [*cond_taken, *body_taken]
 
-    def _blank_results(self, specs: Sequence[ResultSpec]) -> list[Taken]:
-        return self._cast_to_varying([keep_last(spec).blank() for spec in specs])
+    def _blank_results(
+        self, specs: Sequence[ResultSpec], lanes: tuple[int, ...]
+    ) -> list[Taken]:
+        blanks = [keep_last(spec, lanes).blank() for spec in specs]
+        return self._cast_to_varying(blanks)
 
     def _cond(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         branches = eqn.params["branches"]
@@ -358,7 +361,10 @@ def _keep_latest(
         if lanes is not None:
             new = [_select_lanes(lanes, n, o) for n, o in zip(new, old, strict=True)]
         if spec.mark_kind == ALWAYS:
-            latest.append((count + 1, new))
+            more = jnp.ones((), count.dtype)
+            if lanes is not None and count.ndim:
+                more = lanes[tuple(slice(n) for n in count.shape)].astype(count.dtype)
+            latest.append((count + more, new))
             continue
         if lanes is not None and mark.ndim:
             mark = _select_lanes(lanes, mark, jnp.zeros_like(mark))

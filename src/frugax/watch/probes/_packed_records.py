@@ -34,6 +34,13 @@ class _Place:
     shape: tuple[int, ...]
     dtype: Any
 
+    def read_column(self, words: np.ndarray) -> np.ndarray:
+        """Read one number of many calls from their words, `(calls, words)`."""
+        wide = _word_type(self.dtype)
+        width = wide.itemsize // 4
+        part = np.ascontiguousarray(words[:, self.start : self.start + width])
+        return part.view(wide)[:, 0].astype(self.dtype)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..journal import check_size
+from ..journal import check_name, check_size
 
 Kind: TypeAlias = Literal["scalar", "summary", "frame", "call"]
 KINDS: frozenset[Kind] = frozenset({"scalar", "summary", "frame", "call"})
@@ -63,6 +63,10 @@ class Probe:
         if not leaves:
             raise ValueError(f"probe {name!r} has no value: give it an array.")
         fields = tuple(keystr(path, simple=True, separator="/") for path, _ in leaves)
+        if kind != "call":  # the others are names in a journal
+            for field in fields:
+                label = f"{name}/{field}" if len(fields) > 1 else name
+                check_name(label, "a probe's name")
         return cls(name, cast(Kind, kind), handler, tree, fields)
 
     def unflatten(self, values: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._collect import count_numbers
 from ._primitive import ALWAYS, PRESENT, bind
 from ._probe import Kind, Probe, check_storable, check_values
 
@@ -112,6 +113,8 @@ def emit(
     if probe.kind != "call":
         for field, array in zip(probe.fields, arrays, strict=True):
             check_storable(probe.name, field, array.shape, array.dtype)
+    if probe.kind == "scalar":
+        count_numbers(probe.name, len(arrays))
     if when is None:
         bind(probe, arrays, mark_kind=ALWAYS, lanes=lanes)
         return

@@ -99,7 +99,9 @@ def operation_specs(eqn: JaxprEqn, *, keep_rules: bool) -> tuple[ResultSpec, ...
     if name == "scan":
         return tuple(s.stacked(params["length"], "steps") for s in inner("jaxpr"))
     if name == "while":
-        return tuple(map(keep_last, (*inner("cond_jaxpr"), *inner("body_jaxpr"))))
+        lanes = open_jaxpr(params["cond_jaxpr"]).outvars[0].aval.shape
+        specs = (*inner("cond_jaxpr"), *inner("body_jaxpr"))
+        return tuple(keep_last(spec, lanes) for spec in specs)
     if name == "cond":
         branches = [result_specs(b, keep_rules=keep_rules) for b in params["branches"]]
         return tuple(spec for spec, _ in merge_branches(branches))
@@ -118,10 +120,19 @@ def operation_specs(eqn: JaxprEqn, *, keep_rules: bool) -> tuple[ResultSpec, ...
     return ()
 
 
-def keep_last(spec: ResultSpec) -> ResultSpec:
-    """Return the spec in a `while` loop: the last values and their number."""
+def keep_last(spec: ResultSpec, lanes: tuple[int, ...] = ()) -> ResultSpec:
+    """Return the spec in a `while` loop: the last values and their number.
+
+    Args:
+        spec: the spec in the body or the condition.
+        lanes: the shape of the condition, which has a value for each lane of a `vmap`.
+    """
     if spec.mark_kind == ALWAYS:
-        return dataclasses.replace(spec, mark_kind=COUNT, mark=())
+        # Each lane ends in a round of its own, so each has a count of its own.
+        count = ()
+        if lanes and spec.axes[: len(lanes)] == ("lanes",) * len(lanes):
+            count = spec.values[0].shape[: len(lanes)]
+        return dataclasses.replace(spec, mark_kind=COUNT, mark=count)
     if spec.mark_kind == PRESENT and spec.mark == ():
         return dataclasses.replace(spec, mark_kind=COUNT)
     return spec  # its own mark already marks the last values

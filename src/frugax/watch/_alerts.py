@@ -1,0 +1,91 @@
+"""Say at once when a number is not finite or leaves its bounds."""
+
+import contextlib
+import math
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+# A run that has diverged stays so: one line for each name and kind of alert.
+_MAX_MESSAGES = 100
+
+
+class Alerts:
+    """Bounds of numbers; each breach is printed once, and written to a file.
+
+    Attributes:
+        messages: the alerts so far, one for each name and bound.
+    """
+
+    def __init__(
+        self,
+        bounds: Mapping[str, tuple[float | None, float | None]] | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        finite: bool = True,
+    ) -> None:
+        """Watch for numbers outside of their bounds.
+
+        Args:
+            bounds: the least and the largest value by name; None for no bound.
+            path: a file to which each alert is appended as a line; None for none.
+            finite: whether NaN and infinity are alerts, in every number.
+
+        Raises:
+            ValueError: a lower bound is above its upper bound.
+        """
+        self.messages: list[str] = []
+        self._bounds: dict[str, tuple[float, float]] = {}
+        for name, (low, high) in (bounds or {}).items():
+            lowest = -math.inf if low is None else low
+            highest = math.inf if high is None else high
+            if not lowest <= highest:
+                raise ValueError(f"the bounds of {name!r} are ({low}, {high}).")
+            self._bounds[name] = lowest, highest
+        self._path = None if path is None else Path(path)
+        self._finite = finite
+        self._known: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def exit_code(self) -> int:
+        """3 if there was an alert, else 0; for `sys.exit` at the end of a script."""
+        return 3 if self.messages else 0
+
+    def inspect(self, step: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Compare numbers with their bounds; `step` is that of the last of them."""
+        for name, column in columns.items():
+            if column.dtype.kind not in "biuf":
+                continue
+            if self._finite and not np.isfinite(column).all():
+                self._add(name, "finite", f"{name} is not finite at step {step}")
+            if name not in self._bounds:
+                continue
+            low, high = self._bounds[name]
+            if (column < low).any():
+                worst = column.min()
+                self._add(
+                    name, "low", f"{name} is {worst:.6g} < {low:g} at step {step}"
+                )
+            if (column > high).any():
+                worst = column.max()
+                self._add(
+                    name, "high", f"{name} is {worst:.6g} > {high:g} at step {step}"
+                )
+
+    def _add(self, name: str, kind: str, message: str) -> None:
+        with self._lock:
+            if (name, kind) in self._known or len(self.messages) >= _MAX_MESSAGES:
+                return
+            self._known.add((name, kind))
+            self.messages.append(message)
+        # Neither may end the thread that collects.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"frugax.watch: alert: {message}\n")
+        if self._path is not None:
+            with contextlib.suppress(OSError), self._path.open("a") as file:
+                file.write(message + "\n")

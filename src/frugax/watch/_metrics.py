@@ -1,0 +1,66 @@
+"""Check metrics when they are recorded, and read them when the device has them."""
+
+from typing import Any
+
+import numpy as np
+from jax.core import Tracer
+
+from .journal import as_number, is_real
+
+
+def check_metric(name: str, value: Any) -> Any:
+    """Return a metric in a form that can be kept until it is read.
+
+    Raises:
+        TypeError: the metric is not a real number, or is being traced.
+        ValueError: the metric does not have shape `()`.
+    """
+    if isinstance(value, Tracer):
+        raise TypeError(
+            f"{name!r} is being traced: return it from the jitted function "
+            "and record it outside, or use watch.jit and watch.record."
+        )
+    if getattr(value, "shape", ()) != ():
+        raise ValueError(f"{name!r} must have shape (), got {value.shape}.")
+    if not hasattr(value, "is_ready"):
+        return as_number(name, value)
+    if not is_real(value.dtype):
+        raise TypeError(f"{name!r} must be a real number, got {value.dtype}.")
+    return value  # still on the device: to read it now would wait for the program
+
+
+def read_metric(name: str, step: int, value: Any) -> np.ndarray:
+    """Read a metric as the journal keeps it, waiting for the device.
+
+    Raises:
+        ValueError: the metric was donated, or the program that makes it failed.
+    """
+    # Not jax.device_get: for a ready CPU array it takes six times as long
+    # (benchmarks/test_watch.py).
+    try:
+        array = np.asarray(value)
+    # A program fails with whatever its backend raises.
+    except Exception as e:
+        deleted = getattr(value, "is_deleted", None)
+        if deleted is not None and deleted():
+            raise ValueError(
+                f"{name!r} of step {step} was donated or deleted before it was read: "
+                "copy it, or do not donate it."
+            ) from e
+        raise ValueError(
+            f"{name!r} of step {step} cannot be read: {type(e).__name__}: {e}"
+        ) from e
+    if array.dtype == np.uint64:
+        # Here and not with its column, so that a value beyond int64 costs its own step.
+        as_number(name, array)
+    return array
+
+
+def is_leaf_ready(value: Any) -> bool:
+    """Whether a value can be read without waiting."""
+    ready = getattr(value, "is_ready", None)  # plain numbers have no such method
+    if ready is None:
+        return True
+    deleted = getattr(value, "is_deleted", None)
+    # `is_ready` of a deleted array raises; reading it reports the error by name.
+    return (deleted is not None and deleted()) or ready()

@@ -1,0 +1,124 @@
+"""Record what is too large to keep whole: histograms, norms of a tree, images.
+
+All of it is reduced inside the program, so that little leaves it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .probes import frame, record
+
+_MAX_BINS = 4096
+
+
+def histogram(name: str, value: Any, *, bins: int = 64, when: Any = None) -> None:
+    """Record the distribution of an array's finite values, as often as is affordable.
+
+    The stream has `counts`, the number of values in each bin; `low` and `high`, the
+    outer edges of the bins; and `not_finite`, the number of values that were left out.
+
+    Args:
+        name: the name of the stream.
+        value: an array of real numbers, or a pytree of them that is taken as one.
+        bins: the number of bins of equal width; 1 to 4096.
+        when: as for `record`.
+
+    Raises:
+        TypeError: a value is not an array of real numbers.
+        ValueError: `bins` is out of range, or there is no value.
+    """
+    if not 1 <= bins <= _MAX_BINS:
+        raise ValueError(f"bins must be from 1 to {_MAX_BINS}, got {bins}.")
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(value)]
+    if not leaves or not sum(leaf.size for leaf in leaves):
+        raise ValueError(f"histogram {name!r} has no value: give it an array.")
+    for leaf in leaves:
+        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise TypeError(f"histogram {name!r} needs real numbers, got {leaf.dtype}.")
+    flat = jnp.concatenate([leaf.ravel().astype(jnp.float32) for leaf in leaves])
+    finite = jnp.isfinite(flat)
+    low = jnp.min(flat, where=finite, initial=jnp.inf)
+    high = jnp.max(flat, where=finite, initial=-jnp.inf)
+    is_empty = low > high
+    low, high = jnp.where(is_empty, 0.0, low), jnp.where(is_empty, 0.0, high)
+    # One place for all values alike: a width of zero would divide by zero.
+    width = jnp.where(high > low, high - low, 1.0)
+    place = jnp.clip((flat - low) / width * bins, 0, bins - 1).astype(jnp.int32)
+    # Values that are not finite go one beyond the last bin, which is dropped.
+    place = jnp.where(finite, place, bins)
+    counts = jnp.zeros(bins + 1, jnp.int32).at[place].add(1)
+    frame(
+        name,
+        {"counts": counts[:bins], "low": low, "high": high, "not_finite": counts[bins]},
+        when=when,
+    )
+
+
+def norms(name: str, tree: Any, *, when: Any = None) -> None:
+    """Record the Euclidean norm of each leaf of a tree, and of all of them.
+
+    They are columns of the training steps: `name/` and the path of the leaf, and
+    `name/all`.
+
+    Args:
+        name: the name of the record.
+        tree: a pytree of arrays, such as gradients; leaves that are not arrays of
+            numbers are left out. Over 900 leaves only `name/all` is recorded.
+        when: as for `record`.
+
+    Raises:
+        ValueError: the tree has no array.
+    """
+    squares: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if not isinstance(leaf, jax.Array | np.ndarray):
+            continue
+        if not jnp.issubdtype(leaf.dtype, jnp.number):
+            continue
+        # In float32: squares overflow float16 above 255.
+        wide = jnp.abs(leaf).astype(jnp.float32)
+        label = jax.tree_util.keystr(path, simple=True, separator="/") or "all"
+        # Long paths keep their end, which tells leaves apart.
+        squares[label[-(98 - len(name)) :]] = jnp.sum(wide**2)
+    if not squares:
+        raise ValueError(f"norms {name!r} has no array: give it a tree of arrays.")
+    total = jnp.sqrt(sum(squares.values(), start=jnp.zeros(())))
+    found = {"all": total}
+    if 1 < len(squares) <= 900:
+        found |= {label: jnp.sqrt(square) for label, square in squares.items()}
+    for label, norm in found.items():
+        record(f"{name}/{label}", norm, when=when)
+
+
+def image(name: str, array: Any, *, when: Any = None, lanes: int | None = None) -> None:
+    """Record an image as 8-bit numbers, as often as is affordable.
+
+    Args:
+        name: the name of the stream.
+        array: `(height, width)` in grey, `(height, width, 3)` or `(height, width, 4)`;
+            floats from 0 to 1, which are clipped, integers from 0 to 255, or a mask of
+            booleans.
+        when: as for `record`.
+        lanes: as for `record`.
+
+    Raises:
+        ValueError: the array has another shape.
+    """
+    pixels = jnp.asarray(array)
+    has_colour = pixels.ndim == 3 and pixels.shape[-1] in (3, 4)
+    if pixels.ndim != 2 and not has_colour:
+        raise ValueError(
+            f"image {name!r} must be (height, width), or that with 3 or 4 colours, got "
+            f"{pixels.shape}."
+        )
+    if pixels.dtype == jnp.bool_:
+        pixels = pixels.astype(jnp.uint8) * jnp.uint8(255)
+    elif jnp.issubdtype(pixels.dtype, jnp.floating):
+        shown = jnp.nan_to_num(jnp.clip(pixels, 0.0, 1.0))
+        pixels = jnp.round(shown * 255).astype(jnp.uint8)
+    else:
+        pixels = jnp.clip(pixels, 0, 255).astype(jnp.uint8)
+    frame(name, pixels, when=when, lanes=lanes)
