@@ -145,7 +145,7 @@ def serve(
     8765:localhost:8765 THAT_MACHINE.
 
     Args:
-        run: the folder of a run, or its journal.
+        run: the folder of a run, a journal, or a folder of these: then the newest.
         port: port to listen on; 0 for any free port.
         host: address to listen on. Other machines need a token, which is part of the
             printed address; the connection is not encrypted.

@@ -35,6 +35,7 @@ from .sinks import Kind
 # and costs some hundred microseconds whatever it carries.
 _TICK_S = 0.2
 _MIN_GAP_S = 0.4
+_MAX_GAP_FACTOR = 2
 # A bare unit of a slow loop may last minutes: records do not wait longer than this.
 _MAX_DEFERRAL_S = 0.8
 # How long a step waits for more numbers of the same step.
@@ -220,7 +221,10 @@ class Collector:
     def tick(self) -> None:
         """Collect what the device has finished, unless a bare unit is running."""
         now = time.monotonic()
-        gap_s = _MAX_DEFERRAL_S if self.is_bare() else _MIN_GAP_S
+        # What `Watcher.record` gets is not thinned, but collected less often.
+        gap_s = _MIN_GAP_S * min(self._pace.factor, _MAX_GAP_FACTOR)
+        if self.is_bare():
+            gap_s = max(gap_s, _MAX_DEFERRAL_S)
         if now - self._last_tick < gap_s or not (len(self) or self._has_open_rows):
             return
         journal = self._dispatch.journal

@@ -261,11 +261,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_recorded = step
         self._calls += 1
         self._touch(entered)
-        factor = self.pace.factor
-        if factor > 1 and self._dial.level != "full" and self._calls % factor:
-            self._dispatch.writer.leave_out("scalar")
-        else:
-            self.collector.add(StepMetrics(step, kept))
+        self.collector.add(StepMetrics(step, kept))
         if not self._lanes:
             self._own_lane.count(self._calls - 1, kept)
         self._inside_s += self.clock() - entered
@@ -545,7 +541,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             if entries := callback_stats.describe_entries():
                 notes.append(entries)
         spend = Spend(
-            name="time that watching adds",
+            name="time spent watching",
             unit="share",
             limit=self._limit,
             predicted=None if self._plan is None else self._plan.predicted,

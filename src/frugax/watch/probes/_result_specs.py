@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frugax.jaxprs import Jaxpr, JaxprEqn
+from frugax.jaxprs import Jaxpr, JaxprEqn, shape_of
 
 from ._primitive import ALWAYS, COUNT, PRESENT, split_operands, watch_p
 from ._probe import Probe
@@ -99,7 +99,7 @@ def operation_specs(eqn: JaxprEqn, *, keep_rules: bool) -> tuple[ResultSpec, ...
     if name == "scan":
         return tuple(s.stacked(params["length"], "steps") for s in inner("jaxpr"))
     if name == "while":
-        lanes = open_jaxpr(params["cond_jaxpr"]).outvars[0].aval.shape
+        lanes = shape_of(open_jaxpr(params["cond_jaxpr"]).outvars[0]).shape
         specs = (*inner("cond_jaxpr"), *inner("body_jaxpr"))
         return tuple(keep_last(spec, lanes) for spec in specs)
     if name == "cond":
