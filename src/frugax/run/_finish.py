@@ -239,7 +239,7 @@ def _accuracy_spend(
     if difference is None:
         return dataclasses.replace(
             spend,
-            noise=math.inf,
+            measured=None,
             problems="one number has no interval: let evaluate return accuracy as an "
             "array with 1 for each right answer and 0 for each wrong one.",
         )
