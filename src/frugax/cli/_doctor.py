@@ -166,13 +166,12 @@ def _compression() -> tuple[str, str]:
     tensor = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
     data = compress.compress(tensor, SizeBudget(ratio=4))
     with compress.CompressedFile(data, place="the test file") as file:
-        record, levels, decoded = file.record(""), file.integers(""), file[""]
-    # Quantised, so there are a step and levels: normal numbers at a ratio of 4.
-    assert record.step is not None
-    assert levels is not None
-    step = jnp.float32(record.step.size)
-    by_jax = jax.jit(jnp.multiply)(levels.astype(np.float32), step)
-    if not np.array_equal(np.asarray(by_jax), decoded.reshape(-1)):
+        record, quantised, decoded = file.record(""), file.integers(""), file[""]
+    # Normal numbers at a ratio of 4 are integers times a step.
+    assert quantised is not None
+    levels, steps = quantised
+    by_jax = jax.jit(jnp.multiply)(levels.astype(np.float32), steps)
+    if not np.array_equal(np.asarray(by_jax), decoded):
         raise RuntimeError("JAX and NumPy decode different bits: report this.")
     return (
         f"{tensor.nbytes / len(data):.3g}x smaller at {record.rel_error:.2g} error",

@@ -16,6 +16,7 @@ from ._consoles import console, errors
 from ._run_view import print_receipt
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path | None, tyro.conf.arg(metavar="FILE", aliases=["-o"])]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 Target = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
@@ -49,7 +50,7 @@ LimitOptions = tyro.conf.OmitArgPrefixes[Limits]
 
 
 def compress(
-    file: File,
+    files: Files,
     /,
     *,
     to: Output = None,
@@ -57,7 +58,7 @@ def compress(
     progressive: Flag = False,
     force: Flag = False,
 ) -> int:
-    """Compress the weights in a .safetensors or .npz file into a size or an error.
+    """Compress the weights in files or folders into a size or an error each.
 
     For example:
 
@@ -67,11 +68,16 @@ def compress(
 
     frugax compress model.npz --rel-error 0.01
 
+    frugax compress Qwen3-8B/ --size 4bpw
+
+    frugax compress one.safetensors two.safetensors --ratio 8
+
     frugax compress model.safetensors --max-abs 0 --progressive
 
     Args:
-        file: the weights.
-        to: the compressed file; by default the same name with .fxz.
+        files: .safetensors or .npz files, or folders of .safetensors files such as
+            Hugging Face's. Each is compressed within the limits by itself.
+        to: the compressed file, if there is one; by default the same name with .fxz.
         limits: the largest size or error.
         progressive: store layers, so that decompress can read any part of the file.
         force: replace the compressed file if it exists.
@@ -79,18 +85,43 @@ def compress(
     Raises:
         ConfigError: no limit, limits that exclude each other, or no weights.
     """
-    from frugax import compress as room
-
     budget = _parse_limits("compress", limits)
     if budget is None:
         raise ConfigError(_LIMITS.format("compress"))
-    _must_exist(file)
+    if not files:
+        raise ConfigError("frugax compress: name a file or a folder of weights.")
+    if to is not None and len(files) > 1:
+        raise ConfigError(
+            f"--to {to}: one name cannot be that of {len(files)} files: leave it out."
+        )
+    # All of them before the first, which may take an hour.
+    targets = [_compressed_name(file, to, force=force) for file in files]
+    if len(set(targets)) < len(targets):
+        raise ConfigError("frugax compress: two of the files have one name for .fxz.")
+    kept = [
+        _compress_one(file, target, budget, progressive=progressive)
+        for file, target in zip(files, targets, strict=True)
+    ]
+    return int(not all(kept))
+
+
+def _compressed_name(file: Path, to: Path | None, *, force: bool) -> Path:
+    """Return the file to write for some weights.
+
+    Raises:
+        ConfigError: there are no such weights, or the file is theirs, or exists.
+    """
+    if not file.is_dir() or file == Path():
+        _must_exist(file)
     # By default the target would be the file itself.
     if to is None and file.suffix == ".fxz":
         raise ConfigError(
             f"{file}: these weights are compressed already; name a new file with --to."
         )
     target = to or file.with_suffix(".fxz")
+    if to is None and file.is_dir():  # Qwen3-0.6B has a dot that is not a suffix
+        whole = file.resolve()
+        target = whole.with_name(f"{whole.name}.fxz")
     # `samefile` also notices links and other spellings of the same path.
     if target.suffix != ".fxz" or (target.exists() and target.samefile(file)):
         raise ConfigError(
@@ -98,6 +129,19 @@ def compress(
             ".fxz; the original is never replaced."
         )
     _must_be_free(target, force=force)
+    return target
+
+
+def _compress_one(
+    file: Path, target: Path, budget: SizeBudget, *, progressive: bool
+) -> bool:
+    """Compress one file or folder; say whether the budget was kept.
+
+    Raises:
+        ConfigError: there are no weights in it.
+    """
+    from frugax import compress as room
+
     weights = room.load_weights(file)
     if not weights:
         raise ConfigError(f"{file}: this file has no weights.")
@@ -112,7 +156,7 @@ def compress(
         )
     console.print(str(saved), highlight=False, markup=False, soft_wrap=True)
     _print_size(target)
-    return int(saved.receipt.verdict is not Verdict.KEPT)
+    return saved.receipt.verdict is Verdict.KEPT
 
 
 def decompress(
@@ -133,12 +177,15 @@ def decompress(
 
     frugax decompress model.fxz -o restored.npz
 
+    frugax decompress Qwen3-8B.fxz -o restored/
+
     frugax decompress progressive.fxz --size 2MiB
 
     Args:
         file: the compressed weights.
-        to: the file to write, .safetensors or .npz; by default the same name with
-            .safetensors, which cannot store complex128, as .npz cannot store bfloat16.
+        to: the file to write, .safetensors or .npz, or a folder, which gets files of
+            5 GB with an index; by default the same name with .safetensors, which
+            cannot store complex128, as .npz cannot store bfloat16.
         limits: how much of a progressive file to read.
         force: replace the target if it exists.
 
@@ -151,9 +198,13 @@ def decompress(
     budget = _parse_limits("decompress", limits)
     _must_exist(file)
     target = to or file.with_suffix(".safetensors")
-    if target.suffix not in (".safetensors", ".npz"):
-        raise ConfigError(f"--to {target}: the file must end in .safetensors or .npz.")
-    _must_be_free(target, force=force)
+    folder = not target.suffix or target.is_dir()
+    if not folder and target.suffix not in (".safetensors", ".npz"):
+        raise ConfigError(
+            f"--to {target}: the file must end in .safetensors or .npz, or be a folder."
+        )
+    if not (folder and target.is_dir() and not any(target.iterdir())):
+        _must_be_free(target, force=force)
     export = room.export_safetensors
     if target.suffix == ".npz":
         export = room.export_npz
@@ -198,7 +249,8 @@ def verify(file: File, /, *, against: Target = None) -> int:
     _must_exist(file)
     original = None
     if against is not None:
-        _must_exist(against)
+        if not against.is_dir():
+            _must_exist(against)
         original = room.load_weights(against)
     with _bar(f"verifying {file.name}") as progress:
         try:
@@ -308,6 +360,8 @@ def _must_be_free(target: Path, *, force: bool, option: str = "--to") -> None:
 
 def _print_size(path: Path) -> None:
     size = path.stat().st_size
+    if path.is_dir():
+        size = sum(file.stat().st_size for file in path.iterdir())
     console.print(
         f"{path}: {size:,} bytes ({format_bytes(size)})",
         highlight=False,
@@ -319,12 +373,19 @@ def _print_size(path: Path) -> None:
 @contextlib.contextmanager
 def _bar(task: str) -> Iterator[Callable[[float, str], None]]:
     """Show a progress bar with the current part, if the output is a terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = ("{task.description}", BarColumn(), TaskProgressColumn())
     with Progress(
         *columns,
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=errors,
         disable=not errors.is_terminal,
         transient=True,

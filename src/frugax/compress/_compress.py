@@ -15,11 +15,13 @@ from .search import (
     CompressPlan,
     Draft,
     LayeredSource,
+    Sensitivity,
     Source,
     choose,
     limit_bytes,
     make_draft,
     make_plan,
+    scale_rows,
 )
 
 
@@ -27,7 +29,7 @@ def plan(
     tree: PyTree,
     budget: SizeBudget,
     *,
-    sensitivity: Mapping[str, float] | None = None,
+    sensitivity: Sensitivity = None,
     progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -46,7 +48,8 @@ def plan(
             always exact.
         sensitivity: the weight of a squared error of each float tensor, by name, in
             any one unit; `frugax.compress.sensitivity_of` measures it on your data.
-            By default 1 over the tensor's root mean square.
+            `"equal"` minimises the plain squared error. The default, `"default"`,
+            goes by the sizes of tensors and of their rows (docs/compress.md).
         progressive: code tensors in layers, the highest binary digits first, so that
             `frugax.compress.open(path, budget=...)` can stop after any of them. With
             `SizeBudget(max_abs=0)` the last layer makes all weights exact.
@@ -145,7 +148,7 @@ def compress(
     tree: PyTree,
     budget_or_plan: SizeBudget | CompressPlan,
     *,
-    sensitivity: Mapping[str, float] | None = None,
+    sensitivity: Sensitivity = None,
     progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -199,7 +202,7 @@ def save(
     tree: PyTree,
     budget_or_plan: SizeBudget | CompressPlan,
     *,
-    sensitivity: Mapping[str, float] | None = None,
+    sensitivity: Sensitivity = None,
     progressive: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -275,7 +278,7 @@ def _read_tree(
 def _make_draft(
     tree: PyTree,
     budget_or_plan: SizeBudget | CompressPlan,
-    sensitivity: Mapping[str, float] | None,
+    sensitivity: Sensitivity,
     progress: MonotonicProgress,
     metadata: Mapping[str, str] | None,
     *,
@@ -319,6 +322,7 @@ def _carry_out(
     # Planes without an error end with the residual, which is coded without a step.
     steps = {t.name: t.step if t.max_abs else None for t in plan.tensors}
     codecs = {t.name: t.codec for t in plan.tensors}
+    sources = tuple(scale_rows(s) if codecs[s.name] == "scaled" else s for s in sources)
     draft = make_draft(
         sources,
         head,

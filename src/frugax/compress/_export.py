@@ -10,12 +10,14 @@ import numpy as np
 
 from frugax.budget import SizeBudget
 from frugax.errors import UnsupportedFileError
-from frugax.fileio import atomic_write
+from frugax.fileio import atomic_write, write_whole
 
 from ._arguments import MonotonicProgress, Progress, check_path, check_progress
-from ._load import SAFETENSORS
+from ._load import SAFETENSORS, SHARD_INDEX
 from .arrays import dtype_from_name
 from .container import CompressedFile, Record, open_file
+
+_SHARD_BYTES = 5 * 10**9  # as Hugging Face's tools cut them
 
 
 def export_safetensors(
@@ -29,7 +31,9 @@ def export_safetensors(
 
     Args:
         file: the compressed weights.
-        to: the file to write, whole or not at all; one that is there is replaced.
+        to: the file to write, whole or not at all; one that is there is replaced. Or a
+            folder, named without a suffix: it gets files of up to 5 GB with an index,
+            as Hugging Face's have.
         budget: how much of a progressive file to read; see `frugax.compress.open`.
         progress: called with the share that is done, in [0, 1], and the name of the
             work.
@@ -42,48 +46,96 @@ def export_safetensors(
         UnsupportedFileError: `file` is of another kind, or holds a name or a dtype
             that `.safetensors` cannot hold.
         TypeError: a path is not a path, or `progress` is not a function.
-        ValueError: `to` is `file` itself, or does not end in `.safetensors`.
+        ValueError: `to` is `file` itself, or is neither a folder nor ends in
+            `.safetensors`.
     """
-    place = os.fspath(file)
-    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
-    with _open_source(file, to, ".safetensors", budget, progress) as compressed:
-        # Offsets follow from dtypes and shapes, so the header is written before any
-        # decoding.
-        header: dict[str, object] = {}
-        if compressed.header.metadata:
-            header["__metadata__"] = dict(compressed.header.metadata)
-        at = 0
-        # The order of `safetensors` itself: the widest first, so all are aligned.
-        records = sorted(
-            compressed.header.tensors,
-            key=lambda r: (-dtype_from_name(r.dtype).itemsize, r.name),
-        )
-        for record in records:
-            if record.name == "__metadata__":
-                raise UnsupportedFileError(
-                    f"{place}: a .safetensors file cannot hold a tensor named "
-                    "'__metadata__': rename it and compress again, or write an .npz "
-                    "file."
-                )
-            if record.dtype not in kinds:
-                raise UnsupportedFileError(
-                    f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
-                    "a .safetensors file cannot hold: write an .npz file."
-                )
-            header[record.name] = {
-                "dtype": kinds[record.dtype],
-                "shape": list(record.shape),
-                "data_offsets": [at, at + record.nbytes],
+    suffix = "" if not Path(to).suffix or Path(to).is_dir() else ".safetensors"
+    with _open_source(file, to, suffix, budget, progress) as compressed:
+        records = compressed.header.tensors
+        if suffix:
+            _write_safetensors(compressed, records, Path(to), progress)
+            return
+        Path(to).mkdir(parents=True, exist_ok=True)
+        shards = _shard(records)
+        names = [
+            f"model-{i:05}-of-{len(shards):05}.safetensors"
+            for i in range(1, len(shards) + 1)
+        ]
+        if len(shards) == 1:
+            names = ["model.safetensors"]
+        for name, shard in zip(names, shards, strict=True):
+            _write_safetensors(compressed, shard, Path(to) / name, progress)
+        if len(shards) > 1:
+            index = {
+                "metadata": {"total_size": sum(record.nbytes for record in records)},
+                "weight_map": {
+                    record.name: name
+                    for name, shard in zip(names, shards, strict=True)
+                    for record in shard
+                },
             }
-            at += record.nbytes
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        # Spaces up to a multiple of 8, as `safetensors` writes them, keep the data
-        # aligned.
-        text += b" " * (-len(text) % 8)
-        with atomic_write(to) as out:
-            out.write(len(text).to_bytes(8, "little") + text)
-            for _, pieces in _decode_pieces(compressed, records, progress):
-                out.writelines(pieces)
+            write_whole(Path(to) / SHARD_INDEX, json.dumps(index, indent=2))
+
+
+def _shard(records: Sequence[Record]) -> list[list[Record]]:
+    """Divide tensors among files, in order; one that is larger stands alone."""
+    shards: list[list[Record]] = [[]]
+    size = 0
+    for record in records:
+        if shards[-1] and size + record.nbytes > _SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(record)
+        size += record.nbytes
+    return shards
+
+
+def _write_safetensors(
+    compressed: CompressedFile,
+    tensors: Sequence[Record],
+    to: Path,
+    progress: Progress | None,
+) -> None:
+    # The name of the file in errors is the one that was compressed.
+    place = compressed.place
+    kinds = {ours: theirs for theirs, ours in SAFETENSORS.items()}
+    # Offsets follow from dtypes and shapes, so the header is written before any
+    # decoding.
+    header: dict[str, object] = {}
+    if compressed.header.metadata:
+        header["__metadata__"] = dict(compressed.header.metadata)
+    at = 0
+    # The order of `safetensors` itself: the widest first, so all are aligned.
+    records = sorted(
+        tensors,
+        key=lambda r: (-dtype_from_name(r.dtype).itemsize, r.name),
+    )
+    for record in records:
+        if record.name == "__metadata__":
+            raise UnsupportedFileError(
+                f"{place}: a .safetensors file cannot hold a tensor named "
+                "'__metadata__': rename it and compress again, or write an .npz "
+                "file."
+            )
+        if record.dtype not in kinds:
+            raise UnsupportedFileError(
+                f"{place}: tensor {record.name!r} has dtype {record.dtype}, which "
+                "a .safetensors file cannot hold: write an .npz file."
+            )
+        header[record.name] = {
+            "dtype": kinds[record.dtype],
+            "shape": list(record.shape),
+            "data_offsets": [at, at + record.nbytes],
+        }
+        at += record.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # Spaces up to a multiple of 8, as `safetensors` writes them, keep the data
+    # aligned.
+    text += b" " * (-len(text) % 8)
+    with atomic_write(to) as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for _, pieces in _decode_pieces(compressed, records, progress):
+            out.writelines(pieces)
 
 
 def export_npz(
@@ -148,7 +200,7 @@ def _open_source(
             f"{os.fspath(file)} and {os.fspath(to)} are one file: write the weights to "
             "another."
         )
-    if Path(to).suffix != suffix:  # readers go by the suffix
+    if suffix and Path(to).suffix != suffix:  # readers go by the suffix
         raise ValueError(f"{os.fspath(to)}: the file must end in {suffix}.")
     return open_file(file, budget=budget)
 

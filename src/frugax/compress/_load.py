@@ -11,9 +11,16 @@ import numpy as np
 import safetensors
 
 from frugax.errors import CorruptFileError, UnsupportedFileError
+from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
 from ._arguments import check_path
-from .arrays import DTYPE_NAMES, dtype_from_name, map_file
+from .arrays import (
+    DTYPE_NAMES,
+    dtype_from_name,
+    map_file,
+    to_library,
+    unwrap_modules,
+)
 from .container import open_file
 
 # dtype names of https://huggingface.co/docs/safetensors, and their names here.
@@ -29,12 +36,77 @@ SAFETENSORS = {
 }
 
 
+SHARD_INDEX = "model.safetensors.index.json"
+# Files of torch that are pickles, or may be.
+_PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
+
+
+def load(path: str | os.PathLike[str], *, like: PyTree = None) -> PyTree:
+    """Read weights into the structure of a tree: an optax state, a module, a tuple.
+
+    Args:
+        path: as `load_weights` takes it.
+        like: a tree with the names, dtypes and shapes of the weights; it is only read.
+            Leaves that are not arrays, such as functions and Python's numbers, stay as
+            they are. By default the weights come back as they were saved.
+
+    Returns:
+        A tree like `like`. Each array is of the library of the leaf in its place: JAX
+        arrays have its sharding, torch tensors stand on its device.
+
+    Raises:
+        CorruptFileError: the file is damaged or cut off.
+        FileNotFoundError: there is no such file.
+        UnsupportedFileError: it is of another kind.
+        ValueError: the names, dtypes or shapes are not those of `like`.
+
+    >>> import collections, tempfile
+    >>> from frugax import SizeBudget, compress
+    >>> State = collections.namedtuple("State", "mean count")
+    >>> path = tempfile.mkdtemp() + "/state.fxz"
+    >>> state = State(np.ones(3), np.int32(7))
+    >>> _ = compress.save(path, state, SizeBudget(max_abs=0))
+    >>> load(path, like=state)
+    State(mean=array([1., 1., 1.]), count=array(7, dtype=int32))
+    """
+    check_path(path)
+    if like is None:
+        if Path(path).suffix != ".fxz":
+            return load_weights(path)
+        with open_file(path) as file:
+            return file.tree()
+    weights = load_weights(path)
+    leaves = named_leaves(unwrap_modules(like))
+    wanted = {name: leaf for name, leaf in leaves if is_array(leaf)}
+    for name in [*wanted, *weights]:
+        there = weights.get(name)
+        found = None if there is None else (there.dtype.name, there.shape)
+        leaf = wanted.get(name)
+        stated = None
+        if leaf is not None:
+            dtype = str(leaf.dtype).removeprefix("torch.")
+            stated = dtype, tuple(leaf.shape)
+        if found != stated:
+            raise ValueError(
+                f"{os.fspath(path)}: {name or 'the array'} is {found} in the file and "
+                f"{stated} in `like`: they must be alike."
+            )
+    return replace_leaves(
+        unwrap_modules(like),
+        [
+            to_library(weights[name], leaf) if name in wanted else leaf
+            for name, leaf in leaves
+        ],
+    )
+
+
 def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read a file of weights as a dict from names to arrays.
 
     Args:
-        path: a `.safetensors`, `.npz` or `.fxz` file. Nothing in it is executed:
-            `.npz` files with pickled objects are refused.
+        path: a `.safetensors`, `.npz` or `.fxz` file, or a folder of `.safetensors`
+            files such as Hugging Face's, with or without their index. Nothing in it is
+            executed: `.npz` files with pickled objects are refused.
 
     Returns:
         The weights. Those of a `.safetensors` file cannot be written to, and are read
@@ -48,7 +120,9 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """
     check_path(path)
     path = Path(path)
-    match "" if path.is_dir() else path.suffix:
+    if path.is_dir():
+        return _read_folder(path)
+    match path.suffix:
         case ".safetensors":
             return _read_safetensors(path)
         case ".npz":
@@ -57,10 +131,8 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             with open_file(path) as file:
                 arrays = dict(file.decode_all())
                 return {name: arrays[name] for name in file}
-    if path.is_dir():
-        raise UnsupportedFileError(
-            f"{path}: this is a folder: name the file of weights in it."
-        )
+    if path.suffix in _PICKLES:
+        raise UnsupportedFileError(_refuse_pickle(path))
     raise UnsupportedFileError(
         f"{path}: cannot read weights from a {path.suffix or 'suffixless'} file; "
         "use .safetensors, .npz or .fxz."
@@ -71,7 +143,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the text that stands beside the weights in a file, such as `format: pt`.
 
     Args:
-        path: a `.safetensors` or `.fxz` file; any other has none.
+        path: a `.safetensors` or `.fxz` file, or a folder of `.safetensors` files; any
+            other has none.
 
     Returns:
         Text by key, for `save(..., metadata=...)`.
@@ -82,6 +155,9 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         UnsupportedFileError: it is of a newer version.
     """
     path = Path(path)
+    if path.is_dir():
+        every = [load_metadata(shard) for shard in list_shards(path)]
+        return {key: text for one in every for key, text in one.items()}
     if path.suffix == ".fxz":
         with open_file(path) as file:
             return dict(file.header.metadata)
@@ -89,6 +165,55 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         with _open_safetensors(path) as opened:
             return dict(opened.metadata() or {})
     return {}
+
+
+def list_shards(folder: Path) -> list[Path]:
+    """Return the `.safetensors` files that make up the weights of a folder."""
+    index = folder / SHARD_INDEX
+    if not index.exists():
+        shards = sorted(folder.glob("*.safetensors"))
+        pickles = [f for f in sorted(folder.iterdir()) if f.suffix in _PICKLES]
+        if shards:
+            return shards
+        if pickles:
+            raise UnsupportedFileError(_refuse_pickle(pickles[0]))
+        raise UnsupportedFileError(f"{folder}: this folder has no .safetensors file.")
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise CorruptFileError(f"{index}: not an index of weights: {e!r:.80}.") from e
+    for name in names:
+        # An index comes from strangers, and must not name files elsewhere.
+        if not isinstance(name, str) or Path(name).name != name:
+            raise CorruptFileError(f"{index}: {name!r} is not a file of this folder.")
+        if not (folder / name).is_file():
+            raise CorruptFileError(
+                f"{folder / name}: the index names this file, and it is not there: "
+                "download it too."
+            )
+    return [folder / name for name in names]
+
+
+def _read_folder(folder: Path) -> dict[str, np.ndarray]:
+    weights: dict[str, np.ndarray] = {}
+    for shard in list_shards(folder):
+        for name, array in _read_safetensors(shard).items():
+            if name in weights:
+                raise UnsupportedFileError(
+                    f"{shard}: tensor {name!r} stands in another file of the folder "
+                    "too: name the file that you mean."
+                )
+            weights[name] = array
+    return weights
+
+
+def _refuse_pickle(path: Path) -> str:
+    return (
+        f"{path}: torch's own files are pickles, which may run code when they are "
+        "read, so frugax does not. If you trust it: weights = torch.load(path, "
+        "weights_only=True), then safetensors.torch.save_file(weights, "
+        '"model.safetensors").'
+    )
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

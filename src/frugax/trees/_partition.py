@@ -4,7 +4,7 @@ The idea, and the use of None for a leaf of the other half, are equinox's:
 Kidger & Garcia 2021, "Equinox: neural networks in JAX via callable PyTrees".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._containers import flatten_container
@@ -45,6 +45,32 @@ def partition(
     # None is an empty container to JAX, so neither half has leaves of the other.
     halves = [partition(child, select=select) for child in flat.children]
     return flat.rebuild([a for a, _ in halves]), flat.rebuild([s for _, s in halves])
+
+
+def replace_leaves(tree: PyTree, leaves: Iterable[object]) -> PyTree:
+    """Build a tree of the same structure with other leaves.
+
+    Args:
+        tree: the tree; it is only read.
+        leaves: as many as it has, in the order of `named_leaves`.
+
+    Raises:
+        ValueError: there are fewer leaves than the tree has.
+
+    >>> replace_leaves({"a": [1, None], "b": 2}, [3, 4])
+    {'a': [3, None], 'b': 4}
+    """
+    remaining = iter(leaves)
+
+    def build(tree: PyTree) -> PyTree:
+        flat = flatten_container(tree)
+        if flat is not None:
+            return flat.rebuild([build(child) for child in flat.children])
+        for leaf in remaining:
+            return leaf
+        raise ValueError("there are fewer leaves than the tree has.")
+
+    return build(tree)
 
 
 def combine(arrays: PyTree, static: PyTree) -> PyTree:

@@ -14,7 +14,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jaxtyping import Int, Num
 
 from ._jax_product import is_better, matmul, optimum, select, zero
 
@@ -23,24 +23,12 @@ from ._jax_product import is_better, matmul, optimum, select, zero
 _BLOCK = 32
 
 
-def closure(d: jax.Array, kind: str) -> jax.Array:
-    """Compute optimal walks, then check for improving cycles."""
-    out, cycles = _closure(d, kind)
-    if not isinstance(cycles, Tracer) and bool(cycles.any()):
-        vertex = int(
-            (cycles != 0).argmax()
-        )  # later vertices may lie on walks around it
-        raise ValueError(
-            f"vertex {vertex} lies on a cycle of weight {cycles[vertex].item()}, which "
-            "improves in every round: the optimal walk does not exist."
-        )
-    return out
-
-
 # Differentiated as a loop, it would store the whole matrix for each block.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 @functools.partial(jax.jit, static_argnums=1)
-def _closure(d: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
+def closure_and_cycles(
+    d: Num[jax.Array, "n n"], kind: str
+) -> tuple[Num[jax.Array, "n n"], Num[jax.Array, " n"]]:
     """Return the closure, and the optimal cycle weight of each vertex; 0 if valid."""
     n = d.shape[0]
     blocks, rest = divmod(n, _BLOCK)
@@ -86,7 +74,7 @@ def _update_block(
     return out, jax.lax.dynamic_update_slice_in_dim(cycles, turns, start, 0)
 
 
-@_closure.defjvp
+@closure_and_cycles.defjvp
 def _closure_jvp(
     kind: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[tuple[jax.Array, ...], tuple[object, ...]]:
@@ -96,9 +84,9 @@ def _closure_jvp(
     number of steps, so log2(n) gathers replace a loop over n steps.
     """
     (d,), (change,) = primals, tangents
-    out, cycles = _closure(d, kind)
+    out, cycles = closure_and_cycles(d, kind)
     n = d.shape[0]
-    before = _predecessors(d, kind)
+    before = predecessors(d, kind)
     total = jnp.take_along_axis(change, before, axis=0)
     total = jnp.where(jnp.eye(n, dtype=bool), 0, total)
     # An optimal walk visits no vertex twice, so it has at most n - 1 steps (Butkovic
@@ -112,7 +100,8 @@ def _closure_jvp(
     return (out, cycles), (total, jnp.zeros_like(cycles))
 
 
-def _predecessors(d: jax.Array, kind: str) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=1)
+def predecessors(d: Num[jax.Array, "n n"], kind: str) -> Int[jax.Array, "n n"]:
     """Return the vertex before j on the optimal walk from i to j; i for no walk."""
     n = d.shape[0]
 
@@ -128,7 +117,7 @@ def _predecessors(d: jax.Array, kind: str) -> jax.Array:
     return jax.lax.fori_loop(0, n, body, (_with_empty_walks(d, kind), start))[1]
 
 
-def _with_empty_walks(d: jax.Array, kind: str) -> jax.Array:
+def _with_empty_walks(d: Num[jax.Array, "n n"], kind: str) -> Num[jax.Array, "n n"]:
     """Add the empty walks, which cost 0, to the single steps."""
     on = jnp.eye(d.shape[0], dtype=bool)
     return jnp.where(on, optimum(kind)(d, jnp.zeros_like(d)), d)

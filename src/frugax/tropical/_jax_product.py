@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Int, Num
 
 # Terms of one pass: each pass reads and writes the result once, so fewer terms are
 # several times slower (`python -m benchmarks.tropical --parts width`).
@@ -31,7 +32,9 @@ def zero(kind: str, like: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="kind")
-def matmul(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
+def matmul(
+    a: Num[jax.Array, "n k"], b: Num[jax.Array, "k m"], kind: str
+) -> Num[jax.Array, "n m"]:
     """Compute the product; of two narrow operands the wider one supplies the rows."""
     dtype = jnp.result_type(a, b)
     a, b = a.astype(dtype), b.astype(dtype)
@@ -42,8 +45,25 @@ def matmul(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
     return _product(a, b, kind)
 
 
+@functools.partial(jax.jit, static_argnames="kind")
+def product_and_argument(
+    a: Num[jax.Array, "n k"], b: Num[jax.Array, "k m"], kind: str
+) -> tuple[Num[jax.Array, "n m"], Int[jax.Array, "n m"]]:
+    """Compute the product and the first k of each optimum; -1 for no term."""
+    out = matmul(a, b, kind)
+    if a.shape[1] == 0:
+        return out, jnp.full(out.shape, -1)
+    known = jax.lax.stop_gradient((a.astype(out.dtype), b.astype(out.dtype), out))
+    which = _first_argopt(*known)
+    if jnp.issubdtype(out.dtype, jnp.floating):
+        which = jnp.where((out == zero(kind, out)) | (out != out), -1, which)
+    return out, which
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _product(a: jax.Array, b: jax.Array, kind: str) -> jax.Array:
+def _product(
+    a: Num[jax.Array, "n k"], b: Num[jax.Array, "k m"], kind: str
+) -> Num[jax.Array, "n m"]:
     rows, columns = a.shape[0], b.shape[1]
     panels = max(1, -(-columns // _PANEL))
     across = -(-columns // panels)
@@ -126,7 +146,9 @@ def _has_invalid(a: jax.Array, kind: str, axis: int) -> jax.Array:
     return ~is_better(kind, -zero(kind, a), a).all(axis=axis)
 
 
-def _first_argopt(a: jax.Array, b: jax.Array, out: jax.Array) -> jax.Array:
+def _first_argopt(
+    a: Num[jax.Array, "n k"], b: Num[jax.Array, "k m"], out: Num[jax.Array, "n m"]
+) -> Int[jax.Array, "n m"]:
     """Return the smallest `k` with `a[i, k] + b[k, j] == out[i, j]`."""
     inner = a.shape[1]
 

@@ -1,36 +1,43 @@
 """Tropical operations on NumPy arrays: the reference that defines all results."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int, Num
 
 # Bytes of the block that one pass works on: half of a typical L2 cache per core.
 _BLOCK_BYTES = 1 << 18
 
 
-def has_infinity(a: np.ndarray) -> bool:
+def has_infinity(a: Num[np.ndarray, "..."]) -> bool:
     """Whether the dtype has infinities."""
     return a.dtype.kind == "f"
 
 
-def contains(a: np.ndarray, which: float) -> bool:
+def contains(a: Num[np.ndarray, "..."], which: float) -> bool:
     """Whether the array contains this infinity."""
     return has_infinity(a) and bool((a == which).any())
 
 
-def contains_nan(a: np.ndarray) -> bool:
+def contains_nan(a: Num[np.ndarray, "..."]) -> bool:
     """Whether the array contains NaN."""
     return bool((a != a).any())
 
 
-def identity(n: int, like: np.ndarray, kind: str) -> np.ndarray:
+def identity(
+    n: int, like: Float[np.ndarray, "..."], kind: str
+) -> Float[np.ndarray, "{n} {n}"]:
     """Return 0 on the diagonal and the zero elsewhere."""
     out = np.full((n, n), _zero(kind), like.dtype)
     np.fill_diagonal(out, 0)
     return out
 
 
-def matmul(a: np.ndarray, b: np.ndarray, kind: str) -> np.ndarray:
+def matmul(
+    a: Num[np.ndarray, "n k"], b: Num[np.ndarray, "k m"], kind: str
+) -> Num[np.ndarray, "n m"]:
     """Compute the product, a block of rows at a time."""
     optimum = _optimum(kind)
     dtype = np.result_type(a, b)
@@ -49,7 +56,69 @@ def matmul(a: np.ndarray, b: np.ndarray, kind: str) -> np.ndarray:
     return out
 
 
-def closure(d: np.ndarray, kind: str) -> np.ndarray:
+def matmul_with_argument(
+    a: Num[np.ndarray, "n k"], b: Num[np.ndarray, "k m"], kind: str
+) -> tuple[Num[np.ndarray, "n m"], Int[np.ndarray, "n m"]]:
+    """Compute the product and the first k of each optimum; -1 for no term."""
+    out = matmul(a, b, kind)
+    which = np.full(out.shape, -1)
+    # From the last to the first: the first of equal terms is written last.
+    for k in range(a.shape[1] - 1, -1, -1):
+        which[a[:, k, None] + b[k] == out] = k
+    which[out == _zero(kind)] = -1
+    return out, which
+
+
+def vectorize(function: Callable[..., Any], signature: str, *arrays: np.ndarray) -> Any:
+    """Apply a function of matrices to each batch; the axes before them broadcast."""
+    return np.vectorize(function, signature=signature)(*arrays)
+
+
+def mark_missing(
+    before: Int[np.ndarray, "n n"], out: Num[np.ndarray, "n n"], kind: str
+) -> Int[np.ndarray, "n n"]:
+    """Write -1 where no edge leads to j: from j itself, and where no walk does."""
+    return np.where(np.eye(len(out), dtype=bool) | (out == _zero(kind)), -1, before)
+
+
+def viterbi(
+    scores: Num[np.ndarray, "batch steps states"],
+    transitions: Num[np.ndarray, "states states"],
+    kind: str,
+) -> tuple[Int[np.ndarray, "batch steps"], Num[np.ndarray, " batch"]]:
+    """Find the optimal sequence of states of each batch."""
+    best = {"max": np.argmax, "min": np.argmin}[kind]
+    total = scores[:, 0].astype(np.result_type(scores, transitions))
+    before: list[np.ndarray] = []
+    for t in range(1, scores.shape[1]):
+        terms = total[:, :, None] + transitions
+        before.append(best(terms, axis=1))
+        total = np.take_along_axis(terms, before[-1][:, None], axis=1)[:, 0]
+        total = total + scores[:, t]
+    state = best(total, axis=1)[:, None]
+    weight = np.take_along_axis(total, state, axis=1)[:, 0]
+    path = [state]
+    for came in reversed(before):
+        path.append(np.take_along_axis(came, path[-1], axis=1))
+    return np.concatenate(path[::-1], axis=1), weight
+
+
+def predecessors(d: Num[np.ndarray, "n n"], kind: str) -> Int[np.ndarray, "n n"]:
+    """Return the vertex before j on the optimal walk from i; i itself for none."""
+    better = {"max": np.greater, "min": np.less}[kind]
+    out, count = d.copy(), len(d)
+    diagonal = np.einsum("ii->i", out)
+    _optimum(kind)(diagonal, 0, out=diagonal)
+    before = np.repeat(np.arange(count)[:, None], count, axis=1)
+    for k in range(count):
+        through = out[:, k, None] + out[k]
+        shorter = better(through, out)
+        before = np.where(shorter, before[k], before)
+        out = np.where(shorter, through, out)
+    return before
+
+
+def closure(d: Num[np.ndarray, "n n"], kind: str) -> Num[np.ndarray, "n n"]:
     """Run the Floyd-Warshall algorithm; stop at the first improving cycle."""
     optimum = _optimum(kind)
     out = d.copy()
@@ -69,8 +138,11 @@ def closure(d: np.ndarray, kind: str) -> np.ndarray:
 
 
 def polynomial(
-    coefficients: np.ndarray, exponents: np.ndarray, points: np.ndarray, kind: str
-) -> np.ndarray:
+    coefficients: Num[np.ndarray, " monomials"],
+    exponents: Num[np.ndarray, "monomials variables"],
+    points: Num[np.ndarray, "points variables"],
+    kind: str,
+) -> Num[np.ndarray, " points"]:
     """Evaluate the optimal monomial at each point, a block of points at a time."""
     zero, optimum = _zero(kind), _optimum(kind)
     out = np.empty(len(points), np.result_type(coefficients, exponents, points))
@@ -93,7 +165,9 @@ def polynomial(
     return out
 
 
-def convolve(short: np.ndarray, long: np.ndarray, kind: str) -> np.ndarray:
+def convolve(
+    short: Num[np.ndarray, " n"], long: Num[np.ndarray, " m"], kind: str
+) -> Num[np.ndarray, " n+m-1"]:
     """Make one pass over the long sequence for each element of the short one."""
     optimum, dtype = _optimum(kind), np.result_type(short, long)
     out = np.empty(len(short) + len(long) - 1, dtype)

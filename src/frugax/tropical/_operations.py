@@ -14,19 +14,39 @@ import math
 import numbers
 import sys
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
-from jaxtyping import Num
+from jaxtyping import Int, Num
 
 from frugax.trees import is_array
 
 Kind: TypeAlias = Literal["max", "min"]
 
 
+@overload
 def matmul(
-    a: Num[Any, "n k"], b: Num[Any, "k m"], *, kind: Kind = "max"
-) -> Num[Any, "n m"]:
+    a: Num[Any, "*left k"],
+    b: Num[Any, "*right m"],
+    *,
+    kind: Kind = "max",
+    argmax: Literal[False] = False,
+) -> Num[Any, "*both"]: ...
+@overload
+def matmul(
+    a: Num[Any, "*left k"],
+    b: Num[Any, "*right m"],
+    *,
+    kind: Kind = "max",
+    argmax: Literal[True],
+) -> tuple[Num[Any, "*both"], Int[Any, "*both"]]: ...
+def matmul(
+    a: Num[Any, "*left k"],
+    b: Num[Any, "*right m"],
+    *,
+    kind: Kind = "max",
+    argmax: bool = False,
+) -> Any:
     """Compute the tropical matrix product: the optimum over k of `a[i, k] + b[k, j]`.
 
     All libraries give the same bits, because the sum of two floats rounds identically
@@ -34,9 +54,15 @@ def matmul(
     a few blocks, not `n * k * m`.
 
     Args:
-        a: left matrix of floats or integers.
-        b: right matrix, of the same library.
+        a: left matrix of floats or integers, `(n, k)`, or a vector `(k,)`. Axes before
+            these are batches, which broadcast as in `numpy.matmul`.
+        b: right matrix of the same library, `(k, m)`, or a vector `(k,)`.
         kind: `"max"` or `"min"`.
+        argmax: whether to return where each optimum is, too.
+
+    Returns:
+        The product. With `argmax` also, as integers of its shape, the first k of each
+        optimum; -1 where no term is other than the semiring's zero.
 
     Raises:
         TypeError: an argument is not an array, or they are of two libraries.
@@ -47,20 +73,90 @@ def matmul(
     >>> matmul(np.array([[0.0, -np.inf], [1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[3.],
            [6.]])
+    >>> matmul(np.array([5.0, 1.0]), np.array([[0.0, 0.0], [0.0, 9.0]]), argmax=True)
+    (array([ 5., 10.]), array([0, 1]))
     """
     _check_arrays("matmul", a, b)
     engine = _engine(kind, a, b)
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+    left = a[None] if a.ndim == 1 else a
+    right = b[:, None] if b.ndim == 1 else b
+    if not (a.ndim and b.ndim) or left.shape[-1] != right.shape[-2]:
         raise ValueError(
-            f"matmul needs (n, k) and (k, m), got {tuple(a.shape)} and "
+            f"matmul needs (..., n, k) and (..., k, m), got {tuple(a.shape)} and "
             f"{tuple(b.shape)}."
         )
-    if a.shape[1] == 0 and not engine.has_infinity(a):
+    if left.shape[-1] == 0 and not engine.has_infinity(a):
         raise ValueError(
             "matmul of integers needs k >= 1, got k = 0: an empty sum is infinite. Use "
             "floats."
         )
-    return engine.matmul(a, b, kind)
+    function = engine.matmul_with_argument if argmax else engine.matmul
+    if left.ndim == right.ndim == 2:
+        found = function(left, right, kind)
+    else:
+        signature = "(n,k),(k,m)->(n,m)" + ",(n,m)" * argmax
+        found = engine.vectorize(
+            lambda x, y: function(x, y, kind), signature, left, right
+        )
+    parts = found if argmax else (found,)
+    if a.ndim == 1:
+        parts = tuple(part[..., 0, :] for part in parts)
+    if b.ndim == 1:
+        parts = tuple(part[..., 0] for part in parts)
+    return parts if argmax else parts[0]
+
+
+def viterbi(
+    scores: Num[Any, "*batch steps states"],
+    transitions: Num[Any, "states states"],
+    *,
+    kind: Kind = "max",
+) -> tuple[Int[Any, "*batch steps"], Num[Any, "*batch"]]:
+    """Find the optimal path through a trellis, such as a hidden Markov model's.
+
+    The weight of a path is the sum of its scores and of its transitions. In max-plus
+    these are logarithms of probabilities, in min-plus costs.
+
+    Args:
+        scores: of each state at each step, floats; what a state has at the start is
+            added to the first. Axes before these are batches.
+        transitions: from each state (row) to each next one (column).
+        kind: `"max"` or `"min"`.
+
+    Returns:
+        The state at each step, as integers, and the weight of the path. Of equal paths
+        the one with the lowest last state, then the lowest one before it, and so on.
+
+    Raises:
+        TypeError: an argument is not an array, or they are of two libraries.
+        ValueError: the shapes do not fit, there is no step, or an infinity is not an
+            element of the semiring.
+
+    References:
+        Viterbi 1967, IEEE Trans. Information Theory 13(2), 260-269.
+
+    >>> stay = np.array([[0.0, -3.0], [-3.0, 0.0]])
+    >>> viterbi(np.array([[2.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), stay)
+    (array([0, 0, 0]), np.float64(4.0))
+    """
+    _check_arrays("viterbi", scores, transitions)
+    engine = _engine(kind, scores, transitions)
+    states = scores.shape[-1] if scores.ndim else 0
+    if (
+        scores.ndim < 2
+        or not (scores.shape[-2] and states)
+        or tuple(transitions.shape) != (states, states)
+    ):
+        raise ValueError(
+            "viterbi needs (..., steps, states) and (states, states), with at least "
+            f"one of each, got {tuple(scores.shape)} and {tuple(transitions.shape)}."
+        )
+    batch, steps = tuple(scores.shape[:-2]), scores.shape[-2]
+    flat = scores.reshape(math.prod(batch), steps, states)
+    path, weight = engine.viterbi(flat, transitions, kind)
+    if not batch:
+        return path[0], weight[0]
+    return path.reshape(*batch, steps), weight.reshape(batch)
 
 
 def identity(n: int, like: Num[Any, "..."], *, kind: Kind = "max") -> Num[Any, "n n"]:
@@ -138,17 +234,34 @@ def power(a: Num[Any, "n n"], exponent: int, *, kind: Kind = "max") -> Num[Any, 
         square = times(square, square)
 
 
-def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
+@overload
+def closure(
+    d: Num[Any, "*batch n n"],
+    *,
+    kind: Kind = "min",
+    predecessors: Literal[False] = False,
+) -> Num[Any, "*batch n n"]: ...
+@overload
+def closure(
+    d: Num[Any, "*batch n n"], *, kind: Kind = "min", predecessors: Literal[True]
+) -> tuple[Num[Any, "*batch n n"], Int[Any, "*batch n n"]]: ...
+def closure(
+    d: Num[Any, "*batch n n"], *, kind: Kind = "min", predecessors: bool = False
+) -> Any:
     """Compute the Kleene star `I + d + d^2 + ...`: optimal walks of any length.
 
     With `kind="min"` these are shortest paths; the empty walk costs 0.
 
     Args:
-        d: square matrix of edge weights; +inf (-inf for `"max"`) for no edge.
+        d: square matrix of edge weights; +inf (-inf for `"max"`) for no edge. Axes
+            before its two are batches.
         kind: `"max"` or `"min"`.
+        predecessors: whether to return the walks, too.
 
     Returns:
-        The closure; memory is that of `d` and one more matrix.
+        The closure; memory is that of `d` and one more matrix. With `predecessors` also
+        the vertex before j on the optimal walk from i to j, as integers, for
+        `walk(before, i, j)`; -1 where no walk leads there.
 
     Raises:
         TypeError: `d` is not an array.
@@ -164,12 +277,54 @@ def closure(d: Num[Any, "n n"], *, kind: Kind = "min") -> Num[Any, "n n"]:
            [inf,  0., inf],
            [inf,  2.,  0.]])
     """
-    _check_square("closure", d)
+    _check_arrays("closure", d)
+    if d.ndim < 2 or d.shape[-2] != d.shape[-1]:
+        raise ValueError(f"closure needs square matrices, got {tuple(d.shape)}.")
     engine = _engine(kind, d)
     # Some libraries pass NaN on through a maximum, and some drop it.
     if engine.contains_nan(d):
         raise ValueError("closure: the weights contain NaN. Replace or remove it.")
-    return engine.closure(d, kind)
+
+    def of_matrix(d: Any) -> Any:
+        out = engine.closure(d, kind)
+        if not predecessors:
+            return out
+        return out, engine.mark_missing(engine.predecessors(d, kind), out, kind)
+
+    if d.ndim == 2:
+        return of_matrix(d)
+    signature = "(n,n)->(n,n)" + ",(n,n)" * predecessors
+    return engine.vectorize(of_matrix, signature, d)
+
+
+def walk(before: Int[Any, "n n"], start: int, end: int) -> list[int]:
+    """Return the vertices of the optimal walk, from `closure`'s predecessors.
+
+    Args:
+        before: the predecessors of one matrix.
+        start: the first vertex.
+        end: the last vertex.
+
+    Returns:
+        The vertices, `start` and `end` among them; empty where no walk leads there.
+
+    Raises:
+        IndexError: there is no such vertex.
+
+    >>> d = np.array([[0.0, 5.0, 1.0], [np.inf, 0, np.inf], [np.inf, 2.0, 0]])
+    >>> walk(closure(d, predecessors=True)[1], 0, 1)
+    [0, 2, 1]
+    """
+    rows = np.asarray(before)
+    for vertex in (start, end):
+        if not 0 <= vertex < len(rows):
+            raise IndexError(f"vertex {vertex} is not one of {len(rows)}.")
+    path = [int(end)]
+    while path[-1] != start:
+        if (vertex := int(rows[start, path[-1]])) < 0:
+            return []
+        path.append(vertex)
+    return path[::-1]
 
 
 def polynomial(

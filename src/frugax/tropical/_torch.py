@@ -9,47 +9,61 @@ the result, and gives autograd the subgradient of JAX.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from jaxtyping import Int, Num
 from torch.autograd import forward_ad
 
 
-def has_infinity(a: torch.Tensor) -> bool:
+def has_infinity(a: Num[torch.Tensor, "..."]) -> bool:
     """Whether the dtype has infinities."""
     return a.dtype.is_floating_point
 
 
-def contains(a: torch.Tensor, which: float) -> bool:
-    """Whether the tensor contains this infinity."""
-    return has_infinity(a) and bool((a == which).any())
+def contains(a: Num[torch.Tensor, "..."], which: float) -> bool:
+    """Whether the tensor contains this infinity; False under `torch.func.vmap`."""
+    return has_infinity(a) and _is_true((a == which).any())
 
 
-def contains_nan(a: torch.Tensor) -> bool:
-    """Whether the tensor contains NaN."""
-    return bool((a != a).any())
+def _is_true(condition: torch.Tensor) -> bool:
+    # As values that JAX traces, those that `vmap` maps over cannot be looked at.
+    try:
+        return bool(condition)
+    except RuntimeError as e:
+        if "vmap" in str(e) or ".item()" in str(e):
+            return False
+        raise
 
 
-def identity(n: int, like: torch.Tensor, kind: str) -> torch.Tensor:
+def contains_nan(a: Num[torch.Tensor, "..."]) -> bool:
+    """Whether the tensor contains NaN; False under `torch.func.vmap`."""
+    return _is_true((a != a).any())
+
+
+def identity(
+    n: int, like: Num[torch.Tensor, "..."], kind: str
+) -> Num[torch.Tensor, "{n} {n}"]:
     """Return 0 on the diagonal and the zero elsewhere."""
     return like.new_full((n, n), _zero(kind)).fill_diagonal_(0)
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
+def matmul(
+    a: Num[torch.Tensor, "n k"], b: Num[torch.Tensor, "k m"], kind: str
+) -> Num[torch.Tensor, "n m"]:
     """Compute the product, one k at a time."""
     if a.shape[1] == 0:
         return a.new_full((a.shape[0], b.shape[1]), _zero(kind))
     # Detached, because autograd would store all n * k * m terms for its backward pass.
     left, right = a.detach(), b.detach()
     out = left[:, :1] + right[0]
-    first = None
-    if _needs_derivative(a, b):
-        first = torch.zeros_like(out, dtype=torch.long)
+    first = torch.zeros_like(out, dtype=torch.long) if _needs_derivative(a, b) else None
     for k in range(1, a.shape[1]):
         term = left[:, k, None] + right[k]
         if first is not None:
             # Only a strictly better term: the first of equal ones keeps the gradient,
             # as in JAX.
-            first.masked_fill_(_is_better(kind, term, out), k)
+            first = torch.where(_is_better(kind, term, out), k, first)
         out = _optimum(kind)(out, term)
     if first is None:
         return out
@@ -61,26 +75,94 @@ def matmul(a: torch.Tensor, b: torch.Tensor, kind: str) -> torch.Tensor:
     return out - change * counts.masked_fill(out == _zero(kind), 0)
 
 
-def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
+def matmul_with_argument(
+    a: Num[torch.Tensor, "n k"], b: Num[torch.Tensor, "k m"], kind: str
+) -> tuple[Num[torch.Tensor, "n m"], Int[torch.Tensor, "n m"]]:
+    """Compute the product and the first k of each optimum; -1 for no term."""
+    out = matmul(a, b, kind)
+    left, right, found = a.detach(), b.detach(), out.detach()
+    which = torch.full_like(found, -1, dtype=torch.long)
+    for k in range(a.shape[1] - 1, -1, -1):
+        which = torch.where(left[:, k, None] + right[k] == found, k, which)
+    return out, which.masked_fill(found == _zero(kind), -1)
+
+
+def vectorize(
+    function: Callable[..., Any], signature: str, *arrays: torch.Tensor
+) -> Any:
+    """Apply a function of matrices to each batch; the axes before them broadcast."""
+    shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arrays))
+    flat = [a.expand(*shape, *a.shape[-2:]).flatten(0, len(shape) - 1) for a in arrays]
+    results = [function(*matrices) for matrices in zip(*flat, strict=True)]
+    if "),(" not in signature.partition("->")[2]:
+        stacked = torch.stack(results)
+        return stacked.reshape(*shape, *stacked.shape[1:])
+    parts = [torch.stack(part) for part in zip(*results, strict=True)]
+    return tuple(part.reshape(*shape, *part.shape[1:]) for part in parts)
+
+
+def mark_missing(
+    before: Int[torch.Tensor, "n n"], out: Num[torch.Tensor, "n n"], kind: str
+) -> Int[torch.Tensor, "n n"]:
+    """Write -1 where no edge leads to j: from j itself, and where no walk does."""
+    missing = torch.eye(len(out), dtype=torch.bool, device=out.device)
+    if has_infinity(out):
+        missing |= out.detach() == _zero(kind)
+    return before.masked_fill(missing, -1)
+
+
+def viterbi(
+    scores: Num[torch.Tensor, "batch steps states"],
+    transitions: Num[torch.Tensor, "states states"],
+    kind: str,
+) -> tuple[Int[torch.Tensor, "batch steps"], Num[torch.Tensor, " batch"]]:
+    """Find the optimal sequence of states of each batch."""
+    best = {"max": torch.max, "min": torch.min}[kind]
+    total = scores[:, 0]
+    before: list[torch.Tensor] = []
+    for t in range(1, scores.shape[1]):
+        # Of equal terms the first, which `torch.max` does not promise.
+        terms = total[:, :, None] + transitions
+        came = (terms == best(terms, dim=1, keepdim=True).values).to(torch.int8)
+        before.append(came.argmax(dim=1))
+        total = terms.gather(1, before[-1][:, None])[:, 0] + scores[:, t]
+    at_best = total == best(total, dim=1, keepdim=True).values
+    path = [at_best.to(torch.int8).argmax(dim=1, keepdim=True)]
+    weight = total.gather(1, path[0])[:, 0]
+    for came in reversed(before):
+        path.append(came.gather(1, path[-1]))
+    return torch.cat(path[::-1], dim=1), weight
+
+
+def predecessors(d: Num[torch.Tensor, "n n"], kind: str) -> Int[torch.Tensor, "n n"]:
+    """Return the vertex before j on the optimal walk from i; i itself for none."""
+    n, out = len(d), d.detach()
+    on = torch.eye(n, dtype=torch.bool, device=d.device)
+    out = torch.where(on, _optimum(kind)(out, torch.zeros_like(out)), out)
+    before = torch.arange(n, device=d.device)[:, None].repeat(1, n)
+    for k in range(n):
+        through = out[:, k, None] + out[k]
+        better = _is_better(kind, through, out)
+        before = torch.where(better, before[k], before)
+        out = torch.where(better, through, out)
+    return before
+
+
+def closure(d: Num[torch.Tensor, "n n"], kind: str) -> Num[torch.Tensor, "n n"]:
     """Run the Floyd-Warshall algorithm; stop at the first improving cycle."""
     n, better, steps = len(d), _optimum(kind), d.detach()
     on = torch.eye(n, dtype=torch.bool, device=d.device)
     out = torch.where(on, better(steps, torch.zeros_like(steps)), steps)
-    before = None  # the vertex before j on the optimal walk from i to j
-    if _needs_derivative(d):
-        before = torch.arange(n, device=d.device)[:, None].repeat(1, n)
     for k in range(n):
-        if out[k, k] != 0:
+        if _is_true(out[k, k] != 0):
             raise ValueError(
                 f"vertex {k} lies on a cycle of weight {out[k, k].item()}, which "
                 "improves in every round: the optimal walk does not exist."
             )
-        through = out[:, k, None] + out[k]
-        if before is not None:
-            before = torch.where(_is_better(kind, through, out), before[k], before)
-        out = better(out, through)
-    if before is None:
+        out = better(out, out[:, k, None] + out[k])
+    if not _needs_derivative(d):
         return out
+    before = predecessors(d, kind)
     # Pointer doubling: each round follows the walks twice as far from their ends.
     change = _gradient_carrier(d).gather(0, before).masked_fill(on, 0)
     for _ in range((n - 1).bit_length()):
@@ -90,11 +172,11 @@ def closure(d: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def polynomial(
-    coefficients: torch.Tensor,
-    exponents: torch.Tensor,
-    points: torch.Tensor,
+    coefficients: Num[torch.Tensor, " monomials"],
+    exponents: Num[torch.Tensor, "monomials variables"],
+    points: Num[torch.Tensor, "points variables"],
     kind: str,
-) -> torch.Tensor:
+) -> Num[torch.Tensor, " points"]:
     """Evaluate the optimal monomial at each point."""
     all_three = coefficients, exponents, points
     dtype = functools.reduce(torch.promote_types, (a.dtype for a in all_three))
@@ -104,7 +186,7 @@ def polynomial(
         return optimum(points @ exponents.T + coefficients, dim=1)
     zero = _zero(kind)
     is_zero = points == zero
-    if (is_zero.any(dim=0) & (exponents < 0).any(dim=0)).any():
+    if _is_true((is_zero.any(dim=0) & (exponents < 0).any(dim=0)).any()):
         raise ValueError(
             "polynomial: a negative power of an infinite point is undefined."
         )
@@ -115,7 +197,9 @@ def polynomial(
     return optimum(terms, dim=1)
 
 
-def convolve(short: torch.Tensor, long: torch.Tensor, kind: str) -> torch.Tensor:
+def convolve(
+    short: Num[torch.Tensor, " n"], long: Num[torch.Tensor, " m"], kind: str
+) -> Num[torch.Tensor, " n+m-1"]:
     """Make one pass over the long sequence for each element of the short one."""
     better, m = _optimum(kind), len(long)
     out = short[0] + long

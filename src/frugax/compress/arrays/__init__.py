@@ -11,6 +11,7 @@ from ._leaves import (
     check_not_input as check_not_input,
     dtype_from_name as dtype_from_name,
     named_arrays as named_arrays,
+    to_library as to_library,
     unwrap_modules as unwrap_modules,
 )
 from ._mapped import (

@@ -53,6 +53,18 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     return {name: _to_array(leaf, name) for name, leaf in leaves}
 
 
+def to_library(array: np.ndarray, leaf: Any) -> Any:
+    """Convert an array to the library of a leaf, and to its sharding or device."""
+    jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        from ._torch import from_numpy
+
+        return from_numpy(array, leaf)
+    if jax is not None and isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return jax.device_put(array, leaf.sharding)
+    return array
+
+
 def check_not_input(path: str | os.PathLike[str], tree: PyTree) -> None:
     """Refuse to overwrite the file that the weights are read from."""
     if not os.path.exists(path):

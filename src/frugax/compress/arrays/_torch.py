@@ -26,6 +26,14 @@ def to_numpy(tensor: torch.Tensor, place: str) -> np.ndarray:
         ) from e
 
 
+def from_numpy(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the dtype of `like` on its device; NumPy's copy is its own."""
+    if array.dtype.kind == "V":  # bfloat16 and the 8-bit floats go by their bits
+        bits = torch.from_numpy(array.view(f"i{array.dtype.itemsize}").copy())
+        return bits.view(like.dtype).to(like.device)
+    return torch.from_numpy(array.copy()).to(like.device)
+
+
 def _reason_without_values(tensor: torch.Tensor) -> str | None:
     """Say why a tensor is not a dense array and what to do; None if it is one."""
     if torch.nn.parameter.is_lazy(tensor):

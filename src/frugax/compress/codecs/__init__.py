@@ -7,6 +7,7 @@ other names cut whole arrays into chunks for them.
 from ._blocks import (
     BLOCK as BLOCK,
     CodedBlocks as CodedBlocks,
+    RowScaling as RowScaling,
     count_lossless_bytes as count_lossless_bytes,
     encode_lossless as encode_lossless,
     encode_trellis as encode_trellis,
@@ -16,6 +17,7 @@ from ._blocks import (
     split_for_trellis as split_for_trellis,
 )
 from ._zstd import (
+    compress_frame as compress_frame,
     decompress_frame as decompress_frame,
 )
 from .uniform import (

@@ -1,5 +1,6 @@
 """Cut arrays into the chunks of a file and code each by one of the codecs."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -27,7 +28,7 @@ def row_length(shape: tuple[int, ...]) -> int:
 def numbers_per_chunk(codec: str, shape: tuple[int, ...]) -> int:
     """Return how many numbers are in each chunk but the last, at most `BLOCK`."""
     row = row_length(shape)
-    if codec == "trellis" and row <= BLOCK:
+    if codec in ("trellis", "scaled") and row <= BLOCK:
         return BLOCK // row * row  # whole rows, as its scale classes are of rows
     return BLOCK
 
@@ -63,15 +64,38 @@ def _lossless_blocks(array: np.ndarray) -> Iterator[bytes]:
         release(part)
 
 
-def split_for_trellis(array: np.ndarray, step: Step) -> Iterator[trellis.TrellisInput]:
+@dataclasses.dataclass(frozen=True)
+class RowScaling:
+    """Steps that follow the size of a row: its root mean square to a power.
+
+    Attributes:
+        power: 1 for errors relative to each row, 0 for one step everywhere.
+        rms: of the whole tensor, whose rows of this size have the scale 1.
+    """
+
+    power: float
+    rms: float
+
+    def exponents(self, values: np.ndarray, lanes: trellis.LaneLayout) -> np.ndarray:
+        """Return the exponent of each run of flat values, int8."""
+        mean = trellis.sum_run_squares(values, lanes) / lanes.run_lengths
+        # A row of zeros has no size: as small as scales go.
+        ratio = np.maximum(np.sqrt(mean) / self.rms, 2.0**-15)
+        return trellis.nearest_exponents(ratio**self.power)
+
+
+def split_for_trellis(
+    array: np.ndarray, step: Step, scaling: RowScaling | None = None
+) -> Iterator[trellis.TrellisInput]:
     """Cut an array into the chunks that `encode_trellis` codes."""
     flat, row = array.reshape(-1), row_length(array.shape)
     numbers = numbers_per_chunk("trellis", array.shape)
     for first in range(0, len(flat), numbers):
         values = flat[first : first + numbers]
         lanes = trellis.LaneLayout.of_rows(len(values), row)
-        classes = trellis.classify_runs(values, lanes)
-        yield trellis.TrellisInput(values, step, lanes, classes)
+        exponents = None if scaling is None else scaling.exponents(values, lanes)
+        classes = trellis.classify_runs(values, lanes, exponents)
+        yield trellis.TrellisInput(values, step, lanes, classes, exponents)
 
 
 def encode_trellis(chunks: Iterable[trellis.TrellisInput]) -> CodedBlocks:
@@ -96,8 +120,7 @@ def _encode_group(
         if levels is None:
             yield None
         else:
-            values = to_values(levels.flat, chunk.step, chunk.values.dtype)
-            yield next(blocks), values
+            yield next(blocks), chunk.decode(levels.flat)
 
 
 def encode_uniform(array: np.ndarray, step: Step) -> CodedBlocks:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,7 +17,6 @@ from ..codecs import (
     lossless,
     numbers_per_chunk,
     planes,
-    scale_levels,
     trellis,
     uniform,
 )
@@ -25,6 +25,8 @@ from ._metadata import Digest, Record, compute_digest
 
 # The codecs whose chunks are integers times a step.
 _GRIDS = {"quantised": uniform, "trellis": trellis}
+_STEPPED = ("quantised", "scaled", "trellis")
+_TRELLIS = ("scaled", "trellis")
 
 
 def decode_tensor(
@@ -81,7 +83,7 @@ def decode_tensors(
     parts: list[tuple[Record, int]] = []
     blocks: list[trellis.ParsedBlock] = []
     for record in records:
-        if record.codec != "trellis":
+        if record.codec not in _TRELLIS:
             check_values = check_exact or record.step is not None
             yield record, decode_tensor(content, record, check_values=check_values)
             continue
@@ -89,7 +91,8 @@ def decode_tensors(
         with name_errors(record):
             for i, chunk in enumerate(record.chunks):
                 size = min(numbers, record.size - i * numbers)
-                blocks.append(trellis.parse(content.read_chunk(chunk), size))
+                block, scaled = content.read_chunk(chunk), record.codec == "scaled"
+                blocks.append(trellis.parse(block, size, scaled=scaled))
                 parts.append((record, i * numbers))
     started: dict[str, np.ndarray] = {}
     # Groups cut across tensors: a tensor is complete once the last of its chunks is, in
@@ -118,7 +121,10 @@ def decode_tensors(
             assert record.step is not None  # checked when the header was read
             with name_errors(record):
                 next(confirmed)
-                values = scale_levels(of_part, record.step, flat.dtype)
+                run, exponents = blocks[i].lanes.run, blocks[i].exponents
+                values = trellis.scale_runs(
+                    of_part, record.step, flat.dtype, run, exponents
+                )
                 if values is not of_part:
                     flat[at : at + len(values)] = values
                 remaining[record.name] -= 1
@@ -129,25 +135,61 @@ def decode_tensors(
             yield record, flat.reshape(record.shape)
 
 
-def decode_integers(content: FileContent, record: Record) -> np.ndarray | None:
-    """Return the flat integers whose product with `record.step` is a tensor.
-
-    For decoders on a device, which multiply there. None where the codec has none, and
-    for planes, whose step depends on how many are read. The product is not compared
-    with the digest here.
-    """
-    if record.codec not in _GRIDS:
+def decode_integers(
+    content: FileContent, record: Record
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the integers and the steps whose product is a tensor."""
+    if record.codec not in _STEPPED or record.step is None:
         return None
     dtype = dtype_from_name(record.dtype)
+    working = compute_type(dtype)
     numbers = numbers_per_chunk(record.codec, record.shape)
     # int64 holds the levels of every codec, up to 2^52 for float64 weights.
     flat = np.empty(record.size, np.int64)
+    steps: list[np.ndarray] = []
     with name_errors(record):
         for i, chunk in enumerate(record.chunks):
             part = flat[i * numbers : (i + 1) * numbers]
             block = content.read_chunk(chunk)
-            part[:] = _GRIDS[record.codec].decode_levels(block, dtype, len(part))
-    return flat
+            if record.codec == "quantised":
+                part[:] = uniform.decode_levels(block, dtype, len(part))
+                continue
+            scaled = record.codec == "scaled"
+            parsed = trellis.parse(block, len(part), scaled=scaled)
+            part[:] = trellis.decode_integers(parsed, working)
+            if parsed.exponents is not None:
+                units = trellis.run_scales(parsed.exponents) * record.step.size
+                steps.append(parsed.lanes.repeat(units.astype(working)))
+    largest = max(int(flat.max(initial=0)), -int(flat.min(initial=0)))
+    smallest = np.min_scalar_type(-largest - 1)
+    integers = flat.astype(smallest).reshape(record.shape)
+    if not steps:
+        return integers, np.asarray(record.step.size, working)
+    every = np.concatenate(steps).reshape(record.shape)
+    first = every.reshape(len(every), -1)[:, :1]
+    # One for each row, where the runs of the coder do not cut rows in pieces.
+    if (every.reshape(len(every), -1) == first).all():
+        return integers, first.reshape(-1, *[1] * (every.ndim - 1))
+    return integers, every
+
+
+def decode_rows(
+    content: FileContent, record: Record, start: int, stop: int
+) -> np.ndarray:
+    """Return some rows; only the chunks that they stand in are decoded."""
+    row = math.prod(record.shape[1:])
+    numbers = numbers_per_chunk(record.codec, record.shape)
+    each = -(-record.size // numbers)
+    first, last = start * row, stop * row
+    flat = np.empty(last - first, dtype_from_name(record.dtype))
+    with name_errors(record):
+        for i in range(first // numbers, -(-last // numbers)):
+            at = i * numbers
+            blocks = [content.read_chunk(c) for c in record.chunks[i::each]]
+            part = _decode_chunk(blocks, record, min(numbers, record.size - at), None)
+            low, high = max(first, at), min(last, at + part.size)
+            flat[low - first : high - first] = part[low - at : high - at]
+    return flat.reshape(stop - start, *record.shape[1:])
 
 
 def verify_chunks(content: FileContent, record: Record) -> None:
@@ -207,6 +249,8 @@ def _decode_chunk(
         values = np.frombuffer(blocks[0], dtype)
     elif record.planes:
         values = planes.decode(blocks, record.planes, step, dtype, size)
+    elif record.codec == "scaled":
+        values = trellis.decode(blocks[0], step, dtype, size, scaled=True)
     else:
         values = _GRIDS[record.codec].decode(blocks[0], step, dtype, size)
     if into is None:

@@ -7,6 +7,7 @@ import functools
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ..arrays import map_file, release_range
 from ..codecs import BLOCK
 from ._decode import (
     decode_integers,
+    decode_rows,
     decode_tensor,
     decode_tensors,
     iter_parts,
@@ -39,6 +41,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
     Attributes:
         header: structure, tensors, codecs and errors, as the file states them.
         nbytes: length of the file.
+        place: the file, for messages.
         prefix: the part that is read, and its error; None for the whole file.
         receipt: each limit of a stated budget beside the amount used of it; None
             without a budget.
@@ -46,6 +49,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
 
     header: Header
     nbytes: int
+    place: str
     prefix: Prefix | None
     receipt: Receipt | None
 
@@ -57,7 +61,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         # read.
         self._file = memoryview(data)
         self._map = data if isinstance(data, mmap.mmap) else None
-        self._place = place
+        self.place = place
         self.nbytes = len(self._file)
         self._verified = False  # until every byte was compared with the footer
         self.prefix = self.receipt = None
@@ -67,7 +71,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             if budget is not None:
                 check_budget(budget, SizeBudget)
                 self.prefix, self.receipt = choose_prefix(
-                    self.header, self.nbytes, budget, place=self._place
+                    self.header, self.nbytes, budget, place=self.place
                 )
                 tensors = self.prefix.tensors
                 # All readers go by the records, so cutting these is all that a prefix
@@ -93,7 +97,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         if record is None:
             near = difflib.get_close_matches(str(name), self._records) or [*self][:3]
             raise KeyError(
-                f"{self._place} has no tensor {name!r}; it has "
+                f"{self.place} has no tensor {name!r}; it has "
                 f"{', '.join(map(repr, near)) or 'none at all'}"
                 + (", ..." if len(self) > len(near) else "")
             )
@@ -137,10 +141,17 @@ class CompressedFile(Mapping[str, np.ndarray]):
                 start += part.size
                 self._release()
 
-    def integers(self, name: str) -> np.ndarray | None:
-        """Return the flat integers whose product with the record's step is a tensor.
+    def integers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the integers and the steps whose product is a tensor.
 
-        For decoders on a device. None where the tensor is not stored that way.
+        For decoders on a device: the product is `integers * steps` in the type of the
+        steps, one rounding, and then the tensor's dtype. It is not compared with the
+        tensor's digest here.
+
+        Returns:
+            The integers in the smallest dtype that holds them, of the tensor's shape,
+            and float steps that broadcast against them: one, or one for each row. None
+            where the tensor is exact, or coded in layers.
 
         Raises:
             CorruptFileError: the file is damaged.
@@ -150,6 +161,62 @@ class CompressedFile(Mapping[str, np.ndarray]):
         record = self.record(name)
         with self._name_errors():
             return decode_integers(self._content(), record)
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Decode the rows `start` to `stop` of a tensor, and not the whole of it.
+
+        Only the chunks with these rows are read, of four million numbers each. Their
+        checksums are compared, and not the digest of the tensor.
+
+        Args:
+            name: of a tensor with at least one axis.
+            start: the first row, at least 0.
+            stop: the row after the last; at most as many as there are.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            IndexError: the tensor has no such rows.
+            KeyError: the file has no tensor of that name.
+            ValueError: the file is closed.
+        """
+        record = self.record(name)
+        rows = record.shape[0] if record.shape else 0
+        if not 0 <= start <= stop <= rows:
+            raise IndexError(
+                f"{self.place}: {name!r} has {rows} rows, and none from {start} to "
+                f"{stop}."
+            )
+        with self._name_errors():
+            return decode_rows(self._content(), record, start, stop)
+
+    def to_jax(self, *, dtype: Any = None, sharding: Any = None) -> PyTree:
+        """Decode everything to JAX arrays, one tensor after the other.
+
+        Args:
+            dtype: of the float tensors, such as `jnp.bfloat16`; by default their own.
+            sharding: a device or `jax.sharding.Sharding` for all tensors, or a
+                function from a tensor's name to one.
+
+        Returns:
+            The tree that was saved. 64-bit weights lose half of their bits unless
+            `jax_enable_x64` is set.
+
+        Raises:
+            CorruptFileError: the file is damaged.
+            ValueError: the file is closed.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        place = sharding if callable(sharding) else lambda _: sharding
+        arrays: dict[str, jax.Array] = {}
+        for name, array in self.decode_all():
+            # Cast before the copy, so that the device never holds the wider one.
+            if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
+                array = array.astype(dtype)
+            arrays[name] = jax.device_put(array, place(name))
+        with self._name_errors():
+            return self._rebuild([arrays[name] for name in self._records])
 
     def tree(self) -> PyTree:
         """Decode everything, in the structure it was saved in.
@@ -256,7 +323,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"CompressedFile({self._place!r}, {len(self)} tensors)"
+        return f"CompressedFile({self.place!r}, {len(self)} tensors)"
 
     def _rebuild(self, leaves: Sequence[object]) -> PyTree:
         # The tree with these leaves, in the order of the header.
@@ -275,7 +342,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             len(self._file)
         except ValueError as e:
             raise ValueError(
-                f"{self._place}: the file is closed: read inside the with block."
+                f"{self.place}: the file is closed: read inside the with block."
             ) from e
         return FileContent(self._file, self.header, self._verified)
 
@@ -285,7 +352,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
         try:
             yield
         except (CorruptFileError, UnsupportedFileError) as e:
-            raise type(e)(f"{self._place}: {e.args[0]}") from e
+            raise type(e)(f"{self.place}: {e.args[0]}") from e
 
     @functools.cached_property
     def _records(self) -> dict[str, Record]:

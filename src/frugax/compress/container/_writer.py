@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import zstandard
-
+from ..codecs import compress_frame
 from ._header import FREE_BYTES, MAX_RATIO
 from ._layout import ALIGN, PRELUDE, pack_tail
 from ._metadata import Chunk, EncodedTensor, Record
@@ -56,7 +55,7 @@ class ContainerWriter:
             self._append(bytes(max(0, -(-decoded // MAX_RATIO) - self._position)))
         header = _canonical_json({**head, "tensors": [*map(_to_plain, records)]})
         # The header repeats its keys for each tensor, and is short: level 19 pays.
-        packed = zstandard.ZstdCompressor(level=19).compress(header)
+        packed = compress_frame(header)
         before = self._position + len(PRELUDE)
         self._append(pack_tail(packed, len(header), before=before))
         self._append(self._checksum.digest())

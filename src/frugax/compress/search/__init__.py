@@ -7,15 +7,17 @@ from ._draft import (
     limit_bytes as limit_bytes,
     make_draft as make_draft,
 )
-from ._error_weights import (
-    error_weights as error_weights,
-    sensitivity_of as sensitivity_of,
-)
 from ._infeasible import (
     describe_best_size as describe_best_size,
 )
 from ._layered import (
     LayeredSource as LayeredSource,
+)
+from ._measure import (
+    ErrorMeasure as ErrorMeasure,
+    Sensitivity as Sensitivity,
+    scale_rows as scale_rows,
+    sensitivity_of as sensitivity_of,
 )
 from ._plan import (
     CompressPlan as CompressPlan,

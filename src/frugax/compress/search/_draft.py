@@ -23,7 +23,7 @@ from .._arguments import Progress
 from ..arrays import Distortion, relative_error, release
 from ..codecs import Step, encode_trellis
 from ..container import CompressedFile, EncodedTensor, LayeredWriter, Record
-from ._error_weights import error_weights
+from ._measure import default_weights
 from ._source import CountProgress, Source
 
 # The step to quantise a tensor with; None to keep it exact.
@@ -154,6 +154,7 @@ def make_draft(
     progress: Progress | None = None,
 ) -> Draft:
     """Code all tensors with these steps into a temporary file."""
+    worth = default_weights(sources)
     total = max(1, sum(source.array.nbytes for source in sources))
     errors: list[Distortion] = []
     done = 0
@@ -181,7 +182,7 @@ def make_draft(
                 writer.add(tensor)
                 errors.append(tensor.error)
                 done += source.array.nbytes
-            length, records = writer.close(head, error_weights(sources, None))
+            length, records = writer.close(head, worth)
     # Also after Ctrl-C: the file has no name that anyone could delete, and fills the
     # disk until it is closed.
     except BaseException:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from frugax.budget import SizeBudget
 from frugax.errors import InfeasibleBudgetError
@@ -10,9 +10,7 @@ from frugax.errors import InfeasibleBudgetError
 from ..arrays import round_up
 from ._draft import Draft
 from ._plan import make_plan
-
-if TYPE_CHECKING:
-    from ._search import Search
+from ._source import Source
 
 _LARGER_ERROR = "allow a larger error: "
 # The digits of a value that a message offers: few enough to type it as a budget.
@@ -20,21 +18,27 @@ _DIGITS = 4
 
 
 def raise_infeasible(
-    search: "Search",
     draft: Draft,
     limit: int,
     budget: SizeBudget,
     in_size: Draft | None,
+    *,
+    exact_only: list[Source],
+    find_least_max_abs: Callable[[], float | None],
 ) -> NoReturn:
     """Say that no file meets the budget, the best there is, and the way out."""
+    # `draft` is the shortest file within the error of the budget, and longer than
+    # `limit`; `in_size` is the best file of that size, where an error was asked for.
+    # `exact_only` are the tensors that no step can shorten, the longest first.
+    sources = draft.sources
     reachable: dict[str, float] = {"bytes": draft.length}
     only_size = budget.rel_error is None and budget.max_abs is None
-    hint = _suggest(search, draft, limit, only_size=only_size)
+    hint = _suggest(draft, limit, exact_only, only_size=only_size)
     if budget.rel_error is not None:
         if in_size is not None and in_size.length <= limit:
             reachable["rel_error"] = round_up(in_size.rel_error)
     elif budget.max_abs is not None:
-        least = search.min_max_abs(limit, draft, above=budget.max_abs)
+        least = find_least_max_abs()
         if least is not None:
             reachable["max_abs"] = least
     for name, kind in (("rel_error", "relative"), ("max_abs", "largest")):
@@ -48,8 +52,8 @@ def raise_infeasible(
     asked, best = describe_best_size(
         budget,
         draft.length,
-        original_bytes=sum(s.array.nbytes for s in search.sources),
-        weights=sum(s.array.size for s in search.sources),
+        original_bytes=sum(s.array.nbytes for s in sources),
+        weights=sum(s.array.size for s in sources),
     )
     subject = "the smallest file of these weights"
     if not only_size:
@@ -68,7 +72,9 @@ def raise_infeasible(
     )
 
 
-def _suggest(search: "Search", draft: Draft, limit: int, *, only_size: bool) -> str:
+def _suggest(
+    draft: Draft, limit: int, exact_only: list[Source], *, only_size: bool
+) -> str:
     """Say what would help besides more bytes; name the tensors in the way."""
     needed = draft.length
     if not draft.tensors:
@@ -79,7 +85,6 @@ def _suggest(search: "Search", draft: Draft, limit: int, *, only_size: bool) -> 
             f"compress fewer tensors: without any weight the file takes {header:,} "
             "bytes, for names, shapes and checks."
         )
-    exact_only = search.list_exact_only()
     binds = max(draft.tensors, key=lambda t: t.stored_bytes)
     longest = (
         f"{binds.name or '(the array)'!r} alone takes {binds.stored_bytes:,} bytes."

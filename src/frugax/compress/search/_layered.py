@@ -40,6 +40,11 @@ class LayeredSource(Source):
 
     _step_bytes: ClassVar[int] = STEP_BYTES + _TYPICAL_LAYERS * _LAYER_BYTES
 
+    @property
+    def can_scale(self) -> bool:
+        """Never: layers have one step."""
+        return False
+
     def codec_at(self, step: Step) -> str:
         """Return the codec at a step."""
         return "planes" if bit_planes.can_split(step) else "lossless"
@@ -201,7 +206,7 @@ class LayeredSource(Source):
         planes = bit_planes.count_planes(self.rms, step)
         length = scale * bit_planes.estimate_bytes(levels, planes)
         length += _LAYER_BYTES * planes - self._step_bytes
-        return RatePoint(length, scale * error.energy)
+        return RatePoint(length, scale * error.energy, scale * error.energy)
 
     def _encode_layers(
         self,

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..arrays import Distortion
-from ..codecs import Step, numbers_per_chunk, row_length, to_values, trellis
+from ..codecs import RowScaling, Step, numbers_per_chunk, row_length, trellis
 
 _SAMPLE = 1 << 15
 _PIECE = 128  # numbers in a lane of a sample: many short lanes are fast
@@ -24,10 +24,12 @@ class RatePoint:
     Attributes:
         bytes: about how long the tensor will be.
         energy: about the sum of its squared errors.
+        loss: the same, each error over the scale of its row.
     """
 
     bytes: float
     energy: float
+    loss: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Sample:
         class_entropy: of the class of a run, in bits.
         size: how many numbers the tensor has.
         chunks: in how many chunks these will be.
+        exponents: of the scale of each lane; None where all are 1.
+        scale_bytes: of the scales of all runs.
     """
 
     values: np.ndarray
@@ -51,17 +55,21 @@ class Sample:
     class_entropy: float
     size: int
     chunks: int
+    exponents: np.ndarray | None
+    scale_bytes: float
 
     @classmethod
-    def draw(cls, array: np.ndarray) -> "Sample":
+    def draw(cls, array: np.ndarray, scaling: RowScaling | None) -> "Sample":
         """Choose the runs of an array with at least one number."""
         flat = array.reshape(-1)
         whole = trellis.LaneLayout.of_rows(flat.size, row_length(array.shape))
-        classes = trellis.classify_runs(flat, whole)
+        exponents = None if scaling is None else scaling.exponents(flat, whole)
+        classes = trellis.classify_runs(flat, whole, exponents)
         full = flat.size // whole.run  # the last run may be shorter: left out
         piece = min(whole.run, _PIECE)
         if full == 0:  # the whole tensor is shorter than a run
             sampled_classes, values, piece = classes, flat, flat.size
+            sampled_exponents = exponents
         else:
             rows = flat[: full * whole.run].reshape(full, whole.run)
             pieces = whole.run // piece
@@ -80,6 +88,12 @@ class Sample:
             # A different piece of each row, so that columns have their share too.
             values = cut[place, (place + np.arange(each)) % pieces].reshape(-1)
             sampled_classes = np.repeat(classes[chosen], each)
+            sampled_exponents = None
+            if exponents is not None:
+                sampled_exponents = np.repeat(exponents[chosen], each)
+        scale_bytes = 0
+        if exponents is not None:
+            scale_bytes = len(trellis.pack_exponents(exponents))
         share = np.bincount(classes) / len(classes)
         share = share[share > 0]
         return cls(
@@ -90,15 +104,19 @@ class Sample:
             class_entropy=-float((share * np.log2(share)).sum()),
             size=flat.size,
             chunks=-(-flat.size // numbers_per_chunk("trellis", array.shape)),
+            exponents=sampled_exponents,
+            scale_bytes=scale_bytes,
         )
 
     def estimate(self, step: Step) -> RatePoint | None:
         """Estimate the tensor at a step; None where its numbers are out of range."""
-        part = trellis.TrellisInput(self.values, step, self.lanes, self.classes)
+        part = trellis.TrellisInput(
+            self.values, step, self.lanes, self.classes, self.exponents
+        )
         (quantised,) = trellis.quantise([part])
         if quantised is None:
             return None
-        decoded = to_values(quantised.flat, step, self.values.dtype)
+        decoded = part.decode(quantised.flat)
         scale = self.size / self.values.size
         bits, occurring = trellis.count_coded_bits(quantised)
         # An entropy counted on few numbers is too low: the Miller-Madow correction
@@ -110,7 +128,10 @@ class Sample:
         row = max(1, self.size // self.runs)
         # A lane costs 3.25 of the 4 bytes of its state; see `codecs.rans`.
         states = 3.25 * trellis.LaneLayout.of_rows(self.size, row).count
-        return RatePoint(
-            scale * bits / 8 + tables + classes + states,
-            scale * Distortion.between(decoded, self.values).energy,
-        )
+        energy = scale * Distortion.between(decoded, self.values).energy
+        loss = energy
+        if self.exponents is not None:
+            error = part.divide(np.float64) * step.size - quantised.flat * step.size
+            loss = scale * float(error @ error)
+        length = scale * bits / 8 + tables + classes + states + self.scale_bytes
+        return RatePoint(length, energy, loss)

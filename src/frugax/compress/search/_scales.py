@@ -9,7 +9,6 @@ that gives each tensor a step of one common factor times 1/sqrt(w), its unit.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from frugax.allocate import multiple_choice_knapsack
 
 from ..codecs import MAX_STEP, Step, step_below
 from ._draft import Steps
+from ._measure import ErrorMeasure
 from ._sample import RatePoint
 from ._source import TRELLIS_STEP, Source
 
@@ -34,14 +34,17 @@ class ScaleModel:
     root of its weight: at one scale slopes are equal.
 
     Attributes:
-        sources: the tensors.
-        weights: the weight of each tensor's squared error, by name.
+        measure: the tensors, and the weights of their errors.
         capped: whether steps stop where finer ones would leave no layers.
     """
 
-    sources: tuple[Source, ...]
-    weights: Mapping[str, float]
+    measure: ErrorMeasure
     capped: bool = False
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The tensors."""
+        return self.measure.sources
 
     def allocate(
         self, scale: float, room: float, spare: float
@@ -56,7 +59,7 @@ class ScaleModel:
             for column, option in enumerate(_OPTIONS):
                 point = self._interpolate(source, scale + option)
                 cost[row, column] = math.ceil(point.bytes)
-                loss[row, column] = point.energy * self.weights[source.name]
+                loss[row, column] = point.loss * self.measure.weights[source.name]
         # All tensors at one scale must stay possible, although costs are rounded up.
         quantisable = np.array([s.quantisable for s in self.sources])
         common = np.where(quantisable, cost[:, _OPTIONS.index(0.0)], cost[:, -1])
@@ -95,9 +98,13 @@ class ScaleModel:
         part = scale / _NOTCH - notch
         length = low.bytes + part * (high.bytes - low.bytes)
         if not low.energy:
-            return RatePoint(length, part * high.energy)
+            return RatePoint(length, part * high.energy, part * high.loss)
         # Bytes are linear in the logarithm of the step, and the error is a power of it.
-        return RatePoint(length, low.energy * (high.energy / low.energy) ** part)
+        return RatePoint(
+            length,
+            low.energy * (high.energy / low.energy) ** part,
+            low.loss * (high.loss / low.loss) ** part,
+        )
 
     def steps_at(self, scale: float) -> Steps:
         """Return the steps of all tensors at one scale."""
@@ -118,12 +125,12 @@ class ScaleModel:
         # A scale stands for an error, and a trellis makes the error of a uniform grid
         # with a finer step.
         finer = step_below(TRELLIS_STEP * step.size)
-        if finer is not None and source.codec_at(finer) == "trellis":
+        if finer is not None and source.codec_at(finer) in ("scaled", "trellis"):
             return finer
         return step
 
     def _unit(self, source: Source) -> float:
-        return 1 / math.sqrt(self.weights[source.name])
+        return 1 / math.sqrt(self.measure.weights[source.name])
 
     @functools.cached_property
     def coarsest(self) -> float:

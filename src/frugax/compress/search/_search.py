@@ -30,8 +30,8 @@ from ..arrays import relative_error, round_up
 from ..codecs import MAX_STEP, Step, step_below
 from ..container import write
 from ._draft import Draft, Steps, limit_bytes, make_draft
-from ._error_weights import error_weights
 from ._infeasible import raise_infeasible
+from ._measure import ErrorMeasure, Sensitivity
 from ._scales import ScaleModel
 from ._source import Source
 
@@ -50,12 +50,14 @@ def choose(
     head: Mapping[str, Any],
     budget: SizeBudget,
     *,
-    sensitivity: Mapping[str, float] | None,
+    sensitivity: Sensitivity,
     progress: Progress,
 ) -> Draft:
     """Find the file within the budget of the least error, or of the fewest bytes."""
-    model = ScaleModel(sources, error_weights(sources, sensitivity))
-    search = Search(sources, head, model, ProgressStages(progress))
+    measure = ErrorMeasure.choose(sources, sensitivity)
+    search = Search(
+        measure.sources, head, ScaleModel(measure), ProgressStages(progress)
+    )
     return search.meet(budget)
 
 
@@ -88,7 +90,14 @@ class Search:
             in_size = self.fit_bytes(limit)
             if in_size.length <= limit and _meets_error(in_size, budget):
                 return in_size
-        raise_infeasible(self, draft, limit, budget, in_size)
+        raise_infeasible(
+            draft,
+            limit,
+            budget,
+            in_size,
+            exact_only=self.list_exact_only(),
+            find_least_max_abs=lambda: self.min_max_abs(limit, draft, budget),
+        )
 
     def _find(self, budget: SizeBudget, limit: int | None) -> Draft:
         """Find a file by the error of a budget, or else by its size."""
@@ -254,10 +263,11 @@ class Search:
         # A trellis errs by up to twice as much as a uniform grid of the same bytes.
         return self._draft(step, codec=_use_uniform)
 
-    def min_max_abs(self, limit: int, draft: Draft, *, above: float) -> float | None:
+    def min_max_abs(self, limit: int, draft: Draft, budget: SizeBudget) -> float | None:
         """Find about the least largest error in `limit` bytes; None if none fits."""
+        above = budget.max_abs
         weights = sum(s.array.size for s in self.sources if s.quantisable)
-        if not weights:
+        if above is None or not weights:
             return None
         if not above:  # an exact file says nothing about steps
             above = max(s.rms for s in self.sources) / 256

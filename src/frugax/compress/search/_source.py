@@ -14,6 +14,7 @@ from ..codecs import (
     BLOCK,
     MIN_STEP,
     CodedBlocks,
+    RowScaling,
     Step,
     count_lossless_bytes,
     encode_lossless,
@@ -52,10 +53,12 @@ class Source:
     Attributes:
         name: its name in the tree.
         array: its values; contiguous, little-endian; never written to.
+        scaling: how the steps of its rows differ; None where one step is for all.
     """
 
     name: str
     array: np.ndarray
+    scaling: RowScaling | None = None
     _step_bytes: ClassVar[int] = STEP_BYTES  # of a step, in the header
 
     @functools.cached_property
@@ -118,18 +121,23 @@ class Source:
         """Return the step, or the finest one that still pays for layers."""
         return step
 
+    @property
+    def can_scale(self) -> bool:
+        """Whether it has numbers enough for a trellis, which rows with scales need."""
+        return self.array.size >= _MIN_TRELLIS
+
     def codec_at(self, step: Step) -> str:
         """Return the codec that suits the tensor at a step."""
         # The trellis rounds to an integer of one residue modulo 4, which may be 2 steps
         # off; 8 keeps the outermost number clear of the limit.
         in_range = self.max_abs / step.size <= trellis.MAX_FAR_LEVEL - 8
-        if in_range and self.array.size >= _MIN_TRELLIS:
-            return "trellis"
+        if self.can_scale and in_range:
+            return "trellis" if self.scaling is None else "scaled"
         return "quantised"
 
     def estimate(self, step: Step | None) -> RatePoint:
         """Estimate bytes and error at a step; of the exact coding if it is shorter."""
-        exact = RatePoint(self.exact_cost_bytes, 0.0)
+        exact = RatePoint(self.exact_cost_bytes, 0.0, 0.0)
         if step is None or not self.quantisable:
             return exact
         point = self._points.get(step)
@@ -141,8 +149,12 @@ class Source:
         self, step: Step | None, codec: str | None
     ) -> Iterator[trellis.TrellisInput]:
         """Yield the chunks that `encode` needs coded with the trellis."""
-        if step is not None and "trellis" in self._candidates(step, codec):
-            yield from split_for_trellis(self.array, step)
+        if step is None:
+            return
+        for name in self._candidates(step, codec):
+            if name != "quantised":
+                scaling = self.scaling if name == "scaled" else None
+                yield from split_for_trellis(self.array, step, scaling)
 
     def encode(
         self,
@@ -158,7 +170,7 @@ class Source:
         options: list[EncodedTensor] = []
         for name in self._candidates(step, codec):
             blocks = trellis_blocks
-            if name != "trellis":
+            if name == "quantised":
                 blocks = encode_uniform(self.array, step)
             option = self._encode_stepped(name, step, blocks, progress)
             if option is not None:
@@ -222,16 +234,16 @@ class Source:
 
     @functools.cached_property
     def _sample(self) -> Sample:
-        sample = Sample.draw(self.array)
+        sample = Sample.draw(self.array, self.scaling)
         release(self.array)
         return sample
 
     def _estimate(self, step: Step) -> RatePoint | None:
         options: list[RatePoint | None] = []
         codec = self.codec_at(step)
-        if codec == "trellis":
+        if codec != "quantised":
             options.append(self._sample.estimate(step))
-        if codec == "quantised" or self.array.size <= _TRY_BOTH:
+        if codec == "quantised" or (codec == "trellis" and self._tries_both):
             options.append(self._measure_uniform(step))
         return min((p for p in options if p is not None), key=_bytes, default=None)
 
@@ -244,14 +256,18 @@ class Source:
                 return None
             total_bytes += uniform.estimate_bytes(levels)
             error += Distortion.between(to_values(levels, step, part.dtype), part)
-        return RatePoint(total_bytes, error.energy)
+        return RatePoint(total_bytes, error.energy, error.energy)
+
+    @property
+    def _tries_both(self) -> bool:
+        return self.array.size <= _TRY_BOTH
 
     def _candidates(self, step: Step, codec: str | None) -> list[str]:
         """Return the codecs to try at a step: none if the tensor stays exact."""
         if not self.energy or self.tiny:
             return []
         codecs = {codec or self.codec_at(step)}
-        if codec is None and self.array.size <= _TRY_BOTH:
+        if codecs == {"trellis"} and codec is None and self._tries_both:
             codecs.add("quantised")
         return sorted(codecs)
 

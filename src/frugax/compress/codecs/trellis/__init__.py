@@ -8,6 +8,7 @@ from ._decode import (
     ParsedBlock as ParsedBlock,
     decode as decode,
     decode_blocks as decode_blocks,
+    decode_integers as decode_integers,
     decode_levels as decode_levels,
     group_blocks as group_blocks,
     parse as parse,
@@ -28,4 +29,10 @@ from ._quantise import (
     residues as residues,
     sum_run_squares as sum_run_squares,
     viterbi as viterbi,
+)
+from ._scales import (
+    nearest_exponents as nearest_exponents,
+    pack_exponents as pack_exponents,
+    run_scales as run_scales,
+    scale_runs as scale_runs,
 )

@@ -20,9 +20,10 @@ import numpy as np
 from frugax.errors import CorruptFileError
 
 from .._zstd import decompress_frame
-from ..uniform import MAX_LEVEL, Step, compute_type, scale_levels
+from ..uniform import MAX_LEVEL, Step, compute_type
 from ._encode import HEADER
 from ._quantise import MAX_FAR_LEVEL, MAX_ROW_LANE, LaneLayout
+from ._scales import scale_runs, unpack_exponents
 from ._tables import LOWEST_STATE, MAX_CLASSES, SCALE_BITS, Tables, parse_tables
 
 # Marks an integer that is listed elsewhere; real ones are within 2^25.
@@ -57,6 +58,7 @@ class ParsedBlock:
         words: the words that the lanes share, uint16.
         far: the far-out integers, in their order.
         raw: low bits that were not coded.
+        exponents: of the scale of each run; None where all are 1.
     """
 
     lanes: LaneLayout
@@ -66,10 +68,14 @@ class ParsedBlock:
     words: np.ndarray
     far: np.ndarray
     raw: memoryview
+    exponents: np.ndarray | None = None
 
 
-def parse(block: memoryview, size: int) -> ParsedBlock:
-    """Take a block of `size` integers apart."""
+def parse(block: memoryview, size: int, *, scaled: bool = False) -> ParsedBlock:
+    """Take a block of `size` integers apart; scales of its runs may stand before it."""
+    exponents = None
+    if scaled:
+        exponents, block = unpack_exponents(block, size)
     if len(block) < HEADER.size:
         raise CorruptFileError("a trellis-coded block is cut off.")
     head = HEADER.unpack_from(block)
@@ -79,6 +85,8 @@ def parse(block: memoryview, size: int) -> ParsedBlock:
     if not (1 <= run <= length <= 2 * MAX_ROW_LANE and length % run == 0):
         raise CorruptFileError("a trellis-coded block contradicts its own header.")
     lanes = LaneLayout(size, length, run)
+    if exponents is not None and len(exponents) != lanes.runs:
+        raise CorruptFileError("a trellis-coded block lacks a scale.")
     parts = [HEADER.size, table_bytes, class_bytes, far_bytes]
     parts += [4 * lanes.count, 2 * word_count, (raw_bits * size + 7) // 8]
     if sum(parts) != len(block) or not 1 <= count <= MAX_CLASSES:
@@ -102,7 +110,7 @@ def parse(block: memoryview, size: int) -> ParsedBlock:
     if states.min() < LOWEST_STATE:
         raise CorruptFileError("a trellis-coded block has a damaged state.")
     words = np.frombuffer(pieces[4], "<u2")
-    return ParsedBlock(lanes, tables, classes, states, words, far, pieces[5])
+    return ParsedBlock(lanes, tables, classes, states, words, far, pieces[5], exponents)
 
 
 def group_blocks(blocks: Sequence[ParsedBlock]) -> Iterator[list[int]]:
@@ -139,19 +147,32 @@ def decode_blocks(
 
 
 def decode(
-    block: memoryview, step: Step, dtype: "np.dtype[Any]", size: int
+    block: memoryview,
+    step: Step,
+    dtype: "np.dtype[Any]",
+    size: int,
+    *,
+    scaled: bool = False,
 ) -> np.ndarray:
     """Return `size` values."""
+    parsed = parse(block, size, scaled=scaled)
     levels = np.empty(size, compute_type(dtype))
-    next(decode_blocks([parse(block, size)], [levels]))
-    return scale_levels(levels, step, dtype)
+    next(decode_blocks([parsed], [levels]))
+    return scale_runs(levels, step, dtype, parsed.lanes.run, parsed.exponents)
+
+
+def decode_integers(
+    parsed: ParsedBlock, working: "type[np.float32] | type[np.float64]"
+) -> np.ndarray:
+    """Return the levels of a block, int64."""
+    levels = np.empty(parsed.lanes.size, working)
+    next(decode_blocks([parsed], [levels]))
+    return levels.astype(np.int64)
 
 
 def decode_levels(block: memoryview, dtype: "np.dtype[Any]", size: int) -> np.ndarray:
     """Return `size` int64 levels of weights of a dtype."""
-    levels = np.empty(size, compute_type(dtype))
-    next(decode_blocks([parse(block, size)], [levels]))
-    return levels.astype(np.int64)
+    return decode_integers(parse(block, size), compute_type(dtype))
 
 
 def _add_raw_and_far(block: ParsedBlock, levels: np.ndarray) -> None:

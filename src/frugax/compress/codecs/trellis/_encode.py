@@ -8,9 +8,10 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-import zstandard
 
+from .._zstd import compress_frame
 from ._quantise import TrellisLevels
+from ._scales import pack_exponents
 from ._tables import LOWEST_STATE, SCALE_BITS, Tables
 
 # u32 lane, u32 run, u8 classes, u8 raw bits; u32 bytes of tables, classes and far-out
@@ -43,7 +44,7 @@ def _assemble(
     lanes, tables, flat = block.lanes, block.tables, block.flat
     far = flat[symbols >= 2 * tables.halves[classes]]
     parts = [
-        zstandard.ZstdCompressor(level=19).compress(part) if part else b""
+        compress_frame(part) if part else b""
         for part in (
             tables.packed,
             block.classes.tobytes() if block.classes.any() else b"",
@@ -57,8 +58,9 @@ def _assemble(
         len(words),
     )
     raw = _pack_raw_bits(flat, tables.raw_bits)
+    scales = b"" if block.exponents is None else pack_exponents(block.exponents)
     return b"".join(
-        [head, *parts, states.astype("<u4").tobytes(), words.tobytes(), raw]
+        [scales, head, *parts, states.astype("<u4").tobytes(), words.tobytes(), raw]
     )
 
 

@@ -21,10 +21,12 @@ References:
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..uniform import MAX_LEVEL, Step, compute_type, to_values
+from ..uniform import MAX_LEVEL, Step, compute_type
+from ._scales import run_scales, scale_runs
 from ._tables import Tables, classify_rms, fit_tables
 
 # Steps of the recursion whose branch costs are computed at once.
@@ -87,6 +89,13 @@ class LaneLayout:
         """The number of runs."""
         return -(-self.size // self.run)
 
+    @property
+    def run_lengths(self) -> np.ndarray:
+        """How many numbers each run has."""
+        lengths = np.full(self.runs, self.run)
+        lengths[-1] = self.size - self.run * (self.runs - 1)
+        return lengths
+
     def split(self, flat: np.ndarray) -> np.ndarray:
         """Arrange numbers as `(length, count)`, zeros at the end of the last lane."""
         padded = np.zeros(self.count * self.length, flat.dtype)
@@ -118,12 +127,28 @@ class TrellisInput:
         step: the unit of the integers.
         lanes: how the values are cut up.
         classes: the scale class of each run.
+        exponents: of the scale of each run, int8; None where all are 1.
     """
 
     values: np.ndarray
     step: Step
     lanes: LaneLayout
     classes: np.ndarray
+    exponents: np.ndarray | None = None
+
+    def decode(self, flat: np.ndarray) -> np.ndarray:
+        """Return the values that these integers, flat, stand for."""
+        levels = flat.astype(compute_type(self.values.dtype))
+        return scale_runs(
+            levels, self.step, self.values.dtype, self.lanes.run, self.exponents
+        )
+
+    def divide(self, dtype: "type[np.floating[Any]]") -> np.ndarray:
+        """Return the values over their steps, in a type of 32 bits or more."""
+        if self.exponents is None:
+            return self.values.astype(dtype) / self.step.size
+        units = (run_scales(self.exponents) * self.step.size).astype(dtype)
+        return self.values.astype(dtype) / self.lanes.repeat(units)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,12 +160,14 @@ class TrellisLevels:
         levels: the integers, `(lanes.length, lanes.count)`.
         classes: the scale class of each run.
         tables: the frequency tables of the classes.
+        exponents: of the scale of each run; None where all are 1.
     """
 
     lanes: LaneLayout
     levels: np.ndarray
     classes: np.ndarray
     tables: Tables
+    exponents: np.ndarray | None = None
 
     @property
     def flat(self) -> np.ndarray:
@@ -179,11 +206,14 @@ def sum_run_squares(values: np.ndarray, lanes: LaneLayout) -> np.ndarray:
     return np.concatenate(sums)
 
 
-def classify_runs(values: np.ndarray, lanes: LaneLayout) -> np.ndarray:
+def classify_runs(
+    values: np.ndarray, lanes: LaneLayout, exponents: np.ndarray | None = None
+) -> np.ndarray:
     """Return the scale class of each run of flat values, uint8, for any step."""
-    lengths = np.full(lanes.runs, lanes.run)
-    lengths[-1] = lanes.size - lanes.run * (lanes.runs - 1)
-    return classify_rms(sum_run_squares(values, lanes), lengths)
+    squares = sum_run_squares(values, lanes)
+    if exponents is not None:
+        squares = squares / run_scales(exponents) ** 2
+    return classify_rms(squares, lanes.run_lengths)
 
 
 def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
@@ -215,8 +245,7 @@ def quantise(inputs: Sequence[TrellisInput]) -> list[TrellisLevels | None]:
 
 def _scale(part: TrellisInput) -> np.ndarray | None:
     # Weights over their step, clipped to the integers that float32 holds exactly.
-    working = compute_type(part.values.dtype)
-    scaled = (part.values.astype(working) / part.step.size).astype(np.float32)
+    scaled = part.divide(compute_type(part.values.dtype)).astype(np.float32)
     largest = np.abs(scaled).max()
     if largest > _MAX_SCALED:
         np.clip(scaled, -_MAX_SCALED, _MAX_SCALED, out=scaled)
@@ -230,15 +259,15 @@ def _finish(part: TrellisInput, levels: np.ndarray) -> TrellisLevels | None:
     if np.abs(flat).max() >= _MAX_SCALED - 4:
         flat = _restore_clipped(part, flat)
         levels = part.lanes.split(flat)
-    if not np.isfinite(to_values(flat, part.step, part.values.dtype)).all():
+    if not np.isfinite(part.decode(flat)).all():
         return None
     tables = fit_tables(flat, part.lanes.repeat(part.classes))
-    return TrellisLevels(part.lanes, levels, part.classes, tables)
+    return TrellisLevels(part.lanes, levels, part.classes, tables, part.exponents)
 
 
 def _restore_clipped(part: TrellisInput, flat: np.ndarray) -> np.ndarray:
     """Move the levels of clipped numbers as near as the residues of the path allow."""
-    scaled = part.values.astype(np.float64) / part.step.size
+    scaled = part.divide(np.float64)
     there = np.flatnonzero(np.abs(scaled) > _MAX_SCALED - 1)
     residue, out = flat[there] & 3, flat.copy()
     out[there] = residue + 4 * np.rint((scaled[there] - residue) / 4).astype(np.int32)

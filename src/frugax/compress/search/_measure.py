@@ -1,30 +1,64 @@
-"""Weigh the squared error of each tensor: by its size, or by measured sensitivity."""
+"""Measure errors: by the size of tensors and rows, equally, or by sensitivity."""
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from frugax.trees import PyTree, is_array
 
-from ..arrays import named_arrays, unwrap_modules
+from ..arrays import named_arrays, release, unwrap_modules
+from ..codecs import RowScaling, row_length, trellis
 from ._source import Source
+
+# The weight of each tensor's squared error by name, or the name of a rule.
+Sensitivity: TypeAlias = Mapping[str, float] | Literal["default", "equal"] | None
 
 # Biases and norms cost few bytes and their errors do much: 30 dB more than matrices.
 _SMALL_SHARE = 1 / 32
 # Beyond this many times the common size, or below it by as much, the relative error
 # alone counts, so that no tensor is lost while others are fine.
-_SIZE_RANGE = 16
+_SIZE_RANGE = 4
+# Steps follow the size of a row to this power.
+_ROW_POWER = 0.5
 
 
-def error_weights(
-    sources: Sequence[Source], sensitivity: Mapping[str, float] | None
-) -> dict[str, float]:
-    """Return the weight of each float tensor's squared error."""
-    if sensitivity is not None:
-        return _weights_by_sensitivity(sources, sensitivity)
+@dataclasses.dataclass(frozen=True)
+class ErrorMeasure:
+    """The error that a search makes small: squared errors, each times a weight.
+
+    The weight of a number is that of its tensor, over the squared scale of its row
+    where rows have scales.
+
+    Attributes:
+        sources: the tensors, each with the scaling of its rows.
+        weights: the weight of each float tensor's squared error, by name.
+    """
+
+    sources: tuple[Source, ...]
+    weights: Mapping[str, float]
+
+    @classmethod
+    def choose(
+        cls, sources: Sequence[Source], sensitivity: Sensitivity
+    ) -> "ErrorMeasure":
+        """Return the measure that is asked for."""
+        match sensitivity:
+            case None | "default":
+                scaled = tuple(_scale_rows_if_worth(source) for source in sources)
+                return cls(scaled, default_weights(sources))
+            case "equal":
+                floats = [source for source in sources if source.quantisable]
+                return cls(tuple(sources), {s.name: 1.0 for s in floats})
+            case _:
+                weights = _weights_by_sensitivity(sources, sensitivity)
+                return cls(tuple(sources), weights)
+
+
+def default_weights(sources: Sequence[Source]) -> dict[str, float]:
     floats = [source for source in sources if source.quantisable]
     # The median over numbers and not over tensors: hundreds of biases would otherwise
     # set the common size of a network.
@@ -36,14 +70,39 @@ def error_weights(
     return weights
 
 
+def _scale_rows_if_worth(source: Source) -> Source:
+    """Give the rows of a tensor scales where these save more than they cost."""
+    if not (source.quantisable and source.can_scale) or source.small:
+        return source
+    scaled = scale_rows(source)
+    assert scaled.scaling is not None
+    flat = source.array.reshape(-1)
+    lanes = trellis.LaneLayout.of_rows(flat.size, row_length(source.array.shape))
+    exponents = scaled.scaling.exponents(flat, lanes)
+    release(source.array)
+    weights = trellis.run_scales(exponents) ** -2.0
+    # One step for all rows makes the error of each alike. At high rate scales save half
+    # the logarithm of the mean of the weights over their geometric mean, in bits.
+    shares = lanes.run_lengths / flat.size
+    saved = math.log2(shares @ weights) - float(shares @ np.log2(weights))
+    if saved / 2 * flat.size <= 8 * len(trellis.pack_exponents(exponents)):
+        return source
+    return scaled
+
+
+def scale_rows(source: Source) -> Source:
+    """Give the rows of a tensor scales."""
+    return dataclasses.replace(source, scaling=RowScaling(_ROW_POWER, source.rms))
+
+
 def _weights_by_sensitivity(
-    sources: Sequence[Source], sensitivity: Mapping[str, float]
+    sources: Sequence[Source], sensitivity: Any
 ) -> dict[str, float]:
     # Callers are checked at run time, whatever their annotations promise.
     if not isinstance(sensitivity, Mapping):
         raise TypeError(
-            "sensitivity must be numbers by name, as frugax.compress.sensitivity_of "
-            f"gives them, got {sensitivity!r:.60}."
+            'sensitivity must be "default", "equal" or numbers by name, as '
+            f"frugax.compress.sensitivity_of gives them, got {sensitivity!r:.60}."
         )
     names = {source.name for source in sources}
     for name, weight in sensitivity.items():
@@ -81,12 +140,12 @@ def _weighted_median(sizes: Sequence[tuple[float, int]]) -> float:
 
 
 def _weight(rms: float, middle: float) -> float:
-    """Return the weight of a tensor: 1 over its rms, where the rms is common.
+    """Return the weight of a tensor: 1, where its root mean square is common.
 
-    >>> _weight(0.5, 1.0), _weight(1 / 64, 1.0)
-    (2.0, 256.0)
+    >>> _weight(0.5, 1.0), _weight(1 / 16, 1.0)
+    (1.0, 16.0)
     """
-    return min(max(rms, middle / _SIZE_RANGE), middle * _SIZE_RANGE) / rms**2
+    return (min(max(rms, middle / _SIZE_RANGE), middle * _SIZE_RANGE) / rms) ** 2
 
 
 def sensitivity_of(

@@ -1,0 +1,184 @@
+"""Weights in folders, and weights that come back into a tree of the caller's."""
+
+import collections
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import frugax
+from frugax import SizeBudget, compress
+
+EXACT = SizeBudget(max_abs=0)
+INDEX = "model.safetensors.index.json"
+State = collections.namedtuple("State", "mean count")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two shards with their index, as Hugging Face writes them."""
+    rng = np.random.default_rng(0)
+    where: dict[str, str] = {}
+    for shard in ("a.safetensors", "b.safetensors"):
+        weights = {f"{shard[0]}.{i}": rng.normal(size=(9, i + 1)) for i in range(2)}
+        save_file(weights, tmp_path / shard, metadata={"format": "pt"})
+        where |= dict.fromkeys(weights, shard)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": where}))
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_folder_is_all_of_its_shards(folder, indexed):
+    if not indexed:
+        (folder / INDEX).unlink()
+    weights = compress.load_weights(folder)
+    assert sorted(weights) == ["a.0", "a.1", "b.0", "b.1"]
+    assert weights["b.1"].shape == (9, 2)
+    assert compress.load_metadata(folder) == {"format": "pt"}
+
+
+def test_shards_that_the_index_does_not_name_are_left_out(folder):
+    save_file({"old": np.ones(3)}, folder / "old.safetensors")
+    assert "old" not in compress.load_weights(folder)
+
+
+@pytest.mark.parametrize(
+    ("shards", "match"),
+    [
+        ({"w": "c.safetensors"}, "it is not there"),
+        ({"w": "../a.safetensors"}, "not a file of this folder"),
+        ({"w": 3}, "not a file of this folder"),
+    ],
+)
+def test_an_index_that_names_no_file_of_the_folder_is_damaged(folder, shards, match):
+    (folder / INDEX).write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(frugax.CorruptFileError, match=match):
+        compress.load_weights(folder)
+
+
+def test_a_tensor_in_two_shards_is_refused(folder):
+    (folder / INDEX).unlink()
+    save_file({"a.0": np.ones(3)}, folder / "z.safetensors")
+    with pytest.raises(frugax.UnsupportedFileError, match=r"'a.0' stands in another"):
+        compress.load_weights(folder)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth", ".ckpt"])
+def test_a_pickle_is_refused_with_the_way_out(tmp_path, suffix):
+    file = tmp_path / f"model{suffix}"
+    file.write_bytes(b"PK")
+    for place in (file, tmp_path):
+        with pytest.raises(frugax.UnsupportedFileError, match="save_file"):
+            compress.load_weights(place)
+
+
+def test_weights_go_back_to_a_folder_of_shards(folder, tmp_path, monkeypatch):
+    file, out = tmp_path / "w.fxz", tmp_path / "out"
+    weights = compress.load_weights(folder)
+    compress.save(file, weights, EXACT)
+    monkeypatch.setattr("frugax.compress._export._SHARD_BYTES", 250)
+    compress.export_safetensors(file, out)
+    assert len(list(out.glob("*-of-00002.safetensors"))) == 2
+    index = json.loads((out / INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(w.nbytes for w in weights.values())
+    for name, shard in index["weight_map"].items():
+        assert np.array_equal(load_file(out / shard)[name], weights[name])
+    assert compress.load_weights(out).keys() == weights.keys()
+
+
+def test_weights_come_back_into_the_tree_of_the_caller(tmp_path):
+    state = {
+        "inner": State(jnp.arange(6.0).reshape(2, 3), np.int32(4)),
+        "last": [jnp.ones(3, jnp.bfloat16)],
+    }
+    compress.save(tmp_path / "s.fxz", state, EXACT)
+    back = compress.load(tmp_path / "s.fxz", like=state)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    assert isinstance(back["inner"].mean, jax.Array)
+    assert not isinstance(back["inner"].count, jax.Array)
+    assert jax.tree.all(jax.tree.map(np.array_equal, back, state))
+    stands_for = jax.eval_shape(lambda: {"w": jnp.zeros((2, 3))})
+    compress.save(tmp_path / "w.fxz", {"w": state["inner"].mean}, EXACT)
+    loaded = compress.load(tmp_path / "w.fxz", like=stands_for)
+    assert isinstance(loaded["w"], jax.Array)
+    plain = compress.load(tmp_path / "w.fxz")
+    assert isinstance(plain["w"], np.ndarray)
+
+
+def test_leaves_that_are_not_arrays_stay(tmp_path):
+    tree = {"w": np.ones(3), "act": max, "rate": 0.1}
+    compress.save(tmp_path / "w.fxz", {"w": np.zeros(3)}, EXACT)
+    back = compress.load(tmp_path / "w.fxz", like=tree)
+    assert back["act"] is max
+    assert back["rate"] == 0.1
+    assert not back["w"].any()
+    assert tree["w"].all()
+
+
+@pytest.mark.parametrize(
+    "like",
+    [{"w": np.ones(4)}, {"w": np.ones(3, "f4")}, {"v": np.ones(3)}, {}],
+)
+def test_a_tree_of_other_arrays_is_refused(tmp_path, like):
+    compress.save(tmp_path / "w.fxz", {"w": np.zeros(3)}, EXACT)
+    with pytest.raises(ValueError, match="must be alike"):
+        compress.load(tmp_path / "w.fxz", like=like)
+
+
+def test_a_torch_state_comes_back_as_tensors(tmp_path):
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
+    compress.save(tmp_path / "w.fxz", net, EXACT)
+    back = compress.load(tmp_path / "w.fxz", like=net)
+    assert all(torch.equal(back[name], w) for name, w in net.state_dict().items())
+
+
+def test_a_file_goes_to_jax_tensor_by_tensor(tmp_path):
+    rng = np.random.default_rng(0)
+    tree = {"w": rng.normal(size=(40, 50)).astype("f4"), "n": np.arange(3, dtype="i4")}
+    compress.save(tmp_path / "w.fxz", tree, SizeBudget("4x"))
+    device = jax.devices()[-1]
+    with compress.open(tmp_path / "w.fxz") as file:
+        arrays = file.to_jax(dtype=jnp.bfloat16, sharding=lambda name: device)
+        assert arrays["w"].dtype == jnp.bfloat16
+        assert arrays["n"].dtype == jnp.int32
+        assert arrays["w"].devices() == {device}
+        assert np.array_equal(arrays["w"], file["w"].astype(jnp.bfloat16))
+
+
+def scaled_rows(rows, columns, dtype="f4"):
+    rng = np.random.default_rng(0)
+    sizes = np.exp(rng.normal(size=(rows, 1)))
+    return (rng.normal(size=(rows, columns)) * sizes).astype(dtype)
+
+
+@pytest.mark.parametrize("shape", [(200, 256), (4, 5000), (1000, 7), (60, 30)])
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8"])
+def test_integers_times_steps_are_the_tensor(tmp_path, shape, dtype):
+    compress.save(tmp_path / "w.fxz", scaled_rows(*shape, dtype), SizeBudget("4.5bpw"))
+    with compress.open(tmp_path / "w.fxz") as file:
+        integers, steps = file.integers("")
+        assert integers.dtype == np.int8
+        assert integers.shape == shape
+        with np.errstate(over="ignore"):
+            product = (integers.astype(steps.dtype) * steps).astype(dtype)
+        assert product.tobytes() == file[""].tobytes()
+
+
+def test_rows_are_decoded_alone(tmp_path, monkeypatch):
+    for place in ("frugax.compress.codecs._blocks.BLOCK",):
+        monkeypatch.setattr(place, 1 << 12)
+    tree = {"w": scaled_rows(100, 128), "n": np.arange(7)}
+    compress.save(tmp_path / "w.fxz", tree, SizeBudget("5x"))
+    with compress.open(tmp_path / "w.fxz") as file:
+        whole = file["w"]
+        assert len(file.record("w").chunks) == 4
+        for start, stop in ((0, 100), (31, 33), (64, 65), (99, 100), (5, 5)):
+            assert np.array_equal(file.rows("w", start, stop), whole[start:stop])
+        assert np.array_equal(file.rows("n", 2, 5), tree["n"][2:5])
+        with pytest.raises(IndexError, match="100 rows"):
+            file.rows("w", 90, 101)

@@ -1,0 +1,138 @@
+"""Paths through trellises and graphs, arguments of optima, batches and vectors."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from frugax import tropical
+
+INF = np.inf
+RNG = np.random.default_rng(0)
+NO_EDGE = {"max": -INF, "min": INF}
+BEST = {"max": max, "min": min}
+
+
+def make_torch(array):
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(np.array(array))
+
+
+LIBRARIES = {"numpy": np.asarray, "jax": jnp.asarray, "torch": make_torch}
+
+
+def weights(*shape):
+    return RNG.integers(-4, 5, shape).astype("f4")  # small, so that many are equal
+
+
+@pytest.fixture(params=LIBRARIES)
+def make(request):
+    return LIBRARIES[request.param]
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_the_argument_is_the_first_optimal_term(make, kind):
+    a, b = weights(3, 4, 5), weights(5, 6)
+    a[0, 0] = NO_EDGE[kind]
+    out, which = map(
+        np.asarray, tropical.matmul(make(a), make(b), kind=kind, argmax=True)
+    )
+    terms = a[..., None] + b
+    expected = terms.argmax(-2) if kind == "max" else terms.argmin(-2)
+    expected[0, 0] = -1
+    assert np.array_equal(which, expected)
+    assert np.array_equal(out, terms.max(-2) if kind == "max" else terms.min(-2))
+
+
+def test_vectors_and_batches_multiply_as_in_numpy(make):
+    a, b = weights(2, 1, 3, 4), weights(5, 4, 2)
+    assert tropical.matmul(make(a), make(b)).shape == (2, 5, 3, 2)
+    row, column, scalar = (
+        tropical.matmul(make(x), make(y))
+        for x, y in ((a[0, 0, 0], b), (a, b[0, :, 0]), (b[0, :, 0], b[0, :, 1]))
+    )
+    assert row.shape == (5, 2)
+    assert column.shape == (2, 1, 3)
+    assert float(scalar) == (b[0, :, 0] + b[0, :, 1]).max()
+    assert np.array_equal(np.asarray(row), (a[0, 0, 0][:, None] + b).max(-2))
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_viterbi_finds_the_best_of_all_paths(make, kind):
+    scores, moves = weights(2, 5, 3), weights(3, 3)
+    moves[0, 2] = NO_EDGE[kind]
+
+    def total(i, path):
+        steps = sum(scores[i, t, state] for t, state in enumerate(path))
+        return steps + sum(moves[pair] for pair in itertools.pairwise(path))
+
+    paths, found = map(
+        np.asarray, tropical.viterbi(make(scores), make(moves), kind=kind)
+    )
+    for i, path in enumerate(paths):
+        every = itertools.product(range(3), repeat=5)
+        assert BEST[kind](total(i, p) for p in every) == total(i, path) == found[i]
+    alone, weight = tropical.viterbi(make(scores[1]), make(moves), kind=kind)
+    assert np.array_equal(np.asarray(alone), paths[1])
+    assert float(weight) == found[1]
+    # Equal paths are decided alike in every library.
+    reference, _ = tropical.viterbi(scores, moves, kind=kind)
+    assert np.array_equal(paths, reference)
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 3)), ((2, 0, 3), (3, 3))])
+def test_a_trellis_that_does_not_fit_is_refused(make, shapes):
+    with pytest.raises(ValueError, match="viterbi needs"):
+        tropical.viterbi(*(make(np.zeros(shape)) for shape in shapes))
+
+
+def test_predecessors_lead_back_along_an_optimal_walk(make):
+    edges = np.where(RNG.random((2, 9, 9)) < 0.3, np.abs(weights(2, 9, 9)), INF)
+    out, before = map(np.asarray, tropical.closure(make(edges), predecessors=True))
+    for i, j in itertools.product(range(9), repeat=2):
+        walk = tropical.walk(before[1], i, j)
+        if np.isinf(out[1, i, j]):
+            assert walk == []
+        else:
+            assert (walk[0], walk[-1]) == (i, j)
+            steps = sum(edges[1][pair] for pair in itertools.pairwise(walk))
+            assert steps == out[1, i, j]
+    assert np.array_equal(before, tropical.closure(edges, predecessors=True)[1])
+    with pytest.raises(IndexError, match="vertex 9"):
+        tropical.walk(before[1], 0, 9)
+
+
+def test_torch_maps_over_a_batch():
+    torch = pytest.importorskip("torch")
+    a, b = make_torch(weights(4, 3, 5)), make_torch(weights(5, 2))
+    mapped = torch.func.vmap(lambda x: tropical.matmul(x, b))(a)
+    assert torch.equal(mapped, tropical.matmul(a, b))
+    edges = make_torch(np.abs(weights(4, 5, 5)))
+    mapped = torch.func.vmap(tropical.closure)(edges)
+    assert torch.equal(mapped, tropical.closure(edges))
+
+
+def test_many_shapes_share_one_compilation():
+    compiled = []
+
+    def count(event, _, **__):
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    arrays = [jnp.asarray(weights(n, n)) for n in range(97, 107)]
+    cycle_free = [jnp.abs(a) for a in arrays]
+    tropical.closure(cycle_free[0])
+    tropical.matmul(arrays[0], arrays[0])
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        for a, d in zip(arrays, cycle_free, strict=True):
+            product, shortest = tropical.matmul(a, a), tropical.closure(d)
+            assert np.array_equal(
+                product, tropical.matmul(np.asarray(a), np.asarray(a))
+            )
+            assert np.array_equal(shortest, tropical.closure(np.asarray(d)))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert compiled == []
